@@ -1,0 +1,81 @@
+# Needs nothing but make and Python 3.11 or newer.
+#
+#   make reproduce          the quick reproduction, in an environment of its own
+#   make test ARGS="-k sim" any target passes ARGS on to what it runs
+#   make PYTHON=python3.12  another interpreter (after `make clean`, if .venv exists)
+
+PYTHON ?= python3
+VENV ?= .venv
+OUT ?= results
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
+GOAL := $(firstword $(MAKECMDGOALS))
+
+# Each stamp stands for one install; they wait for one another, because two pips
+# in one environment break it, and run again when pyproject.toml has changed.
+CREATED := $(VENV)/.raytwin-created
+INSTALLED := $(VENV)/.raytwin-installed
+INSTALLED_DEV := $(VENV)/.raytwin-installed-dev
+INSTALLED_RAY := $(VENV)/.raytwin-installed-ray
+
+# What `check` leaves to `test`.
+SLOW := browser or ray or docker or toxiproxy or slow
+
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help reproduce test check lint bench clean
+
+help: ## say what the targets do
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s%s\n", $$1, $$2 }'
+
+reproduce: $(INSTALLED) ## run the quick reproduction and say where the report is
+	@$(BIN)/raytwin reproduce --quick --out $(OUT) $(ARGS)
+
+test: $(INSTALLED_RAY) ## install what the tests need and run all of them
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: lint ## the fast layer: style, types, arrows, unit and simulation tests
+	@$(BIN)/python -m pytest -m "not ($(SLOW))" $(ARGS)
+
+lint: $(INSTALLED_DEV) ## style, types and the arrows between packages
+	@echo "ruff, mypy and import-linter"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+bench: $(INSTALLED_RAY) ## measure raytwin and Ray side by side, into results/bench.json
+	@mkdir -p $(OUT)
+	@$(BIN)/raytwin bench --peers ray --json $(OUT)/bench.json $(ARGS)
+
+clean: ## remove the environment, the results and what tools cache
+	rm -rf .venv results build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(CREATED):
+	@command -v "$(PYTHON)" >/dev/null \
+	  || { echo "raytwin needs Python 3.11 or newer, and there is no '$(PYTHON)': make $(GOAL) PYTHON=/path/to/python" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "raytwin needs Python 3.11 or newer, and '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1): make $(GOAL) PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null \
+	  || { echo "'$(PYTHON)' cannot make environments: install its venv module (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@echo "making the environment $(VENV)"
+	@"$(PYTHON)" -m venv $(VENV)
+	@touch $@
+
+$(INSTALLED): $(CREATED) pyproject.toml
+	@echo "installing raytwin"
+	@$(PIP) install -e .
+	@touch $@
+
+$(INSTALLED_DEV): $(INSTALLED)
+	@echo "installing what the tests need"
+	@$(PIP) install -e '.[dev]'
+	@touch $@
+
+$(INSTALLED_RAY): $(INSTALLED_DEV)
+	@echo "installing Ray"
+	@$(PIP) install -e '.[dev,ray]'
+	@touch $@

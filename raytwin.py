@@ -1,0 +1,76 @@
+"""raytwin: Ray-style distributed execution, real and in virtual time.
+
+    import raytwin as ray
+
+    ray.init(nodes=4, cpus_per_node=2)              # real processes
+    ray.init(backend="sim", nodes=100, seed=1)      # the same program, simulated
+
+    @ray.remote
+    def square(x):
+        return x * x
+
+    print(ray.get([square.remote(i) for i in range(10)]))
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from runtime.api import (
+    Blob,
+    ObjectRef,
+    ObjectRefArray,
+    RemoteFunction,
+    cluster_resources,
+    compute,
+    exceptions,
+    get,
+    init,
+    is_initialized,
+    nodes,
+    now,
+    put,
+    register_backend,
+    remote,
+    shutdown,
+    sleep,
+    timeline,
+    wait,
+)
+
+try:
+    __version__ = version("raytwin")
+except PackageNotFoundError:
+    __version__ = "0+uninstalled"
+
+__all__ = [
+    "Blob", "ObjectRef", "ObjectRefArray", "RemoteFunction", "cluster_resources", "compute",
+    "exceptions", "get", "init", "is_initialized", "main", "nodes", "now", "put", "remote",
+    "shutdown", "sleep", "timeline", "wait",
+]  # fmt: skip
+
+
+def _lazily(module: str) -> Any:
+    """Return a backend's ``connect`` that loads its package when it is called."""
+
+    def connect(**options: Any) -> Any:
+        return importlib.import_module(module).connect(**options)
+
+    return connect
+
+
+register_backend("local", _lazily("runtime.processes.cluster"))
+register_backend("sim", _lazily("simulator.cluster"))
+
+
+def main() -> None:
+    """Run the command line."""
+    from scenarios.cli import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

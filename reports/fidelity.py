@@ -1,0 +1,102 @@
+"""How good the predictions were: predicted, measured, error.
+
+The error is (predicted - measured) / measured, of medians. It is signed: a
+prediction that is always high is a cost that the model lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from reports.figures import all_rows, number
+from scenarios.base import Compare, Row, Where, matches
+from scenarios.results import Result
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One prediction and its measurement."""
+
+    key: tuple[Any, ...]
+    """Values of the columns `Compare.on`."""
+    predicted: float
+    measured: float
+    low: float
+    high: float
+    repeats: int
+
+    @property
+    def error(self) -> float | None:
+        """Relative error; None where nothing was measured to relate it to."""
+        return (self.predicted - self.measured) / self.measured if self.measured else None
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """All pairs of one `Compare`, and what is left without a partner."""
+
+    compare: Compare
+    pairs: tuple[Pair, ...]
+    unpaired: tuple[tuple[Any, ...], ...]
+    """Keys that were measured and not predicted."""
+
+    @property
+    def errors(self) -> list[float]:
+        """The sizes of the errors."""
+        return [abs(pair.error) for pair in self.pairs if pair.error is not None]
+
+    @property
+    def typical(self) -> float | None:
+        """The median size of the errors."""
+        return median(self.errors) if self.errors else None
+
+    @property
+    def worst(self) -> float | None:
+        """The largest size of an error."""
+        return max(self.errors, default=None)
+
+    def good(self, error: float | None) -> bool | None:
+        """Return whether an error keeps the aim; None where there is none."""
+        if error is None or self.compare.aim_percent is None:
+            return None
+        return abs(error) * 100 <= self.compare.aim_percent
+
+
+def judge(compare: Compare, results: Sequence[Result]) -> Fidelity:
+    """Return how the ``sim`` rows of `results` fit the ``local`` ones.
+
+    Raises ResultError if a compared cell is no number.
+    """
+    rows = all_rows(results)
+    predicted = _group(compare, rows, {**compare.predicted, "backend": "sim"})
+    measured = _group(compare, rows, {**compare.measured, "backend": "local"})
+    pairs, unpaired = [], []
+    for key, values in measured.items():
+        if key in predicted:
+            pairs.append(
+                Pair(
+                    key,
+                    median(predicted[key]),
+                    median(values),
+                    min(values),
+                    max(values),
+                    len(values),
+                )
+            )
+        else:
+            unpaired.append(key)
+    return Fidelity(compare, tuple(pairs), tuple(unpaired))
+
+
+def _group(
+    compare: Compare, rows: Sequence[Row], where: Where
+) -> dict[tuple[Any, ...], list[float]]:
+    groups: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        if matches(row, where) and row.get(compare.column) is not None:
+            key = tuple(row.get(column) for column in compare.on)
+            groups.setdefault(key, []).append(number(row, compare.column))
+    return groups

@@ -1,0 +1,124 @@
+"""From tidy rows to the curves of one figure: data, no drawing.
+
+Of several rows at one x the median is the point and lowest and highest are its
+spread, so a single stray repeat moves no point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from scenarios.base import FigureSpec, Row, matches
+from scenarios.results import Result, ResultError
+
+DRAWABLE_MAX = 1e100
+"""Beyond it axes run out of floats; nothing that was measured is there."""
+
+SIMULATED, MEASURED, PUBLISHED = "simulated", "measured", "published"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A median with its spread; `count` rows are in it."""
+
+    x: Any
+    y: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line or set of points of a figure."""
+
+    source: str
+    """``simulated`` or ``measured``."""
+    label: str
+    """The values of the series columns; "" where there are none."""
+    points: tuple[Point, ...]
+    series: int
+    """Which of the figure's series: the same one on each source."""
+    shade: int
+    """Which of its source's curves."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A `FigureSpec` with its curves."""
+
+    spec: FigureSpec
+    curves: tuple[Curve, ...]
+    categories: tuple[str, ...]
+    """The values of x, in order, where they are no numbers."""
+
+    @property
+    def drawable(self) -> bool:
+        """Whether there is anything to draw."""
+        return bool(self.curves or self.spec.published)
+
+
+def all_rows(results: Sequence[Result]) -> list[Row]:
+    """Return the rows of all `results`, each with the ``backend`` it is from."""
+    return [{**row, "backend": result.record.backend} for result in results for row in result.rows]
+
+
+def source_of(backend: str) -> str:
+    """Return whether a backend simulates or measures."""
+    return SIMULATED if backend == "sim" else MEASURED
+
+
+def build(spec: FigureSpec, results: Sequence[Result]) -> Figure:
+    """Return the figure that `spec` declares, from `results` of its scenario.
+
+    Raises ResultError if a row has a text where the axis needs a number.
+    """
+    groups: dict[tuple[str, str], dict[Any, list[Row]]] = {}
+    for row in all_rows(results):
+        if not matches(row, spec.where) or row.get(spec.x) is None or row.get(spec.y) is None:
+            continue
+        label = " · ".join(str(row[name]) for name in spec.series if row.get(name) is not None)
+        groups.setdefault((row["backend"], label), {}).setdefault(row[spec.x], []).append(row)
+    ordered = sorted(groups.items(), key=lambda item: item[0][0] != "sim")
+    labels = list(dict.fromkeys(label for (_, label), _ in ordered))
+    shades: dict[str, int] = {}
+    curves = []
+    for (backend, label), by_x in ordered:
+        source = source_of(backend)
+        points = tuple(_point(spec, x, rows) for x, rows in by_x.items())
+        if all(_is_number(point.x) for point in points):
+            points = tuple(sorted(points, key=lambda point: point.x))
+        shade = shades[source] = shades.get(source, -1) + 1
+        curves.append(Curve(source, label, points, labels.index(label), shade))
+    xs = [point.x for curve in curves for point in curve.points]
+    xs += [point.x for point in spec.published]
+    numeric = all(_is_number(x) for x in xs)
+    categories = () if numeric else tuple(dict.fromkeys(str(x) for x in xs))
+    return Figure(spec, tuple(curves), categories)
+
+
+def number(row: Row, column: str) -> float:
+    """Return a cell of a row with ``backend``. Raises ResultError if it is no number."""
+    value = row.get(column)
+    if not _is_number(value):
+        where = f"{row['backend']}/rows.csv"
+        raise ResultError(f"{where}: column {column!r} holds {value!r}, which cannot be drawn")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _is_number(value: object) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) <= DRAWABLE_MAX
+    )
+
+
+def _point(spec: FigureSpec, x: Any, rows: Sequence[Row]) -> Point:
+    values = [number(row, spec.y) for row in rows]
+    low = min(number(row, spec.y_min) for row in rows) if spec.y_min else min(values)
+    high = max(number(row, spec.y_max) for row in rows) if spec.y_max else max(values)
+    return Point(x, median(values), low, high, len(rows))

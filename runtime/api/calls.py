@@ -1,0 +1,96 @@
+"""get, put and wait; and the calls that mean the same in real and virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from runtime.api.refs import ObjectRef, ObjectRefArray
+from runtime.api.state import current
+
+
+def get(refs: ObjectRef | Sequence[ObjectRef], *, timeout: float | None = None) -> Any:
+    """Return the value of a reference, or the list of values of several.
+
+    Waits until all are there, at most ``timeout`` seconds. Raises the task's
+    own exception (as a `RayTaskError` that also is of its class),
+    GetTimeoutError, ObjectLostError or WorkerCrashedError; TypeError for what
+    is not a reference. Arrays are read-only and share the store's memory.
+    """
+    if isinstance(refs, ObjectRef):
+        return current().get([refs], timeout)[0]
+    if isinstance(refs, ObjectRefArray):
+        return current().get_array(refs, timeout)
+    return current().get(_checked(refs, "get"), timeout)
+
+
+def put(value: Any) -> ObjectRef:
+    """Store a value; return a reference to it. Raises ObjectStoreFullError."""
+    if isinstance(value, ObjectRef):
+        raise TypeError("put takes a value, not an ObjectRef")
+    return current().put(value)
+
+
+def wait(
+    refs: Sequence[ObjectRef],
+    *,
+    num_returns: int = 1,
+    timeout: float | None = None,
+    fetch_local: bool = True,
+) -> tuple[list[ObjectRef], list[ObjectRef]]:
+    """Return (ready, not ready) as soon as ``num_returns`` are ready.
+
+    Both lists keep the order given; at most ``num_returns`` are in the first.
+    After ``timeout`` seconds whatever is ready is returned. ``fetch_local``:
+    ready means that the value has been brought to this node. Raises ValueError
+    for an empty or repeating list or an impossible ``num_returns``.
+    """
+    if isinstance(refs, ObjectRef):
+        raise TypeError("wait takes a list of ObjectRefs, not a single one")
+    checked = _checked(refs, "wait")
+    if not checked:
+        raise ValueError("wait needs at least one ObjectRef")
+    if len(set(checked)) != len(checked):
+        raise ValueError("wait needs ObjectRefs that differ")
+    if not 1 <= num_returns <= len(checked):
+        raise ValueError(f"num_returns is 1 to {len(checked)}, not {num_returns}")
+    return current().wait(checked, num_returns, timeout, fetch_local)
+
+
+def _checked(refs: Any, what: str) -> list[ObjectRef]:
+    if not isinstance(refs, (list, tuple, ObjectRefArray)):
+        raise TypeError(f"{what} takes an ObjectRef or a list of them, not {type(refs).__name__}")
+    for ref in refs:
+        if not isinstance(ref, ObjectRef):
+            raise TypeError(f"{what} takes ObjectRefs, not {type(ref).__name__}")
+    return list(refs)
+
+
+def now() -> float:
+    """Return the time in seconds: the machine's steady clock, or virtual time."""
+    return current().now()
+
+
+def sleep(seconds: float) -> None:
+    """Let time pass without using a CPU; in virtual time no real time passes."""
+    current().sleep(_duration(seconds))
+
+
+def compute(seconds: float) -> None:
+    """Use one CPU for so many seconds of CPU time."""
+    current().compute(_duration(seconds))
+
+
+def Blob(nbytes: int) -> Any:
+    """Return a value of ``nbytes`` bytes: real ones, or virtual ones on `sim`."""
+    if nbytes < 0:
+        raise ValueError(f"a blob of {nbytes} bytes")
+    return current().blob(nbytes)
+
+
+def _duration(seconds: float) -> float:
+    if not seconds >= 0:
+        raise ValueError(f"a duration of {seconds} seconds")
+    return float(seconds)
+
+

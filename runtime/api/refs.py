@@ -1,0 +1,103 @@
+"""References to objects, and to whole arrays of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, overload
+
+from runtime.control.ids import object_id
+
+
+class RefHolder(Protocol):
+    """Who counts references: the session of a driver or worker."""
+
+    def ref_added(self, oid: bytes) -> None: ...
+    def ref_dropped(self, oid: bytes) -> None: ...
+    def ref_escaped(self, oid: bytes) -> None: ...
+
+
+class ObjectRef:
+    """A reference to a value that exists, or will once its task has run."""
+
+    __slots__ = ("__weakref__", "_holder", "_id")
+
+    def __init__(self, oid: bytes, holder: RefHolder) -> None:
+        self._id = oid
+        self._holder = holder
+        holder.ref_added(oid)
+
+    def __del__(self) -> None:
+        # Runs wherever the garbage collector does; the holder only notes it.
+        self._holder.ref_dropped(self._id)
+
+    def binary(self) -> bytes:
+        """Return the object's ID, 18 bytes."""
+        return self._id
+
+    def hex(self) -> str:
+        """Return the object's ID in hexadecimal."""
+        return self._id.hex()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectRef) and other._id == self._id
+
+    def __hash__(self) -> int:
+        return hash(self._id)
+
+    def __repr__(self) -> str:
+        return f"ObjectRef({self._id.hex()})"
+
+    def __reduce__(self) -> Any:
+        self._holder.ref_escaped(self._id)
+        return _restore, (self._id,)
+
+
+def _restore(oid: bytes) -> ObjectRef:
+    """Make the reference anew in whatever session deserializes it."""
+    from runtime.api.state import current
+
+    return ObjectRef(oid, current())  # type: ignore[arg-type]
+
+
+class ObjectRefArray(Sequence[ObjectRef]):
+    """The references of one ``f.map``: a sequence that makes them when asked."""
+
+    __slots__ = ("_array", "_count", "_holder", "_returns")
+
+    def __init__(self, array: bytes, count: int, returns: int, holder: RefHolder) -> None:
+        self._array = array
+        self._count = count
+        self._returns = returns
+        self._holder = holder
+        if count:
+            holder.ref_added(object_id(array, 0, 0))
+
+    def __del__(self) -> None:
+        if self._count:
+            self._holder.ref_dropped(object_id(self._array, 0, 0))
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> ObjectRef: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ObjectRef]: ...
+    def __getitem__(self, index: int | slice) -> ObjectRef | list[ObjectRef]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        if index < 0:
+            index += self._count
+        if not 0 <= index < self._count:
+            raise IndexError(f"array of {self._count} references has no item {index}")
+        return ObjectRef(object_id(self._array, index, 0), self._holder)
+
+    def __iter__(self) -> Iterator[ObjectRef]:
+        return (self[i] for i in range(self._count))
+
+    def __repr__(self) -> str:
+        return f"ObjectRefArray({self._array.hex()}, {self._count})"
+
+    def __reduce__(self) -> Any:
+        # As its references: whoever gets it does not own the array.
+        return list, (list(self),)

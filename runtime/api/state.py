@@ -1,0 +1,58 @@
+"""Which backend the calling code runs on.
+
+A driver or worker of a real backend has one for the whole process. In virtual
+time many drivers and workers share a process, so a backend may install a
+look-up that tells them apart by the running greenlet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from runtime.backend.protocol import Backend
+
+Connect = Callable[..., Backend]
+
+_current: Backend | None = None
+_lookup: Callable[[], Backend | None] | None = None
+_backends: dict[str, Connect] = {}
+
+
+def current() -> Backend:
+    """Return the calling code's backend; start a local cluster if there is none."""
+    backend = connected()
+    if backend is None:
+        from runtime.api.cluster import init
+
+        init()
+        backend = connected()
+        assert backend is not None
+    return backend
+
+
+def connected() -> Backend | None:
+    """Return the calling code's backend, or None."""
+    if _lookup is not None:
+        found = _lookup()
+        if found is not None:
+            return found
+    return _current
+
+
+def set_current(
+    backend: Backend | None, lookup: Callable[[], Backend | None] | None = None
+) -> None:
+    """Make this the process's backend, with a look-up that goes before it."""
+    global _current, _lookup
+    _current = backend
+    _lookup = lookup
+
+
+def register_backend(name: str, connect: Connect) -> None:
+    """Make ``init(backend=name, **options)`` call `connect(**options)`."""
+    _backends[name] = connect
+
+
+def backends() -> dict[str, Connect]:
+    """Return the backends by name."""
+    return dict(_backends)

@@ -1,0 +1,1 @@
+"""What stands between the API and whoever runs the program."""

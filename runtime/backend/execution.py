@@ -1,0 +1,241 @@
+"""Running tasks in a worker: decode, call, encode, report.
+
+A range of short tasks is one loop with one report; between elements the loop
+looks up only when told to (`World.due`). An element's error, or a value too
+large for a message, ends a report early: such an element is reported alone.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from runtime.api.exceptions import ObjectStoreFullError
+from runtime.backend.protocol import World
+from runtime.backend.session import Input, Session
+from runtime.control.executor import Executor
+from runtime.control.ids import object_id
+from runtime.control.messages import (
+    OK,
+    SYSTEM_ERROR,
+    USER_ERROR,
+    Assignment,
+    RangeResult,
+    TaskSpec,
+    Timing,
+)
+
+
+class _Returns(tuple[Any, ...]):
+    """The values of a task with several return values."""
+
+
+class TaskRunner:
+    """Runs what an `Executor` hands out."""
+
+    def __init__(self, world: World, session: Session, executor: Executor, node: int) -> None:
+        self.world = world
+        self.session = session
+        self.executor = executor
+        self.node = node
+        self._functions: dict[bytes, Callable[..., Any]] = {}
+
+    def run(self, assignment: Assignment) -> None:
+        """Run one range and report all of it that was not given back."""
+        spec = assignment.spec
+        started_s = self.world.now()
+        try:
+            function = self._function(spec.function)
+            if spec.first < 0:
+                call = self._prepare(assignment, function)
+            else:
+                star, items = self.world.deserialize(spec.args)
+        except Exception as error:
+            self._report_error(spec, started_s, error)
+            return
+        if spec.first < 0:
+            self._run_call(spec, call, started_s)
+        else:
+            if star:
+                plain = function
+
+                def function(item: Any) -> Any:
+                    return plain(*item)
+
+            self._run_range(spec, function, items, started_s)
+
+    # -- a call ----------------------------------------------------------------
+
+    def _prepare(self, assignment: Assignment, function: Callable[..., Any]) -> Any:
+        spec = assignment.spec
+        if not spec.args:
+            return function
+        args, kwargs = self.world.deserialize(spec.args)
+        if assignment.values:
+            # Inputs were pinned for this worker when it was given the task.
+            inputs = [self.session.decode(value) for value in assignment.values]
+            args = [inputs[a.index] if type(a) is Input else a for a in args]
+            kwargs = {n: inputs[a.index] if type(a) is Input else a for n, a in kwargs.items()}
+        return lambda: function(*args, **kwargs)
+
+    def _run_call(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
+        try:
+            value = call()
+            if spec.returns != 1:
+                value = self._several(spec, value)
+        except Exception as error:
+            self._report_error(spec, started_s, error)
+            return
+        self._report_values(spec, started_s, [value])
+
+    @staticmethod
+    def _several(spec: TaskSpec, value: Any) -> Any:
+        if spec.returns == 0:
+            return _Returns()
+        try:
+            values = _Returns(value)
+        except TypeError:
+            raise ValueError(
+                f"{spec.name}() has num_returns={spec.returns} and returned"
+                f" {type(value).__name__}, which is not a sequence"
+            ) from None
+        if len(values) != spec.returns:
+            raise ValueError(
+                f"{spec.name}() has num_returns={spec.returns} and returned {len(values)} values"
+            )
+        return values
+
+    # -- a range ---------------------------------------------------------------
+
+    def _run_range(
+        self, spec: TaskSpec, function: Callable[[Any], Any], items: Any, started_s: float
+    ) -> None:
+        executor = self.executor
+        while executor.running is spec:
+            at = executor.base
+            due = self.world.due()
+            append = executor.values.append
+            error: Exception | None = None
+            try:
+                for item in items[at - spec.first : executor.limit - spec.first]:
+                    append(function(item))
+                    if due():
+                        break
+            except Exception as raised:
+                error = raised
+            with self.world:
+                # The limit may have come down while the loop ran; the elements
+                # below it are still this worker's.
+                executor.alerts.clear()
+                values = executor.values
+                done = executor.current()
+            if values:
+                started_s = self._report_values(spec, started_s, values)
+            if error is not None:
+                one = _one(spec, done)
+                started_s = self._report_error(one, started_s, error)
+
+    # -- reports ---------------------------------------------------------------
+
+    def _report_values(self, spec: TaskSpec, started_s: float, values: list[Any]) -> float:
+        """Report the values of elements from `Executor.base` on; return the time."""
+        start = self.executor.base
+        count = len(values)
+        try:
+            if spec.returns != 1:
+                values = list(values[0])
+            payload = self.world.serialize(values)
+            if payload.nbytes <= self.session.client.config.inline_bytes_max:
+                result = RangeResult(
+                    spec.array, start, count, OK, payload.to_bytes(), self.node, spec.returns
+                )
+                return self._report(spec, result, started_s)
+        except Exception as error:
+            if count == 1:
+                return self._report_error(_one(spec, start), started_s, error)
+        if count == 1:
+            return self._report_large(spec, started_s, values)
+        # Together too large, or one cannot be serialized: one by one.
+        for value in values:
+            started_s = self._report_values(spec, started_s, [value])
+        return started_s
+
+    def _report_large(self, spec: TaskSpec, started_s: float, values: list[Any]) -> float:
+        """Report one element whose values do not all fit into a message."""
+        index = self.executor.base
+        small: list[Any] = []
+        sizes: list[int] = []
+        offsets: list[int] = []
+        try:
+            for ret, value in enumerate(values):
+                serialized = self.world.serialize(value)
+                if serialized.nbytes <= self.session.client.config.inline_bytes_max:
+                    small.append(value)
+                    sizes.append(0)
+                    offsets.append(-1)
+                    continue
+                oid = object_id(spec.array, index, ret)
+                offsets.append(self.session.store(oid, serialized))
+                sizes.append(serialized.nbytes)
+                small.append(None)
+            payload = self.world.serialize(small).to_bytes()
+        except Exception as error:
+            with self.world:
+                for ret, offset in enumerate(offsets):
+                    if offset >= 0:
+                        self.session.client.abandon(object_id(spec.array, index, ret))
+            return self._report_error(_one(spec, index), started_s, error)
+        result = RangeResult(
+            spec.array, index, 1, OK, payload, self.node, spec.returns, tuple(sizes),
+            tuple(offsets),
+        )  # fmt: skip
+        return self._report(spec, result, started_s)
+
+    def _report_error(self, spec: TaskSpec, started_s: float, error: Exception) -> float:
+        """Report elements that failed: all of `spec` that are still this worker's."""
+        start = self.executor.base
+        count = max(1, min(spec.start + spec.count, self.executor.limit) - start)
+        if isinstance(error, ObjectStoreFullError):
+            status, payload = SYSTEM_ERROR, f"ObjectStoreFullError: {error}".encode()
+        else:
+            status, payload = USER_ERROR, self._pack_error(spec.name, error)
+        result = RangeResult(spec.array, start, count, status, payload, self.node, spec.returns)
+        return self._report(spec, result, started_s)
+
+    def _pack_error(self, name: str, error: Exception) -> bytes:
+        # Without the frames of this file: they are the runtime's, not the user's.
+        frames = error.__traceback__.tb_next if error.__traceback__ else None
+        lines = traceback.format_exception(type(error), error, frames)
+        try:
+            # Serialized on its own, so that a cause which cannot be loaded
+            # where it is raised again does not take the traceback along.
+            cause = self.world.serialize(error).to_bytes()
+        except Exception as failed:
+            cause = None
+            lines.append(f"(the exception itself could not be serialized: {failed})\n")
+        return self.world.serialize((name, "".join(lines), cause)).to_bytes()
+
+    def _report(self, spec: TaskSpec, result: RangeResult, started_s: float) -> float:
+        now_s = self.world.now()
+        timing = Timing(spec.name, started_s, now_s - started_s, result.count)
+        with self.world:
+            self.world.charge("report", result.count)
+            self.session.collect()
+            self.executor.report(result, timing)
+        return now_s
+
+    def _function(self, key: bytes) -> Callable[..., Any]:
+        function = self._functions.get(key)
+        if function is None:
+            function = self.world.loads_function(self.executor.functions[key])
+            self._functions[key] = function
+        return function
+
+
+def _one(spec: TaskSpec, index: int) -> TaskSpec:
+    """Return element `index` of a range as a range."""
+    return TaskSpec(
+        spec.array, index, 1, spec.function, b"", spec.owner, spec.demand, (), spec.returns,
+        spec.retries, spec.first, spec.name,
+    )  # fmt: skip

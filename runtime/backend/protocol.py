@@ -1,0 +1,125 @@
+"""What a backend implements: `Backend` for the API, `World` for a session.
+
+`runtime.api` speaks to a `Backend`. Backends that run raytwin's own control
+plane share one, `runtime.backend.session.Session`, and differ in the `World`
+under it: real processes or virtual time. A backend with a control plane of its
+own (Ray) implements `Backend` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from runtime.control.client import Client
+from runtime.control.executor import Executor
+
+if TYPE_CHECKING:
+    from runtime.api.options import TaskOptions
+    from runtime.api.refs import ObjectRef, ObjectRefArray
+    from runtime.api.remote_function import RemoteFunction
+
+
+class Backend(Protocol):
+    """What `runtime.api` needs of whoever runs the program."""
+
+    name: str
+
+    def submit(
+        self, function: RemoteFunction, args: tuple[Any, ...], kwargs: dict[str, Any],
+        options: TaskOptions,
+    ) -> list[ObjectRef]:
+        """Submit one task; return a reference per return value."""  # fmt: skip
+
+    def map(
+        self, function: RemoteFunction, items: Sequence[Any], star: bool, options: TaskOptions
+    ) -> ObjectRefArray:
+        """Submit one task per item; ``star`` calls ``f(*item)``."""
+
+    def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        """Return the values; raise a task's error, or GetTimeoutError."""
+
+    def get_array(self, refs: ObjectRefArray, timeout_s: float | None) -> list[Any]:
+        """Return the values of a whole array."""
+
+    def put(self, value: Any) -> ObjectRef:
+        """Store a value."""
+
+    def wait(
+        self, refs: Sequence[ObjectRef], num_returns: int, timeout_s: float | None,
+        fetch_local: bool,
+    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
+        """Return (ready, not ready), both in the order given."""  # fmt: skip
+
+    def query(self, kind: str) -> Any:
+        """Return ``nodes`` or ``timeline`` rows; see `runtime.control.queries`."""
+
+    def now(self) -> float:
+        """Return the time in seconds."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+
+    def compute(self, seconds: float) -> None:
+        """Keep one CPU busy."""
+
+    def blob(self, nbytes: int) -> Any:
+        """Return a value of that size."""
+
+    def shutdown(self) -> None:
+        """End the cluster, or leave it."""
+
+
+class Serialized(Protocol):
+    """A value on its way into a message or the object store."""
+
+    nbytes: int
+
+    def to_bytes(self) -> bytes:
+        """Return it as the payload of a message."""
+
+
+class World(Protocol):
+    """What a session needs besides the control plane: time, memory, waiting.
+
+    Entering a world (``with world:``) begins a turn of the client and leaving
+    it ends the turn, so that what was sent within goes out.
+    """
+
+    name: str
+    client: Client
+    executor: Executor | None
+    """None in a driver."""
+
+    def __enter__(self) -> Any: ...
+    def __exit__(self, *exc: object) -> None: ...
+
+    def block(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Let the world go on until `ready()`; return whether it came to be.
+
+        Raises RaySystemError if the cluster is gone.
+        """
+
+    def due(self) -> Callable[[], bool]:
+        """Return a quick test for: should a running range report by now?"""
+
+    def charge(self, what: str, count: int) -> None:
+        """Account for the CPU time of an API call, where time is virtual."""
+
+    def now(self) -> float: ...
+    def sleep(self, seconds: float) -> None: ...
+    def compute(self, seconds: float) -> None: ...
+    def blob(self, nbytes: int) -> Any: ...
+
+    def serialize(self, value: Any) -> Serialized: ...
+    def deserialize(self, payload: bytes) -> Any: ...
+    def dumps_function(self, function: Callable[..., Any]) -> bytes: ...
+    def loads_function(self, blob: bytes) -> Callable[..., Any]: ...
+
+    def write(self, oid: bytes, offset: int, value: Serialized) -> None:
+        """Write a large value where the store gave it room."""
+
+    def read(self, oid: bytes, offset: int, size: int, released: Callable[[], None]) -> Any:
+        """Return a large value; `released` is called when no view of it is left."""
+
+    def close(self) -> None: ...

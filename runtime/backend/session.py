@@ -1,0 +1,460 @@
+"""The shell around a client: one driver's or worker's side of the API.
+
+Shared by every backend that runs raytwin's own control plane. It serializes,
+makes references, waits and raises; every decision is the `Client`'s, and all
+that differs between real and virtual time is the `World`'s.
+
+References are dropped by the garbage collector, at any moment and on any
+thread: they are noted in a queue and counted at the next call.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from runtime.api.exceptions import (
+    GetTimeoutError,
+    ObjectStoreFullError,
+    RayTaskError,
+    make_task_error,
+    system_error,
+)
+from runtime.api.options import TaskOptions
+from runtime.api.refs import ObjectRef, ObjectRefArray
+from runtime.api.remote_function import RemoteFunction
+from runtime.backend.protocol import Serialized, World
+from runtime.control.client import Entry, Waiter
+from runtime.control.ids import (
+    ELEMENTS_MAX,
+    function_id,
+    object_id,
+    task_id,
+)
+from runtime.control.messages import OK, USER_ERROR, ObjectValue, RangeResult, TaskSpec
+
+SEQUENCE_CHUNK = 1024
+"""Items of a sequence that travel in one range; a `range` travels whole."""
+
+
+class Input:
+    """Stands in serialized arguments for the value of a dependency."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __reduce__(self) -> Any:
+        return Input, (self.index,)
+
+
+class Session:
+    """The `Backend` of a driver or worker of raytwin's own runtime."""
+
+    def __init__(self, world: World, end_cluster: Callable[[], None] | None = None) -> None:
+        self.world = world
+        self.name = world.name
+        self.client = world.client
+        self.closed = False
+        self._end_cluster = end_cluster
+        self._dropped: deque[bytes] = deque()
+        self._unviewed: deque[bytes] = deque()
+        self._element: tuple[bytes, int] | None = None
+
+    # -- references ------------------------------------------------------------
+
+    def ref_added(self, oid: bytes) -> None:
+        self.client.add_ref(oid)
+
+    def ref_dropped(self, oid: bytes) -> None:
+        self._dropped.append(oid)
+
+    def ref_escaped(self, oid: bytes) -> None:
+        self.client.escape(oid)
+
+    def collect(self) -> None:
+        """Count what the garbage collector has dropped; call it within a turn."""
+        dropped, unviewed = self._dropped, self._unviewed
+        while dropped:
+            self.client.drop_ref(dropped.popleft())
+        while unviewed:
+            self.client.drop_view(unviewed.popleft())
+
+    # -- tasks -----------------------------------------------------------------
+
+    def submit(
+        self,
+        function: RemoteFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: TaskOptions,
+    ) -> list[ObjectRef]:
+        with self.world:
+            self.collect()
+            self.world.charge("submit", 1)
+            key = self._export(function)
+            payload, deps = self._pack(args, kwargs)
+            array = self._next_array()
+            spec = TaskSpec(
+                array, 0, 1, key, payload, self.client.address, options.demand, deps,
+                options.num_returns, options.max_retries, -1,
+                options.name or function.function_name,
+            )  # fmt: skip
+            self.client.submit(array, [spec], 1, options.num_returns)
+            return [
+                ObjectRef(object_id(array, 0, ret), self) for ret in range(options.num_returns)
+            ]
+
+    def map(
+        self, function: RemoteFunction, items: Sequence[Any], star: bool, options: TaskOptions
+    ) -> ObjectRefArray:
+        count = len(items)
+        if count > ELEMENTS_MAX:
+            raise ValueError(f"a task array has at most {ELEMENTS_MAX} tasks, not {count}")
+        if not count:
+            return ObjectRefArray(b"", 0, 1, self)
+        with self.world:
+            self.collect()
+            key = self._export(function)
+            array = self._next_array()
+            name = options.name or function.function_name
+            specs = [
+                TaskSpec(
+                    array, start, size, key, payload, self.client.address, options.demand, deps,
+                    1, options.max_retries, first, name,
+                )
+                for start, size, first, payload, deps in self._pack_items(items, star)
+            ]  # fmt: skip
+            self.world.charge("submit", len(specs))
+            self.client.submit(array, specs, count, 1)
+            return ObjectRefArray(array, count, 1, self)
+
+    def _pack_items(
+        self, items: Sequence[Any], star: bool
+    ) -> list[tuple[int, int, int, bytes, tuple[bytes, ...]]]:
+        """Return (start, count, first, args, deps) of the ranges of an array."""
+        if isinstance(items, range):
+            payload = self.world.serialize((False, items)).to_bytes()
+            return [(0, len(items), 0, payload, ())]
+        packed = []
+        for start in range(0, len(items), SEQUENCE_CHUNK):
+            chunk = list(items[start : start + SEQUENCE_CHUNK])
+            if any(_has_ref(item, star) for item in chunk):
+                # An element with inputs is a range of its own: it waits alone.
+                for offset, item in enumerate(chunk):
+                    args, deps = self._pack(tuple(item) if star else (item,), {})
+                    packed.append((start + offset, 1, -1, args, deps))
+                continue
+            packed += self._pack_chunk(start, chunk, star)
+        return packed
+
+    def _pack_chunk(
+        self, start: int, chunk: list[Any], star: bool
+    ) -> list[tuple[int, int, int, bytes, tuple[bytes, ...]]]:
+        value = self.world.serialize((star, chunk))
+        if value.nbytes <= self.client.config.inline_bytes_max:
+            return [(start, len(chunk), start, value.to_bytes(), ())]
+        if len(chunk) == 1:
+            args, deps = self._pack(tuple(chunk[0]) if star else (chunk[0],), {})
+            return [(start, 1, -1, args, deps)]
+        half = len(chunk) // 2
+        return self._pack_chunk(start, chunk[:half], star) + self._pack_chunk(
+            start + half, chunk[half:], star
+        )
+
+    def _export(self, function: RemoteFunction) -> bytes:
+        if function.exported is None:
+            blob = self.world.dumps_function(function.function)
+            function.exported = (function_id(blob), blob)
+        key, blob = function.exported
+        self.client.export(key, blob)
+        return key
+
+    def _pack(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[bytes, tuple[bytes, ...]]:
+        """Serialize arguments; references among them become inputs."""
+        if not args and not kwargs:
+            return b"", ()
+        deps: list[bytes] = []
+        if any(type(a) is ObjectRef for a in args):
+            args = tuple(self._as_input(a, deps) for a in args)
+        if kwargs and any(type(a) is ObjectRef for a in kwargs.values()):
+            kwargs = {name: self._as_input(a, deps) for name, a in kwargs.items()}
+        value = self.world.serialize((args, kwargs))
+        if value.nbytes <= self.client.config.inline_bytes_max:
+            return value.to_bytes(), tuple(deps)
+        # Large arguments travel as objects: each large one becomes an input.
+        args = tuple(self._large_as_input(a, deps) for a in args)
+        kwargs = {name: self._large_as_input(a, deps) for name, a in kwargs.items()}
+        return self.world.serialize((args, kwargs)).to_bytes(), tuple(deps)
+
+    def _as_input(self, value: Any, deps: list[bytes]) -> Any:
+        if type(value) is not ObjectRef:
+            return value
+        deps.append(value.binary())
+        return Input(len(deps) - 1)
+
+    def _large_as_input(self, value: Any, deps: list[bytes]) -> Any:
+        if isinstance(value, Input):
+            return value
+        serialized = self.world.serialize(value)
+        if serialized.nbytes <= self.client.config.inline_bytes_max:
+            return value
+        entry = self._put_large(self._next_put(), serialized)
+        deps.append(object_id(entry.array, 0, 0))
+        return Input(len(deps) - 1)
+
+    def _enter_element(self) -> None:
+        """In a worker, children are numbered within the element that runs."""
+        executor = self.world.executor
+        if executor is None or executor.running is None:
+            return
+        element = (executor.running.array, executor.current())
+        if element != self._element:
+            self._element = element
+            self.client.begin_task(task_id(*element))
+
+    def _next_array(self) -> bytes:
+        self._enter_element()
+        return self.client.next_array()
+
+    def _next_put(self) -> bytes:
+        self._enter_element()
+        return self.client.next_put()
+
+    # -- values ----------------------------------------------------------------
+
+    def put(self, value: Any) -> ObjectRef:
+        serialized = self.world.serialize([value])
+        with self.world:
+            self.collect()
+            self.world.charge("put", 1)
+            array = self._next_put()
+            if serialized.nbytes <= self.client.config.inline_bytes_max:
+                payload = serialized.to_bytes()
+                node = int(self.client.node.partition(":")[2])
+                self.client.put(RangeResult(array, 0, 1, OK, payload, node))
+                return ObjectRef(object_id(array, 0, 0), self)
+        self._put_large(array, self.world.serialize(value))
+        with self.world:
+            return ObjectRef(object_id(array, 0, 0), self)
+
+    def _put_large(self, array: bytes, value: Serialized) -> Entry:
+        oid = object_id(array, 0, 0)
+        offset = self.store(oid, value)
+        with self.world:
+            node = int(self.client.node.partition(":")[2])
+            return self.client.put(
+                RangeResult(array, 0, 1, OK, b"", node, 1, (value.nbytes,), (offset,))
+            )
+
+    def store(self, oid: bytes, value: Serialized) -> int:
+        """Write a large value into the store and return where.
+
+        Raises ObjectStoreFullError.
+        """
+        with self.world:
+            self.collect()
+            waiter = self.client.allocate(oid, value.nbytes)
+        self._block(waiter, None)
+        offset = self.client.allocations.pop(oid)
+        if offset < 0:
+            raise ObjectStoreFullError(
+                f"the object store has no room for {value.nbytes:,} bytes: start the cluster"
+                " with a larger object_store_memory, or drop references"
+            )
+        try:
+            self.world.write(oid, offset, value)
+        except BaseException:
+            with self.world:
+                self.client.abandon(oid)
+            raise
+        return offset
+
+    def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        oids = [ref.binary() for ref in refs]
+        client = self.client
+        with self.world:
+            self.collect()
+            self.world.charge("get", len(oids))
+            client.flush()
+            waiter = client.watch(oids)
+        if waiter.missing and not self._wait(waiter, timeout_s):
+            late = sum(client.value(oid) is None for oid in oids)
+            raise GetTimeoutError(
+                f"{late} of {len(oids)} values were not there after {timeout_s} s"
+            )
+        return [self._value_of(oid) for oid in oids]
+
+    def get_array(self, refs: ObjectRefArray, timeout_s: float | None) -> list[Any]:
+        count = len(refs)
+        if not count:
+            return []
+        client = self.client
+        with self.world:
+            self.collect()
+            self.world.charge("get", 1)
+            client.flush()
+            entry = client.entries[refs._array]
+            waiter = client.watch_array(entry)
+        if waiter.missing and not self._wait(waiter, timeout_s):
+            raise GetTimeoutError(
+                f"{entry.missing} of {count} values were not there after {timeout_s} s"
+            )
+        results = [entry.result] if entry.count == 1 else entry.results
+        values: list[Any] = []
+        for result in results:
+            assert result is not None
+            # Ranges that ran twice may overlap what is there already.
+            skip = len(values) - result.start
+            if skip >= result.count:
+                continue
+            if result.status != OK or result.sizes:
+                oid = object_id(result.array, result.start, 0)
+                if result.status == OK and result.sizes[0]:
+                    values += self.get([refs[result.start]], timeout_s)
+                else:
+                    values += [self._value_of(oid)] * (result.count - skip)
+            else:
+                values += self.world.deserialize(result.payload)[skip:]
+        return values
+
+    def wait(
+        self,
+        refs: Sequence[ObjectRef],
+        num_returns: int,
+        timeout_s: float | None,
+        fetch_local: bool,
+    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
+        client = self.client
+        here = client.value if fetch_local else client.made
+
+        def ready_now() -> list[int]:
+            ready = []
+            for position, ref in enumerate(refs):
+                if here(ref.binary()):
+                    ready.append(position)
+                    if len(ready) == num_returns:
+                        break
+            return ready
+
+        with self.world:
+            self.collect()
+            self.world.charge("wait", 1)
+            client.flush()
+            ready = ready_now()
+            missing = len(refs) - len(ready)
+            waiter = None
+            if len(ready) < num_returns:
+                waiter = client.watch([ref.binary() for ref in refs])
+                missing = waiter.missing
+        if waiter is not None:
+            enough = len(refs) - num_returns
+            if missing > enough and timeout_s != 0:
+                self._wait_until(lambda: len(ready_now()) >= num_returns, timeout_s)
+            with self.world:
+                ready = ready_now()
+        chosen = set(ready)
+        return (
+            [refs[position] for position in ready],
+            [ref for position, ref in enumerate(refs) if position not in chosen],
+        )
+
+    def _value_of(self, oid: bytes) -> Any:
+        with self.world:
+            value = self.client.value(oid)
+        assert value is not None, "a value vanished while it was awaited"
+        return self.decode(value)
+
+    def decode(self, value: ObjectValue) -> Any:
+        """Return the value, or raise the error that it is."""
+        if value.status != OK:
+            raise self.error_of(value.status, value.payload)
+        if not value.size:
+            return self.world.deserialize(value.payload)[value.position]
+        oid = value.object
+        with self.world:
+            self.client.add_view(oid)
+        return self.world.read(
+            oid, value.offset, value.size, lambda: self._unviewed.append(oid)
+        )
+
+    def error_of(self, status: int, payload: bytes) -> BaseException:
+        """Return the exception that a failed range stands for."""
+        if status == USER_ERROR:
+            name, text, cause = self.world.deserialize(payload)
+            if isinstance(cause, bytes):
+                cause = self._cause_of(cause)
+            return make_task_error(name, text, cause)
+        return system_error(payload)
+
+    def _cause_of(self, pickled: bytes) -> Any:
+        try:
+            return self.world.deserialize(pickled)
+        except Exception as error:
+            # The exception's class cannot be made here; its traceback can be read.
+            return RayTaskError("unpickle", f"{type(error).__name__}: {error}", None)
+
+    # -- waiting ---------------------------------------------------------------
+
+    def _wait(self, waiter: Waiter, timeout_s: float | None) -> bool:
+        return self._wait_until(lambda: not waiter.missing, timeout_s)
+
+    def _wait_until(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait as user code does: a worker gives up its CPU meanwhile."""
+        executor = self.world.executor
+        if executor is None or executor.running is None:
+            return self.world.block(ready, timeout_s)
+        with self.world:
+            if ready():
+                return True
+            executor.block()
+        try:
+            return self.world.block(ready, timeout_s)
+        finally:
+            with self.world:
+                executor.unblock()
+            self.world.block(lambda: not executor.suspended, None)
+
+    def _block(self, waiter: Waiter, timeout_s: float | None) -> bool:
+        """Wait for the system itself: the CPU stays taken."""
+        if not waiter.missing:
+            return True
+        return self.world.block(lambda: not waiter.missing, timeout_s)
+
+    # -- the rest --------------------------------------------------------------
+
+    def query(self, kind: str) -> Any:
+        with self.world:
+            key, waiter = self.client.query(kind)
+        self._block(waiter, None)
+        return self.client.replies.pop(key)
+
+    def now(self) -> float:
+        return self.world.now()
+
+    def sleep(self, seconds: float) -> None:
+        self.world.sleep(seconds)
+
+    def compute(self, seconds: float) -> None:
+        self.world.compute(seconds)
+
+    def blob(self, nbytes: int) -> Any:
+        return self.world.blob(nbytes)
+
+    def shutdown(self) -> None:
+        self.closed = True
+        self.world.close()
+        if self._end_cluster is not None:
+            self._end_cluster()
+
+
+def _has_ref(item: Any, star: bool) -> bool:
+    if star:
+        return any(type(part) is ObjectRef for part in item)
+    return type(item) is ObjectRef
+
+

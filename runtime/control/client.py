@@ -1,0 +1,480 @@
+"""The part that lives in every driver and worker: submit, wait, count references.
+
+A client **owns** the arrays that its tasks and puts make: results come to it
+unasked, small values with them. The life of an owned array::
+
+    submit/put ──> PENDING ──TaskResults──> DONE ──no reference left──> RELEASED
+                                             │
+                                             └─ large values: WantObjects,
+                                                ObjectsReady: LOCAL and pinned
+
+Of an object that it does not own (a **borrowed** one, whose reference came in a
+value) it asks its node, as for a large value. An array is released when no
+`ObjectRef` to it is alive, no unfinished task has it as input, and no reference
+to it was ever sent away in a value: who holds such a reference is not tracked,
+so the array then lives as long as its owner.
+
+The world serializes calls: each method is called in a turn of its own or from
+``handle``. Waiting is the world's affair too: a `Waiter` says what is missing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Any
+
+from runtime.control.config import Config
+from runtime.control.context import Context, Timer
+from runtime.control.ids import array_id, put_id, split_object_id
+from runtime.control.messages import (
+    OK,
+    AbandonObject,
+    AllocateObject,
+    ExportFunction,
+    ObjectAllocated,
+    ObjectsReady,
+    ObjectValue,
+    PutObjects,
+    Query,
+    QueryReply,
+    RangeResult,
+    Release,
+    SubmitTasks,
+    TaskResults,
+    TaskSpec,
+    Unpin,
+    WantObjects,
+)
+from runtime.control.ranges import Ranges
+
+RELEASE_BATCH_MAX = 256
+
+
+class Waiter:
+    """How many of the awaited things are still missing."""
+
+    __slots__ = ("missing",)
+
+    def __init__(self) -> None:
+        self.missing = 0
+
+
+class Entry:
+    """An array that this client owns."""
+
+    __slots__ = (
+        "all_waiters", "array", "count", "covered", "deps", "escaped", "holds", "local",
+        "missing", "refs", "result", "results", "returns", "waiters",
+    )  # fmt: skip
+
+    def __init__(self, array: bytes, count: int, returns: int) -> None:
+        self.array = array
+        self.count = count
+        self.returns = returns
+        self.missing = count
+        """Elements whose result has not come."""
+        self.result: RangeResult | None = None
+        """The result of an array of one."""
+        self.results: list[RangeResult] = []
+        """Those of a longer array, by start; later ones may overlap."""
+        self.covered: Ranges | None = None
+        self.refs = 0
+        """`ObjectRef`s alive."""
+        self.holds = 0
+        """Unfinished tasks that have it as input."""
+        self.escaped = False
+        """A reference was sent away in a value."""
+        self.deps: tuple[bytes, ...] = ()
+        """Inputs held until the array is done."""
+        self.waiters: dict[int, list[tuple[bytes, Waiter]]] | None = None
+        self.all_waiters: list[Waiter] | None = None
+        self.local: list[bytes] = []
+        """Large objects of it that are pinned for this client."""
+
+    def find(self, index: int) -> RangeResult | None:
+        """Return the result that covers an element."""
+        if self.count == 1:
+            return self.result
+        if self.covered is None or index not in self.covered:
+            return None
+        at = bisect_right(self.results, index, key=_start)
+        for result in reversed(self.results[:at]):
+            if index < result.start + result.count:
+                return result
+        raise AssertionError("a covered element has no result")
+
+
+class Client:
+    """Submits, waits and counts for one driver or worker."""
+
+    def __init__(self, ctx: Context, address: str, node: int, config: Config) -> None:
+        self.ctx = ctx
+        self.address = address
+        self.node = f"node:{node}"
+        self.config = config
+        self.entries: dict[bytes, Entry] = {}
+        self.borrowed: dict[bytes, int] = {}
+        """References alive to objects of others."""
+        self.local: dict[bytes, ObjectValue] = {}
+        """Objects that the node has told of: large, borrowed or lost ones."""
+        self.replies: dict[int, Any] = {}
+        self.allocations: dict[bytes, int] = {}
+        self._views: dict[bytes, int] = {}
+        self._unpin_later: set[bytes] = set()
+        self._object_waiters: dict[bytes, list[Waiter]] = {}
+        self._exported: set[bytes] = set()
+        self._submitted: list[TaskSpec] = []
+        self._puts: list[RangeResult] = []
+        self._released: list[bytes] = []
+        self._unpinned: list[bytes] = []
+        self._timer: Timer | None = None
+        self._flushed_s = float("-inf")
+        self._keys = 0
+        self.parent = b""
+        self._children = 0
+        self._own_puts = 0
+
+    # -- submitting ------------------------------------------------------------
+
+    def begin_task(self, task: bytes) -> None:
+        """From here on, what is submitted is a child of `task`."""
+        self.parent = task
+        self._children = 0
+        self._own_puts = 0
+
+    def next_array(self) -> bytes:
+        """Return the ID of the next array that the current task submits."""
+        self._children += 1
+        return array_id(self.parent, self._children)
+
+    def next_put(self) -> bytes:
+        """Return the array ID of the current task's next put."""
+        self._own_puts += 1
+        return put_id(self.parent, self._own_puts)
+
+    def export(self, function: bytes, blob: bytes) -> None:
+        """Make a function known to the cluster, once."""
+        if function not in self._exported:
+            self._exported.add(function)
+            self.ctx.send(self.node, ExportFunction(function, blob))
+
+    def submit(self, array: bytes, specs: list[TaskSpec], count: int, returns: int) -> Entry:
+        """Submit an array, given as the ranges it starts out as."""
+        entry = self.entries.get(array)
+        if entry is None:
+            entry = self.entries[array] = Entry(array, count, returns)
+        deps = [oid for spec in specs for oid in spec.deps]
+        if deps:
+            entry.deps += tuple(deps)
+            for oid in deps:
+                held = self.entries.get(oid[: len(array)])
+                if held is not None:
+                    held.holds += 1
+        self._submitted += specs
+        if len(self._submitted) >= self.config.submit_batch_max:
+            self.flush()
+        else:
+            self._flush_soon()
+        return entry
+
+    def put(self, result: RangeResult) -> Entry:
+        """Take a value that this client made: inline, or sealed in the arena."""
+        entry = Entry(result.array, 1, 1)
+        entry.missing = 0
+        entry.result = result
+        self.entries[result.array] = entry
+        self._puts.append(result)
+        if len(self._puts) >= self.config.submit_batch_max:
+            self.flush()
+        else:
+            self._flush_soon()
+        return entry
+
+    def allocate(self, oid: bytes, size: int) -> Waiter:
+        """Ask for room in the arena; `allocations` will say where, or -1."""
+        waiter = Waiter()
+        waiter.missing = 1
+        self._object_waiters.setdefault(oid, []).append(waiter)
+        self.ctx.send(self.node, AllocateObject(oid, size))
+        return waiter
+
+    def abandon(self, oid: bytes) -> None:
+        """Give back room that will not be used."""
+        self.ctx.send(self.node, AbandonObject(oid))
+
+    def query(self, kind: str) -> tuple[int, Waiter]:
+        """Ask the cluster; `replies` will hold the answer under the key."""
+        self.flush()
+        self._keys += 1
+        waiter = Waiter()
+        waiter.missing = 1
+        self._object_waiters.setdefault(self._keys.to_bytes(8, "big"), []).append(waiter)
+        self.ctx.send(self.node, Query(kind, self._keys, self.address))
+        return self._keys, waiter
+
+    def flush(self) -> None:
+        """Send all that was held back to go in a larger batch."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._puts:
+            self.ctx.send(self.node, PutObjects(self._puts))
+            self._puts = []
+        if self._submitted:
+            self.ctx.send(self.node, SubmitTasks(self._submitted))
+            self._submitted = []
+        if self._released:
+            self.ctx.send(self.node, Release(self._released))
+            self._released = []
+        if self._unpinned:
+            self.ctx.send(self.node, Unpin(self._unpinned))
+            self._unpinned = []
+        self._flushed_s = self.ctx.now()
+
+    def _flush_soon(self) -> None:
+        if self._timer is not None:
+            return
+        linger_s = self.config.linger_s
+        if self.ctx.now() - self._flushed_s >= linger_s:
+            self.flush()
+        else:
+            self._timer = self.ctx.after(linger_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.flush()
+
+    # -- waiting ---------------------------------------------------------------
+
+    def watch(self, oids: Iterable[bytes]) -> Waiter:
+        """Return a waiter for these objects' values; fetches those not here."""
+        waiter = Waiter()
+        wants: list[bytes] = []
+        for oid in oids:
+            self._watch(oid, waiter, wants)
+        if wants:
+            self.ctx.send(self.node, WantObjects(wants))
+        return waiter
+
+    def watch_array(self, entry: Entry) -> Waiter:
+        """Return a waiter for every result of an array (large values stay put)."""
+        waiter = Waiter()
+        if entry.missing:
+            waiter.missing = 1
+            if entry.all_waiters is None:
+                entry.all_waiters = []
+            entry.all_waiters.append(waiter)
+        return waiter
+
+    def value(self, oid: bytes) -> ObjectValue | None:
+        """Return the object if its value is here, else None."""
+        value = self.local.get(oid)
+        if value is not None:
+            return value
+        array, index, ret = split_object_id(oid)
+        entry = self.entries.get(array)
+        if entry is None:
+            return None
+        result = entry.find(index)
+        if result is None:
+            return None
+        if result.status != OK:
+            return ObjectValue(oid, result.status, result.payload)
+        if result.sizes and result.sizes[ret] > 0:
+            return None
+        position = (index - result.start) * entry.returns + ret
+        return ObjectValue(oid, OK, result.payload, position)
+
+    def made(self, oid: bytes) -> bool:
+        """Whether the object exists, here or on another node, as far as known."""
+        if oid in self.local:
+            return True
+        array, index, _ = split_object_id(oid)
+        entry = self.entries.get(array)
+        return entry is not None and entry.find(index) is not None
+
+    def _watch(self, oid: bytes, waiter: Waiter, wants: list[bytes]) -> None:
+        if self.value(oid) is not None:
+            return
+        waiter.missing += 1
+        array, index, _ = split_object_id(oid)
+        entry = self.entries.get(array)
+        if entry is not None and entry.find(index) is None:
+            if entry.waiters is None:
+                entry.waiters = {}
+            entry.waiters.setdefault(index, []).append((oid, waiter))
+            return
+        waiting = self._object_waiters.get(oid)
+        if waiting is None:
+            self._object_waiters[oid] = [waiter]
+            wants.append(oid)
+        else:
+            waiting.append(waiter)
+
+    # -- what comes in ---------------------------------------------------------
+
+    def handle(self, source: str, message: Any) -> None:
+        """Take one message; an unknown type is a programming error."""
+        if isinstance(message, TaskResults):
+            wants: list[bytes] = []
+            for result in message.results:
+                self._on_result(result, wants)
+            if wants:
+                self.ctx.send(self.node, WantObjects(wants))
+        elif isinstance(message, ObjectsReady):
+            for value in message.values:
+                self._on_ready(value)
+        elif isinstance(message, ObjectAllocated):
+            self.allocations[message.object] = message.offset
+            self._wake(message.object)
+        elif isinstance(message, QueryReply):
+            self.replies[message.key] = message.value
+            self._wake(message.key.to_bytes(8, "big"))
+        else:
+            raise TypeError(f"a client was sent {type(message).__name__}")
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
+
+    def _on_result(self, result: RangeResult, wants: list[bytes]) -> None:
+        entry = self.entries.get(result.array)
+        if entry is None:
+            return  # released: it was made twice, and this is the second
+        if entry.count == 1:
+            if entry.result is not None:
+                return
+            entry.result = result
+            entry.missing = 0
+        else:
+            if entry.covered is None:
+                entry.covered = Ranges()
+            new = entry.covered.add(result.start, result.count)
+            if not new:
+                return
+            entry.missing -= new
+            if entry.results and entry.results[-1].start > result.start:
+                at = bisect_right(entry.results, result.start, key=_start)
+                entry.results.insert(at, result)
+            else:
+                entry.results.append(result)
+        if entry.waiters is not None:
+            self._wake_elements(entry, result, wants)
+        if not entry.missing:
+            self._complete(entry)
+
+    def _wake_elements(self, entry: Entry, result: RangeResult, wants: list[bytes]) -> None:
+        assert entry.waiters is not None
+        for index in range(result.start, result.start + result.count):
+            for oid, waiter in entry.waiters.pop(index, ()):
+                waiter.missing -= 1
+                self._watch(oid, waiter, wants)
+        if not entry.waiters:
+            entry.waiters = None
+
+    def _complete(self, entry: Entry) -> None:
+        if entry.all_waiters is not None:
+            for waiter in entry.all_waiters:
+                waiter.missing -= 1
+            entry.all_waiters = None
+        if entry.deps:
+            for oid in entry.deps:
+                held = self.entries.get(oid[: len(entry.array)])
+                if held is not None:
+                    held.holds -= 1
+                    if not held.holds:
+                        self._release_if_free(held)
+            entry.deps = ()
+        self._release_if_free(entry)
+
+    def _on_ready(self, value: ObjectValue) -> None:
+        oid = value.object
+        if value.size and oid in self._unpin_later:
+            # Still in view from before; one pin is enough.
+            self._unpin_later.discard(oid)
+            self._unpinned.append(oid)
+            self._flush_soon()
+        self.local[oid] = value
+        entry = self.entries.get(split_object_id(oid)[0])
+        if entry is not None:
+            entry.local.append(oid)
+        self._wake(oid)
+        if entry is None and oid not in self.borrowed:
+            self._drop_local(oid)
+
+    def _wake(self, key: bytes) -> None:
+        for waiter in self._object_waiters.pop(key, ()):
+            waiter.missing -= 1
+
+    # -- counting --------------------------------------------------------------
+
+    def add_ref(self, oid: bytes) -> None:
+        """An `ObjectRef` to the object came to be."""
+        entry = self.entries.get(split_object_id(oid)[0])
+        if entry is not None:
+            entry.refs += 1
+        else:
+            self.borrowed[oid] = self.borrowed.get(oid, 0) + 1
+
+    def drop_ref(self, oid: bytes) -> None:
+        """An `ObjectRef` to the object is gone."""
+        entry = self.entries.get(split_object_id(oid)[0])
+        if entry is not None:
+            entry.refs -= 1
+            if not entry.refs:
+                self._release_if_free(entry)
+        elif oid in self.borrowed:
+            self.borrowed[oid] -= 1
+            if not self.borrowed[oid]:
+                del self.borrowed[oid]
+                self._drop_local(oid)
+
+    def escape(self, oid: bytes) -> None:
+        """A reference to the object is sent away in a value."""
+        entry = self.entries.get(split_object_id(oid)[0])
+        if entry is not None:
+            entry.escaped = True
+
+    def add_view(self, oid: bytes) -> None:
+        """A value was made that shares the arena's memory."""
+        self._views[oid] = self._views.get(oid, 0) + 1
+
+    def drop_view(self, oid: bytes) -> None:
+        """The last such value of one `get` is gone."""
+        self._views[oid] -= 1
+        if not self._views[oid]:
+            del self._views[oid]
+            if oid in self._unpin_later:
+                self._unpin_later.discard(oid)
+                self._unpin(oid)
+
+    def _release_if_free(self, entry: Entry) -> None:
+        if entry.refs or entry.missing or entry.holds or entry.escaped:
+            return
+        del self.entries[entry.array]
+        for oid in entry.local:
+            self._drop_local(oid)
+        self._released.append(entry.array)
+        if len(self._released) >= RELEASE_BATCH_MAX:
+            self.flush()
+        else:
+            self._flush_soon()
+
+    def _drop_local(self, oid: bytes) -> None:
+        value = self.local.pop(oid, None)
+        if value is None or not value.size:
+            return
+        if oid in self._views:
+            self._unpin_later.add(oid)
+        else:
+            self._unpin(oid)
+
+    def _unpin(self, oid: bytes) -> None:
+        self._unpinned.append(oid)
+        self._flush_soon()
+
+
+
+
+def _start(result: RangeResult) -> int:
+    return result.start

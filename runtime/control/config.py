@@ -1,0 +1,31 @@
+"""The control plane's settings, the same in every world."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Config(Struct, frozen=True, array_like=True):
+    """What a cluster was started with. Times are seconds, sizes bytes."""
+
+    policy: str = "bottom-up"
+    seed: int = 0
+    heartbeat_s: float = 0.1
+    heartbeat_timeout_s: float = 5.0
+    """A node that was not heard of for so long is declared dead."""
+    inline_bytes_max: int = 100_000
+    """Larger values go to the object store, smaller ones ride in messages."""
+    spill_wait_s: float = 0.1
+    """Bottom-up: a node keeps a task while its queue is worth less than this."""
+    spill_tasks_per_slot: int = 4
+    """The same bound in tasks per slot, for functions not yet timed."""
+    ahead_s: float = 0.005
+    """How much work a worker is given ahead of need."""
+    ahead_tasks_max: int = 1024
+    linger_s: float = 0.001
+    """How long a client or worker holds back what could go in a larger batch."""
+    submit_batch_max: int = 64
+    log_linger_s: float = 0.01
+    """How long a node holds back what only the GCS's tables need to know."""
+    timeline_ranges_max: int = 100_000
+    """How many executed ranges a node remembers for the timeline."""

@@ -1,0 +1,163 @@
+"""The worker's queue: what to run next, what to report, what to give back.
+
+The world runs user code; this machine decides the rest::
+
+    RunTasks ──> QUEUED ──next()──> RUNNING ──report()──> REPORTED
+                   │                   │ an element at a time
+                   └────TakenBack──────┘ its unstarted tail only
+
+Results wait up to ``linger_s`` for more to travel with, unless the queue is
+empty. When the running element waits in `get`, everything unstarted goes back
+to the node: it might be what the element waits for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from runtime.control.config import Config
+from runtime.control.context import Context, Timer
+from runtime.control.messages import (
+    Assignment,
+    Blocked,
+    Exit,
+    FunctionBlob,
+    RangeResult,
+    Resume,
+    RunTasks,
+    TakeBack,
+    TakenBack,
+    TasksDone,
+    TaskSpec,
+    Timing,
+    Unblocked,
+    WorkerReady,
+)
+
+
+class Executor:
+    """What one worker has been given and owes."""
+
+    def __init__(self, ctx: Context, node: int, config: Config) -> None:
+        self.ctx = ctx
+        self.node = f"node:{node}"
+        self.config = config
+        self.queue: deque[Assignment] = deque()
+        self.functions: dict[bytes, bytes] = {}
+        self.exiting = False
+        self.suspended = False
+        """The running element waits, or waits for its CPU."""
+        self.alerts: list[str] = []
+        """Not empty: the running range should look up between elements."""
+        self.values: list[Any] = []
+        """The values of the running range that are not reported yet."""
+        self.running: TaskSpec | None = None
+        self.base = 0
+        """The element that ``values[0]`` belongs to."""
+        self.limit = 0
+        """The element at which the running range ends; shrinks, never grows."""
+        self._results: list[RangeResult] = []
+        self._timings: list[Timing] = []
+        self._timer: Timer | None = None
+        self._flushed_s = float("-inf")
+
+    def start(self, pid: int) -> None:
+        """The worker can take tasks."""
+        self.ctx.send(self.node, WorkerReady(pid))
+
+    def handle(self, source: str, message: Any) -> None:
+        """Take one message; an unknown type is a programming error."""
+        if isinstance(message, RunTasks):
+            self.queue.extend(message.tasks)
+        elif isinstance(message, FunctionBlob):
+            self.functions[message.function] = message.blob
+        elif isinstance(message, TakeBack):
+            self._give_back(answer_always=True)
+        elif isinstance(message, Resume):
+            self.suspended = False
+        elif isinstance(message, Exit):
+            self.exiting = True
+        else:
+            raise TypeError(f"an executor was sent {type(message).__name__}")
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
+
+    # -- running ---------------------------------------------------------------
+
+    def next(self) -> Assignment | None:
+        """Take the next range to run, None while there is none."""
+        if not self.queue:
+            return None
+        assignment = self.queue.popleft()
+        spec = assignment.spec
+        self.running = spec
+        self.base = spec.start
+        self.limit = spec.start + spec.count
+        self.values = []
+        self.alerts.clear()
+        return assignment
+
+    def current(self) -> int:
+        """Return the element that runs now."""
+        return self.base + len(self.values)
+
+    def report(self, result: RangeResult, timing: Timing) -> None:
+        """Elements from `base` on are done; more of the range may follow."""
+        self._results.append(result)
+        self._timings.append(timing)
+        self.base = result.start + result.count
+        # What ran and is not reported yet still counts as started.
+        self.values = self.values[result.count :]
+        if self.base >= self.limit:
+            self.running = None
+        if self.running is None and not self.queue:
+            self.flush()
+        elif self._timer is None:
+            if self.ctx.now() - self._flushed_s >= self.config.linger_s:
+                self.flush()
+            else:
+                self._timer = self.ctx.after(self.config.linger_s, self._on_timer)
+
+    def flush(self) -> None:
+        """Send all results that were held back."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._results:
+            self.ctx.send(self.node, TasksDone(self._results, self._timings))
+            self._results, self._timings = [], []
+        self._flushed_s = self.ctx.now()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.flush()
+
+    # -- giving back -----------------------------------------------------------
+
+    def block(self) -> None:
+        """The running element begins to wait: give back its CPU and the rest."""
+        self.flush()
+        self._give_back(answer_always=False)
+        self.ctx.send(self.node, Blocked())
+
+    def unblock(self) -> None:
+        """It need not wait any more; `suspended` is false once it may go on."""
+        self.suspended = True
+        self.ctx.send(self.node, Unblocked())
+
+    def _give_back(self, answer_always: bool) -> None:
+        ranges = [(a.spec.array, a.spec.start, a.spec.count) for a in self.queue]
+        self.queue.clear()
+        if self.running is not None:
+            # Raise the alert before looking: the element that runs when the
+            # runner next looks up is then the one counted here, or it is done.
+            self.alerts.append("limit")
+            unstarted = self.current() + 1
+            if unstarted < self.limit:
+                ranges.insert(0, (self.running.array, unstarted, self.limit - unstarted))
+                self.limit = unstarted
+        if ranges or answer_always:
+            self.flush()
+            self.ctx.send(self.node, TakenBack(ranges))

@@ -1,0 +1,303 @@
+"""The global control store: the cluster's tables, and who is told of changes.
+
+========== ==================================== ============================
+table      row                                  told
+========== ==================================== ============================
+node       NodeInfo, by number                  every node, global scheduler
+function   serialized function, by ID           who has asked for it
+task,      one `ArrayRow` per array             who has asked where an
+object                                          object is
+event log  what happened to the cluster         --
+========== ==================================== ============================
+
+The life of a node in its table::
+
+    RegisterNode ──> ALIVE ──NodeUnreachable, or silent too long──> DEAD
+
+When a node dies, every range that it had accepted and not finished is placed
+again (one retry less), every value that only it held is lost, and all are told.
+A node that is declared dead stays so: if it was merely slow, it is told by the
+answer to its next heartbeat and leaves.
+
+Nodes release an array once its owner has let go. A result may still be on its
+way to the table then: the row's *tombstone* waits for it, to free it there too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from runtime.control.config import Config
+from runtime.control.context import Context, node_of
+from runtime.control.health import FailureDetector
+from runtime.control.ids import ARRAY_BYTES, object_id
+from runtime.control.messages import (
+    SYSTEM_ERROR,
+    Event,
+    ExportFunction,
+    FetchFunction,
+    FreeObjects,
+    FunctionBlob,
+    Heartbeat,
+    LoadChanged,
+    LocateObjects,
+    Location,
+    NodeChanged,
+    NodeInfo,
+    NodeUnreachable,
+    ObjectLocations,
+    PlaceTasks,
+    RangeResult,
+    Registered,
+    RegisterNode,
+    TaskResults,
+    TaskSpec,
+    TaskUpdates,
+)
+from runtime.control.pubsub import PubSub
+from runtime.control.ready_queue import part_of
+from runtime.control.tables import ArrayRow, Done
+
+EVENTS_MAX = 10_000
+
+
+class Gcs:
+    """One shard that holds every table."""
+
+    def __init__(self, ctx: Context, config: Config) -> None:
+        self.ctx = ctx
+        self.config = config
+        self.nodes: dict[int, NodeInfo] = {}
+        self.functions: dict[bytes, bytes] = {}
+        self.arrays: dict[bytes, ArrayRow] = {}
+        self.events: deque[tuple[float, str, str, str]] = deque(maxlen=EVENTS_MAX)
+        self.detector = FailureDetector(config.heartbeat_timeout_s)
+        self.pubsub = PubSub(ctx)
+        self.pubsub.subscribe("nodes", "global")
+        self._alive: set[int] = set()
+        self._tombstones: dict[bytes, dict[int, int]] = {}
+        self._waited: dict[bytes, dict[bytes, None]] = {}
+        self._handlers: dict[type, Any] = {
+            RegisterNode: self._on_register,
+            Heartbeat: self._on_heartbeat,
+            NodeUnreachable: self._on_unreachable,
+            ExportFunction: self._on_export,
+            FetchFunction: self._on_fetch,
+            TaskUpdates: self._on_updates,
+            LocateObjects: self._on_locate,
+            Event: self._on_event,
+        }
+
+    def start(self) -> None:
+        """The first turn: begin to watch the nodes."""
+        self.ctx.after(self.config.heartbeat_s, self._check_health)
+
+    def handle(self, source: str, message: Any) -> None:
+        """Take one message; an unknown type is a programming error."""
+        self._handlers[type(message)](source, message)
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
+
+    # -- nodes -----------------------------------------------------------------
+
+    def _on_register(self, source: str, message: RegisterNode) -> None:
+        info = message.info
+        known = self.nodes.get(info.node)
+        if known is not None and known.alive:
+            self._declare_dead(info.node, "another process took its place")
+        incarnation = known.incarnation + 1 if known is not None else 1
+        info = NodeInfo(
+            info.node, info.host, info.port, info.resources, alive=True, incarnation=incarnation
+        )
+        self.nodes[info.node] = info
+        self._alive.add(info.node)
+        self.detector.heard(info.node, self.ctx.now())
+        self.ctx.send(source, Registered(incarnation, list(self.nodes.values())))
+        self.pubsub.publish("nodes", NodeChanged(info), but=source)
+        self.pubsub.subscribe("nodes", source)
+        self._log("node_added", source)
+
+    def _on_heartbeat(self, source: str, message: Heartbeat) -> None:
+        info = self.nodes.get(message.node)
+        if info is None or not info.alive or info.incarnation != message.incarnation:
+            if info is not None:
+                self.ctx.send(source, NodeChanged(info))
+            return
+        self.detector.heard(message.node, self.ctx.now())
+        self.ctx.send("global", LoadChanged(message.node, message.load))
+
+    def _on_unreachable(self, source: str, message: NodeUnreachable) -> None:
+        self._declare_dead(message.node, message.reason)
+
+    def _check_health(self) -> None:
+        for node in self.detector.suspects(self.ctx.now()):
+            self._declare_dead(node, f"no heartbeat for {self.detector.timeout_s:g} s")
+        self.ctx.after(self.config.heartbeat_s, self._check_health)
+
+    def _declare_dead(self, node: int, reason: str) -> None:
+        info = self.nodes.get(node)
+        if info is None or not info.alive:
+            return
+        info = NodeInfo(
+            node, info.host, info.port, info.resources, False, info.incarnation, reason
+        )
+        self.nodes[node] = info
+        self._alive.discard(node)
+        self.detector.forget(node)
+        self._log("node_died", f"node:{node}", reason)
+        # The dead node is told as well: it may only be cut off.
+        self.pubsub.publish("nodes", NodeChanged(info))
+        self.pubsub.drop(f"node:{node}")
+        for array in [a for a, left in self._tombstones.items() if node in left]:
+            self._bury(array, node, self._tombstones[array][node])
+        for array, row in self.arrays.items():
+            row.lost[node] = reason
+            for spec, gaps in row.unfinished_at(node):
+                self._place_again(spec, gaps, reason)
+            row.accepted = [(s, n) for s, n in row.accepted if n != node]
+            self._tell_of_losses(array, row, node)
+
+    def _place_again(self, spec: TaskSpec, gaps: list[tuple[int, int]], reason: str) -> None:
+        for start, count in gaps:
+            part = part_of(spec, start, count)
+            if spec.retries == 0:
+                text = f"WorkerCrashedError: the node that ran {spec.name} died: {reason}"
+                result = RangeResult(
+                    spec.array, start, count, SYSTEM_ERROR, text.encode(), -1, spec.returns
+                )
+                owner = f"node:{node_of(spec.owner)}"
+                self.ctx.send(owner, TaskResults(spec.owner, [result]))
+                continue
+            part.retries = spec.retries - 1 if spec.retries > 0 else -1
+            self._log("task_placed_again", spec.name, reason)
+            self.ctx.send("global", PlaceTasks([part]))
+
+    def _tell_of_losses(self, array: bytes, row: ArrayRow, node: int) -> None:
+        """Tell who waits for an object of the array if its last copy is gone."""
+        waited = self._waited_for(array)
+        for oid in waited:
+            location = row.locate(oid, self._alive)
+            if location is not None and location.lost:
+                self._tell_location(oid, location)
+
+    # -- functions and events --------------------------------------------------
+
+    def _on_export(self, source: str, message: ExportFunction) -> None:
+        self.functions[message.function] = message.blob
+        for address in self.pubsub.close(message.function):
+            self.ctx.send(address, FunctionBlob(message.function, message.blob))
+
+    def _on_fetch(self, source: str, message: FetchFunction) -> None:
+        blob = self.functions.get(message.function)
+        if blob is None:
+            self.pubsub.subscribe(message.function, source)
+        else:
+            self.ctx.send(source, FunctionBlob(message.function, blob))
+
+    def _on_event(self, source: str, message: Event) -> None:
+        self._log(message.kind, message.subject, message.detail)
+
+    def _log(self, kind: str, subject: str, detail: str = "") -> None:
+        self.events.append((self.ctx.now(), kind, subject, detail))
+
+    # -- tasks and objects -----------------------------------------------------
+
+    def _on_updates(self, source: str, message: TaskUpdates) -> None:
+        node = message.node
+        for spec in message.added:
+            self._accept(spec, node)
+        for array, start, count, sizes in message.done:
+            if array in self._tombstones:
+                self._bury(array, node, count)
+                continue
+            row = self._row(array)
+            if row.owner_node < 0:
+                row.owner_node = node
+            row.finish(Done(start, count, node, sizes))
+            self._tell_range(array, row, start, count)
+        for oid, size in message.copies:
+            array = oid[:ARRAY_BYTES]
+            if array in self.arrays:
+                self.arrays[array].copied(oid, node, size)
+            else:
+                # Released while the copy was on its way.
+                self.ctx.send(f"node:{node}", FreeObjects([array]))
+        for array in message.released:
+            self._release(array, node)
+
+    def _accept(self, spec: TaskSpec, node: int) -> None:
+        row = self._row(spec.array)
+        row.owner_node = node_of(spec.owner)
+        row.accepted.append((spec, node))
+        if node not in self._alive:
+            reason = self.nodes[node].reason if node in self.nodes else "it never joined"
+            gaps = row.covered.missing(spec.start, spec.count)
+            row.accepted.pop()
+            self._place_again(spec, gaps, reason)
+
+    def _row(self, array: bytes) -> ArrayRow:
+        row = self.arrays.get(array)
+        if row is None:
+            row = self.arrays[array] = ArrayRow()
+        return row
+
+    def _release(self, array: bytes, node: int) -> None:
+        row = self.arrays.pop(array, None)
+        if row is None:
+            return
+        left = {n: count for n, count in row.outstanding().items() if n in self._alive}
+        if left:
+            self._tombstones[array] = left
+        for holder in sorted(row.holders() - {node}):
+            if holder in self._alive and holder not in left:
+                self.ctx.send(f"node:{holder}", FreeObjects([array]))
+
+    def _bury(self, array: bytes, node: int, count: int) -> None:
+        """An outstanding range of a released array has ended: free it there."""
+        left = self._tombstones[array]
+        left[node] = left.get(node, 0) - count
+        if left[node] <= 0:
+            del left[node]
+            if node in self._alive:
+                self.ctx.send(f"node:{node}", FreeObjects([array]))
+        if not left:
+            del self._tombstones[array]
+
+    def _on_locate(self, source: str, message: LocateObjects) -> None:
+        found = []
+        for oid in message.objects:
+            row = self.arrays.get(oid[:ARRAY_BYTES])
+            location = row.locate(oid, self._alive) if row is not None else None
+            if location is not None:
+                found.append(location)
+            elif message.subscribe:
+                self.pubsub.subscribe(oid, source)
+                self._waited.setdefault(oid[:ARRAY_BYTES], {})[oid] = None
+            else:
+                found.append(Location(oid, (), 0))
+        if found:
+            self.ctx.send(source, ObjectLocations(found))
+
+    def _waited_for(self, array: bytes) -> list[bytes]:
+        return list(self._waited.get(array, ()))
+
+    def _tell_range(self, array: bytes, row: ArrayRow, start: int, count: int) -> None:
+        waited = self._waited_for(array)
+        if not waited:
+            return
+        low, high = object_id(array, start, 0), object_id(array, start + count, 0)
+        for oid in waited:
+            if low <= oid < high:
+                location = row.locate(oid, self._alive)
+                if location is not None:
+                    self._tell_location(oid, location)
+
+    def _tell_location(self, oid: bytes, location: Location) -> None:
+        array = oid[:ARRAY_BYTES]
+        del self._waited[array][oid]
+        if not self._waited[array]:
+            del self._waited[array]
+        for address in self.pubsub.close(oid):
+            self.ctx.send(address, ObjectLocations([location]))

@@ -1,0 +1,171 @@
+"""The global scheduler: places what local schedulers do not keep.
+
+The life of a range here::
+
+    PlaceTasks ──> LOCATING its inputs (only if the policy looks at them)
+                      │
+                      ↓ ObjectLocations
+                   PLACING ──no node could ever run it──> INFEASIBLE
+                      │                                      │ a node joins
+                      ↓ <────────────────────────────────────┘
+                   logged in the task table, then AssignTasks to its node
+
+It learns of nodes and their load from what the GCS publishes. Between two
+heartbeats of a node it adds what it has sent there itself: a queue is the
+node's last word plus all sent since that word.
+
+The log entry goes to the GCS before the assignment goes to the node, so the
+GCS can place every range again whose node dies; this component keeps no copy.
+
+Cost: O(nodes) per choice, and at most 2 x nodes choices for one range.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtime.control.config import Config
+from runtime.control.context import Context
+from runtime.control.messages import (
+    AssignTasks,
+    Event,
+    Load,
+    LoadChanged,
+    LocateObjects,
+    Location,
+    NodeChanged,
+    ObjectLocations,
+    PlaceTasks,
+    TaskSpec,
+    TaskUpdates,
+)
+from runtime.control.policies import NodeView, make_policy
+from runtime.control.ready_queue import part_of
+from runtime.control.resources import ResourcePool
+
+
+class _Node:
+    """A living node."""
+
+    __slots__ = ("load", "pool", "sent")
+
+    def __init__(self, resources: dict[str, float]) -> None:
+        self.pool = ResourcePool(resources)
+        self.load = Load(0, 0.0, 0.0, 0, {})
+        self.sent = 0
+        """Elements assigned to it so far."""
+
+    @property
+    def queue(self) -> int:
+        """Elements that wait or run there, or are on their way."""
+        return self.load.queue + self.sent - self.load.assigned
+
+
+class _Locating:
+    """A range whose inputs' places were asked for."""
+
+    __slots__ = ("known", "spec")
+
+    def __init__(self, spec: TaskSpec) -> None:
+        self.spec = spec
+        self.known: dict[bytes, Location] = {}
+
+
+class GlobalScheduler:
+    """One for the cluster, single-threaded."""
+
+    def __init__(self, ctx: Context, config: Config) -> None:
+        self.ctx = ctx
+        self.policy = make_policy(config)
+        self.nodes: dict[int, _Node] = {}
+        self.infeasible: list[TaskSpec] = []
+        self.placed = 0
+        """Elements placed so far."""
+        self._locating: dict[bytes, list[_Locating]] = {}
+
+    def handle(self, source: str, message: Any) -> None:
+        """Take one message; an unknown type is a programming error."""
+        if isinstance(message, PlaceTasks):
+            for spec in message.tasks:
+                self._take(spec)
+        elif isinstance(message, LoadChanged):
+            if message.node in self.nodes:
+                self.nodes[message.node].load = message.load
+        elif isinstance(message, ObjectLocations):
+            for location in message.locations:
+                self._on_location(location)
+        elif isinstance(message, NodeChanged):
+            self._on_node(message)
+        else:
+            raise TypeError(f"the global scheduler was sent {type(message).__name__}")
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
+
+    def _on_node(self, message: NodeChanged) -> None:
+        info = message.info
+        if not info.alive:
+            self.nodes.pop(info.node, None)
+            return
+        self.nodes[info.node] = _Node(info.resources)
+        again, self.infeasible = self.infeasible, []
+        for spec in again:
+            self._take(spec)
+
+    def _take(self, spec: TaskSpec) -> None:
+        if not spec.deps or not self.policy.uses_locations:
+            self._place(spec, {})
+            return
+        wanted = list(dict.fromkeys(spec.deps))
+        entry = _Locating(spec)
+        for oid in wanted:
+            self._locating.setdefault(oid, []).append(entry)
+        self.ctx.send("gcs", LocateObjects(wanted, subscribe=False))
+
+    def _on_location(self, location: Location) -> None:
+        for entry in self._locating.pop(location.object, ()):
+            entry.known[location.object] = location
+            if len(entry.known) == len(set(entry.spec.deps)):
+                self._place(entry.spec, entry.known)
+
+    def _place(self, spec: TaskSpec, inputs: dict[bytes, Location]) -> None:
+        views = self._views(spec, inputs)
+        if not views:
+            self.infeasible.append(spec)
+            self.ctx.send("gcs", Event("infeasible", spec.name, f"needs {spec.demand}"))
+            return
+        step = -(-spec.count // (2 * len(views)))
+        at, end = spec.start, spec.start + spec.count
+        shares: dict[int, list[TaskSpec]] = {}
+        while at < end:
+            count = min(step, end - at)
+            view = self.policy.choose(views, self.ctx.rng)
+            view.queue += count
+            self.nodes[view.node].sent += count
+            self.placed += count
+            parts = shares.setdefault(view.node, [])
+            if parts and parts[-1].start + parts[-1].count == at:
+                last = parts.pop()
+                parts.append(part_of(spec, last.start, last.count + count))
+            else:
+                parts.append(part_of(spec, at, count))
+            at += count
+        for node, parts in shares.items():
+            self.ctx.send("gcs", TaskUpdates(node, parts, [], [], []))
+            self.ctx.send(f"node:{node}", AssignTasks(parts))
+
+    def _views(self, spec: TaskSpec, inputs: dict[bytes, Location]) -> list[NodeView]:
+        """Return the nodes that could run the range, as the policy sees them."""
+        views = []
+        for number, node in self.nodes.items():
+            if not node.pool.feasible(spec.demand):
+                continue
+            remote = sum(
+                location.size for location in inputs.values() if number not in location.nodes
+            )
+            load = node.load
+            slots = node.pool.slots(spec.demand)
+            views.append(
+                NodeView(number, node.queue, slots, load.mean_task_s, remote, load.bandwidth)
+            )
+        return views

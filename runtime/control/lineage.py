@@ -1,0 +1,137 @@
+"""The node's write-behind log of the GCS's task and object tables.
+
+What happens to a task on this node is buffered here and reaches the GCS in
+batches. A task that is accepted, ended and released within one batch leaves no
+trace at all: nobody can ask for it any more. That is what makes a short task
+cheap, so the rules for when the log may wait are the heart of it:
+
+* what concerns only this node (a task its own client submitted and it keeps)
+  waits up to ``log_linger_s``. If the node dies before, the owner of the task
+  died with it;
+* an array is **exposed** once another node may look for it: it is owned
+  elsewhere, or is an input of a task that left the node. News of exposed
+  arrays go out with the turn they came in.
+
+Ranges that the global scheduler assigned were logged there, before they left:
+this node only says when they are done.
+"""
+
+from __future__ import annotations
+
+from runtime.control.config import Config
+from runtime.control.context import Context
+from runtime.control.messages import RangeResult, TaskSpec, TaskUpdates
+from runtime.control.ranges import Ranges
+
+
+class TaskLog:
+    """Buffers the rows this node owes the GCS."""
+
+    def __init__(self, ctx: Context, node: int, config: Config) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._linger_s = config.log_linger_s
+        self._added: dict[bytes, list[TaskSpec]] = {}
+        self._done: dict[bytes, Ranges] = {}
+        self._large: dict[bytes, list[tuple[int, int, tuple[int, ...]]]] = {}
+        self._copies: dict[bytes, list[tuple[bytes, int]]] = {}
+        self._released: list[bytes] = []
+        self._known: set[bytes] = set()
+        self._exposed: set[bytes] = set()
+        self._timer_set = False
+        self._urgent = False
+
+    def accept(self, spec: TaskSpec) -> None:
+        """This node keeps a range that its own client submitted."""
+        self._added.setdefault(spec.array, []).append(spec)
+        self._touch(spec.array)
+
+    def finish(self, result: RangeResult) -> None:
+        """A range has ended here and its values are here."""
+        array = result.array
+        if result.sizes:
+            sizes = self._large.setdefault(array, [])
+            sizes.append((result.start, result.count, result.sizes))
+        else:
+            done = self._done.get(array)
+            if done is None:
+                done = self._done[array] = Ranges()
+            done.add(result.start, result.count)
+        self._touch(array)
+
+    def copied(self, array: bytes, oid: bytes, size: int) -> None:
+        """A copy of another node's object is here now."""
+        self._copies.setdefault(array, []).append((oid, size))
+        self._touch(array)
+
+    def spilled(self, spec: TaskSpec) -> None:
+        """A range left for the global scheduler, which logs it."""
+        self._known.add(spec.array)
+        for oid in spec.deps:
+            self.expose(oid[: len(spec.array)])
+
+    def expose(self, array: bytes) -> None:
+        """Another node may look for this array's objects from now on."""
+        if array not in self._exposed:
+            self._exposed.add(array)
+            if array in self._added or array in self._done or array in self._large:
+                self._urgent = True
+
+    def release(self, array: bytes) -> None:
+        """Its owner has let go of the array: forget it, here or everywhere."""
+        self._added.pop(array, None)
+        self._done.pop(array, None)
+        self._large.pop(array, None)
+        self._copies.pop(array, None)
+        exposed = array in self._exposed
+        self._exposed.discard(array)
+        if exposed or array in self._known:
+            self._known.discard(array)
+            self._released.append(array)
+            self._start_timer()
+
+    def forget(self, array: bytes) -> None:
+        """The GCS said that the array is gone: owe it nothing about it."""
+        for rows in (self._added, self._done, self._large, self._copies):
+            rows.pop(array, None)
+        self._exposed.discard(array)
+        self._known.discard(array)
+
+    def end_turn(self) -> None:
+        """Send at once what must not wait."""
+        if self._urgent:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send all there is."""
+        self._urgent = False
+        if not (self._added or self._done or self._large or self._copies or self._released):
+            return
+        done: list[tuple[bytes, int, int, tuple[int, ...]]] = [
+            (array, start, count, ())
+            for array, ranges in self._done.items()
+            for start, count in ranges
+        ]
+        done += [(array, *row) for array, rows in self._large.items() for row in rows]
+        for rows in (self._added, self._done, self._large, self._copies):
+            self._known.update(rows)
+        added = [spec for specs in self._added.values() for spec in specs]
+        copies = [row for rows in self._copies.values() for row in rows]
+        self._ctx.send("gcs", TaskUpdates(self._node, added, done, copies, self._released))
+        self._added, self._done, self._large, self._copies = {}, {}, {}, {}
+        self._released = []
+
+    def _touch(self, array: bytes) -> None:
+        if array in self._exposed:
+            self._urgent = True
+        else:
+            self._start_timer()
+
+    def _start_timer(self) -> None:
+        if not self._timer_set:
+            self._timer_set = True
+            self._ctx.after(self._linger_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer_set = False
+        self.flush()

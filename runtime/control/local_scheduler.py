@@ -1,0 +1,686 @@
+"""The local scheduler: one per node, the first to see a task.
+
+The life of a range of tasks on a node::
+
+    SubmitTasks ──keep?──no──> PlaceTasks to the global scheduler
+         │ yes (or AssignTasks from it)
+         ↓
+      WAITING    until its inputs and its function are here
+         ↓
+       READY     one queue per demand, oldest first
+         ↓       a worker is idle and the demand fits, or a worker that holds
+         ↓       this demand has less than ``ahead_s`` of work left
+      ASSIGNED   on a worker; split as far as needed. Taken back when the worker
+         ↓       blocks, or when another could start it sooner; READY again with
+         ↓       one retry less if the worker dies
+        DONE     results to the owner, kept here for whoever needs them as input
+
+Dispatching ahead of need hides the round trip to the worker: a range of short
+tasks costs one message each way. A function that has never been timed gets one
+task per worker until the first is done.
+
+Cost per task of a range of n: (2 messages + 2 dictionary entries) / n here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from runtime.control.config import Config
+from runtime.control.context import Context, Timer, node_of
+from runtime.control.ids import object_id
+from runtime.control.lineage import TaskLog
+from runtime.control.membership import Membership
+from runtime.control.messages import (
+    OK,
+    SYSTEM_ERROR,
+    AbandonObject,
+    Allocate,
+    Allocated,
+    AllocateObject,
+    Assignment,
+    AssignTasks,
+    Blocked,
+    Event,
+    ExportFunction,
+    Fetched,
+    FetchFunction,
+    Free,
+    FreeObjects,
+    FunctionBlob,
+    Heartbeat,
+    Load,
+    NodeChanged,
+    NodeInfo,
+    ObjectAllocated,
+    ObjectLocations,
+    ObjectPayload,
+    ObjectsReady,
+    ObjectValue,
+    PlaceTasks,
+    PullObject,
+    PutObjects,
+    Query,
+    QueryReply,
+    RangeResult,
+    Registered,
+    RegisterNode,
+    Release,
+    Resume,
+    RunTasks,
+    StartWorker,
+    StopWorker,
+    SubmitTasks,
+    TakeBack,
+    TakenBack,
+    TaskResults,
+    TasksDone,
+    TaskSpec,
+    Unblocked,
+    Unpin,
+    WantObjects,
+    WorkerDied,
+    WorkerReady,
+)
+from runtime.control.objects import ObjectDirectory
+from runtime.control.policies import LocalView, make_policy
+from runtime.control.queries import QueryDesk
+from runtime.control.ready_queue import ReadyQueue, part_of
+from runtime.control.resources import ResourcePool, cpu_part
+from runtime.control.worker_table import State, Worker
+
+STUCK_AHEADS = 4
+"""After so many ``ahead_s`` without news, what was given ahead is taken back."""
+
+
+class _Waiting:
+    """A range whose inputs are not all here."""
+
+    __slots__ = ("failed", "missing")
+
+    def __init__(self) -> None:
+        self.missing = 1  # held until every input was asked for
+        self.failed: ObjectValue | None = None
+
+
+class LocalScheduler:
+    """Schedules the tasks of one node; see the module's theory of operation."""
+
+    def __init__(
+        self, ctx: Context, node: int, resources: Mapping[str, float], config: Config
+    ) -> None:
+        self.ctx = ctx
+        self.node = node
+        self.config = config
+        self.resources = dict(resources)
+        self.pool = ResourcePool(resources)
+        self.policy = make_policy(config)
+        self.log = TaskLog(ctx, node, config)
+        self.objects = ObjectDirectory(ctx, node, self.log.copied)
+        self.members = Membership(node)
+        self.ready = ReadyQueue()
+        self.workers: dict[str, Worker] = {}
+        self.waiting = 0
+        """Elements that wait for an input."""
+        self.assigned = 0
+        """Elements that are on a worker."""
+        self.accepted = 0
+        """Elements that the global scheduler has given to this node so far."""
+        self.means: dict[bytes, float] = {}
+        self.mean_task_s = 0.0
+        self.functions: dict[bytes, bytes] = {}
+        self.queries = QueryDesk(ctx, node, self.members, config)
+        self._idle: list[Worker] = []
+        self._resuming: deque[Worker] = deque()
+        self._allocated: dict[bytes, tuple[str, int]] = {}
+        self._for_function: dict[bytes, list[TaskSpec]] = {}
+        self._names = 0
+        self._watch: Timer | None = None
+        self._last_done_s = 0.0
+        self._incarnation = 0
+        self._prestart = self.pool.slots("CPU:1")
+        self._handlers: dict[type, Any] = {
+            SubmitTasks: self._on_submit,
+            TasksDone: self._on_done,
+            TaskResults: self._on_results,
+            Release: self._on_release,
+            PutObjects: self._on_put,
+            WantObjects: self._on_want,
+            AllocateObject: self._on_allocate,
+            Allocated: self._on_allocated,
+            AbandonObject: self._on_abandon,
+            Unpin: self._on_unpin,
+            ExportFunction: self._on_export,
+            FunctionBlob: self._on_function,
+            AssignTasks: self._on_assign,
+            TakenBack: self._on_taken_back,
+            Blocked: self._on_blocked,
+            Unblocked: self._on_unblocked,
+            WorkerReady: self._on_worker_ready,
+            WorkerDied: self._on_worker_died,
+            Registered: self._on_registered,
+            NodeChanged: self._on_node_changed,
+            ObjectLocations: self._on_locations,
+            ObjectPayload: lambda _, m: self.objects.on_payload(m),
+            Fetched: lambda _, m: self.objects.on_fetched(m),
+            FreeObjects: self._on_free,
+            PullObject: self._on_pull,
+            Query: self.queries.on_query,
+            QueryReply: self.queries.on_reply,
+        }
+
+    def start(self, host: str, port: int) -> None:
+        """Join the cluster: the first turn of a node."""
+        self.ctx.send("gcs", RegisterNode(NodeInfo(self.node, host, port, self.resources)))
+        for _ in range(self._prestart):
+            self._start_worker()
+
+    def handle(self, source: str, message: Any) -> None:
+        """Take one message; an unknown type is a programming error."""
+        self._handlers[type(message)](source, message)
+
+    def end_turn(self) -> None:
+        """Assign what can run, then send what must not wait."""
+        self._resume()
+        self._dispatch()
+        self.log.end_turn()
+
+    @property
+    def queue(self) -> int:
+        """Elements that wait or run here."""
+        return self.ready.size + self.waiting + self.assigned
+
+    # -- submission ------------------------------------------------------------
+
+    def _on_submit(self, source: str, message: SubmitTasks) -> None:
+        owners = self.objects.owners
+        for spec in message.tasks:
+            owners[spec.array] = source
+            kept = self._kept(spec)
+            if kept == spec.count:
+                self.log.accept(spec)
+                self._accept(spec)
+                continue
+            if kept:
+                head = part_of(spec, spec.start, kept)
+                self.log.accept(head)
+                self._accept(head)
+            rest = part_of(spec, spec.start + kept, spec.count - kept)
+            self.log.spilled(rest)
+            self.ctx.send("global", PlaceTasks([rest]))
+
+    def _kept(self, spec: TaskSpec) -> int:
+        slots = self.pool.slots(spec.demand)
+        feasible = slots > 0 and self.pool.feasible(spec.demand)
+        view = LocalView(
+            alone=self.members.alone,
+            feasible=feasible,
+            queue=self.queue,
+            slots=slots,
+            mean_task_s=self.means.get(spec.function, 0.0),
+        )
+        return self.policy.keep(view, spec.count)
+
+    def _on_assign(self, source: str, message: AssignTasks) -> None:
+        for spec in message.tasks:
+            self.accepted += spec.count
+            self.log.expose(spec.array)
+            self._accept(spec)
+
+    def _accept(self, spec: TaskSpec) -> None:
+        """Queue a range, at once or when its inputs and function are here."""
+        if spec.function not in self.functions:
+            self._await_function(spec)
+        elif spec.deps:
+            self._await_inputs(spec)
+        else:
+            self.ready.push(spec)
+
+    def _await_function(self, spec: TaskSpec) -> None:
+        waiting = self._for_function.get(spec.function)
+        if waiting is None:
+            self._for_function[spec.function] = waiting = []
+            self.ctx.send("gcs", FetchFunction(spec.function))
+        waiting.append(spec)
+        self.waiting += spec.count
+
+    def _await_inputs(self, spec: TaskSpec) -> None:
+        entry = _Waiting()
+        self.waiting += spec.count
+
+        def arrived(value: ObjectValue) -> None:
+            entry.missing -= 1
+            if value.status != OK:
+                entry.failed = value
+            if entry.missing:
+                return
+            self.waiting -= spec.count
+            if entry.failed is not None:
+                # An input that is an error is the result.
+                self._finish_failed(spec, entry.failed.status, entry.failed.payload)
+            else:
+                self.ready.push(spec)
+
+        for oid in spec.deps:
+            entry.missing += 1
+            self.objects.want(oid, arrived)
+        arrived(ObjectValue(b"", OK, b""))
+
+    def _on_export(self, source: str, message: ExportFunction) -> None:
+        self.ctx.send("gcs", message)
+        self._on_function(source, FunctionBlob(message.function, message.blob))
+
+    def _on_function(self, source: str, message: FunctionBlob) -> None:
+        self.functions[message.function] = message.blob
+        for spec in self._for_function.pop(message.function, ()):
+            self.waiting -= spec.count
+            self._accept(spec)
+
+    # -- dispatch --------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        """Give ready ranges to workers."""
+        ready = self.ready
+        if not ready.size:
+            self._watch_stuck()
+            return
+        for demand in ready.demands():
+            while self._idle and ready.has(demand) and self.pool.fits(demand):
+                worker = self._idle.pop()
+                self.pool.take(demand)
+                worker.demand = demand
+                worker.state = State.LEASED
+                self._give(worker)
+            if not ready.has(demand):
+                continue
+            if self.pool.fits(demand):
+                self._start_workers_for(demand)
+            elif len(ready.demands()) == 1 and not self._resuming:
+                # Only one kind of task waits: nobody starves if leases go on.
+                for worker in self.workers.values():
+                    if worker.demand == demand and worker.state is State.LEASED:
+                        if worker.ahead_s < self.config.ahead_s:
+                            self._give(worker)
+                        if not ready.has(demand):
+                            break
+        self._watch_stuck()
+
+    def _give(self, worker: Worker) -> None:
+        """Give a worker ranges worth ``ahead_s``, its fair share at most."""
+        ready, config, demand = self.ready, self.config, worker.demand
+        share = -(-ready.count(demand) // max(1, min(len(self.workers), self.pool.slots(demand))))
+        room = min(share, config.ahead_tasks_max)
+        batch: list[Assignment] = []
+        while room > 0:
+            spec = ready.peek(demand)
+            if spec is None:
+                break
+            mean = self.means.get(spec.function)
+            if mean is None:
+                if worker.assigned:
+                    break
+                most = 1
+            else:
+                most = int((config.ahead_s - worker.ahead_s) / mean) if mean > 0 else room
+                if most < 1:
+                    if worker.assigned:
+                        break
+                    most = 1
+            part = ready.take(demand, min(room, most))
+            room -= part.count
+            worker.assigned.append(part)
+            worker.ahead_s += part.count * (mean or 0.0)
+            self.assigned += part.count
+            if part.function not in worker.functions:
+                worker.functions.add(part.function)
+                blob = self.functions[part.function]
+                self.ctx.send(worker.address, FunctionBlob(part.function, blob))
+            batch.append(Assignment(part, self._inputs(part, worker.address)))
+        if batch:
+            self.ctx.send(worker.address, RunTasks(batch))
+
+    def _inputs(self, spec: TaskSpec, worker: str) -> tuple[ObjectValue, ...]:
+        if not spec.deps:
+            return ()
+        values = []
+        for oid in spec.deps:
+            value = self.objects.lookup(oid)
+            assert value is not None, "an input vanished while its task was ready"
+            if value.size:
+                self.objects.pin(oid, worker)
+            values.append(value)
+        return tuple(values)
+
+    def _start_workers_for(self, demand: str) -> None:
+        """Start as many workers as waiting tasks could use and none is idle for."""
+        starting = sum(w.state is State.STARTING for w in self.workers.values())
+        unblocked = sum(w.state in (State.IDLE, State.LEASED) for w in self.workers.values())
+        room = max(1, self._prestart) - unblocked
+        if not demand or not cpu_part(demand):
+            # Tasks without a CPU are not bounded by CPUs: one worker for each.
+            room = self.ready.count(demand)
+        for _ in range(min(self.ready.count(demand), room) - starting):
+            self._start_worker()
+
+    def _start_worker(self) -> None:
+        self._names += 1
+        address = f"worker:{self.node}.{self._names}"
+        self.workers[address] = Worker(address, self._names)
+        self.ctx.send(f"pool:{self.node}", StartWorker(address))
+
+    def _watch_stuck(self) -> None:
+        """Have a look later if a task may wait behind a longer one than thought."""
+        if self._watch is None and self._idle and self.assigned > self._leased():
+            self._watch = self.ctx.after(STUCK_AHEADS * self.config.ahead_s, self._on_watch)
+
+    def _leased(self) -> int:
+        return len(self.workers) - len(self._idle)
+
+    def _on_watch(self) -> None:
+        self._watch = None
+        quiet_s = STUCK_AHEADS * self.config.ahead_s
+        if self.ready.size or self.ctx.now() - self._last_done_s < quiet_s:
+            return
+        for worker in self.workers.values():
+            ahead = sum(spec.count for spec in worker.assigned) - 1
+            if ahead > 0 and not worker.taking_back and self.pool.fits(worker.demand):
+                worker.taking_back = True
+                self.ctx.send(worker.address, TakeBack())
+
+    # -- workers ---------------------------------------------------------------
+
+    def _on_worker_ready(self, source: str, message: WorkerReady) -> None:
+        worker = self.workers[source]
+        worker.pid = message.pid
+        self._make_idle(worker)
+
+    def _make_idle(self, worker: Worker) -> None:
+        worker.demand = ""
+        worker.ahead_s = 0.0
+        if not self.ready.size and len(self._idle) > 2 * self._prestart + 2:
+            # Workers that stood in for blocked ones are not kept for ever.
+            del self.workers[worker.address]
+            self.ctx.send(f"pool:{self.node}", StopWorker(worker.address))
+            return
+        worker.state = State.IDLE
+        self._idle.append(worker)
+
+    def _on_done(self, source: str, message: TasksDone) -> None:
+        worker = self.workers.get(source)
+        if worker is None:
+            return  # it was declared dead; its tasks run elsewhere
+        self._last_done_s = self.ctx.now()
+        for result, timing in zip(message.results, message.timings, strict=True):
+            self.queries.record(worker.number, timing)
+            owner = self._take_off(worker, result, timing.elapsed_s)
+            self._finish(result, owner)
+        self._drain(worker)
+
+    def _take_off(self, worker: Worker, result: RangeResult, elapsed_s: float) -> str:
+        """Take a result off the worker's list, into the averages; return its owner."""
+        spec = worker.assigned[0]
+        assert spec.array == result.array and spec.start == result.start, "out of order"
+        if result.count == spec.count:
+            worker.assigned.popleft()
+        else:
+            end = spec.start + spec.count
+            done = result.start + result.count
+            worker.assigned[0] = part_of(spec, done, end - done)
+        self.assigned -= result.count
+        each_s = elapsed_s / result.count
+        mean = self.means.get(spec.function)
+        worker.ahead_s = max(0.0, worker.ahead_s - result.count * (mean or 0.0))
+        # A range of n counts as n samples, but never wipes out all the past.
+        weight = 1 - 0.9 ** min(result.count, 10)
+        self.means[spec.function] = each_s if mean is None else mean + weight * (each_s - mean)
+        past = self.mean_task_s
+        self.mean_task_s = past + weight * (each_s - past) if past else each_s
+        return spec.owner
+
+    def _drain(self, worker: Worker) -> None:
+        """Give a worker more, or take its lease away."""
+        if worker.state is not State.LEASED:
+            return
+        if worker.assigned:
+            return
+        # The lease ends here and may begin again in this turn's dispatch, so
+        # that the oldest waiting demand and resuming tasks come first.
+        self.pool.give(worker.demand)
+        self._make_idle(worker)
+
+    def _on_taken_back(self, source: str, message: TakenBack) -> None:
+        """Ranges come back unstarted: whole ones, and the tail of the running one."""
+        worker = self.workers.get(source)
+        if worker is None:
+            return
+        worker.taking_back = False
+        kept: deque[TaskSpec] = deque()
+        back = {array_start[:2]: array_start[2] for array_start in message.ranges}
+        for spec in worker.assigned:
+            returned = self._returned_of(spec, back)
+            if not returned:
+                kept.append(spec)
+                continue
+            self.assigned -= returned
+            if returned < spec.count:
+                kept.append(part_of(spec, spec.start, spec.count - returned))
+            else:
+                self._unpin_inputs(spec, source)
+            tail = part_of(spec, spec.start + spec.count - returned, returned)
+            self.ready.push_front(tail)
+        worker.assigned = kept
+        worker.ahead_s = sum(s.count * self.means.get(s.function, 0.0) for s in kept)
+        self._drain(worker)
+
+    @staticmethod
+    def _returned_of(spec: TaskSpec, back: dict[tuple[bytes, int], int]) -> int:
+        """Return how many elements at the end of `spec` came back."""
+        for (array, start), count in back.items():
+            if array == spec.array and start + count == spec.start + spec.count:
+                return count
+        return 0
+
+    def _unpin_inputs(self, spec: TaskSpec, worker: str) -> None:
+        for oid in spec.deps:
+            self.objects.unpin(oid, worker)
+
+    def _on_blocked(self, source: str, message: Blocked) -> None:
+        worker = self.workers[source]
+        if worker.state is State.LEASED:
+            worker.state = State.BLOCKED
+            self.pool.give(cpu_part(worker.demand))
+
+    def _on_unblocked(self, source: str, message: Unblocked) -> None:
+        worker = self.workers[source]
+        if worker.state is State.BLOCKED:
+            worker.state = State.RESUMING
+            self._resuming.append(worker)
+
+    def _resume(self) -> None:
+        """Give CPUs back to tasks that need not wait any more, oldest first."""
+        while self._resuming:
+            worker = self._resuming[0]
+            cpus = cpu_part(worker.demand)
+            if not self.pool.fits(cpus):
+                return
+            self._resuming.popleft()
+            self.pool.take(cpus)
+            worker.state = State.LEASED
+            self.ctx.send(worker.address, Resume())
+
+    def _on_worker_died(self, source: str, message: WorkerDied) -> None:
+        worker = self.workers.pop(message.worker, None)
+        for array in self.objects.drop_client(message.worker):
+            self._release(array)
+        self._drop_allocations(message.worker)
+        if worker is None:
+            return
+        if worker.state is State.IDLE:
+            self._idle.remove(worker)
+        elif worker.state is State.LEASED:
+            self.pool.give(worker.demand)
+        elif worker.state in (State.BLOCKED, State.RESUMING):
+            for part in worker.demand.split(","):
+                if part and part != cpu_part(worker.demand):
+                    self.pool.give(part)
+            if worker.state is State.RESUMING:
+                self._resuming.remove(worker)
+        self.ctx.send("gcs", Event("worker_died", message.worker, message.reason))
+        self._retry(worker, message.reason)
+        if worker.state is not State.STARTING and len(self.workers) < self._prestart:
+            self._start_worker()
+
+    def _retry(self, worker: Worker, reason: str) -> None:
+        """Queue a dead worker's ranges again, the running one with less retries."""
+        ranges = list(worker.assigned)
+        for spec in ranges:
+            self.assigned -= spec.count
+        for spec in reversed(ranges[1:]):
+            self.ready.push_front(spec)
+        if not ranges:
+            return
+        running = ranges[0]
+        if running.retries == 0:
+            text = f"{worker.address} died while it ran {running.name}: {reason}"
+            self._finish_failed(running, SYSTEM_ERROR, f"WorkerCrashedError: {text}".encode())
+            return
+        self.ctx.send("gcs", Event("task_retried", running.name, reason))
+        # One by one: of a range, only one element brought the worker down.
+        for index in reversed(range(running.start, running.start + running.count)):
+            one = part_of(running, index, 1)
+            one.retries = running.retries - 1 if running.retries > 0 else -1
+            self.ready.push_front(one)
+
+    # -- results and objects ---------------------------------------------------
+
+    def _finish(self, result: RangeResult, owner: str) -> None:
+        """A range ended on this node: keep its values, tell its owner."""
+        for ret, offset in enumerate(result.offsets):
+            if offset >= 0:
+                oid = object_id(result.array, result.start, ret)
+                self._allocated.pop(oid, None)
+        if node_of(owner) != self.node:
+            self.objects.add(result)
+            self.log.finish(result)
+            self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+        elif result.array in self.objects.owners:
+            self.objects.add(result)
+            self.log.finish(result)
+            self.ctx.send(owner, TaskResults(owner, [result]))
+        else:
+            # The owner died: nobody can ask for the values.
+            self._free_places(result)
+
+    def _free_places(self, result: RangeResult) -> None:
+        for ret, offset in enumerate(result.offsets):
+            if offset >= 0:
+                oid = object_id(result.array, result.start, ret)
+                self.ctx.send(f"store:{self.node}", Free(oid, offset))
+
+    def _finish_failed(self, spec: TaskSpec, status: int, payload: bytes) -> None:
+        """A range ends without having run."""
+        self._finish(
+            RangeResult(
+                spec.array, spec.start, spec.count, status, payload, self.node, spec.returns
+            ),
+            spec.owner,
+        )
+
+    def _on_results(self, source: str, message: TaskResults) -> None:
+        """Results from another node for a client of this one."""
+        owners = self.objects.owners
+        results = [result for result in message.results if result.array in owners]
+        for result in results:
+            self.objects.add(result)
+        if results:
+            self.ctx.send(message.owner, TaskResults(message.owner, results))
+
+    def _on_put(self, source: str, message: PutObjects) -> None:
+        for result in message.results:
+            self.objects.owners[result.array] = source
+            self._allocated.pop(object_id(result.array, 0, 0), None)
+            self.objects.add(result)
+            self.log.finish(result)
+
+    def _on_release(self, source: str, message: Release) -> None:
+        for array in message.arrays:
+            self._release(array)
+
+    def _release(self, array: bytes) -> None:
+        self.log.release(array)
+        self.objects.release(array)
+
+    def _on_free(self, source: str, message: FreeObjects) -> None:
+        for array in message.arrays:
+            self.log.forget(array)
+            self.objects.release(array)
+
+    def _on_want(self, source: str, message: WantObjects) -> None:
+        def arrived(value: ObjectValue) -> None:
+            if source in self.workers or not source.startswith("worker:"):
+                if value.size:
+                    self.objects.pin(value.object, source)
+                self.ctx.send(source, ObjectsReady([value]))
+
+        for oid in message.objects:
+            self.objects.want(oid, arrived)
+
+    def _on_unpin(self, source: str, message: Unpin) -> None:
+        for oid in message.objects:
+            self.objects.unpin(oid, source)
+
+    def _on_allocate(self, source: str, message: AllocateObject) -> None:
+        self.ctx.send(f"store:{self.node}", Allocate(message.object, message.size, source))
+
+    def _on_allocated(self, source: str, message: Allocated) -> None:
+        client = message.client
+        if client.startswith("worker:") and client not in self.workers:
+            if message.offset >= 0:
+                self.ctx.send(f"store:{self.node}", Free(message.object, message.offset))
+            return
+        if message.offset >= 0:
+            self._allocated[message.object] = (client, message.offset)
+        self.ctx.send(client, ObjectAllocated(message.object, message.offset))
+
+    def _on_abandon(self, source: str, message: AbandonObject) -> None:
+        place = self._allocated.pop(message.object, None)
+        if place is not None:
+            self.ctx.send(f"store:{self.node}", Free(message.object, place[1]))
+
+    def _drop_allocations(self, client: str) -> None:
+        for oid in [o for o, (c, _) in self._allocated.items() if c == client]:
+            _, offset = self._allocated.pop(oid)
+            self.ctx.send(f"store:{self.node}", Free(oid, offset))
+
+    def _on_pull(self, source: str, message: PullObject) -> None:
+        result = self.objects.result_of(message.object)
+        self.ctx.send(source, ObjectPayload(message.object, result))
+
+    def _on_locations(self, source: str, message: ObjectLocations) -> None:
+        for location in message.locations:
+            self.objects.on_location(location)
+
+    # -- membership ------------------------------------------------------------
+
+    def _on_registered(self, source: str, message: Registered) -> None:
+        for info in message.nodes:
+            self.members.update(info)
+        self._incarnation = message.incarnation
+        self._beat()
+
+    def _on_node_changed(self, source: str, message: NodeChanged) -> None:
+        self.members.update(message.info)
+        self.queries.on_node_changed(message.info)
+
+    def _beat(self) -> None:
+        load = Load(
+            queue=self.queue,
+            mean_task_s=self.mean_task_s,
+            bandwidth=self.objects.bandwidth,
+            assigned=self.accepted,
+            available=self.pool.available(),
+        )
+        self.ctx.send("gcs", Heartbeat(self.node, self._incarnation, load))
+        self.ctx.after(self.config.heartbeat_s, self._beat)

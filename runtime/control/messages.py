@@ -1,0 +1,485 @@
+"""Every control message: the protocol on one page.
+
+All are msgspec structs, encoded as msgpack arrays behind a small integer tag;
+a frame carries one sender, one receiver and the messages of one turn:
+
+    frame = [source address, destination address, [message, ...]]
+
+Functions, arguments and values are opaque ``bytes`` here; only workers and
+drivers serialize and deserialize. Times are seconds, sizes are bytes.
+
+Who speaks with whom
+--------------------
+==================== =======================================================
+client  -> node      SubmitTasks, ExportFunction, WantObjects, PutObjects,
+                     AllocateObject, AbandonObject, Release, Unpin, Query
+worker  -> node      WorkerReady, TasksDone, TakenBack, Blocked, Unblocked
+                     (and all of the above)
+node    -> client    TaskResults, ObjectsReady, ObjectAllocated, QueryReply
+node    -> worker    FunctionBlob, RunTasks, TakeBack, Resume, Exit
+node    -> gcs       RegisterNode, Heartbeat, ExportFunction, FetchFunction,
+                     TaskUpdates, LocateObjects, Query, Event
+gcs     -> node      Registered, NodeChanged, FunctionBlob, ObjectLocations,
+                     FreeObjects, QueryReply
+gcs     -> global    NodeChanged, LoadChanged, ObjectLocations, PlaceTasks
+node    -> global    PlaceTasks
+global  -> node      AssignTasks, TaskResults (of what cannot be placed)
+global  -> gcs       LocateObjects
+node    -> node      TaskResults, PullObject, ObjectPayload
+node    -> store     Allocate, Free, Fetch
+store   -> node      Allocated, Fetched
+node    -> pool      StartWorker, StopWorker
+pool    -> node      WorkerDied
+world   -> gcs       NodeUnreachable
+==================== =======================================================
+
+``store:<n>`` and ``pool:<n>`` are not components but the two things that a node
+cannot do without I/O: move bytes and start processes. Each world has its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Union
+
+from msgspec import Struct
+
+OK = 0
+USER_ERROR = 1
+"""The task's own code raised: `RangeResult.payload` is the pickled exception."""
+SYSTEM_ERROR = 2
+"""The system gave up: `payload` is a UTF-8 ``ExceptionName: message``."""
+
+
+class TaskSpec(Struct, array_like=True, gc=False):
+    """A range of tasks: elements ``start`` to ``start + count`` of an array.
+
+    A call is a range of one with ``first = -1`` and ``args`` the serialized
+    ``(args, kwargs)``. A range of an array carries ``args`` as the serialized
+    sequence of single arguments whose item 0 belongs to element ``first``.
+    """
+
+    array: bytes
+    start: int
+    count: int
+    function: bytes
+    args: bytes
+    owner: str
+    """The client that waits for the results."""
+    demand: str = "CPU:1"
+    """Resources that one element needs while it runs; see `resources`."""
+    deps: tuple[bytes, ...] = ()
+    """Objects that must be on the node before it starts, in argument order."""
+    returns: int = 1
+    retries: int = 3
+    """How often a range may start again after its worker or node died."""
+    first: int = -1
+    name: str = ""
+
+
+class RangeResult(Struct, array_like=True, gc=False):
+    """What became of elements ``start`` to ``start + count`` of an array.
+
+    ``payload`` is the serialized list of their values, element by element,
+    return by return. Values too large to ride in messages are ``None`` there:
+    then count is 1 and ``sizes`` has one number per return value, its size in
+    the object store of ``node``, or 0 for a value that is in the payload.
+    """
+
+    array: bytes
+    start: int
+    count: int
+    status: int
+    payload: bytes
+    node: int
+    """Where it ran, and where values of ``sizes`` > 0 are."""
+    returns: int = 1
+    sizes: tuple[int, ...] = ()
+    offsets: tuple[int, ...] = ()
+    """Where in that node's arena, for the node alone; -1 for no place."""
+
+
+class Timing(Struct, array_like=True, gc=False):
+    """When one range ran, for estimates and for the timeline."""
+
+    name: str
+    start_s: float
+    elapsed_s: float
+    count: int
+
+
+class ObjectValue(Struct, array_like=True, gc=False):
+    """One object as a client gets it.
+
+    Small: ``payload`` is a serialized list and the value is its item
+    ``position``. Large (``size`` > 0): the value's own serialized form stands
+    at ``offset`` of the node's arena, ``size`` bytes long, and is pinned until
+    the client sends `Unpin`. ``status`` as in `RangeResult`.
+    """
+
+    object: bytes
+    status: int
+    payload: bytes
+    position: int = 0
+    offset: int = -1
+    size: int = 0
+
+
+class Assignment(Struct, array_like=True, gc=False):
+    """A range for a worker to run, with the values of its `deps` in order."""
+
+    spec: TaskSpec
+    values: tuple[ObjectValue, ...] = ()
+
+
+# -- client <-> node -----------------------------------------------------------
+
+
+class SubmitTasks(Struct, array_like=True, tag=1):
+    tasks: list[TaskSpec]
+
+
+class ExportFunction(Struct, array_like=True, tag=2):
+    """Put a function into the GCS's function table."""
+
+    function: bytes
+    blob: bytes
+
+
+class FetchFunction(Struct, array_like=True, tag=3):
+    function: bytes
+
+
+class FunctionBlob(Struct, array_like=True, tag=4):
+    function: bytes
+    blob: bytes
+
+
+class WantObjects(Struct, array_like=True, tag=5):
+    """Bring these objects to my node and tell me their values."""
+
+    objects: list[bytes]
+
+
+class ObjectsReady(Struct, array_like=True, tag=6):
+    values: list[ObjectValue]
+
+
+class PutObjects(Struct, array_like=True, tag=7):
+    """New objects of this client, as if a task had made them."""
+
+    results: list[RangeResult]
+
+
+class AllocateObject(Struct, array_like=True, tag=8):
+    """Give me room in the arena; answered by `ObjectAllocated`."""
+
+    object: bytes
+    size: int
+
+
+class ObjectAllocated(Struct, array_like=True, tag=9):
+    """``offset`` < 0: the store is full."""
+
+    object: bytes
+    offset: int
+
+
+class AbandonObject(Struct, array_like=True, tag=10):
+    """Take back room that was allocated and will not be sealed."""
+
+    object: bytes
+
+
+class Release(Struct, array_like=True, tag=11):
+    """Their owner holds no reference to these arrays any more."""
+
+    arrays: list[bytes]
+
+
+class Unpin(Struct, array_like=True, tag=12):
+    """This client has no view of these large objects any more."""
+
+    objects: list[bytes]
+
+
+class Blocked(Struct, array_like=True, tag=13):
+    """The running task waits in `get` or `wait`: its CPU is free."""
+
+
+class Unblocked(Struct, array_like=True, tag=14):
+    """It need not wait any more and asks for its CPU; answered by `Resume`."""
+
+
+class Resume(Struct, array_like=True, tag=24):
+    """The CPU is yours again."""
+
+
+class TasksDone(Struct, array_like=True, tag=15):
+    """What a worker has run since it last said so, in order."""
+
+    results: list[RangeResult]
+    timings: list[Timing]
+
+
+class TakenBack(Struct, array_like=True, tag=16):
+    """Ranges that a worker was given, has not started and gives back.
+
+    Each is (array, start, count).
+    """
+
+    ranges: list[tuple[bytes, int, int]]
+
+
+class TaskResults(Struct, array_like=True, tag=17):
+    """Results on their way to their owner."""
+
+    owner: str
+    results: list[RangeResult]
+
+
+class WorkerReady(Struct, array_like=True, tag=18):
+    pid: int
+
+
+class RunTasks(Struct, array_like=True, tag=19):
+    tasks: list[Assignment]
+
+
+class TakeBack(Struct, array_like=True, tag=20):
+    """Give back what you have not started."""
+
+
+class Exit(Struct, array_like=True, tag=21):
+    """Leave, when the running task is done."""
+
+
+class Query(Struct, array_like=True, tag=22):
+    """Ask the cluster something: ``nodes``, ``timeline`` or ``events``.
+
+    ``key`` names the asker's request; it comes back in the answer.
+    """
+
+    kind: str
+    key: int
+    client: str = ""
+
+
+class QueryReply(Struct, array_like=True, tag=23):
+    key: int
+    client: str
+    value: Any
+    more: bool = False
+    """Whether further replies with this key follow."""
+
+
+# -- node <-> gcs and global scheduler -----------------------------------------
+
+
+class NodeInfo(Struct, array_like=True):
+    """A row of the node table."""
+
+    node: int
+    host: str
+    port: int
+    resources: dict[str, float]
+    alive: bool = True
+    incarnation: int = 0
+    reason: str = ""
+
+
+class RegisterNode(Struct, array_like=True, tag=30):
+    info: NodeInfo
+
+
+class Registered(Struct, array_like=True, tag=31):
+    incarnation: int
+    nodes: list[NodeInfo]
+
+
+class NodeChanged(Struct, array_like=True, tag=32):
+    """Published when a node joins or dies."""
+
+    info: NodeInfo
+
+
+class Load(Struct, array_like=True, gc=False):
+    """What a node says of itself in a heartbeat."""
+
+    queue: int
+    """Task elements that wait or run on the node."""
+    mean_task_s: float
+    """Exponential average of a task's time; 0 while nothing has run."""
+    bandwidth: float
+    """Exponential average of transfers to this node, bytes/s; 0: none yet."""
+    assigned: int
+    """Task elements that the global scheduler has given to it so far."""
+    available: dict[str, float]
+
+
+class Heartbeat(Struct, array_like=True, tag=33):
+    node: int
+    incarnation: int
+    load: Load
+
+
+class LoadChanged(Struct, array_like=True, tag=34):
+    """A heartbeat, as the GCS publishes it to the global scheduler."""
+
+    node: int
+    load: Load
+
+
+class TaskUpdates(Struct, array_like=True, tag=35):
+    """A node's write-behind log of the task and object tables.
+
+    ``added``: ranges this node has accepted. ``done``: (array, start, count,
+    sizes) of ranges that ended here, whose values this node holds; ``sizes``
+    is empty where every value is small. ``copies``: (object, size) of objects
+    brought here from elsewhere. ``released``: arrays whose owner has let go.
+    """
+
+    node: int
+    added: list[TaskSpec]
+    done: list[tuple[bytes, int, int, tuple[int, ...]]]
+    copies: list[tuple[bytes, int]]
+    released: list[bytes]
+
+
+class LocateObjects(Struct, array_like=True, tag=36):
+    """Where are these? Answered at once, and again when that changes."""
+
+    objects: list[bytes]
+    subscribe: bool = True
+
+
+class Location(Struct, array_like=True, gc=False):
+    object: bytes
+    nodes: tuple[int, ...]
+    """Nodes that hold a copy; empty: none yet, or for ``lost`` none any more."""
+    size: int
+    """0: it is small and rides in messages."""
+    lost: str = ""
+    """Why it is lost."""
+
+
+class ObjectLocations(Struct, array_like=True, tag=37):
+    locations: list[Location]
+
+
+class FreeObjects(Struct, array_like=True, tag=38):
+    """Drop your copies of every object of these arrays."""
+
+    arrays: list[bytes]
+
+
+class PlaceTasks(Struct, array_like=True, tag=39):
+    """Ranges that their node's scheduler does not keep."""
+
+    tasks: list[TaskSpec]
+
+
+class AssignTasks(Struct, array_like=True, tag=40):
+    tasks: list[TaskSpec]
+
+
+class Event(Struct, array_like=True, tag=41):
+    """A row of the event log."""
+
+    kind: str
+    subject: str
+    detail: str = ""
+
+
+class NodeUnreachable(Struct, array_like=True, tag=42):
+    """The world saw the connection to a node break."""
+
+    node: int
+    reason: str
+
+
+# -- node <-> node -------------------------------------------------------------
+
+
+class PullObject(Struct, array_like=True, tag=50):
+    """Send me this small object; answered by `ObjectPayload`."""
+
+    object: bytes
+
+
+class ObjectPayload(Struct, array_like=True, tag=51):
+    """The range that the object is part of; None: not here (any more)."""
+
+    object: bytes
+    result: Union[RangeResult, None]
+
+
+# -- node <-> its store and worker pool ----------------------------------------
+
+
+class Allocate(Struct, array_like=True, tag=60):
+    object: bytes
+    size: int
+    client: str
+
+
+class Allocated(Struct, array_like=True, tag=61):
+    """``offset`` < 0: the store is full."""
+
+    object: bytes
+    offset: int
+    client: str
+
+
+class Free(Struct, array_like=True, tag=62):
+    object: bytes
+    offset: int
+
+
+class Fetch(Struct, array_like=True, tag=63):
+    """Copy a large object from the store of ``node`` into this one."""
+
+    object: bytes
+    size: int
+    node: int
+
+
+class Fetched(Struct, array_like=True, tag=64):
+    """``offset`` < 0: it failed, for ``reason``."""
+
+    object: bytes
+    offset: int
+    size: int
+    elapsed_s: float
+    reason: str = ""
+
+
+class StartWorker(Struct, array_like=True, tag=65):
+    worker: str
+
+
+class StopWorker(Struct, array_like=True, tag=66):
+    worker: str
+
+
+class WorkerDied(Struct, array_like=True, tag=67):
+    worker: str
+    reason: str
+
+
+Message = Union[
+    SubmitTasks, ExportFunction, FetchFunction, FunctionBlob, WantObjects, ObjectsReady,
+    PutObjects, AllocateObject, ObjectAllocated, AbandonObject, Release, Unpin, Blocked,
+    Unblocked, Resume, TasksDone, TakenBack, TaskResults, WorkerReady, RunTasks, TakeBack, Exit,
+    Query, QueryReply, RegisterNode, Registered, NodeChanged, Heartbeat, LoadChanged,
+    TaskUpdates, LocateObjects, ObjectLocations, FreeObjects, PlaceTasks, AssignTasks,
+    Event, NodeUnreachable, PullObject, ObjectPayload, Allocate, Allocated, Free, Fetch,
+    Fetched, StartWorker, StopWorker, WorkerDied,
+]  # fmt: skip
+
+
+class Frame(Struct, array_like=True):
+    """What travels: the messages of one turn from one address to another."""
+
+    source: str
+    destination: str
+    messages: list[Message]

@@ -1,0 +1,292 @@
+"""The node's object directory: what is here, and how to bring what is not.
+
+An object is one element of a `RangeResult`. Small values live in that result's
+payload, large ones in the node's arena, where ``stored`` says.
+
+The life of a wanted object that is not here::
+
+    want ──> EXPECTED   its owner is a client of this node: the result will pass
+       │                through here anyway, nothing is asked
+       └───> LOCATING ──> ObjectLocations
+                 ↑            ├─ small: PullObject ──> ObjectPayload ─┐
+                 │            ├─ large: Fetch ───────> Fetched ───────┤
+              (source         ├─ lost: SYSTEM_ERROR ──────────────────┤
+               failed)        └─ nowhere yet: the GCS will say        ↓
+                 └────────────────────────────────────────────────  here
+
+Pins: a client that was given a large object's place holds a pin until it sends
+`Unpin` or dies; memory is freed when the array is released and no pin is left.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+from runtime.control.context import Context
+from runtime.control.ids import split_object_id
+from runtime.control.messages import (
+    OK,
+    SYSTEM_ERROR,
+    Fetch,
+    Fetched,
+    Free,
+    LocateObjects,
+    Location,
+    ObjectPayload,
+    ObjectValue,
+    PullObject,
+    RangeResult,
+)
+
+RETRY_S = 0.1
+"""Pause before asking again where an object is, when its source failed."""
+
+Ready = Callable[[ObjectValue], None]
+
+
+class ObjectDirectory:
+    """What one node knows of objects."""
+
+    def __init__(
+        self, ctx: Context, node: int, copied: Callable[[bytes, bytes, int], None]
+    ) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._store = f"store:{node}"
+        self._copied = copied
+        self.owners: dict[bytes, str] = {}
+        """Arrays whose owner is a client of this node."""
+        self._results: dict[bytes, list[RangeResult]] = {}
+        self._stored: dict[bytes, tuple[int, int]] = {}
+        self._stored_of: dict[bytes, set[bytes]] = {}
+        self._pins: dict[bytes, dict[str, int]] = {}
+        self._doomed: set[bytes] = set()
+        self._wanted: dict[bytes, list[Ready]] = {}
+        self._wanted_of: dict[bytes, set[bytes]] = {}
+        self._fetching: set[bytes] = set()
+        self.bandwidth = 0.0
+        """Exponential average of what transfers to this node reached, bytes/s."""
+
+    # -- what is here ----------------------------------------------------------
+
+    def lookup(self, oid: bytes) -> ObjectValue | None:
+        """Return the object as it is here, or None."""
+        place = self._stored.get(oid)
+        if place is not None:
+            return ObjectValue(oid, OK, b"", 0, place[0], place[1])
+        array, index, ret = split_object_id(oid)
+        result = self._result(array, index)
+        if result is None:
+            return None
+        if result.status != OK:
+            return ObjectValue(oid, result.status, result.payload)
+        if result.sizes and result.sizes[ret] > 0:
+            return None
+        position = (index - result.start) * result.returns + ret
+        return ObjectValue(oid, OK, result.payload, position)
+
+    def add(self, result: RangeResult) -> None:
+        """Take what a task or a put has made, here or elsewhere.
+
+        Large values that are elsewhere become known by it, not present.
+        """
+        array = result.array
+        results = self._results.get(array)
+        if results is None:
+            self._results[array] = [result]
+        else:
+            at = bisect_right(results, result.start, key=_start)
+            results.insert(at, result)
+        if result.sizes and result.node == self._node:
+            for ret, size in enumerate(result.sizes):
+                if size > 0:
+                    oid = array + result.start.to_bytes(4, "big") + ret.to_bytes(2, "big")
+                    self._keep(array, oid, result.offsets[ret], size)
+        if array in self._wanted_of:
+            self._resolve(array)
+
+    def has_array(self, array: bytes) -> bool:
+        """Whether anything of the array is here."""
+        return array in self._results or array in self._stored_of
+
+    def result_of(self, oid: bytes) -> RangeResult | None:
+        """Return the range that a small object is part of, if it is here."""
+        array, index, ret = split_object_id(oid)
+        result = self._result(array, index)
+        if result is None or (result.status == OK and result.sizes and result.sizes[ret] > 0):
+            return None
+        return result
+
+    def _result(self, array: bytes, index: int) -> RangeResult | None:
+        results = self._results.get(array)
+        if results is None:
+            return None
+        if len(results) == 1:
+            result = results[0]
+        else:
+            at = bisect_right(results, index, key=_start) - 1
+            if at < 0:
+                return None
+            result = results[at]
+        return result if result.start <= index < result.start + result.count else None
+
+    def _keep(self, array: bytes, oid: bytes, offset: int, size: int) -> None:
+        if oid in self._stored:
+            # The same object came twice (a task ran again): one copy is enough.
+            if self._stored[oid][0] != offset:
+                self._ctx.send(self._store, Free(oid, offset))
+            return
+        self._stored[oid] = (offset, size)
+        self._stored_of.setdefault(array, set()).add(oid)
+
+    # -- pins and release ------------------------------------------------------
+
+    def pin(self, oid: bytes, client: str) -> None:
+        """A client was given the place of a large object."""
+        pins = self._pins.setdefault(oid, {})
+        pins[client] = pins.get(client, 0) + 1
+
+    def unpin(self, oid: bytes, client: str) -> None:
+        """The client has no view of it any more."""
+        pins = self._pins.get(oid)
+        if pins is None or client not in pins:
+            return
+        pins[client] -= 1
+        if pins[client] == 0:
+            del pins[client]
+        if not pins:
+            del self._pins[oid]
+            if oid in self._doomed:
+                self._free(oid)
+
+    def drop_client(self, client: str) -> list[bytes]:
+        """Forget a client's pins; return the arrays it owned."""
+        for oid in [o for o, pins in self._pins.items() if client in pins]:
+            self._pins[oid][client] = 1
+            self.unpin(oid, client)
+        return [array for array, owner in self.owners.items() if owner == client]
+
+    def release(self, array: bytes) -> None:
+        """Free every object of the array, pinned ones when their pins are gone."""
+        self.owners.pop(array, None)
+        self._results.pop(array, None)
+        for oid in self._stored_of.pop(array, ()):
+            if oid in self._pins:
+                self._doomed.add(oid)
+            else:
+                self._free(oid)
+
+    def _free(self, oid: bytes) -> None:
+        self._doomed.discard(oid)
+        offset, _ = self._stored.pop(oid)
+        self._ctx.send(self._store, Free(oid, offset))
+
+    # -- what is not here ------------------------------------------------------
+
+    def want(self, oid: bytes, ready: Ready) -> None:
+        """Call `ready` with the object once it is here, or with its error."""
+        value = self.lookup(oid)
+        if value is not None:
+            ready(value)
+            return
+        waiting = self._wanted.get(oid)
+        if waiting is not None:
+            waiting.append(ready)
+            return
+        self._wanted[oid] = [ready]
+        array, index, ret = split_object_id(oid)
+        self._wanted_of.setdefault(array, set()).add(oid)
+        result = self._result(array, index)
+        if result is not None:
+            self._fetch(oid, result.sizes[ret], result.node)
+        elif array not in self.owners:
+            self._ctx.send("gcs", LocateObjects([oid]))
+
+    def on_location(self, location: Location) -> None:
+        """The GCS said where a wanted object is."""
+        oid = location.object
+        if oid not in self._wanted or oid in self._fetching:
+            return
+        if location.lost:
+            message = f"ObjectLostError: object {oid.hex()} is lost: {location.lost}"
+            self._tell(ObjectValue(oid, SYSTEM_ERROR, message.encode()))
+        elif location.nodes:
+            # Any copy will do; spread the load over those that have one.
+            node = location.nodes[self._ctx.rng.randrange(len(location.nodes))]
+            if location.size:
+                self._fetch(oid, location.size, node)
+            elif node == self._node:
+                self._retry(oid)
+            else:
+                self._ctx.send(f"node:{node}", PullObject(oid))
+
+    def on_payload(self, message: ObjectPayload) -> None:
+        """A small object arrived from another node."""
+        if message.object not in self._wanted:
+            return
+        if message.result is None:
+            self._retry(message.object)
+            return
+        array = message.result.array
+        self._copied(array, message.object, 0)
+        self.add(message.result)
+
+    def on_fetched(self, message: Fetched) -> None:
+        """The store has copied a large object into the arena, or failed to."""
+        oid = message.object
+        self._fetching.discard(oid)
+        array = split_object_id(oid)[0]
+        if message.offset >= 0:
+            if message.elapsed_s > 0:
+                rate = message.size / message.elapsed_s
+                self.bandwidth = 0.8 * self.bandwidth + 0.2 * rate if self.bandwidth else rate
+            if oid not in self._wanted:
+                # Released while it was on its way.
+                self._ctx.send(self._store, Free(oid, message.offset))
+                return
+            self._keep(array, oid, message.offset, message.size)
+            self._copied(array, oid, message.size)
+            self._resolve(array)
+        elif oid in self._wanted:
+            if message.reason.startswith("ObjectStoreFullError"):
+                self._tell(ObjectValue(oid, SYSTEM_ERROR, message.reason.encode()))
+            else:
+                self._retry(oid)
+
+    def _fetch(self, oid: bytes, size: int, node: int) -> None:
+        self._fetching.add(oid)
+        self._ctx.send(self._store, Fetch(oid, size, node))
+
+    def _retry(self, oid: bytes) -> None:
+        def again() -> None:
+            if oid in self._wanted and oid not in self._fetching:
+                self._ctx.send("gcs", LocateObjects([oid]))
+
+        self._ctx.after(RETRY_S, again)
+
+    def _resolve(self, array: bytes) -> None:
+        """Tell those who wait for objects of the array that are here now."""
+        for oid in sorted(self._wanted_of[array]):
+            value = self.lookup(oid)
+            if value is not None:
+                self._tell(value)
+            elif oid not in self._fetching:
+                _, index, ret = split_object_id(oid)
+                result = self._result(array, index)
+                if result is not None:
+                    self._fetch(oid, result.sizes[ret], result.node)
+
+    def _tell(self, value: ObjectValue) -> None:
+        oid = value.object
+        array = split_object_id(oid)[0]
+        of_array = self._wanted_of[array]
+        of_array.discard(oid)
+        if not of_array:
+            del self._wanted_of[array]
+        for ready in self._wanted.pop(oid):
+            ready(value)
+
+
+def _start(result: RangeResult) -> int:
+    return result.start

@@ -1,0 +1,101 @@
+"""What a client may ask of the cluster: its nodes, its timeline.
+
+The client asks its own node. ``nodes`` is answered from the node table there;
+``timeline`` is gathered from every living node: each remembers the last
+``timeline_ranges_max`` ranges that ran on it, as flat rows
+
+    [name, node, worker number, start_s, elapsed_s, count]
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from runtime.control.config import Config
+from runtime.control.context import Context
+from runtime.control.membership import Membership
+from runtime.control.messages import NodeInfo, Query, QueryReply, Timing
+
+
+class _Gathering:
+    """A timeline on its way from several nodes to one client."""
+
+    __slots__ = ("client", "key", "missing", "rows")
+
+    def __init__(self, client: str, key: int, missing: set[int]) -> None:
+        self.client = client
+        self.key = key
+        self.missing = missing
+        self.rows: list[Any] = []
+
+
+class QueryDesk:
+    """Answers the queries that reach a node."""
+
+    def __init__(self, ctx: Context, node: int, members: Membership, config: Config) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._members = members
+        self._ranges: deque[list[Any]] = deque(maxlen=config.timeline_ranges_max)
+        self._gathering: dict[int, _Gathering] = {}
+        self._keys = 0
+
+    def record(self, worker: int, timing: Timing) -> None:
+        """Remember a range that ran here."""
+        self._ranges.append(
+            [timing.name, self._node, worker, timing.start_s, timing.elapsed_s, timing.count]
+        )
+
+    def on_query(self, source: str, message: Query) -> None:
+        """Answer, or ask those who know."""
+        if source.startswith("node:"):
+            self._ctx.send(source, QueryReply(message.key, message.client, list(self._ranges)))
+        elif message.kind == "nodes":
+            rows = [
+                {
+                    "node": info.node,
+                    "host": info.host,
+                    "port": info.port,
+                    "resources": info.resources,
+                    "alive": info.alive,
+                    "reason": info.reason,
+                }
+                for _, info in sorted(self._members.nodes.items())
+            ]
+            self._ctx.send(source, QueryReply(message.key, source, rows))
+        elif message.kind == "timeline":
+            self._gather(source, message.key)
+        else:
+            raise ValueError(f"unknown query {message.kind!r}")
+
+    def on_reply(self, source: str, message: QueryReply) -> None:
+        """A node sent its part of a timeline."""
+        gathering = self._gathering.get(message.key)
+        if gathering is not None:
+            gathering.rows += message.value
+            self._heard(message.key, int(source.partition(":")[2]))
+
+    def on_node_changed(self, info: NodeInfo) -> None:
+        """Wait no more for a node that died."""
+        if not info.alive:
+            for key in list(self._gathering):
+                self._heard(key, info.node)
+
+    def _gather(self, client: str, key: int) -> None:
+        self._keys += 1
+        others = {i.node for i in self._members.alive()} - {self._node}
+        gathering = _Gathering(client, key, others | {self._node})
+        gathering.rows += self._ranges
+        self._gathering[self._keys] = gathering
+        for node in sorted(others):
+            self._ctx.send(f"node:{node}", Query("timeline", self._keys, client))
+        self._heard(self._keys, self._node)
+
+    def _heard(self, key: int, node: int) -> None:
+        gathering = self._gathering[key]
+        gathering.missing.discard(node)
+        if not gathering.missing:
+            del self._gathering[key]
+            rows = sorted(gathering.rows, key=lambda row: (row[3], row[1], row[2]))
+            self._ctx.send(gathering.client, QueryReply(gathering.key, gathering.client, rows))

@@ -1,0 +1,87 @@
+"""Ranges that could run now, one first-in-first-out queue per demand.
+
+Splitting is lazy: a range stays whole until a worker takes a part of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from runtime.control.messages import TaskSpec
+
+
+def part_of(spec: TaskSpec, start: int, count: int) -> TaskSpec:
+    """Return elements ``start .. start + count`` of a range as a range."""
+    assert spec.start <= start and start + count <= spec.start + spec.count and count > 0
+    return TaskSpec(
+        spec.array, start, count, spec.function, spec.args, spec.owner, spec.demand,
+        spec.deps, spec.returns, spec.retries, spec.first, spec.name,
+    )  # fmt: skip
+
+
+class ReadyQueue:
+    """What waits for a worker; `size` counts elements, not ranges."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._queues: dict[str, deque[tuple[int, TaskSpec]]] = {}
+        self._counts: dict[str, int] = {}
+        self._arrivals = 0
+        self._returns = 0
+
+    def push(self, spec: TaskSpec) -> None:
+        """Queue a range behind all others."""
+        self._arrivals += 1
+        self._queue(spec).append((self._arrivals, spec))
+
+    def push_front(self, spec: TaskSpec) -> None:
+        """Queue a range again that had left the queue already."""
+        self._returns -= 1
+        self._queue(spec).appendleft((self._returns, spec))
+
+    def demands(self) -> list[str]:
+        """Return the demands that wait, the one that waits longest first."""
+        if len(self._queues) == 1:
+            return list(self._queues)
+        return sorted(self._queues, key=lambda d: self._queues[d][0][0])
+
+    def has(self, demand: str) -> bool:
+        """Whether anything with this demand waits."""
+        return demand in self._queues
+
+    def count(self, demand: str) -> int:
+        """Return how many elements with this demand wait."""
+        return self._counts.get(demand, 0)
+
+    def peek(self, demand: str) -> TaskSpec | None:
+        """Return the oldest range of a demand without taking it."""
+        queue = self._queues.get(demand)
+        return queue[0][1] if queue else None
+
+    def take(self, demand: str, most: int) -> TaskSpec:
+        """Take up to `most` elements from the oldest range of a demand."""
+        queue = self._queues[demand]
+        age, spec = queue[0]
+        if spec.count <= most:
+            queue.popleft()
+            if not queue:
+                del self._queues[demand]
+        else:
+            rest = part_of(spec, spec.start + most, spec.count - most)
+            spec = part_of(spec, spec.start, most)
+            queue[0] = (age, rest)
+        self.size -= spec.count
+        left = self._counts[demand] - spec.count
+        if left:
+            self._counts[demand] = left
+        else:
+            del self._counts[demand]
+        return spec
+
+    def _queue(self, spec: TaskSpec) -> deque[tuple[int, TaskSpec]]:
+        self.size += spec.count
+        self._counts[spec.demand] = self._counts.get(spec.demand, 0) + spec.count
+        queue = self._queues.get(spec.demand)
+        if queue is None:
+            queue = self._queues[spec.demand] = deque()
+        return queue

@@ -1,0 +1,102 @@
+"""Resources of a node and the demands of tasks, in exact arithmetic.
+
+Quantities are fixed-point (1/10,000 of a unit), so that taking and giving back
+0.1 CPU ten thousand times leaves exactly what was there. A demand travels as a
+canonical string, ``"CPU:1,GPU:0.5"``, which is cheap to compare and to hash:
+schedulers queue by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+UNIT = 10_000
+
+Amounts = dict[str, int]
+
+
+def format_demand(resources: Mapping[str, float]) -> str:
+    """Return the canonical string of a demand; zero amounts vanish.
+
+    Raises ValueError for a negative amount or one finer than 1/10,000, and for
+    a name with ``,`` in it or that is empty.
+    """
+    parts = []
+    for name, amount in sorted(resources.items()):
+        units = round(amount * UNIT)
+        if amount < 0 or (units == 0 and amount != 0):
+            raise ValueError(f"a demand of {amount} {name} is not a multiple of 1/{UNIT}")
+        if not name or "," in name:
+            raise ValueError(f"{name!r} cannot be a resource's name")
+        if units:
+            parts.append(f"{name}:{units / UNIT:g}")
+    return ",".join(parts)
+
+
+@lru_cache(maxsize=65_536)
+def parse_demand(demand: str) -> tuple[tuple[str, int], ...]:
+    """Return ((name, units), ...) of a canonical string.
+
+    Raises ValueError for a string that `format_demand` cannot have made.
+    """
+    if not demand:
+        return ()
+    parsed = []
+    for part in demand.split(","):
+        # From the right: names such as "node:3" have a colon of their own.
+        name, colon, amount = part.rpartition(":")
+        if not colon or not name:
+            raise ValueError(f"{demand!r} is not a demand")
+        parsed.append((name, round(float(amount) * UNIT)))
+    return tuple(parsed)
+
+
+class ResourcePool:
+    """What a node has, and what of it is free."""
+
+    def __init__(self, resources: Mapping[str, float]) -> None:
+        self.total: Amounts = {name: round(amount * UNIT) for name, amount in resources.items()}
+        self.free: Amounts = dict(self.total)
+
+    def feasible(self, demand: str) -> bool:
+        """Whether the demand could ever be met here."""
+        total = self.total
+        return all(total.get(name, 0) >= units for name, units in parse_demand(demand))
+
+    def fits(self, demand: str) -> bool:
+        """Whether the demand can be met now."""
+        free = self.free
+        return all(free.get(name, 0) >= units for name, units in parse_demand(demand))
+
+    def slots(self, demand: str) -> int:
+        """Return how many such demands the whole node could meet at once.
+
+        A demand of nothing counts as one that needs a CPU, for estimates.
+        """
+        parsed = parse_demand(demand) or (("CPU", UNIT),)
+        return min((self.total.get(name, 0) // units for name, units in parsed), default=0)
+
+    def take(self, demand: str) -> None:
+        """Take what `fits`."""
+        for name, units in parse_demand(demand):
+            left = self.free[name] - units
+            assert left >= 0, f"{name} would be oversubscribed"
+            self.free[name] = left
+
+    def give(self, demand: str) -> None:
+        """Give back what was taken."""
+        for name, units in parse_demand(demand):
+            back = self.free[name] + units
+            assert back <= self.total[name], f"more {name} given back than taken"
+            self.free[name] = back
+
+    def available(self) -> dict[str, float]:
+        """Return what is free, in units."""
+        return {name: units / UNIT for name, units in self.free.items()}
+
+
+@lru_cache(maxsize=65_536)
+def cpu_part(demand: str) -> str:
+    """Return the part of a demand that a blocked task gives up: its CPUs."""
+    return ",".join(part for part in demand.split(",") if part.startswith("CPU:"))

@@ -1,0 +1,57 @@
+"""The node's workers, as its scheduler sees them.
+
+    STARTING ──WorkerReady──> IDLE ⇄ LEASED ──Blocked──> BLOCKED
+                                       ↑ └──(all done)       │ Unblocked
+                                       └──(CPU free) RESUMING┘
+
+A *lease* is a demand's resources, held for one worker while it runs tasks of
+that demand one after another. A blocked worker holds its lease less the CPUs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+from runtime.control.messages import TaskSpec
+
+
+class State(Enum):
+    """Where a worker is in its life."""
+
+    STARTING = "starting"
+    IDLE = "idle"
+    LEASED = "leased"
+    BLOCKED = "blocked"
+    RESUMING = "resuming"
+
+
+class Worker:
+    """One worker process."""
+
+    __slots__ = (
+        "address",
+        "ahead_s",
+        "assigned",
+        "demand",
+        "functions",
+        "number",
+        "pid",
+        "state",
+        "taking_back",
+    )
+
+    def __init__(self, address: str, number: int) -> None:
+        self.address = address
+        self.number = number
+        self.pid = 0
+        self.state = State.STARTING
+        self.demand = ""
+        self.assigned: deque[TaskSpec] = deque()
+        """Ranges it was given and has not done, in order; the first one runs."""
+        self.ahead_s = 0.0
+        """What they are estimated to take."""
+        self.functions: set[bytes] = set()
+        """Functions it was sent already."""
+        self.taking_back = False
+        """It was asked to give back what it has not started."""

@@ -1,0 +1,69 @@
+"""Who may connect: both ends prove that they know the cluster's token.
+
+    accepting side                          connecting side
+    magic (8), nonce a (32)      ────────>
+                                 <────────  nonce b (32), kind (1),
+                                            HMAC(token, "connect" a b kind) (32)
+    HMAC(token, "accept" a b) (32) ──────>
+
+Everything has a fixed length, so nothing is decoded before the proof. The kind
+says what the connection is for: control frames or object data.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+
+MAGIC = b"raytwin1"
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+TOKEN_BYTES = 32
+CHALLENGE_BYTES = len(MAGIC) + NONCE_BYTES
+ANSWER_BYTES = NONCE_BYTES + 1 + PROOF_BYTES
+
+CONTROL = b"C"
+DATA = b"D"
+
+
+class AuthError(Exception):
+    """The other side does not know the token, or does not speak the protocol."""
+
+
+def new_token() -> bytes:
+    """Return a token for a new cluster."""
+    return secrets.token_bytes(TOKEN_BYTES)
+
+
+def challenge() -> bytes:
+    """Return what the accepting side sends first."""
+    return MAGIC + secrets.token_bytes(NONCE_BYTES)
+
+
+def answer(token: bytes, challenge: bytes, kind: bytes) -> bytes:
+    """Return the connecting side's answer to a challenge; raises AuthError."""
+    if len(challenge) != CHALLENGE_BYTES or not challenge.startswith(MAGIC):
+        raise AuthError("the other side is not a raytwin cluster")
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    return nonce + kind + _prove(token, b"connect", challenge, nonce, kind)
+
+
+def check(token: bytes, challenge: bytes, answer: bytes) -> tuple[bytes, bytes]:
+    """Return (kind, the accepting side's own proof); raises AuthError."""
+    nonce, kind, proof = answer[:32], answer[32:33], answer[33:]
+    if not hmac.compare_digest(proof, _prove(token, b"connect", challenge, nonce, kind)):
+        raise AuthError("the other side does not know the cluster's token")
+    if kind not in (CONTROL, DATA):
+        raise AuthError(f"unknown kind of connection {kind!r}")
+    return kind, _prove(token, b"accept", challenge, nonce, kind)
+
+
+def check_acceptor(token: bytes, challenge: bytes, answer: bytes, proof: bytes) -> None:
+    """Check the accepting side's proof; raises AuthError."""
+    nonce, kind = answer[:32], answer[32:33]
+    if not hmac.compare_digest(proof, _prove(token, b"accept", challenge, nonce, kind)):
+        raise AuthError("the side that accepted does not know the cluster's token")
+
+
+def _prove(token: bytes, role: bytes, challenge: bytes, nonce: bytes, kind: bytes) -> bytes:
+    return hmac.digest(token, role + challenge + nonce + kind, "sha256")

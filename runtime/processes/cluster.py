@@ -1,0 +1,242 @@
+"""Starting a cluster on this machine: the ``local`` backend's ``init``.
+
+    driver (this process) ──spawns──> zygote ──forks──> head, nodes, workers
+       └───────socket pair───────> node 0
+
+Everything is handed over by descriptor (see `zygote`). The head's listening
+socket is bound here, so that nodes can be started without waiting for it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from runtime.api.state import set_current
+from runtime.backend.session import Session
+from runtime.control.client import Client
+from runtime.control.config import Config
+from runtime.control.ids import root_task_id
+from runtime.control.policies import make_policy
+from runtime.processes import auth
+from runtime.processes.connection import Connection, listen
+from runtime.processes.local_world import LocalWorld
+from runtime.processes.process import Process
+from runtime.processes.settings import HeadSettings, NodeSettings
+from runtime.processes.zygote import packet_pair, send_packet
+from runtime.store.arena import Arena
+
+
+START_TIMEOUT_S = 60.0
+STORE_SHARE = 0.3
+"""Part of the machine's memory that all object stores together may take."""
+
+
+class LocalCluster:
+    """The processes of one cluster, as its driver sees them."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Mapping[str, float]],
+        config: Config,
+        store_bytes: int,
+        journal: str,
+    ) -> None:
+        self.config = config
+        self.pids: dict[str, int] = {}
+        """PID by ``zygote``, ``head`` and ``node:<n>``."""
+        self.exited: dict[str, str] = {}
+        self._token = auth.new_token()
+        self._journal = journal
+        self._store_bytes = store_bytes
+        self._control, theirs = packet_pair()
+        self._zygote = subprocess.Popen(
+            [sys.executable, "-m", "runtime.processes.zygote", str(theirs.fileno()),
+             str(os.getpid())],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            # Ctrl-C at the terminal is for the driver alone.
+            start_new_session=True,
+            env=_environment(),
+        )  # fmt: skip
+        theirs.close()
+        self.pids["zygote"] = self._zygote.pid
+        self._lock = threading.Lock()
+        try:
+            self._start(nodes)
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self, nodes: Sequence[Mapping[str, float]]) -> None:
+        send_packet(self._control, ["start", [p or os.getcwd() for p in sys.path]])
+        head = listen()
+        self._head = head.getsockname()[:2]
+        settings = HeadSettings(self.config, self._token, self._journal)
+        self._spawn("head", "head", settings, (head.fileno(),))
+        head.close()
+        ours, theirs = socket.socketpair()
+        self.driver_socket = ours
+        for number, resources in enumerate(nodes):
+            self._spawn_node(number, resources, theirs if number == 0 else None)
+        theirs.close()
+
+    def _spawn_node(
+        self, number: int, resources: Mapping[str, float], driver: socket.socket | None
+    ) -> None:
+        arena = Arena.create(self._store_bytes)
+        if number == 0:
+            self.arena = arena
+        settings = NodeSettings(
+            number,
+            {**resources, f"node:{number}": 1.0},
+            self.config,
+            self._token,
+            self._head,
+            journal=self._journal,
+        )
+        fds = [arena.fd] if driver is None else [arena.fd, driver.fileno()]
+        self._spawn("node", f"node:{number}", settings, tuple(fds))
+        if number != 0:
+            arena.close()
+
+    def _spawn(self, kind: str, key: str, settings: Any, fds: tuple[int, ...]) -> None:
+        packet = ["spawn", kind, key, msgspec.msgpack.encode(settings)]
+        send_packet(self._control, packet, fds)
+
+    def poll(self) -> None:
+        """Take in what the zygote has said: PIDs, and processes that ended."""
+        with self._lock:
+            while True:
+                try:
+                    data = self._control.recv(1 << 16, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    return
+                if not data:
+                    self.exited["zygote"] = "gone"
+                    return
+                what, key, detail = msgspec.msgpack.decode(data)
+                if what == "spawned":
+                    self.pids[key] = detail
+                else:
+                    self.exited[key] = detail
+
+    def kill(self, key: str, signal_number: int) -> None:
+        """Send a signal to the head or a node."""
+        send_packet(self._control, ["kill", key, signal_number])
+
+    def end(self) -> None:
+        """Kill everything and wait until it is gone."""
+        self._control.close()
+        self._zygote.wait()
+
+
+def _environment() -> dict[str, str]:
+    # The package is found where it was found by the driver; the rest of the
+    # driver's sys.path follows over the socket.
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def node_resources(
+    nodes: int | Sequence[Mapping[str, float]], cpus_per_node: float | None
+) -> list[dict[str, float]]:
+    """Return the resources of each node; raises ValueError or TypeError."""
+    if cpus_per_node is not None and cpus_per_node < 0:
+        raise ValueError(f"a node with {cpus_per_node} CPUs")
+    if isinstance(nodes, int):
+        if nodes < 1:
+            raise ValueError(f"a cluster of {nodes} nodes")
+        cpus = (os.cpu_count() or 1) if cpus_per_node is None else cpus_per_node
+        return [{"CPU": float(cpus)} for _ in range(nodes)]
+    if not nodes:
+        raise ValueError("a cluster of no nodes")
+    return [{name: float(amount) for name, amount in node.items()} for node in nodes]
+
+
+def connect(
+    *,
+    nodes: int | Sequence[Mapping[str, float]] = 1,
+    cpus_per_node: float | None = None,
+    policy: str = "bottom-up",
+    seed: int = 0,
+    object_store_memory: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    heartbeat_timeout_s: float = 5.0,
+) -> Session:
+    """Start a cluster on this machine and become its driver."""
+    resources = node_resources(nodes, cpus_per_node)
+    config = Config(policy=policy, seed=seed, heartbeat_timeout_s=heartbeat_timeout_s)
+    make_policy(config)  # a bad name fails here, not in every process
+    if object_store_memory is None:
+        object_store_memory = int(psutil.virtual_memory().total * STORE_SHARE / len(resources))
+    if object_store_memory < 1 << 20:
+        raise ValueError(f"an object store of {object_store_memory} bytes; 1 MiB is the least")
+    if journal is not None:
+        Path(journal).mkdir(parents=True, exist_ok=True)
+    cluster = LocalCluster(
+        resources, config, object_store_memory, "" if journal is None else str(journal)
+    )
+    try:
+        session = _connect_driver(cluster)
+        _await_nodes(session, cluster, len(resources))
+    except BaseException:
+        set_current(None)
+        cluster.end()
+        raise
+    return session
+
+
+def _connect_driver(cluster: LocalCluster) -> Session:
+    process = Process(cluster.config.seed)
+    address = "driver:0.0"
+    client = Client(process.context(address), address, 0, cluster.config)
+    client.begin_task(root_task_id(uuid.uuid4().hex))
+    process.add(address, client)
+    world = LocalWorld(process, client, None, cluster.arena, lambda reason: None)
+    connection = Connection(
+        process.reactor, cluster.driver_socket, world.on_frame, world.on_close, peer=client.node
+    )
+    process.routes[client.node] = connection
+    session = DriverSession(world, cluster)
+    set_current(session)
+    world.start()
+    return session
+
+
+class DriverSession(Session):
+    """A session that ends its cluster when it is shut down."""
+
+    def __init__(self, world: LocalWorld, cluster: LocalCluster) -> None:
+        super().__init__(world, cluster.end)
+        self.cluster = cluster
+
+
+def _await_nodes(session: Session, cluster: LocalCluster, count: int) -> None:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    pause_s = 0.001
+    while True:
+        cluster.poll()
+        if cluster.exited:
+            process, reason = next(iter(cluster.exited.items()))
+            raise RuntimeError(f"the cluster did not start: {process} ended ({reason})")
+        if sum(row["alive"] for row in session.query("nodes")) == count:
+            return
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"the cluster of {count} nodes did not start in {START_TIMEOUT_S} s")
+        time.sleep(pause_s)
+        pause_s = min(0.05, pause_s * 1.5)
+
+

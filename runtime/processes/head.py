@@ -1,0 +1,65 @@
+"""The head process: GCS and global scheduler behind one TCP listener."""
+
+from __future__ import annotations
+
+import socket
+
+import msgspec
+
+from runtime.control.context import node_of
+from runtime.control.gcs import Gcs
+from runtime.control.global_scheduler import GlobalScheduler
+from runtime.control.messages import Frame, NodeUnreachable
+from runtime.processes.connection import AcceptedConnection, Connection, Listener, log
+from runtime.processes.process import Process
+from runtime.processes.settings import HeadSettings, journal_path, set_up_logging
+
+
+class Head:
+    """Wires the two components to the nodes' connections."""
+
+    def __init__(self, settings: HeadSettings, listener: socket.socket) -> None:
+        config = settings.config
+        self.process = Process(config.seed, journal_path(settings.journal))
+        self._token = settings.token
+        gcs = Gcs(self.process.context("gcs"), config)
+        self.process.add("gcs", gcs)
+        scheduler = GlobalScheduler(self.process.context("global"), config)
+        self.process.add("global", scheduler)
+        Listener(self.process.reactor, listener, self._accept)
+        gcs.start()
+
+    def _accept(self, sock: socket.socket, peer: str) -> None:
+        AcceptedConnection(
+            self.process.reactor,
+            sock,
+            self._token,
+            self._on_frame,
+            self._on_close,
+            peer=peer,
+        )
+
+    def _on_frame(self, connection: Connection, frame: Frame) -> None:
+        if not connection.bound:
+            if not frame.source.startswith("node:"):
+                log.warning("closing the connection of %s: not a node", frame.source)
+                connection.close("not a node")
+                return
+            connection.bound = True
+            connection.peer = frame.source
+            self.process.routes[frame.source] = connection
+        self.process.receive(connection, frame)
+
+    def _on_close(self, connection: Connection, reason: str) -> None:
+        if connection.bound and self.process.routes.get(connection.peer) is connection:
+            del self.process.routes[connection.peer]
+            self.process.deliver(
+                "gcs", "gcs", NodeUnreachable(node_of(connection.peer), f"connection lost: {reason}")
+            )
+
+
+def main(payload: bytes, fds: list[int]) -> None:
+    """Run the head until it is killed."""
+    set_up_logging("head")
+    settings = msgspec.msgpack.decode(payload, type=HeadSettings)
+    Head(settings, socket.socket(fileno=fds[0])).process.run()

@@ -1,0 +1,142 @@
+"""A node process: local scheduler, object manager and worker pool in one loop."""
+
+from __future__ import annotations
+
+import socket
+
+import msgspec
+
+from runtime.control.local_scheduler import LocalScheduler
+from runtime.control.messages import Frame
+from runtime.processes.connection import (
+    AcceptedConnection,
+    Connection,
+    DialedConnection,
+    Listener,
+    listen,
+    log,
+)
+from runtime.processes.object_manager import ObjectManager
+from runtime.processes.pool import WorkerPool
+from runtime.processes.process import Process
+from runtime.processes.settings import NodeSettings, journal_path, set_up_logging
+from runtime.store.arena import Arena
+
+
+class Node:
+    """Wires one node's parts to its head, its peers and its clients."""
+
+    def __init__(self, settings: NodeSettings, fds: list[int]) -> None:
+        number = settings.node
+        self.address = f"node:{number}"
+        self._token = settings.token
+        self.process = Process(settings.config.seed, journal_path(settings.journal))
+        reactor = self.process.reactor
+        self.scheduler = LocalScheduler(
+            self.process.context(self.address), number, settings.resources, settings.config
+        )
+        self.process.add(self.address, self.scheduler)
+        spawner, arena_fd = socket.socket(fileno=fds[0]), fds[1]
+        self.pool = WorkerPool(self.process, number, settings.config, spawner, arena_fd)
+        self.process.add(f"pool:{number}", self.pool, journaled=False)
+        arena = Arena.attach(arena_fd)
+        self.store = ObjectManager(self.process, number, arena, self._token, self._address_of)
+        self.process.add(f"store:{number}", self.store, journaled=False)
+        self.process.find_route = self._dial
+        listener = Listener(reactor, listen(settings.host), self._accept)
+        head = DialedConnection(
+            reactor, settings.head, self._token, self._on_frame, self._on_head_lost, peer="head"
+        )
+        head.bound = True
+        self.process.routes["gcs"] = self.process.routes["global"] = head
+        if len(fds) > 2:
+            self._connect_driver(socket.socket(fileno=fds[2]))
+        self.scheduler.start(*listener.address)
+
+    def _connect_driver(self, sock: socket.socket) -> None:
+        address = f"driver:{self.scheduler.node}.0"
+        connection = Connection(
+            self.process.reactor, sock, self._on_client_frame, self._on_driver_lost, peer=address
+        )
+        self.process.routes[address] = connection
+
+    def _on_client_frame(self, connection: Connection, frame: Frame) -> None:
+        frame.source = connection.peer
+        self.process.receive(connection, frame)
+
+    def _on_driver_lost(self, connection: Connection, reason: str) -> None:
+        self.process.stop("the driver is gone")
+
+    def _on_head_lost(self, connection: Connection, reason: str) -> None:
+        log.warning("the head is gone: %s", reason)
+        self.process.stop("the head is gone")
+
+    # -- peers -----------------------------------------------------------------
+
+    def _accept(self, sock: socket.socket, peer: str) -> None:
+        AcceptedConnection(
+            self.process.reactor,
+            sock,
+            self._token,
+            self._on_frame,
+            self._on_peer_lost,
+            on_data=self.store.serve,
+            peer=peer,
+        )
+
+    def _on_frame(self, connection: Connection, frame: Frame) -> None:
+        if not connection.bound:
+            if not frame.source.startswith("node:"):
+                log.warning("closing the connection of %s: not a node", frame.source)
+                connection.close("not a node")
+                return
+            connection.bound = True
+            connection.peer = frame.source
+            self.process.routes.setdefault(frame.source, connection)
+        self.process.receive(connection, frame)
+
+    def _on_peer_lost(self, connection: Connection, reason: str) -> None:
+        if self.process.routes.get(connection.peer) is connection:
+            del self.process.routes[connection.peer]
+
+    def _address_of(self, node: int) -> tuple[str, int] | None:
+        info = self.scheduler.members.nodes.get(node)
+        return (info.host, info.port) if info is not None and info.alive else None
+
+    def _dial(self, destination: str) -> Connection | None:
+        """Return a new connection to another node; None if there is none."""
+        kind, _, number = destination.partition(":")
+        if kind != "node":
+            return None
+        address = self._address_of(int(number))
+        if address is None:
+            return None
+        connection = DialedConnection(
+            self.process.reactor,
+            address,
+            self._token,
+            self._on_frame,
+            self._on_peer_lost,
+            peer=destination,
+        )
+        connection.bound = True
+        self.process.routes[destination] = connection
+        return connection
+
+    def run(self) -> None:
+        """Run until the cluster is gone or has declared this node dead."""
+        process = self.process
+        process.run_turns()
+        while not process.stopped:
+            process.step(None)
+            fenced = self.scheduler.members.fenced
+            if fenced:
+                log.warning("leaving: the cluster declared this node dead: %s", fenced)
+                process.stop(fenced)
+
+
+def main(payload: bytes, fds: list[int]) -> None:
+    """Run a node until it is not needed any more."""
+    settings = msgspec.msgpack.decode(payload, type=NodeSettings)
+    set_up_logging(f"node {settings.node}")
+    Node(settings, fds).run()

@@ -1,0 +1,84 @@
+"""The node's worker pool: what `StartWorker` and `StopWorker` do for real.
+
+A worker is forked by the zygote and gets one end of a socket pair. That it has
+died is known from the zygote, which reaps it and knows why.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import msgspec
+
+from runtime.control.config import Config
+from runtime.control.messages import Frame, StartWorker, StopWorker, WorkerDied
+from runtime.processes.connection import Connection
+from runtime.processes.process import Process
+from runtime.processes.reactor import READ
+from runtime.processes.settings import WorkerSettings
+from runtime.processes.zygote import receive_packet, send_packet
+
+
+class WorkerPool:
+    """Starts and stops the workers of one node; is ``pool:<n>``."""
+
+    def __init__(
+        self, process: Process, node: int, config: Config, spawner: socket.socket, arena_fd: int
+    ) -> None:
+        self._process = process
+        self._node = node
+        self._config = config
+        self._spawner = spawner
+        self._arena_fd = arena_fd
+        process.reactor.add(spawner.fileno(), READ, self._on_answer)
+
+    def handle(self, source: str, message: Any) -> None:
+        if isinstance(message, StartWorker):
+            self._start(message.worker)
+        elif isinstance(message, StopWorker):
+            connection = self._process.routes.pop(message.worker, None)
+            if connection is not None:
+                connection.close("not needed any more")
+        else:
+            raise TypeError(f"a worker pool was sent {type(message).__name__}")
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
+
+    def _start(self, address: str) -> None:
+        ours, theirs = socket.socketpair()
+        settings = WorkerSettings(address, self._node, self._config)
+        send_packet(
+            self._spawner,
+            ["spawn", "worker", address, msgspec.msgpack.encode(settings)],
+            (theirs.fileno(), self._arena_fd),
+        )
+        theirs.close()
+        connection = Connection(
+            self._process.reactor, ours, self._on_frame, self._on_close, peer=address
+        )
+        self._process.routes[address] = connection
+
+    def _on_frame(self, connection: Connection, frame: Frame) -> None:
+        # Whatever it says, a worker speaks for itself.
+        frame.source = connection.peer
+        self._process.receive(connection, frame)
+
+    def _on_close(self, connection: Connection, reason: str) -> None:
+        if self._process.routes.get(connection.peer) is connection:
+            del self._process.routes[connection.peer]
+            # It may hang with its socket closed: make sure that it goes.
+            send_packet(self._spawner, ["kill", connection.peer, 9])
+
+    def _on_answer(self, mask: int) -> None:
+        packet = receive_packet(self._spawner)
+        if packet is None:
+            self._process.stop("the zygote is gone")
+            return
+        what, address, detail = packet[0]
+        if what == "exited":
+            self._process.routes.pop(address, None)
+            self._process.deliver(
+                f"pool:{self._node}", f"node:{self._node}", WorkerDied(address, detail)
+            )

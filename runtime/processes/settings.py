@@ -1,0 +1,54 @@
+"""What a process is told when it starts."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import msgspec
+
+from runtime.control.config import Config
+
+
+class HeadSettings(msgspec.Struct):
+    """For the head; its descriptors: the listening socket."""
+
+    config: Config
+    token: bytes
+    journal: str = ""
+
+
+class NodeSettings(msgspec.Struct):
+    """For a node; its descriptors: spawn socket, arena, perhaps the driver's."""
+
+    node: int
+    resources: dict[str, float]
+    config: Config
+    token: bytes
+    head: tuple[str, int]
+    host: str = "127.0.0.1"
+    journal: str = ""
+
+
+class WorkerSettings(msgspec.Struct):
+    """For a worker; its descriptors: the socket to its node, the arena."""
+
+    address: str
+    node: int
+    config: Config
+
+
+def journal_path(directory: str) -> Path | None:
+    """Return the journal's directory, None for none."""
+    return Path(directory) if directory else None
+
+
+def set_up_logging(name: str) -> None:
+    """Log warnings to standard error, one line each, saying who speaks."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.WARNING,
+        format=f"raytwin {name}: %(message)s",
+        force=True,
+    )

@@ -1,0 +1,261 @@
+"""The zygote: forks every other process of the cluster, and outlives none.
+
+It is started by the driver, with numpy and cloudpickle loaded once; a process
+forked from it costs milliseconds and shares its pages. It is also the
+supervisor, which is why nothing can be left behind:
+
+* it watches the driver's pidfd and its end of the control socket; when either
+  is gone it kills every process it has forked and leaves;
+* every process it forks gets SIGKILL from the kernel when the zygote dies;
+* sockets are socket pairs and memory is memfd, handed over as descriptors: no
+  name in any file system exists that could stay behind.
+
+Requests (one packet each, descriptors attached)::
+
+    ["spawn", kind, key, payload]     kind: head, node, worker
+    ["kill", key, signal]
+
+Answers: ``["spawned", key, pid]`` and ``["exited", key, reason]``. Whoever asked
+for a process is told of its end; when the asker is gone, what it has asked for
+is killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+MAINS = {
+    "head": "runtime.processes.head",
+    "node": "runtime.processes.node",
+    "worker": "runtime.processes.worker",
+}
+PACKET_BYTES_MAX = 1 << 20
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+
+
+def send_packet(sock: socket.socket, packet: list[Any], fds: tuple[int, ...] = ()) -> None:
+    """Send one request or answer with descriptors attached."""
+    data = _encode(packet)
+    if fds:
+        socket.send_fds(sock, [data], list(fds))
+    else:
+        sock.send(data)
+
+
+def receive_packet(sock: socket.socket) -> tuple[list[Any], list[int]] | None:
+    """Receive one packet and its descriptors; None when the other side is gone."""
+    data, fds, _, _ = socket.recv_fds(sock, PACKET_BYTES_MAX, 8)
+    return (_decode(data), fds) if data else None
+
+
+def packet_pair() -> tuple[socket.socket, socket.socket]:
+    """Return the two ends of a packet socket."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+class _Child:
+    """A process that the zygote has forked."""
+
+    __slots__ = ("key", "owner", "pid", "pidfd")
+
+    def __init__(self, key: str, owner: int, pid: int, pidfd: int) -> None:
+        self.key = key
+        self.owner = owner
+        self.pid = pid
+        self.pidfd = pidfd
+
+
+class Zygote:
+    """The fork server's loop."""
+
+    def __init__(self, control: socket.socket, driver_pid: int) -> None:
+        self._epoll = select.epoll()
+        self._askers: dict[int, socket.socket] = {}
+        self._children: dict[int, _Child] = {}
+        self._control_fd = control.fileno()
+        self._warm = False
+        self._late: list[tuple[int, list[Any], list[int]]] = []
+        self._driver_fd = os.pidfd_open(driver_pid)
+        self._epoll.register(self._driver_fd, select.EPOLLIN)
+        self._add_asker(control)
+
+    def run(self) -> None:
+        """Serve until the driver is gone."""
+        while True:
+            # Head and nodes need neither numpy nor cloudpickle: they are forked
+            # before these are loaded, and start while that goes on.
+            for fd, _ in self._epoll.poll(None if self._warm or not self._late else 0) or [(-1, 0)]:
+                if fd == -1:
+                    self._warm_up()
+                elif fd == self._driver_fd:
+                    return
+                elif fd in self._askers:
+                    if not self._serve(fd):
+                        return
+                elif fd in self._children:
+                    self._reap(fd)
+
+    def _warm_up(self) -> None:
+        """Load what workers need, then fork those that were asked for meanwhile."""
+        for module in (MAINS["worker"], "numpy", "cloudpickle"):
+            import_module(module)
+        gc.collect()
+        # Shared pages stay shared: the collector does not write to old objects.
+        gc.freeze()
+        self._warm = True
+        late, self._late = self._late, []
+        for fd, request, fds in late:
+            if fd in self._askers:
+                self._spawn(fd, request, fds)
+            else:
+                for unused in fds:
+                    os.close(unused)
+
+    def _add_asker(self, sock: socket.socket) -> None:
+        self._askers[sock.fileno()] = sock
+        self._epoll.register(sock.fileno(), select.EPOLLIN)
+
+    def _serve(self, fd: int) -> bool:
+        """Take one request; return False when the driver is gone."""
+        try:
+            packet = receive_packet(self._askers[fd])
+        except ConnectionResetError:
+            packet = None
+        if packet is None:
+            if fd == self._control_fd:
+                return False
+            self._drop_asker(fd)
+            return True
+        request, fds = packet
+        if request[0] == "kill":
+            for child in self._children.values():
+                if child.key == request[1] and child.owner == fd:
+                    signal.pidfd_send_signal(child.pidfd, request[2])
+        elif request[1] == "worker" and not self._warm:
+            self._late.append((fd, request, fds))
+        else:
+            self._spawn(fd, request, fds)
+        return True
+
+    def _drop_asker(self, fd: int) -> None:
+        self._epoll.unregister(fd)
+        self._askers.pop(fd).close()
+        for child in self._children.values():
+            if child.owner == fd:
+                signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+
+    def _spawn(self, asker: int, request: list[Any], fds: list[int]) -> None:
+        _, kind, key, payload = request
+        ours = theirs = None
+        if kind == "node":
+            # A node asks for its workers over a socket of its own.
+            ours, theirs = packet_pair()
+            fds = [theirs.fileno(), *fds]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        zygote_pid = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _become(kind, key, payload, fds, zygote_pid)
+        if ours is not None and theirs is not None:
+            theirs.close()
+            fds = fds[1:]
+            self._add_asker(ours)
+        for fd in fds:
+            os.close(fd)
+        child = _Child(key, asker, pid, os.pidfd_open(pid))
+        self._children[child.pidfd] = child
+        self._epoll.register(child.pidfd, select.EPOLLIN)
+        self._answer(asker, ["spawned", key, pid])
+
+    def _reap(self, pidfd: int) -> None:
+        child = self._children.pop(pidfd)
+        self._epoll.unregister(pidfd)
+        _, status = os.waitpid(child.pid, 0)
+        os.close(pidfd)
+        code = os.waitstatus_to_exitcode(status)
+        reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        self._answer(child.owner, ["exited", child.key, reason])
+
+    def _answer(self, asker: int, packet: list[Any]) -> None:
+        sock = self._askers.get(asker)
+        if sock is not None:
+            try:
+                send_packet(sock, packet)
+            except (BrokenPipeError, ConnectionResetError):
+                # It is going; its end of the socket will say so.
+                return
+
+    def end(self) -> None:
+        """Kill every process and wait until it is gone."""
+        for child in self._children.values():
+            signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+        for child in self._children.values():
+            os.waitpid(child.pid, 0)
+
+
+def _become(kind: str, key: str, payload: bytes, fds: list[int], zygote_pid: int) -> None:
+    """Turn the freshly forked process into what was asked for; never returns."""
+    code = 1
+    try:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != zygote_pid:
+            os._exit(1)  # the zygote died before the line above
+        _libc.prctl(_PR_SET_NAME, f"rt-{key}".encode()[:15], 0, 0, 0)
+        keep = set(fds) | {0, 1, 2}
+        for name in os.listdir("/proc/self/fd"):
+            fd = int(name)
+            if fd not in keep:
+                try:
+                    os.close(fd)
+                except OSError:
+                    continue  # the one that listed the directory
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        import_module(MAINS[kind]).main(payload, fds)
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    """Run the zygote: descriptor and driver's PID are the arguments."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    # Ctrl-C is for the driver, which ends the cluster when it leaves.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _libc.prctl(_PR_SET_NAME, b"rt-zygote", 0, 0, 0)
+    started = receive_packet(control)
+    if started is None:
+        return
+    sys.path[:] = started[0][1]
+    from runtime.processes import head, node  # noqa: F401  (loaded before the forks)
+
+    zygote = Zygote(control, int(sys.argv[2]))
+    try:
+        zygote.run()
+    finally:
+        zygote.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""The shape of a scenario file.
+
+A scenario is one module of this package with a module-level ``SCENARIO``, named
+as the module is. Its ``run`` takes a `Request` and returns an `Outcome`, once
+per backend; it draws nothing and writes nothing. What the report shows is
+declared beside it as `FigureSpec`.
+
+Rows are tidy: one observation a row, so a repeated measurement is several rows
+(with a ``repeat`` column), never a mean. Cells are ``str``, ``int``, finite
+``float``, ``bool`` or ``None``. Names of columns, metrics and settings carry
+their unit last: ``tasks_per_s``, ``latency_ms``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+BACKENDS = ("sim", "local")
+"""In the order in which they run: prediction first, measurement second."""
+
+SCALES = ("quick", "full")
+
+Cell = str | int | float | bool | None
+Row = dict[str, Any]
+Where = Mapping[str, Any]
+"""Column -> the value that a row must have, or a tuple of values it may have.
+
+``backend`` counts as a column of every row.
+"""
+
+
+class UsageError(ValueError):
+    """What the user asked for makes no sense; one line says what would.
+
+    A scenario raises it for what only it can know ("fig8a needs two nodes").
+    """
+
+
+class Progress(Protocol):
+    """Where long work says how far it is."""
+
+    def begin(self, label: str, total: float | None = None) -> None:
+        """Start a stretch of work; `total` is in the units of `advance`."""
+
+    def advance(self, amount: float = 1.0) -> None:
+        """`amount` more is done."""
+
+    def say(self, text: str) -> None:
+        """Something worth a line of its own."""
+
+
+class Silent:
+    """A `Progress` for those who do not want to know."""
+
+    def begin(self, label: str, total: float | None = None) -> None: ...
+
+    def advance(self, amount: float = 1.0) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+# -- what a scenario takes -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting that ``--set name=value`` changes; its default goes by scale.
+
+    With ``many`` the value is a tuple, given as a list with commas.
+    """
+
+    name: str
+    type: type[int] | type[float] | type[str] | type[bool]
+    quick: Any
+    full: Any
+    help: str
+    minimum: float | None = None
+    choices: tuple[str, ...] = ()
+    many: bool = False
+
+    def default(self, scale: str) -> Any:
+        """Return the default at `scale`."""
+        return self.full if scale == "full" else self.quick
+
+    def parse(self, text: str) -> Any:
+        """Return the value that `text` stands for.
+
+        Raises UsageError if it is none of this option's.
+        """
+        if self.many:
+            return tuple(self._parse_one(part.strip()) for part in text.split(","))
+        return self._parse_one(text.strip())
+
+    def _parse_one(self, text: str) -> Any:
+        value: Any
+        if self.type is bool:
+            value = {"true": True, "yes": True, "false": False, "no": False}.get(text.lower())
+        elif self.type is str:
+            value = text if text and (not self.choices or text in self.choices) else None
+        else:
+            value = parse_number(text, self.type)
+            if value is not None and self.minimum is not None and value < self.minimum:
+                value = None
+        if value is None:
+            raise UsageError(f"--set {self.name}={text!r} is not possible: {self.expected()}")
+        return value
+
+    def expected(self) -> str:
+        """Say in words what values are right."""
+        if self.type is bool:
+            one = "true or false"
+        elif self.choices:
+            one = "one of " + ", ".join(self.choices)
+        elif self.type is str:
+            one = "a text"
+        else:
+            one = "a whole number" if self.type is int else "a number"
+            if self.minimum is not None:
+                one += f" of at least {self.minimum:g}"
+        return f"give {one}" + (", or several with commas between" if self.many else "")
+
+
+def parse_number(text: str, kind: type) -> Any:
+    """Return `text` as a finite `kind` (int or float), or None if it is not one.
+
+    Whole numbers may be written ``1e6``, ``1_000_000`` or ``1000000``.
+    """
+    if kind is int:
+        try:
+            return int(text)
+        except ValueError:
+            pass
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    if not math.isfinite(value) or (kind is int and not value.is_integer()):
+        return None
+    return kind(value)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one run of a scenario is asked to do."""
+
+    backend: str
+    scale: str = "quick"
+    seed: int = 0
+    nodes: tuple[int, ...] | None = None
+    """Cluster sizes to run at; None: the scenario's own choice."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """A value for every one of the scenario's options."""
+    profile: Path | None = None
+    """Costs measured on this machine, written by ``raytwin calibrate``."""
+    progress: Progress = field(default_factory=Silent)
+
+
+# -- what a scenario gives -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Check:
+    """Something that must hold; `detail` gives the numbers it was judged on."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+
+
+@dataclass
+class Outcome:
+    """What one run of a scenario found."""
+
+    rows: list[Row]
+    metrics: dict[str, float] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+    timeline: list[dict[str, Any]] = field(default_factory=list)
+    """Events in Chrome's trace format."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """What was decided beyond the request, and is needed to run it again."""
+    findings: list[str] = field(default_factory=list)
+    """Sentences for the report, such as what saturates, with their numbers."""
+
+
+# -- how the report shows it -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PublishedPoint:
+    """A number that the paper states; ``note`` says where and how."""
+
+    x: float | str
+    y: float
+    kind: Literal["value", "at_least", "at_most"] = "value"
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Which rows predict which: the pairs of the table of prediction errors.
+
+    Rows of backend ``sim`` that match `predicted` are paired with rows of
+    backend ``local`` that match `measured` and agree with them in the columns
+    `on`; of several rows the median counts, and their spread is shown.
+    """
+
+    on: tuple[str, ...]
+    column: str
+    predicted: Where = field(default_factory=dict)
+    measured: Where = field(default_factory=dict)
+    aim_percent: float | None = None
+    """Error up to which a prediction is called good."""
+
+
+@dataclass(frozen=True)
+class FigureSpec:
+    """One drawing, declared: which rows, which columns, which axes.
+
+    Rows of backend ``sim`` become lines; others become points with their
+    spread over the repeats, or with `y_min` and `y_max` where those columns are
+    named. `series` are the columns whose values tell curves apart. An axis with
+    unit ``bytes`` or ``s`` gets ticks such as 10 MB or 5 ms.
+    """
+
+    title: str
+    x: str
+    y: str
+    x_label: str
+    y_label: str
+    series: tuple[str, ...] = ()
+    where: Where = field(default_factory=dict)
+    x_scale: Literal["linear", "log"] = "linear"
+    y_scale: Literal["linear", "log"] = "linear"
+    x_unit: Literal["", "bytes", "s"] = ""
+    y_unit: Literal["", "bytes", "s"] = ""
+    y_min: str | None = None
+    y_max: str | None = None
+    published: tuple[PublishedPoint, ...] = ()
+    published_shape: str = ""
+    """What the paper only drew, in words."""
+    compare: Compare | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A figure or table of the paper, ready to run."""
+
+    name: str
+    title: str
+    figure: str
+    """How the paper calls it, such as "Figure 8b"."""
+    backends: tuple[str, ...]
+    run: Callable[[Request], Outcome]
+    about: str
+    """What the paper did, what is done here, what is assumed. Blank lines
+    part paragraphs."""
+    options: tuple[Option, ...] = ()
+    figures: tuple[FigureSpec, ...] = ()
+
+    def settings(self, scale: str, given: Mapping[str, str]) -> dict[str, Any]:
+        """Return every option's value: `given` (as typed) over the defaults.
+
+        Raises UsageError for a value that is not possible; names that are no
+        options of this scenario are left out.
+        """
+        return {
+            option.name: option.parse(given[option.name])
+            if option.name in given
+            else option.default(scale)
+            for option in self.options
+        }
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return "did you mean ...? " for a near miss, else "", then what is known."""
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{hint}possible: {', '.join(names) or 'none'}"
+
+
+def matches(row: Mapping[str, Any], where: Where) -> bool:
+    """Return whether `row` has what `where` asks for."""
+    for column, wanted in where.items():
+        if column not in row:
+            return False
+        if isinstance(wanted, tuple):
+            if row[column] not in wanted:
+                return False
+        elif row[column] != wanted:
+            return False
+    return True

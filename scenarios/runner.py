@@ -1,0 +1,236 @@
+"""From what the user asked for to results on disk.
+
+First everything that was asked is checked (`plan`), so a wrong argument costs
+nothing; then the machine is calibrated if a run is to be predicted; then the
+jobs run one after the other, the simulated ones of a scenario before the real
+ones, each written as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scenarios import host, registry, results
+from scenarios.base import (
+    BACKENDS,
+    SCALES,
+    Outcome,
+    Progress,
+    Request,
+    Scenario,
+    UsageError,
+    did_you_mean,
+)
+from scenarios.results import CheckRecord, Record, Result, ResultError
+
+PROFILE = "profile.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One scenario on one backend, all its arguments checked."""
+
+    scenario: Scenario
+    backend: str
+    scale: str
+    seed: int
+    nodes: tuple[int, ...] | None
+    settings: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """How users read of it."""
+        return f"{self.scenario.name} on {self.backend}"
+
+
+@dataclass
+class Done:
+    """What became of a job: a result, or the error that its scenario raised."""
+
+    job: Job
+    elapsed_s: float
+    result: Result | None = None
+    error: str = ""
+    trace: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ran and every check held."""
+        return self.result is not None and self.result.ok
+
+
+def plan(
+    names: Sequence[str],
+    backends: Sequence[str] | None = None,
+    scale: str = "quick",
+    seed: int = 0,
+    nodes: tuple[int, ...] | None = None,
+    given: Mapping[str, str] | None = None,
+) -> list[Job]:
+    """Return the jobs that this request means.
+
+    `backends` None is all that a scenario supports; `given` are settings as
+    typed. Raises UsageError for the first thing that is wrong.
+    """
+    known = registry.scenarios()
+    given = given or {}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no scenario {name!r}: {did_you_mean(name, known)}")
+    for backend in backends or ():
+        if backend not in BACKENDS:
+            raise UsageError(f"no backend {backend!r}: {did_you_mean(backend, BACKENDS)}")
+    if scale not in SCALES:
+        raise UsageError(f"no scale {scale!r}: {did_you_mean(scale, SCALES)}")
+    chosen = [known[name] for name in dict.fromkeys(names)]
+    options = {option.name for scenario in chosen for option in scenario.options}
+    for key in given:
+        if key not in options:
+            who = ", ".join(scenario.name for scenario in chosen)
+            raise UsageError(f"{who} has no setting {key!r}: {did_you_mean(key, sorted(options))}")
+    jobs = []
+    for scenario in chosen:
+        for backend in backends or ():
+            if backend not in scenario.backends:
+                raise UsageError(
+                    f"{scenario.name} does not run on {backend!r}: "
+                    f"{did_you_mean(backend, scenario.backends)}"
+                )
+        settings = scenario.settings(scale, given)
+        wanted = backends or scenario.backends
+        jobs += [
+            Job(scenario, backend, scale, seed, nodes, settings)
+            for backend in BACKENDS
+            if backend in wanted
+        ]
+    return jobs
+
+
+def prepare(out: Path) -> None:
+    """Make `out` and see that it can be written. Raises UsageError if not."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".writable"
+        results.write_file(probe, b"")
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {out}: {error.strerror or error}; give another directory with --out"
+        ) from error
+
+
+def profile_for(
+    jobs: Sequence[Job], out: Path, given: Path | None, progress: Progress
+) -> Path | None:
+    """Return the profile that these jobs use, measured now if it must be.
+
+    It is `given`, or the one in `out`, or, where a scenario of `jobs` both
+    predicts and measures, a new one; None means that nothing is predicted for
+    this machine.
+    """
+    if given is not None:
+        read_profile(given)
+        return given
+    path = out / PROFILE
+    if path.exists():
+        read_profile(path)
+        return path
+    backends: dict[str, set[str]] = {}
+    for job in jobs:
+        backends.setdefault(job.scenario.name, set()).add(job.backend)
+    if not any({"sim", "local"} <= both for both in backends.values()):
+        return None
+    calibrate(path, progress)
+    return path
+
+
+def calibrate(path: Path, progress: Progress) -> None:
+    """Measure this machine and write its profile to `path`."""
+    from scenarios.calibrate import calibrate as measure
+
+    profile = measure(progress)
+    results.write_file(path, json.dumps(profile, indent=2).encode() + b"\n")
+
+
+def read_profile(path: Path) -> dict[str, Any]:
+    """Return the profile at `path`. Raises UsageError if it is none."""
+    try:
+        profile = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        what = error.strerror if isinstance(error, OSError) else "it is not JSON"
+        raise UsageError(
+            f"cannot read profile {path}: {what}; 'raytwin calibrate -o {path}' writes one"
+        ) from error
+    if not isinstance(profile, dict):
+        raise UsageError(f"{path} is not a profile; 'raytwin calibrate -o {path}' writes one")
+    return profile
+
+
+def run(
+    jobs: Sequence[Job],
+    out: Path,
+    profile: Path | None,
+    progress: Progress,
+    after: Callable[[Done], None],
+) -> list[Done]:
+    """Run `jobs`, write each result below `out`, call `after` for each.
+
+    A scenario that raises fails alone, leaves no result, and the others run;
+    UsageError ends it all, since it is the user's to mend.
+    """
+    done = []
+    for job in jobs:
+        outcome = run_one(job, out, profile, progress)
+        done.append(outcome)
+        after(outcome)
+    return done
+
+
+def run_one(job: Job, out: Path, profile: Path | None, progress: Progress) -> Done:
+    """Run one job and write its result below `out`."""
+    progress.begin(job.name)
+    request = Request(job.backend, job.scale, job.seed, job.nodes, job.settings, profile, progress)
+    started_s = time.perf_counter()
+    try:
+        result = assemble(job, profile, job.scenario.run(request))
+        results.write(out, result)
+    except (UsageError, ResultError):
+        raise
+    except Exception as error:
+        results.discard(out, job.scenario.name, job.backend)
+        line = " ".join(str(error).split())
+        return Done(
+            job,
+            time.perf_counter() - started_s,
+            error=f"{type(error).__name__}: {line}",
+            trace=traceback.format_exc(),
+        )
+    return Done(job, time.perf_counter() - started_s, result)
+
+
+def assemble(job: Job, profile: Path | None, outcome: Outcome) -> Result:
+    """Return `outcome` with all that is needed to read it, and to run it again."""
+    parameters: dict[str, Any] = {"scale": job.scale}
+    if job.nodes is not None:
+        parameters["nodes"] = list(job.nodes)
+    if profile is not None:
+        parameters["profile"] = profile.name
+    parameters |= {**job.settings, **outcome.parameters}
+    record = Record(
+        scenario=job.scenario.name,
+        backend=job.backend,
+        parameters=parameters,
+        seed=job.seed,
+        versions=host.versions(),
+        host=host.describe(),
+        metrics={name: float(value) for name, value in outcome.metrics.items()},
+        checks=[CheckRecord(c.name, bool(c.ok), c.detail) for c in outcome.checks],
+        findings=list(outcome.findings),
+    )
+    return Result(record, outcome.rows, outcome.timeline)

@@ -1,0 +1,712 @@
+"""The network: control frames and bulk transfers between nodes on hosts.
+
+The model
+---------
+Every *node* lives on a *host*; a host has one full-duplex network card, and a
+loopback for what stays within it. What flows from one node to another uses the
+directed *link* of the two, which may be overridden or cut.
+
+Control frames (`Network.send`) are small and many. A frame arrives after
+``latency + jitter + nbytes / bandwidth``, and never before one that was sent
+earlier on its link. Jitter is uniform in [0, jitter_s) and between hosts only.
+
+Bulk transfers (`Network.transfer`) are fluid and share bandwidth max-min
+fairly, as many long TCP streams do: no transfer's rate can grow without
+shrinking that of one which is no faster. The shared things are each host's
+egress and ingress (`bandwidth` each), its loopback (`loopback_bandwidth`), and
+the cap of each link that has one. A transfer is done one latency after its
+last byte left.
+
+A cut link behaves like TCP whose packets are lost: frames that would arrive
+are held back and arrive in order one latency after the link heals; transfers
+stand still and resume at the heal. A removed node's frames are lost, in
+either direction, and its transfers fail.
+
+Simplifications: frames neither wait for nor slow down transfers or one
+another (control traffic is taken to be small beside the bandwidth); no
+packets, slow start, loss, retransmission timers or limits on held frames; the
+core of the network is never the bottleneck; a failed transfer is known to both
+sides at once.
+
+How it is computed
+------------------
+A frame is one SimPy event. All transfers on one link have the same rate, so
+rates belong to links: each keeps the bytes that any transfer on it has been
+served since the link was last idle, a heap of the values of that at which
+transfers end, and one event for the first of them. A change marks what it
+touches; at the end of that instant the connected part of the network that was
+marked is filled anew (progressive filling), and only links whose rate changed
+are settled and scheduled anew. Filling n links costs O(n log n).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush, heapreplace
+from math import inf, nextafter
+from typing import Any
+
+from simpy import Environment, Event
+from simpy.events import NORMAL, EventPriority
+
+_END_OF_INSTANT = EventPriority(2)
+"""After all that happens at the same time."""
+
+
+class _Call(Event):
+    """An event that calls `call()`, by way of the callback list it is given."""
+
+    __slots__ = ("call", "callbacks")
+
+    _ok = True
+    _value = None
+
+    def __init__(self, call: Callable[[], None], callbacks: list[Callable[[Any], None]]) -> None:
+        # SimPy's own constructor is skipped: it allocates a list per event.
+        self.call = call
+        self.callbacks = callbacks
+
+
+def _make_call(event: _Call) -> None:
+    event.call()
+
+
+_ALWAYS: list[Callable[[Any], None]] = [_make_call]
+
+
+class _Resource:
+    """A bandwidth in bytes/s that links share; `left` and `users` are `_fill`'s."""
+
+    __slots__ = ("bandwidth", "flows", "index", "left", "users")
+
+    def __init__(self, bandwidth: float, index: int) -> None:
+        self.bandwidth = bandwidth
+        self.index = index
+        self.flows: dict[_Flow, None] = {}  # those that use it now
+        self.left = 0.0
+        self.users = 0
+
+
+def _fill(resources: Iterable[_Resource]) -> dict[_Flow, float]:
+    """Return the max-min fair rate of one transfer of each flow on `resources`.
+
+    `resources` must be closed: with a resource, all others that its flows use.
+    Progressive filling: all rates grow together until a resource is full, whose
+    flows then keep their rate. The share that a resource could still give only
+    grows while others fill up, so a heap entry is at worst too low.
+    """
+    rates: dict[_Flow, float] = {}
+    heap = []
+    for resource in resources:
+        resource.left = resource.bandwidth
+        resource.users = sum(flow.active for flow in resource.flows)
+        if resource.users:
+            heap.append((resource.left / resource.users, resource.index, resource))
+    heapify(heap)
+    while heap:
+        share, index, resource = heap[0]
+        if not resource.users:
+            heappop(heap)
+            continue
+        share_now = resource.left / resource.users
+        if share_now > share:
+            heapreplace(heap, (share_now, index, resource))
+            continue
+        assert share_now > 0, "a resource was given away more than whole"
+        heappop(heap)
+        for flow in resource.flows:
+            if flow not in rates:
+                rates[flow] = share_now
+                for used in flow.resources:
+                    used.users -= flow.active
+                    used.left -= flow.active * share_now
+    return rates
+
+
+class Transfer:
+    """Bulk data on its way; made by `Network.transfer`."""
+
+    __slots__ = ("_done", "_flow", "_starts", "_state", "dst", "nbytes", "src")
+
+    def __init__(
+        self, src: int, dst: int, nbytes: int, done: Callable[[bool], None], flow: _Flow | None
+    ) -> None:
+        self.src = src
+        self.dst = dst
+        self.nbytes = nbytes
+        self._done = done
+        self._flow = flow
+        self._starts = 0.0  # the flow's `served` when this began
+        self._state = "flowing"  # then "landing" (last byte sent) or "failed", then "over"
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that have left the source."""
+        flow = self._flow
+        if flow is None or self._state != "flowing":
+            return self._starts  # frozen by whoever ended the flowing
+        return min(float(self.nbytes), max(0.0, flow.served_now() - self._starts))
+
+    @property
+    def rate(self) -> float:
+        """Bytes/s now; in the instant of a change it may still be zero."""
+        if self._flow is None or self._state != "flowing":
+            return 0.0
+        return self._flow.rate
+
+    def cancel(self) -> None:
+        """Give up: frees the bandwidth, and `done` is not called. Once over, does nothing."""
+        if self._state == "flowing" and self._flow is not None:
+            self._flow.drop(self)
+        elif self._flow is not None:
+            self._flow.transfers.pop(self, None)
+        self._state = "over"
+
+    def _land(self) -> None:
+        if self._state == "landing":
+            assert self._flow is not None
+            del self._flow.transfers[self]
+            self._state = "over"
+            self._done(True)
+
+    def _fail(self) -> None:
+        if self._state == "failed":
+            self._state = "over"
+            self._done(False)
+
+
+class _Flow:
+    """The transfers on one link, which all have the same rate."""
+
+    def __init__(self, network: Network, link: _Link) -> None:
+        self.network = network
+        self.link = link
+        self.resources = network._resources_of(link)
+        self.transfers: dict[Transfer, None] = {}  # in order of start; flowing and landing
+        self.active = 0  # those that flow
+        self.rate = 0.0
+        self._served = 0.0  # bytes each has got since the flow was last idle, as of _settled
+        self._settled = 0.0
+        self._ends: list[tuple[float, int, Transfer]] = []  # by value of `served`
+        self._started = 0
+        self._event: _Call | None = None  # in the schedule, at or before _due
+        self._event_at = inf
+        self._due = inf  # when the first transfer ends
+
+    def served_now(self) -> float:
+        return self._served + self.rate * (self.network.env.now - self._settled)
+
+    def add(self, transfer: Transfer) -> None:
+        self.transfers[transfer] = None
+        if transfer.nbytes == 0:
+            self._last_byte(transfer)
+            return
+        self.touch()
+        self.active += 1
+        transfer._starts = self._served
+        self._started += 1
+        heappush(self._ends, (self._served + transfer.nbytes, self._started, transfer))
+        self.attach()
+
+    def drop(self, transfer: Transfer) -> None:
+        """Forget a flowing transfer, whose bytes sent so far count as sent."""
+        transfer._starts = transfer.sent_bytes
+        self.link.sent_bytes += round(transfer._starts)
+        transfer._state = "over"
+        del self.transfers[transfer]
+        self.touch()
+        self.active -= 1
+        self._rest_if_idle()
+
+    def fail_all(self) -> None:
+        """End all transfers with `done(False)`, from events at this instant."""
+        self.touch()
+        self.detach()
+        for transfer in self.transfers:
+            if transfer._state == "flowing":
+                transfer._starts = transfer.sent_bytes
+                self.link.sent_bytes += round(transfer._starts)
+            transfer._state = "failed"
+            self.network.env.schedule(_Call(transfer._fail, _ALWAYS), NORMAL, 0)
+        self.transfers = {}
+        self.active = 0
+        self._ends = []
+
+    def touch(self) -> None:
+        """Stand still until the end of this instant, when rates are shared anew."""
+        now = self.network.env.now
+        self._served += self.rate * (now - self._settled)
+        self._settled = now
+        self.rate = 0.0
+        self._due = inf
+        self.network._mark(self.resources)
+
+    def attach(self) -> None:
+        """Take part in the sharing, unless idle or cut."""
+        if self.active and not self.link.cut:
+            for resource in self.resources:
+                resource.flows[self] = None
+
+    def detach(self) -> None:
+        for resource in self.resources:
+            resource.flows.pop(self, None)
+
+    def set_rate(self, rate: float) -> None:
+        now = self.network.env.now
+        self._served += self.rate * (now - self._settled)
+        self._settled = now
+        self.rate = rate
+        while self._ends[0][2]._state != "flowing":  # cancelled
+            heappop(self._ends)
+        delay_s = max(0.0, (self._ends[0][0] - self._served) / rate)
+        self._due = now + delay_s
+        # An event that comes too early is put off when it comes.
+        if self._event is None or self._event_at > self._due:
+            self._schedule(delay_s)
+
+    def _schedule(self, delay_s: float) -> None:
+        env = self.network.env
+        self._event = _Call(_nothing, [self._on_event])
+        self._event_at = env.now + delay_s
+        env.schedule(self._event, NORMAL, delay_s)
+
+    def _on_event(self, event: _Call) -> None:
+        if event is not self._event:
+            return  # an earlier one took its place
+        self._event = None
+        now = self.network.env.now
+        if now < self._due:
+            if self._due < inf:
+                self._due = now + (self._due - now)  # exactly when the event will be due
+                self._schedule(self._due - now)
+            return
+        self.touch()
+        # Rounding must not leave a byte's billionth behind.
+        self._served = max(self._served, self._ends[0][0])
+        while self._ends and self._ends[0][0] <= self._served:
+            transfer = heappop(self._ends)[2]
+            if transfer._state == "flowing":
+                self.active -= 1
+                self._last_byte(transfer)
+        self._rest_if_idle()
+
+    def _last_byte(self, transfer: Transfer) -> None:
+        transfer._state = "landing"
+        transfer._starts = float(transfer.nbytes)
+        link = self.link
+        link.sent_bytes += transfer.nbytes
+        self.network.env.schedule(_Call(transfer._land, link.callbacks), NORMAL, link.latency_s)
+
+    def _rest_if_idle(self) -> None:
+        if not self.active:
+            self.detach()
+            self._ends = []
+            self._served = 0.0
+
+
+def _nothing() -> None:
+    """What an event calls whose callback does the work."""
+
+
+class _Link:
+    """One direction between two nodes: what the hot path of `send` needs, and the faults."""
+
+    __slots__ = (
+        "_clear",
+        "_flush",
+        "_held",
+        "bandwidth",
+        "callbacks",
+        "cap",
+        "cut",
+        "dst_host",
+        "env",
+        "flow",
+        "jitter_s",
+        "last_arrival",
+        "latency_s",
+        "sent_bytes",
+        "src_host",
+    )  # fmt: skip
+
+    def __init__(self, env: Environment, src_host: int, dst_host: int) -> None:
+        self.env = env
+        self.src_host = src_host
+        self.dst_host = dst_host
+        self.latency_s = 0.0
+        self.bandwidth = 0.0
+        self.jitter_s = 0.0
+        self.last_arrival = -inf
+        self.sent_bytes = 0
+        self.callbacks: list[Callable[[Any], None]] = [self._on_arrival]
+        self.cut = False
+        self.flow: _Flow | None = None
+        self.cap: _Resource | None = None
+        self._clear = True  # neither cut, nor dead, nor with held frames to deliver first
+        self._held: deque[Callable[[], None]] = deque()
+        self._flush: _Call | None = None
+
+    def _on_arrival(self, frame: _Call) -> None:
+        if self._clear:
+            frame.call()
+        else:
+            self._held.append(frame.call)
+
+    def close(self) -> None:
+        """Cut the link, or cut it again before a heal has taken effect."""
+        self.cut = True
+        self._clear = False
+        self._flush = None
+
+    def open(self) -> None:
+        """Heal the link: what was held arrives a latency from now."""
+        self.cut = False
+        self._flush = _Call(_nothing, [self._on_flush])
+        self.env.schedule(self._flush, NORMAL, self.latency_s)
+
+    def kill(self) -> None:
+        """Lose what is held and what is on its way: nothing will ever flush it."""
+        self._clear = False
+        self._held.clear()
+        self._flush = None
+
+    def _on_flush(self, event: _Call) -> None:
+        if event is not self._flush:
+            return  # cut again, or dead
+        while self._held and self._flush is event:  # a delivery may cut or kill
+            self._held.popleft()()
+        if self._flush is event:
+            self._flush = None
+            self._clear = True
+
+
+class _Fault:
+    """What was done to a link; outlives its nodes, as faults of a real network do."""
+
+    __slots__ = ("bandwidth", "cut", "latency_s")
+
+    def __init__(self) -> None:
+        self.latency_s: float | None = None
+        self.bandwidth: float | None = None
+        self.cut = False
+
+
+class Network:
+    """Latencies in seconds, bandwidths in bytes/s, sizes in bytes.
+
+    Raises ValueError for a negative latency or jitter and for a bandwidth that
+    is not positive.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        latency_s: float,
+        bandwidth: float,
+        loopback_latency_s: float,
+        loopback_bandwidth: float,
+        rng: random.Random,
+        jitter_s: float = 0.0,
+    ) -> None:
+        for name, seconds in (
+            ("latency_s", latency_s),
+            ("loopback_latency_s", loopback_latency_s),
+            ("jitter_s", jitter_s),
+        ):
+            _check_latency(name, seconds)
+        _check_bandwidth("bandwidth", bandwidth)
+        _check_bandwidth("loopback_bandwidth", loopback_bandwidth)
+        self.env = env
+        self.latency_s = latency_s
+        self.bandwidth = bandwidth
+        self.loopback_latency_s = loopback_latency_s
+        self.loopback_bandwidth = loopback_bandwidth
+        self.jitter_s = jitter_s
+        self._random = rng.random
+        self._hosts: dict[int, int] = {}  # of the nodes that are there
+        self._removed: set[int] = set()
+        self._links: dict[int, dict[int, _Link]] = {}  # by source, then destination
+        self._faults: dict[tuple[int, int], _Fault] = {}
+        self._sent_before: Counter[tuple[int, int]] = Counter()  # on links that are gone
+        self._resources: dict[tuple[str, int], _Resource] = {}
+        self._resource_count = 0
+        self._marked: dict[_Resource, None] = {}
+
+    # -- nodes -------------------------------------------------------------
+
+    def add_node(self, node: int, host: int) -> None:
+        """Put `node` on `host`. A number that was removed may be used again.
+
+        Raises ValueError if the node is there already.
+        """
+        if node in self._hosts:
+            raise ValueError(f"node {node} is on host {self._hosts[node]} already")
+        self._hosts[node] = host
+        self._removed.discard(node)
+        self._links[node] = {}
+
+    def remove_node(self, node: int) -> None:
+        """Lose all frames from and to `node`; fail its transfers at this instant.
+
+        Until it is added again, frames from and to it are lost without a word
+        and transfers fail. Overrides and cuts of its links stay in force.
+        Raises ValueError if the node is not there.
+        """
+        if node not in self._hosts:
+            raise ValueError(f"there is no node {node}")
+        gone = list(self._links.pop(node).values())
+        for links in self._links.values():
+            link = links.pop(node, None)
+            if link is not None:
+                gone.append(link)
+        for link in gone:
+            link.kill()
+            if link.flow is not None:
+                link.flow.fail_all()
+            self._sent_before[link.src_host, link.dst_host] += link.sent_bytes
+        del self._hosts[node]
+        self._removed.add(node)
+
+    def host_of(self, node: int) -> int:
+        """Return the host of `node`; raises ValueError if the node is not there."""
+        if node not in self._hosts:
+            raise ValueError(f"there is no node {node}")
+        return self._hosts[node]
+
+    # -- traffic -----------------------------------------------------------
+
+    def send(self, src: int, dst: int, nbytes: int, deliver: Callable[[], None]) -> None:
+        """Send a control frame of `nbytes`; `deliver()` is called when it arrives.
+
+        `src` may equal `dst`: a local socket. The frame is lost if either node
+        was removed, or is before it arrives. Raises ValueError if either never
+        existed or `nbytes` is negative.
+        """
+        try:
+            link = self._links[src][dst]
+        except KeyError:
+            new = self._connect(src, dst)
+            if new is None:
+                return
+            link = new
+        if nbytes < 0:
+            raise ValueError(f"a frame cannot have {nbytes} bytes")
+        link.sent_bytes += nbytes
+        delay_s = link.latency_s + nbytes / link.bandwidth
+        if link.jitter_s:
+            delay_s += link.jitter_s * self._random()
+        now = self.env.now
+        arrival = now + delay_s
+        if arrival < link.last_arrival:  # never overtake
+            delay_s = link.last_arrival - now
+            while now + delay_s < link.last_arrival:  # by rounding
+                delay_s = nextafter(delay_s, inf)
+            arrival = now + delay_s
+        link.last_arrival = arrival
+        self.env.schedule(_Call(deliver, link.callbacks), NORMAL, delay_s)
+
+    def transfer(self, src: int, dst: int, nbytes: int, done: Callable[[bool], None]) -> Transfer:
+        """Move `nbytes` of bulk data; `done(True)` a latency after the last byte left.
+
+        `done(False)` if either node is, or was, removed. `done` is always
+        called from an event, never from within this call. Raises ValueError if
+        either node never existed or `nbytes` is negative.
+        """
+        if nbytes < 0:
+            raise ValueError(f"a transfer cannot have {nbytes} bytes")
+        link = self._links.get(src, {}).get(dst) or self._connect(src, dst)
+        if link is None:
+            transfer = Transfer(src, dst, nbytes, done, None)
+            transfer._state = "failed"
+            self.env.schedule(_Call(transfer._fail, _ALWAYS), NORMAL, 0)
+            return transfer
+        if link.flow is None:
+            link.flow = _Flow(self, link)
+        transfer = Transfer(src, dst, nbytes, done, link.flow)
+        link.flow.add(transfer)
+        return transfer
+
+    @property
+    def bytes_sent(self) -> dict[tuple[int, int], int]:
+        """Bytes sent so far by (source host, destination host), lost ones too.
+
+        A frame counts when it is sent, a transfer as its bytes leave.
+        """
+        sent = Counter(self._sent_before)
+        for links in self._links.values():
+            for link in links.values():
+                pair = link.src_host, link.dst_host
+                sent[pair] += link.sent_bytes
+                if link.flow is not None:
+                    sent[pair] += round(
+                        sum(t.sent_bytes for t in link.flow.transfers if t._state == "flowing")
+                    )
+        return dict(sent)
+
+    # -- faults ------------------------------------------------------------
+
+    def set_link(
+        self,
+        src: int,
+        dst: int,
+        latency_s: float | None = None,
+        bandwidth: float | None = None,
+    ) -> None:
+        """Override the link from `src` to `dst`; None is the network's own figure again.
+
+        The bandwidth is a cap shared by the link's transfers; above the card's
+        it has no effect. Frames on their way are not affected. Raises
+        ValueError for a bad figure or a node that never existed.
+        """
+        if latency_s is not None:
+            _check_latency("latency_s", latency_s)
+        if bandwidth is not None:
+            _check_bandwidth("bandwidth", bandwidth)
+        fault = self._fault(src, dst)
+        fault.latency_s, fault.bandwidth = latency_s, bandwidth
+        link = self._links.get(src, {}).get(dst)
+        if link is None:
+            return  # applied when it comes to be
+        flow = link.flow
+        if flow is not None:
+            flow.touch()
+            flow.detach()
+        self._configure(link, fault)
+        if flow is not None:
+            flow.resources = self._resources_of(link)
+            flow.attach()
+            flow.touch()
+
+    def cut(self, src: int, dst: int) -> None:
+        """Let nothing through from `src` to `dst` until `heal`; cutting twice is cutting once.
+
+        Raises ValueError for a node that never existed.
+        """
+        fault = self._fault(src, dst)
+        if fault.cut:
+            return
+        fault.cut = True
+        link = self._links.get(src, {}).get(dst)
+        if link is not None:
+            link.close()
+            if link.flow is not None:
+                link.flow.touch()
+                link.flow.detach()
+
+    def heal(self, src: int, dst: int) -> None:
+        """Undo `cut`: held frames arrive a latency from now, transfers resume at once.
+
+        Raises ValueError for a node that never existed.
+        """
+        fault = self._fault(src, dst)
+        if not fault.cut:
+            return
+        fault.cut = False
+        link = self._links.get(src, {}).get(dst)
+        if link is not None:
+            link.open()
+            if link.flow is not None:
+                link.flow.attach()
+                link.flow.touch()
+
+    # -- links -------------------------------------------------------------
+
+    def _connect(self, src: int, dst: int) -> _Link | None:
+        """Return the new link between two nodes, None if either was removed."""
+        for node in (src, dst):
+            if node not in self._hosts:
+                if node in self._removed:
+                    return None
+                raise ValueError(f"there is no node {node}")
+        link = _Link(self.env, self._hosts[src], self._hosts[dst])
+        self._configure(link, self._faults.get((src, dst)))
+        self._links[src][dst] = link
+        return link
+
+    def _configure(self, link: _Link, fault: _Fault | None) -> None:
+        """Set a link's figures from the network's own and what was done to the link."""
+        if link.src_host == link.dst_host:
+            link.latency_s = self.loopback_latency_s
+            link.bandwidth = self.loopback_bandwidth
+            link.jitter_s = 0.0
+        else:
+            link.latency_s = self.latency_s
+            link.bandwidth = self.bandwidth
+            link.jitter_s = self.jitter_s
+        link.cap = None
+        if fault is None:
+            return
+        if fault.latency_s is not None:
+            link.latency_s = fault.latency_s
+        if fault.bandwidth is not None:
+            link.bandwidth = min(link.bandwidth, fault.bandwidth)
+            link.cap = self._new_resource(fault.bandwidth)
+        if fault.cut and not link.cut:
+            link.close()
+
+    def _fault(self, src: int, dst: int) -> _Fault:
+        for node in (src, dst):
+            if node not in self._hosts and node not in self._removed:
+                raise ValueError(f"there is no node {node}")
+        return self._faults.setdefault((src, dst), _Fault())
+
+    # -- sharing -----------------------------------------------------------
+
+    def _new_resource(self, bandwidth: float) -> _Resource:
+        self._resource_count += 1
+        return _Resource(bandwidth, self._resource_count)
+
+    def _resource(self, kind: str, host: int, bandwidth: float) -> _Resource:
+        resource = self._resources.get((kind, host))
+        if resource is None:
+            resource = self._resources[kind, host] = self._new_resource(bandwidth)
+        return resource
+
+    def _resources_of(self, link: _Link) -> list[_Resource]:
+        """Return what the transfers on `link` share with others or among themselves."""
+        if link.src_host == link.dst_host:
+            used = [self._resource("loopback", link.src_host, self.loopback_bandwidth)]
+        else:
+            used = [
+                self._resource("egress", link.src_host, self.bandwidth),
+                self._resource("ingress", link.dst_host, self.bandwidth),
+            ]
+        if link.cap is not None:
+            used.append(link.cap)
+        return used
+
+    def _mark(self, resources: list[_Resource]) -> None:
+        """Have these shared anew at the end of this instant."""
+        if not self._marked:
+            self.env.schedule(_Call(self._share, _ALWAYS), _END_OF_INSTANT, 0)
+        for resource in resources:
+            self._marked[resource] = None
+
+    def _share(self) -> None:
+        """Fill the marked resources, and all that are connected to them, anew."""
+        reached, self._marked = self._marked, {}
+        frontier = list(reached)
+        seen: set[_Flow] = set()
+        for resource in frontier:  # grows
+            for flow in resource.flows:
+                if flow not in seen:
+                    seen.add(flow)
+                    for used in flow.resources:
+                        if used not in reached:
+                            reached[used] = None
+                            frontier.append(used)
+        for flow, rate in _fill(frontier).items():
+            if rate != flow.rate:
+                flow.set_rate(rate)
+
+
+def _check_latency(name: str, seconds: float) -> None:
+    if not 0 <= seconds < inf:
+        raise ValueError(f"{name} must be a finite number of seconds >= 0, not {seconds}")
+
+
+def _check_bandwidth(name: str, bandwidth: float) -> None:
+    if not 0 < bandwidth < inf:
+        raise ValueError(f"{name} must be a positive, finite number of bytes/s, not {bandwidth}")

@@ -1,0 +1,1 @@
+"""The test suite, a package so that test modules can share helpers by name."""

@@ -1,0 +1,38 @@
+"""A report of synthetic scenarios."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reports.html import render
+from scenarios import results, runner
+from scenarios.base import Request
+from tests.scenarios import synthetic
+
+
+def run_all(out: Path, backends: tuple[str, ...] = ("sim", "local")) -> list[results.Result]:
+    """Run the synthetic scenarios into `out` and read them back."""
+    for scenario in synthetic.GOOD.values():
+        for backend in backends:
+            settings = scenario.settings("quick", {})
+            profile = out / "profile.json"
+            job = runner.Job(scenario, backend, "quick", 1, None, settings)
+            outcome = scenario.run(Request(backend, seed=1, settings=settings, profile=profile))
+            results.write(out, runner.assemble(job, profile, outcome))
+    return results.read_all(out)
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> list[results.Result]:
+    """Results of the synthetic scenarios."""
+    return run_all(tmp_path / "results")
+
+
+@pytest.fixture
+def report(tmp_path: Path, found: list[results.Result]) -> Path:
+    """A report on them."""
+    path = tmp_path / "report.html"
+    path.write_text(render(found, synthetic.GOOD), encoding="utf-8")
+    return path

@@ -1,0 +1,162 @@
+"""The report in real Chromium: light and dark, desktop and phone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.reports.test_plots import contrast
+from tests.requirements import require
+
+pytestmark = pytest.mark.browser
+
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+COLOURS = """() => {
+  const hex = c => '#' + c.match(/\\d+/g).slice(0, 3)
+      .map(n => (+n).toString(16).padStart(2, '0')).join('');
+  const ground = e => {
+    for (; e; e = e.parentElement) {
+      const c = getComputedStyle(e).backgroundColor;
+      if (c.startsWith('rgb(')) return hex(c);
+      if (c.startsWith('color(')) return '#' + c.match(/[\\d.]+/g).slice(0, 3)
+          .map(n => Math.round(n * 255).toString(16).padStart(2, '0')).join('');
+    }
+    return '#ffffff';
+  };
+  const seen = {};
+  const within = 'h1,h2,h3,h4,p,li,td,th,summary,a,code,small,span,b,button,footer';
+  for (const e of document.querySelectorAll(within)) {
+    if (!e.checkVisibility() || !e.textContent.trim()) continue;
+    seen[hex(getComputedStyle(e).color) + ' ' + ground(e)] = e.tagName + ': ' +
+        e.textContent.trim().slice(0, 40);
+  }
+  for (const e of document.querySelectorAll('.figure svg text')) {
+    if (!e.checkVisibility()) continue;
+    seen[hex(getComputedStyle(e).fill) + ' ' + ground(e)] = 'figure: ' + e.textContent;
+  }
+  return Object.entries(seen);
+}"""
+
+
+def executable() -> str | None:
+    """Return the path of a Chromium."""
+    chosen = os.environ.get("RAYTWIN_CHROMIUM")
+    names = (chosen,) if chosen else NAMES
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A running Chromium."""
+    path = executable()
+    require("browser", path is not None, "no Chromium; apt install chromium or RAYTWIN_CHROMIUM")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield running
+        running.close()
+
+
+@pytest.fixture(params=[(size, scheme) for size in SIZES for scheme in ("light", "dark")])
+def page(request: pytest.FixtureRequest, browser: Any, report: Path, tmp_path: Path) -> Any:
+    """The report, opened; complaints and requests are kept on it."""
+    size, scheme = request.param
+    width, height = SIZES[size]
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page = context.new_page()
+    page.complaints, page.requests, page.scheme = [], [], scheme
+    page.on("console", lambda message: page.complaints.append(message.text))
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.on("request", lambda asked: page.requests.append(asked.url))
+    page.goto(report.as_uri())
+    page.screenshot(path=str(tmp_path / f"{size}-{scheme}.png"), full_page=True)
+    yield page
+    context.close()
+
+
+def test_quiet_whole_and_within_its_width(page: Any) -> None:
+    assert page.complaints == []
+    assert len(page.requests) == 1
+    assert page.requests[0].startswith("file://")
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    boxes = [
+        drawing.bounding_box() for drawing in page.locator(".figure svg[role=img]:visible").all()
+    ]
+    assert len(boxes) == 3
+    for box in boxes:
+        assert box["width"] > 250
+        assert box["height"] > 150
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= page.viewport_size["width"]
+
+
+def test_text_in_figures_is_inside_and_large_enough(page: Any) -> None:
+    for drawing in page.locator(".figure svg[role=img]:visible").all():
+        frame = drawing.bounding_box()
+        for text in drawing.locator("text").all():
+            box = text.bounding_box()
+            assert box["height"] >= 9
+            assert box["x"] >= frame["x"] - 4
+            assert box["x"] + box["width"] <= frame["x"] + frame["width"] + 4
+
+
+def test_can_be_read(page: Any) -> None:
+    seen = page.evaluate(COLOURS)
+    assert len(seen) >= 4
+    for pair, where in seen:
+        colour, ground = pair.split()
+        assert contrast(colour, ground) >= 4.5, (pair, where)
+
+
+def test_theme_follows_the_system_and_the_button(page: Any) -> None:
+    def ground() -> float:
+        colour = page.evaluate(
+            "getComputedStyle(document.querySelector('section')).backgroundColor"
+        )
+        return sum(map(int, colour.strip("rgb()").split(",")))
+
+    before = ground()
+    assert (before > 380) == (page.scheme == "light")
+    page.click("#theme")
+    after = ground()
+    assert (after > 380) != (before > 380)
+    page.click("#theme")
+    assert ground() == before
+
+
+def test_prints_in_light(page: Any) -> None:
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "light"
+    assert not page.locator("#theme").is_visible()
+    page.emulate_media(media="screen")
+
+
+def test_injection_does_not_run(browser: Any, tmp_path: Path) -> None:
+    from reports.html import render
+    from scenarios.results import Record, Result
+    from tests.reports.test_html import EVIL
+    from tests.scenarios import synthetic
+
+    record = Record("scaling", "local", {EVIL: EVIL}, 0, {}, {}, {}, [], [EVIL])
+    rows = [{"series": EVIL, "nodes": 1, "tasks_per_s": 5.0}]
+    path = tmp_path / "evil.html"
+    path.write_text(render([Result(record, rows)], synthetic.GOOD), encoding="utf-8")
+    context = browser.new_context()
+    page = context.new_page()
+    dialogs: list[str] = []
+    page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    page.goto(path.as_uri())
+    assert dialogs == []
+    assert page.locator("script").count() == 1
+    assert page.locator("img").count() == 0
+    context.close()

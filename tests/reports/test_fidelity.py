@@ -1,0 +1,61 @@
+"""Predictions are paired with measurements, and the error is signed."""
+
+from __future__ import annotations
+
+import pytest
+
+from reports.fidelity import judge
+from scenarios.base import Compare, Row
+from scenarios.results import Record, Result, ResultError
+
+COMPARE = Compare(("nodes",), "rate", predicted={"series": "host"}, aim_percent=10)
+
+
+def result(backend: str, rows: list[Row]) -> Result:
+    return Result(Record("s", backend, {}, 0, {}, {}, {}, []), rows)
+
+
+def test_pairs_errors_and_what_is_left() -> None:
+    found = judge(
+        COMPARE,
+        [
+            result("sim", [
+                {"series": "host", "nodes": 1, "rate": 110},
+                {"series": "host", "nodes": 2, "rate": 50},
+                {"series": "paper", "nodes": 4, "rate": 1e6},
+            ]),
+            result("local", [
+                {"nodes": 1, "rate": 100}, {"nodes": 1, "rate": 90}, {"nodes": 1, "rate": 300},
+                {"nodes": 2, "rate": 100},
+                {"nodes": 4, "rate": 7},
+            ]),
+        ],
+    )  # fmt: skip
+    first, second = found.pairs
+    assert (first.key, first.predicted, first.measured) == ((1,), 110, 100)
+    assert (first.low, first.high, first.repeats) == (90, 300, 3)
+    assert first.error == pytest.approx(0.10)
+    assert second.error == pytest.approx(-0.50)
+    assert found.unpaired == ((4,),)
+    assert found.typical == pytest.approx(0.30)
+    assert found.worst == pytest.approx(0.50)
+    assert [found.good(pair.error) for pair in found.pairs] == [True, False]
+
+
+def test_local_rows_predict_nothing() -> None:
+    rows: list[Row] = [{"series": "host", "nodes": 1, "rate": 1}]
+    assert judge(COMPARE, [result("local", rows)]).pairs == ()
+
+
+def test_nothing_measured_is_no_error_of_zero() -> None:
+    rows: list[Row] = [{"series": "host", "nodes": 1, "rate": 0}]
+    found = judge(COMPARE, [result("sim", rows), result("local", rows)])
+    assert found.pairs[0].error is None
+    assert found.typical is None
+    assert found.good(None) is None
+
+
+def test_text_where_a_number_must_be() -> None:
+    rows: list[Row] = [{"series": "host", "nodes": 1, "rate": "x"}]
+    with pytest.raises(ResultError, match="'rate'"):
+        judge(COMPARE, [result("sim", rows)])

@@ -1,0 +1,76 @@
+"""Rows become curves: medians with spread, one series one marker, filters."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from reports.figures import MEASURED, SIMULATED, build
+from scenarios.base import FigureSpec, PublishedPoint, Row
+from scenarios.results import Record, Result, ResultError
+
+SPEC = FigureSpec("t", "nodes", "rate", "nodes", "rate", series=("policy",))
+
+
+def result(backend: str, rows: list[Row]) -> Result:
+    return Result(Record("s", backend, {}, 0, {}, {}, {}, []), rows)
+
+
+def row(policy: str, nodes: object, rate: object, **more: object) -> Row:
+    return {"policy": policy, "nodes": nodes, "rate": rate, **more}
+
+
+def test_median_and_spread_by_x_in_order() -> None:
+    rows = [row("a", 2, 5), row("a", 1, 10), row("a", 1, 30), row("a", 1, 11)]
+    (curve,) = build(SPEC, [result("local", rows)]).curves
+    assert curve.source == MEASURED
+    first, second = curve.points
+    assert (first.x, first.y, first.low, first.high, first.count) == (1, 11, 10, 30, 3)
+    assert (second.x, second.y, second.count) == (2, 5, 1)
+
+
+def test_one_series_is_the_same_on_each_source_and_shades_are_by_source() -> None:
+    figure = build(
+        SPEC,
+        [
+            result("local", [row("b", 1, 1)]),
+            result("sim", [row("a", 1, 1), row("b", 1, 1)]),
+        ],
+    )
+    seen = {(c.source, c.label): (c.series, c.shade) for c in figure.curves}
+    assert seen[SIMULATED, "b"][0] == seen[MEASURED, "b"][0] != seen[SIMULATED, "a"][0]
+    assert (seen[SIMULATED, "a"][1], seen[SIMULATED, "b"][1], seen[MEASURED, "b"][1]) == (0, 1, 0)
+    assert [c.source for c in figure.curves] == [SIMULATED, SIMULATED, MEASURED]
+    assert seen[SIMULATED, "a"][0] == 0
+
+
+def test_filters_and_missing_cells() -> None:
+    rows = [row("a", 1, 1), row("b", 1, 1), row("a", None, 1), row("a", 2, None)]
+    spec = dataclasses.replace(SPEC, where={"policy": "a", "backend": "sim"})
+    figure = build(spec, [result("sim", rows), result("local", rows)])
+    assert [(c.source, c.label, len(c.points)) for c in figure.curves] == [(SIMULATED, "a", 1)]
+
+
+def test_named_spread_columns() -> None:
+    spec = dataclasses.replace(SPEC, y_min="low", y_max="high")
+    rows = [row("a", 1, 5, low=1, high=9), row("a", 1, 6, low=2, high=8)]
+    (curve,) = build(spec, [result("local", rows)]).curves
+    assert (curve.points[0].low, curve.points[0].high) == (1, 9)
+
+
+def test_texts_on_x_are_categories_in_order_of_appearance() -> None:
+    spec = dataclasses.replace(SPEC, published=(PublishedPoint("mpi", 3),))
+    figure = build(spec, [result("sim", [row("a", "ray", 1), row("a", "dask", 2)])])
+    assert figure.categories == ("ray", "dask", "mpi")
+
+
+@pytest.mark.parametrize("value", ["fast", True, 1e300])
+def test_what_cannot_be_drawn_names_file_and_column(value: object) -> None:
+    with pytest.raises(ResultError, match=r"local/rows\.csv: column 'rate'"):
+        build(SPEC, [result("local", [row("a", 1, value)])])
+
+
+def test_nothing_to_draw() -> None:
+    assert not build(SPEC, []).drawable
+    assert build(dataclasses.replace(SPEC, published=(PublishedPoint(1, 1),)), []).drawable

@@ -1,0 +1,23 @@
+"""What a test may need that a machine may lack: skip with a reason, or fail.
+
+A machine that is meant to have it all (CI) names it in ``RAYTWIN_REQUIRE``, a
+list with commas: then what is missing fails and does not hide behind a skip.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+def require(what: str, available: bool, reason: str) -> None:
+    """Skip the running test if `what` is not `available`; fail if it is required.
+
+    Usable at module level too, where a skip takes the whole module.
+    """
+    if available:
+        return
+    if what in (name.strip() for name in os.environ.get("RAYTWIN_REQUIRE", "").split(",")):
+        pytest.fail(f"{what} is required here: {reason}")
+    pytest.skip(f"needs {what}: {reason}", allow_module_level=True)

@@ -1,0 +1,325 @@
+"""What users type, what they read back, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from scenarios import doctor, registry
+from scenarios.cli import app, parse_nodes
+from tests.scenarios import synthetic
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.usefixtures("synthetic_scenarios", "calibrations")
+
+
+def raytwin(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="raytwin")
+
+
+def complaint(result: Result) -> str:
+    """Return the one line on stderr of a command that was refused."""
+    assert result.exit_code == 2, result.output
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert "Traceback" not in result.output
+    return lines[0]
+
+
+# -- what is refused -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "scalin"], "did you mean 'scaling'?"),
+        (["run", "zzz"], "possible: scaling, placement"),
+        (["run"], "Missing argument"),
+        (["run", "scaling", "--backend", "locl"], "did you mean 'local'?"),
+        (["run", "scaling", "--backend", "sim,"], "possible: sim, local"),
+        (["run", "failing", "--backend", "local"], "failing does not run on 'local'"),
+        (["run", "scaling", "--nodes", "0"], "a whole number from 1 to"),
+        (["run", "scaling", "--nodes", "-3"], "a whole number from 1 to"),
+        (["run", "scaling", "--nodes", "abc"], "'abc' is no cluster size"),
+        (["run", "scaling", "--nodes", "1,,2"], "'' is no cluster size"),
+        (["run", "scaling", "--nodes", "2.5"], "'2.5' is no cluster size"),
+        (["run", "scaling", "--nodes", "1e9"], "'1e9' is no cluster size"),
+        (["run", "scaling", "--scale", "ful"], "did you mean 'full'?"),
+        (["run", "scaling", "--seed", "x"], "--seed"),
+        (["run", "scaling", "--seed", "-1"], "--seed"),
+        (["run", "scaling", "--set", "task=3"], "did you mean 'tasks'?"),
+        (["run", "scaling", "--set", "tasks"], "give name=value"),
+        (["run", "scaling", "--set", "tasks=0"], "at least 1"),
+        (["run", "scaling", "--set", "policies=best"], "one of bottom-up"),
+        (["run", "scaling", "--noeds", "3"], "--nodes"),
+        (["run", "scaling", "--profile", "absent.json"], "raytwin calibrate"),
+        (["rum"], "run"),
+        (["bench", "--peers", "dask"], "no peer 'dask'"),
+        (["bench", "--json", "absent/f.json"], "cannot write absent/f.json"),
+        (["calibrate", "-o", "absent/p.json"], "cannot write absent/p.json"),
+        (["report", "absent"], "absent does not exist"),
+        (["report", "file"], "file is not a directory"),
+        (["report", "empty"], "holds no results"),
+        (["run", "scaling", "--out", "file"], "cannot write to file"),
+        (["reproduce", "--out", "file/below"], "cannot write to file/below"),
+    ],
+)
+def test_refused_in_one_line(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    assert said in complaint(raytwin(*arguments))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "file"]
+
+
+def test_scenario_may_refuse(tmp_path: Path) -> None:
+    result = raytwin("run", "picky", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "give --nodes 2" in result.stderr.splitlines()[-1]
+    assert raytwin("run", "picky", "--nodes", 2, "--out", tmp_path).exit_code == 0
+
+
+def test_report_names_the_broken_file(tmp_path: Path) -> None:
+    assert raytwin("run", "scaling", "--backend", "sim", "--out", tmp_path).exit_code == 0
+    (tmp_path / "scaling" / "sim" / "result.json").write_text("{")
+    assert "scaling/sim/result.json" in complaint(raytwin("report", tmp_path))
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_report_names_the_cell_that_is_no_number(tmp_path: Path) -> None:
+    assert raytwin("run", "scaling", "--backend", "sim", "--out", tmp_path).exit_code == 0
+    rows = tmp_path / "scaling" / "sim" / "rows.csv"
+    rows.write_text(rows.read_text() + "bottom-up,5,0,fast\n")
+    line = complaint(raytwin("report", tmp_path))
+    assert "scaling/sim/rows.csv" in line
+    assert "'tasks_per_s'" in line
+
+
+# -- what is done --------------------------------------------------------------
+
+
+def test_version_and_bare_help() -> None:
+    assert raytwin("--version").stdout.startswith("raytwin ")
+    assert "reproduce" in raytwin().stdout
+
+
+def test_importing_the_command_line_is_light() -> None:
+    heavy = "matplotlib", "pandas", "numpy", "simpy", "jinja2"
+    code = f"import sys, scenarios.cli; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", ["run", "report", "reproduce", "bench", "calibrate"])
+def test_help_has_an_example(command: str) -> None:
+    shown = " ".join(raytwin(command, "--help").stdout.split())
+    assert f"raytwin {command}" in shown
+    assert "Example" in shown
+
+
+def test_list() -> None:
+    shown = raytwin("list").stdout
+    assert "Empty tasks per second" in shown
+    assert "scaling --set tasks=..." in shown
+
+
+def test_run_writes_and_prints(tmp_path: Path) -> None:
+    result = raytwin(
+        "run", "scaling", "--backend", "local,sim", "--nodes", "1,2", "--seed", 7,
+        "--set", "tasks=55", "--out", tmp_path,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "tasks_per_s_max" in result.stdout
+    assert "every task ran" in result.stdout
+    assert result.stdout.index("scaling on sim") < result.stdout.index("scaling on local")
+    for backend in ("sim", "local"):
+        value = json.loads((tmp_path / "scaling" / backend / "result.json").read_text())
+        assert (value["scenario"], value["backend"], value["seed"]) == ("scaling", backend, 7)
+        assert value["parameters"]["tasks"] == 55
+        assert value["parameters"]["nodes"] == [1, 2]
+        assert value["parameters"]["repeats"] == 5
+        assert value["host"]["cores"] >= 1
+        assert value["versions"]["python"]
+
+
+def test_same_seed_same_rows(tmp_path: Path) -> None:
+    rows = []
+    for place, seed in (("a", 1), ("b", 1), ("c", 2)):
+        out = tmp_path / place
+        assert raytwin("run", "placement", "--seed", seed, "--out", out).exit_code == 0
+        rows.append((out / "placement" / "local" / "rows.csv").read_bytes())
+    assert rows[0] == rows[1] != rows[2]
+
+
+def test_failed_check_is_exit_one(tmp_path: Path) -> None:
+    result = raytwin("run", "failing", "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "FAILS" in result.stdout
+    assert "1 is not 2" in result.stdout
+    assert (tmp_path / "failing" / "sim" / "result.json").exists()
+
+
+def test_broken_scenario_fails_alone(tmp_path: Path) -> None:
+    stale = tmp_path / "broken" / "sim"
+    stale.mkdir(parents=True)
+    (stale / "result.json").write_text("{}")
+    result = raytwin("run", "broken", "scaling", "--backend", "sim", "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "RuntimeError: the scenario broke" in result.stdout
+    assert "Traceback" in result.stderr
+    assert not (stale / "result.json").exists()
+    assert (tmp_path / "scaling" / "sim" / "result.json").exists()
+
+
+# -- calibration ---------------------------------------------------------------
+
+
+def profiled(out: Path, backend: str = "sim") -> bool:
+    value = json.loads((out / "scaling" / backend / "result.json").read_text())
+    return "profile" in value["parameters"]
+
+
+def test_calibrated_once_where_something_is_predicted(
+    tmp_path: Path, calibrations: list[object]
+) -> None:
+    assert raytwin("run", "scaling", "--out", tmp_path).exit_code == 0
+    assert raytwin("run", "scaling", "--out", tmp_path).exit_code == 0
+    assert len(calibrations) == 1
+    assert json.loads((tmp_path / "profile.json").read_text()) == {"task_s": 0.001}
+    assert profiled(tmp_path)
+    assert profiled(tmp_path, "local")
+
+
+def test_sim_alone_is_not_calibrated(tmp_path: Path, calibrations: list[object]) -> None:
+    assert raytwin("run", "scaling", "--backend", "sim", "--out", tmp_path).exit_code == 0
+    assert calibrations == []
+    assert not profiled(tmp_path)
+
+
+def test_sim_alone_takes_a_profile_that_is_given(
+    tmp_path: Path, calibrations: list[object]
+) -> None:
+    profile = tmp_path / "p.json"
+    assert raytwin("calibrate", "-o", profile).exit_code == 0
+    out = tmp_path / "r"
+    arguments = ("run", "scaling", "--backend", "sim", "--out", out, "--profile", profile)
+    assert raytwin(*arguments).exit_code == 0
+    assert len(calibrations) == 1
+    assert profiled(out)
+
+
+@pytest.mark.parametrize("content", ["{", "[1]"])
+def test_profile_that_is_none(tmp_path: Path, content: str) -> None:
+    profile = tmp_path / "p.json"
+    profile.write_text(content)
+    assert "raytwin calibrate" in complaint(
+        raytwin("run", "scaling", "--out", tmp_path / "r", "--profile", profile)
+    )
+
+
+# -- the rest ------------------------------------------------------------------
+
+
+def test_reproduce_ends_with_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "scenarios", lambda: synthetic.GOOD)
+    result = raytwin("reproduce", "--quick", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    report = tmp_path / "report.html"
+    assert str(report) in result.stdout.replace("\n", "")
+    assert "Empty tasks per second" in report.read_text()
+
+
+def test_reproduce_reports_what_failed(tmp_path: Path) -> None:
+    some = {name: synthetic.ALL[name] for name in ("scaling", "failing", "broken")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "scenarios", lambda: some)
+        result = raytwin("reproduce", "--quick", "--out", tmp_path)
+    assert result.exit_code == 1
+    text = (tmp_path / "report.html").read_text()
+    assert "FAILS" in text
+    assert "one is two" in text
+    assert "4 of 5" in text
+
+
+def test_report_where_it_is_wanted(tmp_path: Path) -> None:
+    assert raytwin("run", "scaling", "--backend", "sim", "--out", tmp_path).exit_code == 0
+    target = tmp_path / "mine.html"
+    assert raytwin("report", tmp_path, "-o", target).exit_code == 0
+    assert target.read_text().startswith("<!doctype html>")
+
+
+def test_bench_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    module = ModuleType("scenarios.bench")
+
+    def run_bench(peers: list[str], path: Path | None, progress: object) -> list[dict[str, object]]:
+        asked.append((peers, path))
+        return [
+            {"name": "tasks_sync", "ours": 2000.0, "peers": {}, "ratio": None, "unit": "tasks/s"}
+        ]
+
+    module.run_bench = run_bench  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "scenarios.bench", module)
+    result = raytwin("bench", "--json", tmp_path / "f.json")
+    assert result.exit_code == 0, result.output
+    assert asked == [([], tmp_path / "f.json")]
+    assert "tasks_sync" in result.stdout
+    assert "2,000" in result.stdout
+
+
+@pytest.mark.parametrize(("works", "code"), [(True, 0), (False, 1)])
+def test_doctor(works: bool, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [
+        doctor.Finding("a task on sim", works, "sim", "it was [tried]", "mend it"),
+        doctor.Finding("ray", False, "bench --peers ray", "not installed", "pip install ray"),
+    ]
+    monkeypatch.setattr(doctor, "examine", lambda: iter(found))
+    result = raytwin("doctor")
+    assert result.exit_code == code
+    assert "a task on sim: it was [tried]" in result.stdout
+    assert "to get it: pip install ray" in result.stdout
+
+
+def test_parse_nodes() -> None:
+    assert parse_nodes(None) is None
+    assert parse_nodes("10") == (10,)
+    assert parse_nodes("1, 2,4,2") == (1, 2, 4)
+
+
+def test_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.scenarios.synthetic", "run", "scaling", "endless",
+         "--backend", "sim", "--out", str(tmp_path)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.strip() == "endless":
+                break
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    lines = [line for line in err.splitlines() if not line.startswith("endless")]
+    assert lines == ["raytwin: interrupted; what had been completed is kept"]
+    assert "scaling on sim" in out
+    assert (tmp_path / "scaling" / "sim" / "result.json").exists()
+    assert not (tmp_path / "endless").exists()

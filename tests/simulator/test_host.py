@@ -1,0 +1,433 @@
+"""The host against its contract, and against a naive simulation of the same rules."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from math import ceil, inf
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simpy import Environment
+
+from simulator.host import Host
+
+QUANTUM_S = 0.003
+EPS = 1e-9
+
+
+def at(env: Environment, when: float, call: Callable[[], None]) -> None:
+    """Have `call()` called at time `when`."""
+    event = env.timeout(when - env.now)
+    assert event.callbacks is not None
+    event.callbacks.append(lambda _: call())
+
+
+class Log:
+    """Who was done, and when, in order."""
+
+    def __init__(self, env: Environment) -> None:
+        self.env = env
+        self.entries: list[tuple[Any, Any]] = []
+
+    def note(self, name: object) -> Callable[[], None]:
+        return lambda: self.entries.append((name, self.env.now))
+
+    @property
+    def names(self) -> list[Any]:
+        return [name for name, _ in self.entries]
+
+    @property
+    def times(self) -> dict[Any, Any]:
+        return dict(self.entries)
+
+
+def steps(env: Environment) -> int:
+    """Run `env` until nothing is scheduled; return the number of events."""
+    count = 0
+    while env.peek() < inf:
+        env.step()
+        count += 1
+    return count
+
+
+class Naive:
+    """The rules of the host with no event but the next: scan everything, move time there."""
+
+    def __init__(self, cores: int, quantum_s: float) -> None:
+        self.cores, self.quantum_s, self.now = cores, quantum_s, 0.0
+        self.left: dict[int, float] = {}  # CPU time a job still wants
+        self.owner: dict[int, int] = {}
+        self.queue: list[int] = []
+        self.running: list[tuple[int, float]] = []  # with the start of its turn, oldest first
+        self.paused: dict[int, list[int]] = {}
+        self.done: list[tuple[object, float]] = []
+
+    def advance(self, until: float) -> None:
+        while True:
+            self.dispatch()
+            soonest = min((self.now + self.left[job] for job, _ in self.running), default=inf)
+            if self.queue:
+                soonest = min(soonest, self.running[0][1] + self.quantum_s)
+            step = min(soonest, until) - self.now
+            for job, _ in self.running:
+                self.left[job] -= step
+            self.now = min(soonest, until)
+            for job, start in list(self.running):
+                if self.left[job] < EPS:
+                    self.running.remove((job, start))
+                    self.done.append((job, self.now))
+            if soonest >= until:
+                return
+
+    def dispatch(self) -> None:
+        while self.queue and len(self.running) < self.cores:
+            self.running.append((self.queue.pop(0), self.now))
+        while self.queue and self.running[0][1] + self.quantum_s <= self.now + EPS:
+            self.queue.append(self.running.pop(0)[0])
+            self.running.append((self.queue.pop(0), self.now))
+
+    def run(self, job: int, cpu_s: float, owner: int) -> None:
+        self.left[job], self.owner[job] = cpu_s, owner
+        self.paused.get(owner, self.queue).append(job)
+
+    def take(self, owner: int) -> list[int]:
+        live = [job for job, _ in self.running] + self.queue
+        taken = [job for job in live if self.owner[job] == owner]
+        self.running = [turn for turn in self.running if turn[0] not in taken]
+        self.queue = [job for job in self.queue if job not in taken]
+        return taken
+
+    def cancel(self, owner: int) -> None:
+        self.take(owner)
+        self.paused.pop(owner, None)
+
+    def pause(self, owner: int) -> None:
+        if owner not in self.paused:
+            self.paused[owner] = self.take(owner)
+
+    def resume(self, owner: int) -> None:
+        self.queue += self.paused.pop(owner, [])
+
+
+def test_an_undisturbed_job_costs_one_event_and_takes_its_cpu_time() -> None:
+    env = Environment()
+    host, log = Host(env, 2), Log(env)
+    host.run(10.0, log.note("a"))
+    host.run(4.0, log.note("b"))
+    assert steps(env) == 2
+    assert log.entries == [("b", 4.0), ("a", 10.0)]
+    assert host.busy_s == pytest.approx(14.0)
+
+
+def test_short_jobs_queue_in_order() -> None:
+    env = Environment()
+    host, log = Host(env, 1), Log(env)
+    for name in range(5):
+        host.run(0.001, log.note(name))
+    assert (host.running, host.waiting) == (1, 4)
+    env.run()
+    assert log.names == [0, 1, 2, 3, 4]
+    assert log.times[4] == pytest.approx(0.005)
+
+
+def test_a_job_that_ran_alone_yields_at_once_and_keeps_its_work() -> None:
+    env = Environment()
+    host, log = Host(env, 1, QUANTUM_S), Log(env)
+    host.run(2.0, log.note("long"))
+    at(env, 1.0, lambda: host.run(0.001, log.note("short")))
+    env.run()
+    assert log.times["short"] == pytest.approx(1.001)
+    assert log.times["long"] == pytest.approx(2.001)
+
+
+def test_a_job_keeps_its_core_for_a_quantum() -> None:
+    env = Environment()
+    host, log = Host(env, 1, QUANTUM_S), Log(env)
+    host.run(2.0, log.note("long"))
+    at(env, QUANTUM_S / 3, lambda: host.run(0.001, log.note("short")))
+    env.run()
+    assert log.times["short"] == pytest.approx(QUANTUM_S + 0.001)
+
+
+def test_a_job_that_ends_with_its_turn_is_not_sent_back_to_the_queue() -> None:
+    env = Environment()
+    host, log = Host(env, 1, QUANTUM_S), Log(env)
+    for name in range(3):
+        host.run(QUANTUM_S, log.note(name))
+    env.run()
+    assert log.names == [0, 1, 2]
+    assert log.times[0] == QUANTUM_S
+
+
+def test_a_turns_end_that_is_due_before_the_jobs_own_end_leaves_it_alone() -> None:
+    env = Environment()
+    host, log = Host(env, 1, 0.25), Log(env)
+    host.run(0.5, log.note("paused"), "p")
+    at(env, 0.25, lambda: host.pause("p"))
+    # From here on it ends with its turn, at 0.5625; its event, first due at 0.5, is then
+    # scheduled after the turn's end was.
+    at(env, 0.3125, lambda: host.resume("p"))
+    at(env, 0.375, lambda: host.run(1.0, log.note("long")))
+    at(env, 0.375, lambda: host.run(0.125, log.note("short")))
+    env.run()
+    assert log.entries == [("paused", 0.5625), ("short", 0.9375), ("long", 1.6875)]
+
+
+def test_no_cpu_time_is_done_now_in_order_and_from_an_event() -> None:
+    env = Environment()
+    host, log = Host(env, 1), Log(env)
+    host.run(1.0, log.note("long"))
+    host.run(0.0, log.note("first"))
+    host.run(0.0, log.note("second"))
+    assert log.entries == []
+    env.run(until=0.5)
+    assert log.entries == [("first", 0.0), ("second", 0.0)]
+
+
+@pytest.mark.parametrize("cpu_s", [-1.0, float("nan"), inf])
+def test_a_bad_cpu_time_is_refused(cpu_s: float) -> None:
+    host = Host(Environment(), 1)
+    with pytest.raises(ValueError, match="CPU time"):
+        host.run(cpu_s, lambda: None)
+    host.pause("p")
+    with pytest.raises(ValueError, match="CPU time"):
+        host.run(cpu_s, lambda: None, "p")
+
+
+@pytest.mark.parametrize(("cores", "quantum_s"), [(0, 0.003), (1, 0.0), (1, inf)])
+def test_a_bad_host_is_refused(cores: int, quantum_s: float) -> None:
+    with pytest.raises(ValueError):
+        Host(Environment(), cores, quantum_s)
+
+
+def test_waiting_jobs_go_before_what_a_finished_job_asks_for() -> None:
+    env = Environment()
+    host, log = Host(env, 1), Log(env)
+
+    def again() -> None:
+        log.note("first")()
+        host.run(0.001, log.note("third"))
+
+    host.run(0.001, again)
+    host.run(0.001, log.note("second"))
+    env.run()
+    assert log.names == ["first", "second", "third"]
+
+
+def test_utilization_counts_jobs_in_progress() -> None:
+    env = Environment()
+    host = Host(env, 4)
+    host.run(10.0, lambda: None)
+    env.run(until=2.0)
+    assert host.busy_s == pytest.approx(2.0)
+    since = host.snapshot()
+    host.run(10.0, lambda: None)
+    env.run(until=4.0)
+    assert host.utilization(since) == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="time"):
+        host.utilization(host.snapshot())
+
+
+def test_cancel_frees_the_core_and_forgets_what_waits() -> None:
+    env = Environment()
+    host, log = Host(env, 1), Log(env)
+    host.run(5.0, log.note("dead"), "victim")
+    host.run(5.0, log.note("dead too"), "victim")
+    host.run(0.0, log.note("dead at once"), "victim")
+    host.run(1.0, log.note("alive"), "other")
+    host.cancel("victim")
+    assert (host.running, host.waiting) == (1, 0)
+    env.run()
+    assert log.entries == [("alive", 1.0)]
+    assert host.busy_s == pytest.approx(1.0)
+
+
+def test_cancel_ends_a_pause() -> None:
+    env = Environment()
+    host, log = Host(env, 1), Log(env)
+    host.pause("p")
+    host.run(1.0, log.note("dead"), "p")
+    host.cancel("p")
+    host.run(1.0, log.note("reborn"), "p")
+    env.run()
+    assert log.entries == [("reborn", 1.0)]
+
+
+def test_a_paused_owner_consumes_nothing_and_goes_on_later() -> None:
+    env = Environment()
+    host, log = Host(env, 1), Log(env)
+    host.run(2.0, log.note("long"), "p")
+    at(env, 1.0, lambda: host.pause("p"))
+    at(env, 1.5, lambda: host.run(0.0, log.note("none"), "p"))
+    at(env, 1.5, lambda: host.run(1.0, log.note("new"), "p"))
+    at(env, 5.0, lambda: host.resume("p"))
+    env.run(until=4.9)
+    assert host.busy_s == pytest.approx(1.0)
+    assert (host.running, host.waiting, log.entries) == (0, 0, [])
+    env.run()
+    assert log.names[0] == "none"
+    assert log.times["none"] == 5.0
+    assert max(log.times.values()) == pytest.approx(7.0)
+    assert host.busy_s == pytest.approx(3.0)
+
+
+def test_a_pause_lets_others_have_the_core() -> None:
+    env = Environment()
+    host, log = Host(env, 1), Log(env)
+    host.run(1.0, log.note("paused"), "p")
+    host.run(1.0, log.note("other"), "q")
+    host.pause("p")
+    env.run(until=10)
+    assert log.entries == [("other", 1.0)]
+    host.resume("p")
+    env.run()
+    assert log.times["paused"] == pytest.approx(11.0)
+
+
+def test_pausing_at_the_instant_of_the_end_delays_only_done() -> None:
+    env = Environment()
+    host, log = Host(env, 1), Log(env)
+    at(env, 1.0, lambda: host.pause("p"))  # scheduled first, so it comes first
+    host.run(1.0, log.note("job"), "p")
+    at(env, 3.0, lambda: host.resume("p"))
+    env.run()
+    assert log.entries == [("job", 3.0)]
+    assert host.busy_s == pytest.approx(1.0)
+
+
+jobs = st.lists(
+    st.tuples(
+        st.floats(0, 0.05),  # arrives
+        st.one_of(st.just(0.0), st.floats(1e-6, 0.03)),  # CPU time
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@settings(deadline=None)
+@given(jobs=jobs, cores=st.integers(1, 4))
+def test_work_is_conserved_and_no_core_idles_while_a_job_waits(
+    jobs: list[tuple[float, float]], cores: int
+) -> None:
+    env = Environment()
+    host, log = Host(env, cores, QUANTUM_S), Log(env)
+    for number, (when, cpu_s) in enumerate(jobs):
+        at(env, when, lambda n=number, c=cpu_s: host.run(c, log.note(n)))  # type: ignore[misc]
+    while env.peek() < inf:
+        env.step()
+        assert host.waiting == 0 or host.running == cores
+        assert host.running <= cores
+    assert sorted(log.times) == list(range(len(jobs)))
+    assert len(log.entries) == len(jobs)
+    for number, (when, cpu_s) in enumerate(jobs):
+        assert log.times[number] >= when + cpu_s - EPS
+    assert host.busy_s == pytest.approx(sum(cpu_s for _, cpu_s in jobs))
+
+
+@settings(deadline=None)
+@given(count=st.integers(1, 12), cores=st.integers(1, 4), length_s=st.floats(0.03, 0.3))
+def test_equal_long_jobs_end_within_a_round_of_one_another(
+    count: int, cores: int, length_s: float
+) -> None:
+    env = Environment()
+    host, log = Host(env, cores, QUANTUM_S), Log(env)
+    for number in range(count):
+        host.run(length_s, log.note(number))
+    env.run()
+    round_s = QUANTUM_S * ceil(count / cores)
+    assert max(log.times.values()) - min(log.times.values()) <= round_s + EPS
+    # If they divide evenly, none has had to idle.
+    if count % cores == 0:
+        assert max(log.times.values()) == pytest.approx(length_s * count / cores)
+
+
+@settings(deadline=None)
+@given(
+    starts=st.lists(st.floats(0, 0.02), min_size=1, max_size=12),
+    cores=st.integers(1, 4),
+    when=st.floats(0.02, 0.2),
+)
+def test_a_short_job_waits_a_bounded_time_among_long_ones(
+    starts: list[float], cores: int, when: float
+) -> None:
+    env = Environment()
+    host, log = Host(env, cores, QUANTUM_S), Log(env)
+    for start in starts:
+        at(env, start, lambda: host.run(10.0, lambda: None))
+    env.run(until=when)
+    waiting = host.waiting
+    host.run(1e-6, log.note("short"))
+    env.run(until=when + 1)
+    assert log.times["short"] <= when + QUANTUM_S * (waiting / cores + 1) + 1e-6 + EPS
+
+
+def random_history(seed: int) -> list[tuple[float, str, int, float]]:
+    """Return (time, operation, owner, CPU time) in order of time; no two coincide."""
+    rng = random.Random(seed)
+    history = []
+    for _ in range(rng.randint(5, 40)):
+        operation = rng.choices(("run", "pause", "resume", "cancel"), (8, 2, 2, 1))[0]
+        cpu_s = rng.choice((0.0005, 0.005, 0.05)) * rng.uniform(0.5, 2)
+        history.append((rng.uniform(0, 0.15), operation, rng.randrange(4), cpu_s))
+    history.sort()
+    return history + [(1.0 + owner, "resume", owner, 0.0) for owner in range(4)]
+
+
+def play(seed: int, cores: int) -> tuple[list[tuple[object, float]], float]:
+    """Run a random history on a host; return what was done, and the core-seconds used."""
+    env = Environment()
+    host, log = Host(env, cores, QUANTUM_S), Log(env)
+
+    def perform(number: int, operation: str, owner: int, cpu_s: float) -> None:
+        if operation == "run":
+            host.run(cpu_s, log.note(number), owner)
+        else:
+            getattr(host, operation)(owner)
+
+    for number, (when, *what) in enumerate(random_history(seed)):
+        at(env, when, lambda n=number, w=what: perform(n, *w))  # type: ignore[misc]
+    env.run()
+    return log.entries, host.busy_s
+
+
+@settings(deadline=None, max_examples=300)
+@given(seed=st.integers(0, 2**32), cores=st.integers(1, 4))
+def test_it_agrees_with_the_naive_simulation(seed: int, cores: int) -> None:
+    naive = Naive(cores, QUANTUM_S)
+    wanted_s = 0.0
+    for number, (when, operation, owner, cpu_s) in enumerate(random_history(seed)):
+        naive.advance(when)
+        if operation == "run":
+            naive.run(number, cpu_s, owner)
+            wanted_s += cpu_s
+        else:
+            getattr(naive, operation)(owner)
+    naive.advance(100.0)
+    done, busy_s = play(seed, cores)
+    assert [name for name, _ in done] == [name for name, _ in naive.done]
+    assert [when for _, when in done] == pytest.approx([when for _, when in naive.done])
+    # What was not used is what cancelled jobs still wanted.
+    unused_s = sum(left for left in naive.left.values() if left > EPS)
+    assert busy_s == pytest.approx(wanted_s - unused_s)
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 2**32))
+def test_the_same_history_gives_the_same_times_to_the_last_bit(seed: int) -> None:
+    assert play(seed, 2) == play(seed, 2)
+
+
+def test_turns_do_not_fill_the_schedule() -> None:
+    env = Environment()
+    host, log = Host(env, 2, QUANTUM_S), Log(env)
+    for number in range(4):
+        host.run(10.0, log.note(number), "p")
+    env.run(until=9.9)  # thousands of turns
+    host.cancel("p")
+    # Each job has at most one event left, the host one timer, SimPy its `until`.
+    assert steps(env) <= 4 + 1 + 1
+    assert log.entries == []
