@@ -217,10 +217,10 @@ class TaskRunner:
         return self.world.serialize((name, "".join(lines), cause)).to_bytes()
 
     def _report(self, spec: TaskSpec, result: RangeResult, started_s: float) -> float:
+        self.world.charge("run", result.count)
         now_s = self.world.now()
         timing = Timing(spec.name, started_s, now_s - started_s, result.count)
         with self.world:
-            self.world.charge("report", result.count)
             self.session.collect()
             self.executor.report(result, timing)
         return now_s

@@ -17,31 +17,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import msgspec
-
+from runtime.backend.journal import Journal
 from runtime.control.context import Component
 from runtime.control.messages import Frame
 from runtime.processes import wire
 from runtime.processes.connection import Connection
 from runtime.processes.reactor import Reactor
-
-
-class Journal:
-    """Turns, one msgpack array each:
-    ``[component, now_s, inputs, timer, outputs]`` with inputs
-    ``[[source, [message, ...]], ...]``, the number of the timer that fired (0
-    for none) and outputs ``[[destination, [message, ...]], ...]``.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file: BinaryIO = path.open("wb", buffering=0)
-        self._encoder = msgspec.msgpack.Encoder()
-
-    def write(self, turn: list[Any]) -> None:
-        body = self._encoder.encode(turn)
-        self._file.write(len(body).to_bytes(4, "big") + body)
 
 
 class ComponentContext:

@@ -1,0 +1,293 @@
+"""A cluster in virtual time: the ``sim`` backend's ``init``.
+
+Every address is a component of some `SimProcess`; a process runs on a host;
+frames travel over the network. All scheduling, recovery and bookkeeping is the
+code of `runtime.control`; this package decides nothing.
+
+One host per node by default; with ``nodes_per_host`` several nodes share a
+host's cores, which is how a run on one machine is predicted. The head runs on
+the first host, as does the driver with node 0.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import simpy
+from greenlet import getcurrent
+
+from runtime.api.exceptions import RaySystemError
+from runtime.api.state import set_current
+from runtime.backend.execution import TaskRunner
+from runtime.backend.journal import Journal
+from runtime.backend.protocol import Backend
+from runtime.backend.session import Session
+from runtime.control.client import Client
+from runtime.control.config import Config
+from runtime.control.executor import Executor
+from runtime.control.gcs import Gcs
+from runtime.control.global_scheduler import GlobalScheduler
+from runtime.control.ids import root_task_id
+from runtime.control.local_scheduler import LocalScheduler
+from runtime.control.messages import Exit, FunctionBlob, Heartbeat, Resume, RunTasks, TakeBack
+from runtime.control.policies import make_policy
+from simulator.costs import CostModel, load_profile
+from simulator.host import Host
+from simulator.network import Network
+from simulator.process import SimProcess
+from simulator.store import SimPool, SimStore
+from simulator.world import STALL_S, ProgramGreenlet, SimWorld
+
+HEAD = -1
+"""The head's number in the network."""
+_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, Exit)
+
+
+class _Both:
+    """Client and executor share the worker's address; messages tell them apart."""
+
+    def __init__(self, client: Client, executor: Executor) -> None:
+        self._client = client
+        self._executor = executor
+
+    def handle(self, source: str, message: Any) -> None:
+        if isinstance(message, _FOR_EXECUTOR):
+            self._executor.handle(source, message)
+        else:
+            self._client.handle(source, message)
+
+    def end_turn(self) -> None:
+        """Neither has anything left for the end of a turn."""
+
+
+class SimCluster:
+    """All of a simulated cluster."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Mapping[str, float]],
+        config: Config,
+        profile: str | os.PathLike[str],
+        nodes_per_host: int,
+        cores_per_host: int | None,
+        store_bytes: int,
+        journal: str | os.PathLike[str] | None,
+    ) -> None:
+        self.profile = load_profile(Path(profile) if os.path.exists(profile) else str(profile))
+        self.config = config
+        self.seed = config.seed
+        self.env = simpy.Environment()
+        self.hub: Any = getcurrent()
+        self.processes: dict[str, SimProcess] = {}
+        self.stores: dict[int, SimStore] = {}
+        self.workers: dict[str, ProgramGreenlet] = {}
+        self.journal = Journal(Path(journal)) if journal is not None else None
+        self.journaled: set[str] = {"gcs", "global"}
+        self.working = 0
+        """Programs that compute or sleep now."""
+        self.frames = 0
+        """Frames other than heartbeats, sent so far: signs of progress."""
+        self.closed = False
+        self._store_bytes = store_bytes
+        self._costs = {
+            role: CostModel(getattr(self.profile, role))
+            for role in ("head", "node", "worker", "driver")
+        }
+        cores = cores_per_host or self.profile.cores
+        self.hosts = [Host(self.env, cores) for _ in range(-(-len(nodes) // nodes_per_host))]
+        self.network = Network(
+            self.env,
+            self.profile.latency_s,
+            self.profile.bandwidth,
+            self.profile.loopback_latency_s,
+            self.profile.loopback_bandwidth,
+            random.Random(f"{config.seed}/network"),
+        )
+        self._start_head()
+        for number, resources in enumerate(nodes):
+            self._start_node(number, resources, number // nodes_per_host)
+
+    # -- processes -------------------------------------------------------------
+
+    def _start_head(self) -> None:
+        self.network.add_node(HEAD, 0)
+        process = SimProcess(self, "head", HEAD, self.hosts[0], self._costs["head"])
+        gcs = Gcs(process.context("gcs"), self.config)
+        process.add("gcs", gcs)
+        process.add("global", GlobalScheduler(process.context("global"), self.config))
+        gcs.start()
+        process.begin()
+        self.head = process
+
+    def _start_node(self, number: int, resources: Mapping[str, float], host: int) -> None:
+        self.network.add_node(number, host)
+        address = f"node:{number}"
+        process = SimProcess(self, address, number, self.hosts[host], self._costs["node"])
+        scheduler = LocalScheduler(
+            process.context(address),
+            number,
+            {**resources, f"node:{number}": 1.0},
+            self.config,
+        )
+        self.journaled.add(address)
+        process.add(address, scheduler)
+        store = self.stores[number] = SimStore(self, number, self._store_bytes)
+        process.add(f"store:{number}", store)
+        process.add(f"pool:{number}", SimPool(self, number))
+        scheduler.start(f"host-{host}", 0)
+        process.begin()
+
+    def start_worker(self, address: str, node: int) -> None:
+        """A worker's process has come up."""
+        if f"node:{node}" not in self.processes:
+            return
+        host = self.hosts[self.network.host_of(node)]
+        process = SimProcess(self, address, node, host, self._costs["worker"])
+        ctx = process.context(address)
+        client = Client(ctx, address, node, self.config)
+        executor = Executor(ctx, node, self.config)
+        process.add(address, _Both(client, executor))
+        world = SimWorld(self, process, client, executor, self.stores[node])
+        session = Session(world)
+        runner = TaskRunner(world, session, executor, node)
+        program = ProgramGreenlet(lambda: _work(world, session, executor, runner), self.hub)
+        program.session = session
+        self.workers[address] = program
+        executor.start(len(self.workers))
+        process.begin()
+        program.switch()
+
+    def stop_worker(self, address: str) -> None:
+        """A worker is not needed any more."""
+        process = self.processes.get(address)
+        if process is not None:
+            process.kill()
+        self.workers.pop(address, None)
+
+    def start_driver(self) -> Session:
+        """Make the calling program the driver, on node 0."""
+        address = "driver:0.0"
+        process = SimProcess(self, address, 0, self.hosts[0], self._costs["driver"])
+        client = Client(process.context(address), address, 0, self.config)
+        client.begin_task(root_task_id(f"sim/{self.seed}"))
+        process.add(address, client)
+        world = SimWorld(self, process, client, None, self.stores[0])
+        return SimSession(world, self)
+
+    # -- frames and time -------------------------------------------------------
+
+    def transmit(
+        self, node: int, source: str, destination: str, messages: list[Any], nbytes: int
+    ) -> None:
+        """Send a frame on its way; to an address that is not there it is lost."""
+        process = self.processes.get(destination)
+        if process is None:
+            return
+        if type(messages[0]) is not Heartbeat:
+            self.frames += 1
+        self.network.send(
+            node, process.node, nbytes, lambda: process.arrive(source, destination, messages)
+        )
+
+    def run_until(self, ready: Callable[[], bool], watch: bool) -> None:
+        """Run the simulation until something holds.
+
+        With `watch`, raises RaySystemError when it cannot come to hold: nobody
+        computes or sleeps and only heartbeats have passed for `STALL_S`.
+        """
+        env = self.env
+        step = env.step
+        frames, since_s = self.frames, env.now
+        while not ready():
+            step()
+            if not watch:
+                continue
+            if self.frames != frames or self.working:
+                frames, since_s = self.frames, env.now
+            elif env.now - since_s > STALL_S:
+                raise RaySystemError(
+                    f"nothing has happened for {STALL_S:g} virtual seconds: what is awaited"
+                    " cannot come (is there a task whose resources no node has?)"
+                )
+
+    def close(self) -> None:
+        """End every program that still waits."""
+        self.closed = True
+        for program in list(self.workers.values()):
+            if not program.dead:
+                program.throw()
+        if self.journal is not None:
+            self.journal.close()
+
+
+def _work(world: SimWorld, session: Session, executor: Executor, runner: TaskRunner) -> None:
+    """What a worker does all its life."""
+    while True:
+        with world:
+            assignment = executor.next()
+        if assignment is not None:
+            runner.run(assignment)
+        else:
+            with world:
+                session.collect()
+                world.client.flush()
+            world.block(lambda: bool(executor.queue), None)
+
+
+class SimSession(Session):
+    """A driver's session that ends its cluster when it is shut down."""
+
+    def __init__(self, world: SimWorld, cluster: SimCluster) -> None:
+        super().__init__(world, cluster.close)
+        self.cluster = cluster
+
+
+def _lookup() -> Backend | None:
+    return getattr(getcurrent(), "session", None)
+
+
+def connect(
+    *,
+    nodes: int | Sequence[Mapping[str, float]] = 1,
+    cpus_per_node: float | None = None,
+    profile: str | os.PathLike[str] = "paper",
+    policy: str = "bottom-up",
+    seed: int = 0,
+    nodes_per_host: int = 1,
+    cores_per_host: int | None = None,
+    object_store_memory: int = 64 << 30,
+    journal: str | os.PathLike[str] | None = None,
+    heartbeat_timeout_s: float = 5.0,
+) -> Session:
+    """Start a simulated cluster and become its driver."""
+    config = Config(policy=policy, seed=seed, heartbeat_timeout_s=heartbeat_timeout_s)
+    make_policy(config)
+    if nodes_per_host < 1:
+        raise ValueError(f"{nodes_per_host} nodes per host")
+    if isinstance(nodes, int):
+        if nodes < 1:
+            raise ValueError(f"a cluster of {nodes} nodes")
+        cpus = load_profile(profile).cores if cpus_per_node is None else cpus_per_node
+        resources: list[Mapping[str, float]] = [{"CPU": float(cpus)}] * nodes
+    else:
+        resources = list(nodes)
+    cluster = SimCluster(
+        resources, config, profile, nodes_per_host, cores_per_host, object_store_memory, journal
+    )
+    session = cluster.start_driver()
+    set_current(session, _lookup)
+    count = len(resources)
+    session.world.block(
+        lambda: sum(i.alive for i in _known_nodes(cluster).values()) == count, None
+    )
+    return session
+
+
+def _known_nodes(cluster: SimCluster) -> dict[int, Any]:
+    scheduler = cluster.processes["node:0"].components["node:0"]
+    assert isinstance(scheduler, LocalScheduler)
+    return scheduler.members.nodes

@@ -1,0 +1,162 @@
+"""What things cost in virtual time: a profile.
+
+The control plane runs as it is; a profile says how long its turns take on the
+machine that is modelled, and what the rest of that machine does.
+
+A turn of a process costs::
+
+    turn_s                             to be woken, to look, to go to sleep again
+    + frame_s   x frames sent          a system call each
+    + for each message received or sent:
+        message_s                      to decode or encode and to handle it
+        + range_s   x its ranges       (of tasks or results)
+        + element_s x its elements
+
+Each role has its own figures (``head``, ``node``, ``worker``, ``driver``), and
+each kind of message may override them. User code costs ``call_s`` per API call
+and ``task_s`` per task that a worker runs, besides what it asks for itself.
+
+A profile is a JSON object with the fields below. ``paper`` is built in, see
+`profiles/paper.json`; `raytwin calibrate` writes one for the machine at hand.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+
+class MessageCost(msgspec.Struct, forbid_unknown_fields=True):
+    """Seconds for one message, received or sent."""
+
+    message_s: float = 0.0
+    range_s: float = 0.0
+    element_s: float = 0.0
+
+
+class RoleCost(msgspec.Struct, forbid_unknown_fields=True):
+    """What a turn of one kind of process costs."""
+
+    turn_s: float = 0.0
+    frame_s: float = 0.0
+    received: MessageCost = msgspec.field(default_factory=MessageCost)
+    sent: MessageCost = msgspec.field(default_factory=MessageCost)
+    received_by_type: dict[str, MessageCost] = msgspec.field(default_factory=dict)
+    sent_by_type: dict[str, MessageCost] = msgspec.field(default_factory=dict)
+
+
+class Profile(msgspec.Struct, forbid_unknown_fields=True):
+    """Times in seconds, sizes in bytes, rates in bytes/s."""
+
+    name: str
+    source: str
+    """Where the figures come from; the report prints it."""
+    cores: int
+    """Per host."""
+    latency_s: float
+    """Of a frame between two hosts."""
+    bandwidth: float
+    """Of a host's network card, each way."""
+    loopback_latency_s: float
+    """Of a frame between two processes of one host, waking the reader included."""
+    loopback_bandwidth: float
+    memory_bandwidth: float
+    """Of a copy into or out of the object store by one thread."""
+    start_worker_s: float
+    head: RoleCost
+    node: RoleCost
+    worker: RoleCost
+    driver: RoleCost
+    call_s: dict[str, float] = msgspec.field(default_factory=dict)
+    """CPU time of an API call: submit, map, get, put, wait."""
+    range_s: float = 0.0
+    """CPU time of a worker per range it runs: take it, decode, encode, report."""
+    task_s: float = 0.0
+    """CPU time of a worker per task, besides the user's code."""
+
+    def __post_init__(self) -> None:
+        for field in ("cores", "bandwidth", "loopback_bandwidth", "memory_bandwidth"):
+            if getattr(self, field) <= 0:
+                raise ValueError(f"{field} is {getattr(self, field)}, and has to be above 0")
+        for field in ("latency_s", "loopback_latency_s", "start_worker_s", "range_s", "task_s"):
+            if getattr(self, field) < 0:
+                raise ValueError(f"{field} is {getattr(self, field)}, and cannot be negative")
+
+
+def load_profile(name: str | Path) -> Profile:
+    """Return the profile of that name, or of the file at that path.
+
+    Raises ValueError, in one line, for what is neither.
+    """
+    path = Path(name)
+    if path.suffix == ".json" or path.exists():
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise ValueError(f"cannot read the profile {path}: {error.strerror}") from error
+    else:
+        built_in = files("simulator").joinpath("profiles", f"{name}.json")
+        if not built_in.is_file():
+            raise ValueError(f"no profile {str(name)!r}; there is 'paper', or a path to a .json")
+        data = built_in.read_bytes()
+    try:
+        return msgspec.json.decode(data, type=Profile)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path} is not a profile: {error}") from error
+
+
+def size_of(message: Any) -> tuple[int, int, int]:
+    """Return (ranges, elements, bytes) of a message, for its cost."""
+    tasks = getattr(message, "tasks", None)
+    if tasks is not None:
+        elements = nbytes = 0
+        for task in tasks:
+            spec = getattr(task, "spec", task)
+            elements += spec.count
+            nbytes += 120 + len(spec.args)
+        return len(tasks), elements, nbytes
+    results = getattr(message, "results", None)
+    if results is not None:
+        elements = nbytes = 0
+        for result in results:
+            elements += result.count
+            nbytes += 60 + len(result.payload)
+        return len(results), elements, nbytes
+    return 0, 0, 60
+
+
+class CostModel:
+    """A role's costs, ready for quick look-up by message type."""
+
+    def __init__(self, role: RoleCost) -> None:
+        self.turn_s = role.turn_s
+        self.frame_s = role.frame_s
+        self._received = role.received
+        self._sent = role.sent
+        self._received_by_type = role.received_by_type
+        self._sent_by_type = role.sent_by_type
+
+    def received(self, messages: list[Any]) -> float:
+        """Return the cost of handling received messages."""
+        return self._cost(messages, self._received, self._received_by_type)[0]
+
+    def sent(self, messages: list[Any]) -> tuple[float, int]:
+        """Return the cost of sending messages in one frame, and their bytes."""
+        cost_s, nbytes = self._cost(messages, self._sent, self._sent_by_type)
+        return cost_s + self.frame_s, nbytes
+
+    @staticmethod
+    def _cost(
+        messages: list[Any], default: MessageCost, by_type: dict[str, MessageCost]
+    ) -> tuple[float, int]:
+        total_s = 0.0
+        total_bytes = 40
+        for message in messages:
+            cost = by_type.get(type(message).__name__, default)
+            ranges, elements, nbytes = size_of(message)
+            total_s += cost.message_s + cost.range_s * ranges + cost.element_s * elements
+            total_bytes += nbytes
+        return total_s, total_bytes

@@ -1,0 +1,243 @@
+"""A simulated process: a single-threaded server that runs components in turns.
+
+This is the simulator's implementation of `context.Context`. What arrives waits
+in the inbox. When the process is free it takes all of it, every component that
+was addressed has its turn, and the process is busy for what that costs (see
+`costs`) before its frames leave. So work that arrives meanwhile is batched, in
+the same way as on a real socket.
+
+If all cores of the host are busy, the process first waits for one, and takes
+what has arrived by then.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from simpy import Event
+from simpy.events import NORMAL
+
+from runtime.control.context import Component
+from simulator.costs import CostModel
+from simulator.host import Host
+
+if TYPE_CHECKING:
+    from simulator.cluster import SimCluster
+
+
+class SimTimer(Event):
+    """A timer of a component; its own SimPy event."""
+
+    __slots__ = ("address", "callback", "callbacks", "number", "process")
+
+    _ok = True
+    _value = None
+
+    def __init__(
+        self, process: SimProcess, address: str, number: int, callback: Callable[[], None]
+    ) -> None:
+        # SimPy's own constructor is skipped: it allocates a list per event.
+        self.process = process
+        self.address = address
+        self.number = number
+        self.callback: Callable[[], None] | None = callback
+        self.callbacks = _ON_TIMER
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+def _on_timer(timer: Any) -> None:
+    if timer.callback is not None and timer.process.alive:
+        timer.process.arrive_timer(timer)
+
+
+_ON_TIMER: Any = [_on_timer]
+
+
+class SimContext:
+    """`context.Context` for one component of a simulated process."""
+
+    def __init__(self, process: SimProcess, address: str, seed: int) -> None:
+        self.rng = random.Random(f"{seed}/{address}")
+        self.address = address
+        self.process = process
+        self.env = process.cluster.env
+        self.outbox: dict[str, list[Any]] = {}
+        self.timers = 0
+
+    def now(self) -> float:
+        return self.env.now + self.process.debt_s
+
+    def send(self, to: str, message: Any) -> None:
+        box = self.outbox.get(to)
+        if box is None:
+            self.outbox[to] = [message]
+            self.process.dirty[self.address] = self
+        else:
+            box.append(message)
+
+    def after(self, delay_s: float, callback: Callable[[], None]) -> SimTimer:
+        self.timers += 1
+        timer = SimTimer(self.process, self.address, self.timers, callback)
+        self.env.schedule(timer, NORMAL, delay_s)
+        return timer
+
+
+class SimProcess:
+    """One process on a host; see the module's docstring."""
+
+    def __init__(
+        self, cluster: SimCluster, name: str, node: int, host: Host, costs: CostModel
+    ) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.node = node
+        self.host = host
+        self.costs = costs
+        self.components: dict[str, Component] = {}
+        self.contexts: dict[str, SimContext] = {}
+        self.dirty: dict[str, SimContext] = {}
+        self.alive = True
+        self.debt_s = 0.0
+        """CPU time of user code that has run but not taken its time yet."""
+        self.busy_s = 0.0
+        """CPU time of this process's turns so far."""
+        self.after_turn: Callable[[], None] | None = None
+        self._frames: dict[str, list[tuple[str, list[Any]]]] = {}
+        self._timers: list[SimTimer] = []
+        self._busy = False
+
+    def context(self, address: str) -> SimContext:
+        """Return the context for a component that will have this address."""
+        made = self.contexts[address] = SimContext(self, address, self.cluster.seed)
+        return made
+
+    def add(self, address: str, component: Component) -> None:
+        """Run a component under an address."""
+        self.components[address] = component
+        if address not in self.contexts:
+            self.context(address)
+        self.cluster.processes[address] = self
+
+    # -- what arrives ----------------------------------------------------------
+
+    def arrive(self, source: str, destination: str, messages: list[Any]) -> None:
+        """A frame is here."""
+        if not self.alive:
+            return
+        self._frames.setdefault(destination, []).append((source, messages))
+        if not self._busy:
+            self._begin()
+
+    def arrive_timer(self, timer: SimTimer) -> None:
+        """A timer is due."""
+        self._timers.append(timer)
+        if not self._busy:
+            self._begin()
+
+    def begin(self) -> None:
+        """Have a first turn for what components have sent when they were made."""
+        self._busy = True
+        self._turns()
+
+    def _begin(self) -> None:
+        self._busy = True
+        if self.host.running < self.host.cores:
+            self._turns()
+        else:
+            # Zero CPU time would not wait for a core.
+            self.host.run(1e-9, self._turns, self)
+
+    # -- turns -----------------------------------------------------------------
+
+    def _turns(self) -> None:
+        """Give every component that was addressed its turn, then be busy for it."""
+        if not self.alive:
+            return
+        costs = self.costs
+        cost_s = costs.turn_s
+        frames: list[tuple[str, str, list[Any], int]] = []
+        while self._frames or self._timers or self.dirty:
+            timers, self._timers = self._timers, []
+            received, self._frames = self._frames, {}
+            for timer in timers:
+                if timer.callback is not None:
+                    callback, timer.callback = timer.callback, None
+                    self._turn(timer.address, [], timer.number, callback)
+            for address, inputs in received.items():
+                for _, messages in inputs:
+                    cost_s += costs.received(messages)
+                self._turn(address, inputs, 0, None)
+            cost_s += self._collect(frames)
+        self.busy_s += cost_s
+        if cost_s:
+            self.host.run(cost_s, lambda: self._end(frames), self)
+        else:
+            self._end(frames)
+
+    def _turn(
+        self,
+        address: str,
+        received: list[tuple[str, list[Any]]],
+        timer: int,
+        callback: Callable[[], None] | None,
+    ) -> None:
+        component = self.components.get(address)
+        if component is None:
+            return
+        for source, messages in received:
+            for message in messages:
+                component.handle(source, message)
+        if callback is not None:
+            callback()
+        component.end_turn()
+        if self.cluster.journal is not None and address in self.cluster.journaled:
+            outputs = [[to, box] for to, box in self.contexts[address].outbox.items()]
+            self.cluster.journal.write([address, self.cluster.env.now, received, timer, outputs])
+
+    def _collect(self, frames: list[tuple[str, str, list[Any], int]]) -> float:
+        """Take what the turns have sent; return what sending it costs."""
+        dirty, self.dirty = self.dirty, {}
+        cost_s = 0.0
+        for address, ctx in dirty.items():
+            outbox, ctx.outbox = ctx.outbox, {}
+            for destination, messages in outbox.items():
+                if destination in self.components:
+                    self._frames.setdefault(destination, []).append((address, messages))
+                    continue
+                sent_s, nbytes = self.costs.sent(messages)
+                cost_s += sent_s
+                frames.append((address, destination, messages, nbytes))
+        return cost_s
+
+    def _end(self, frames: list[tuple[str, str, list[Any], int]]) -> None:
+        if not self.alive:
+            return
+        self._busy = False
+        for frame in frames:
+            self.cluster.transmit(self.node, *frame)
+        if self.after_turn is not None:
+            self.after_turn()
+        if (self._frames or self._timers) and not self._busy:
+            self._begin()
+
+    def flush_calls(self) -> None:
+        """Send what user code has just sent by calling the API.
+
+        The call's own cost is part of the caller's debt, so the frames leave
+        now. The process may be in a turn meanwhile, as a thread of it would.
+        """
+        frames: list[tuple[str, str, list[Any], int]] = []
+        self.debt_s += self._collect(frames)
+        for frame in frames:
+            self.cluster.transmit(self.node, *frame)
+
+    def kill(self) -> None:
+        """End at once: nothing of it runs on, nothing reaches it."""
+        self.alive = False
+        self.host.cancel(self)
+        for address in self.components:
+            self.cluster.processes.pop(address, None)

@@ -1,0 +1,142 @@
+"""The node's object store and worker pool in virtual time.
+
+The same messages as the real ones; what takes time is the network's transfer,
+one after another from each source node as in the real object manager, and the
+start of a worker.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from runtime.control.messages import (
+    Allocate,
+    Allocated,
+    Fetch,
+    Fetched,
+    Free,
+    StartWorker,
+    StopWorker,
+)
+
+if TYPE_CHECKING:
+    from simulator.cluster import SimCluster
+
+
+class SimStore:
+    """``store:<n>``: room is counted, contents are kept as pickles."""
+
+    def __init__(self, cluster: SimCluster, node: int, capacity: int) -> None:
+        self.cluster = cluster
+        self.node = node
+        self.capacity = capacity
+        self.used = 0
+        self.values: dict[int, bytes] = {}
+        self._sizes: dict[int, int] = {}
+        self._places: dict[bytes, int] = {}
+        self._offsets = 0
+        self._queues: dict[int, deque[Fetch]] = {}
+        self._busy: set[int] = set()
+
+    def handle(self, source: str, message: Any) -> None:
+        if isinstance(message, Allocate):
+            offset = self._allocate(message.object, message.size)
+            self._tell(Allocated(message.object, offset, message.client))
+        elif isinstance(message, Free):
+            self._free(message.object, message.offset)
+        elif isinstance(message, Fetch):
+            self._queues.setdefault(message.node, deque()).append(message)
+            self._next(message.node)
+        else:
+            raise TypeError(f"an object store was sent {type(message).__name__}")
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
+
+    def _allocate(self, oid: bytes, size: int) -> int:
+        if self.used + size > self.capacity:
+            return -1
+        self.used += size
+        self._offsets += 1
+        self._sizes[self._offsets] = size
+        self._places[oid] = self._offsets
+        return self._offsets
+
+    def _free(self, oid: bytes, offset: int) -> None:
+        self.used -= self._sizes.pop(offset)
+        self.values.pop(offset, None)
+        if self._places.get(oid) == offset:
+            del self._places[oid]
+
+    def _next(self, node: int) -> None:
+        queue = self._queues[node]
+        if node in self._busy or not queue:
+            return
+        fetch = queue.popleft()
+        offset = self._allocate(fetch.object, fetch.size)
+        if offset < 0:
+            reason = f"ObjectStoreFullError: no room for {fetch.size:,} bytes"
+            self._tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason))
+            self._next(node)
+            return
+        self._busy.add(node)
+        started_s = self.cluster.env.now
+
+        def done(arrived: bool) -> None:
+            self._busy.discard(node)
+            peer = self.cluster.stores.get(node)
+            payload = peer.value_of(fetch.object) if peer is not None else None
+            elapsed_s = self.cluster.env.now - started_s
+            if arrived and payload is not None:
+                self.values[offset] = payload
+                self._tell(Fetched(fetch.object, offset, fetch.size, elapsed_s))
+            else:
+                self._free(fetch.object, offset)
+                reason = "the connection was lost" if not arrived else "it is not there any more"
+                self._tell(Fetched(fetch.object, -1, fetch.size, elapsed_s, reason))
+            self._next(node)
+
+        if node not in self.cluster.stores:
+            self.cluster.env.timeout(0).callbacks.append(lambda _: done(False))
+            return
+        # The request goes there before the bytes come back.
+        self.cluster.network.send(
+            self.node,
+            node,
+            60,
+            lambda: self.cluster.network.transfer(node, self.node, fetch.size, done) and None,
+        )
+
+    def value_of(self, oid: bytes) -> bytes | None:
+        """Return the pickle of an object that is here."""
+        offset = self._places.get(oid)
+        return None if offset is None else self.values.get(offset)
+
+    def _tell(self, message: Any) -> None:
+        # It lives in the node's process: no network, no wait.
+        process = self.cluster.processes.get(f"node:{self.node}")
+        if process is not None:
+            process.arrive(f"store:{self.node}", f"node:{self.node}", [message])
+
+
+class SimPool:
+    """``pool:<n>``: starts workers after the time that a fork takes."""
+
+    def __init__(self, cluster: SimCluster, node: int) -> None:
+        self.cluster = cluster
+        self.node = node
+
+    def handle(self, source: str, message: Any) -> None:
+        if isinstance(message, StartWorker):
+            name = message.worker
+            delay_s = self.cluster.profile.start_worker_s
+            started = self.cluster.env.timeout(delay_s)
+            started.callbacks.append(lambda _: self.cluster.start_worker(name, self.node))
+        elif isinstance(message, StopWorker):
+            self.cluster.stop_worker(message.worker)
+        else:
+            raise TypeError(f"a worker pool was sent {type(message).__name__}")
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
