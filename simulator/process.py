@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from simulator.cluster import SimCluster
 
 
+Frame = tuple[str, str, list[Any], int]
+"""Source, destination, messages, bytes."""
+
+
 class SimTimer(Event):
     """A timer of a component; its own SimPy event."""
 
@@ -109,6 +113,8 @@ class SimProcess:
         self._frames: dict[str, list[tuple[str, list[Any]]]] = {}
         self._timers: list[SimTimer] = []
         self._busy = False
+        self._leaving: list[Frame] | None = None
+        """Frames of the turn under way, which leave when it is over."""
 
     def context(self, address: str) -> SimContext:
         """Return the context for a component that will have this address."""
@@ -159,18 +165,19 @@ class SimProcess:
             return
         costs = self.costs
         cost_s = costs.turn_s
-        frames: list[tuple[str, str, list[Any], int]] = []
+        frames: list[Frame] = []
+        self._leaving = frames
         while self._frames or self._timers or self.dirty:
-            timers, self._timers = self._timers, []
             received, self._frames = self._frames, {}
-            for timer in timers:
-                if timer.callback is not None:
-                    callback, timer.callback = timer.callback, None
-                    self._turn(timer.address, [], timer.number, callback)
             for address, inputs in received.items():
                 for _, messages in inputs:
                     cost_s += costs.received(messages)
                 self._turn(address, inputs, 0, None)
+            timers, self._timers = self._timers, []
+            for timer in timers:
+                if timer.callback is not None:
+                    callback, timer.callback = timer.callback, None
+                    self._turn(timer.address, [], timer.number, callback)
             cost_s += self._collect(frames)
         self.busy_s += cost_s
         if cost_s:
@@ -198,7 +205,7 @@ class SimProcess:
             outputs = [[to, box] for to, box in self.contexts[address].outbox.items()]
             self.cluster.journal.write([address, self.cluster.env.now, received, timer, outputs])
 
-    def _collect(self, frames: list[tuple[str, str, list[Any], int]]) -> float:
+    def _collect(self, frames: list[Frame]) -> float:
         """Take what the turns have sent; return what sending it costs."""
         dirty, self.dirty = self.dirty, {}
         cost_s = 0.0
@@ -213,10 +220,11 @@ class SimProcess:
                 frames.append((address, destination, messages, nbytes))
         return cost_s
 
-    def _end(self, frames: list[tuple[str, str, list[Any], int]]) -> None:
+    def _end(self, frames: list[Frame]) -> None:
         if not self.alive:
             return
         self._busy = False
+        self._leaving = None
         for frame in frames:
             self.cluster.transmit(self.node, *frame)
         if self.after_turn is not None:
@@ -228,10 +236,14 @@ class SimProcess:
         """Send what user code has just sent by calling the API.
 
         The call's own cost is part of the caller's debt, so the frames leave
-        now. The process may be in a turn meanwhile, as a thread of it would.
+        now; or behind those of a turn that is under way, since what one
+        component sends to one address arrives in order.
         """
-        frames: list[tuple[str, str, list[Any], int]] = []
+        frames: list[Frame] = []
         self.debt_s += self._collect(frames)
+        if self._leaving is not None:
+            self._leaving += frames
+            return
         for frame in frames:
             self.cluster.transmit(self.node, *frame)
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 from typing import Any
 
 from runtime.api import state
 from runtime.backend.protocol import Backend
+
+_starting = threading.RLock()
+"""Held while a cluster starts: of several threads' first calls, one starts it."""
 
 
 def init(
@@ -37,19 +41,20 @@ def init(
     Raises RuntimeError if a cluster is connected already, ValueError or
     TypeError for bad options.
     """
-    connected = state.connected()
-    if connected is not None:
-        if ignore_reinit_error:
-            return connected
-        raise RuntimeError("a cluster is connected already: call shutdown() first")
-    backends = state.backends()
-    if backend not in backends:
-        raise ValueError(f"no backend {backend!r}; there are {', '.join(sorted(backends))}")
-    if num_cpus is not None:
-        options.setdefault("cpus_per_node", num_cpus)
-    made = backends[backend](**options)
-    atexit.register(_at_exit, made, os.getpid())
-    return made
+    with _starting:
+        connected = state.connected()
+        if connected is not None:
+            if ignore_reinit_error:
+                return connected
+            raise RuntimeError("a cluster is connected already: call shutdown() first")
+        backends = state.backends()
+        if backend not in backends:
+            raise ValueError(f"no backend {backend!r}; there are {', '.join(sorted(backends))}")
+        if num_cpus is not None:
+            options.setdefault("cpus_per_node", num_cpus)
+        made = backends[backend](**options)
+        atexit.register(_at_exit, made, os.getpid())
+        return made
 
 
 def _at_exit(made: Backend, pid: int) -> None:

@@ -11,6 +11,9 @@ from runtime.control.ids import object_id
 class RefHolder(Protocol):
     """Who counts references: the session of a driver or worker."""
 
+    closed: bool
+    """Whether its cluster is gone, and with it every value."""
+
     def ref_added(self, oid: bytes) -> None: ...
     def ref_dropped(self, oid: bytes) -> None: ...
     def ref_escaped(self, oid: bytes) -> None: ...

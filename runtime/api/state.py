@@ -24,7 +24,7 @@ def current() -> Backend:
     if backend is None:
         from runtime.api.cluster import init
 
-        init()
+        init(ignore_reinit_error=True)  # another thread may have been first
         backend = connected()
         assert backend is not None
     return backend

@@ -46,10 +46,10 @@ class TaskRunner:
         spec = assignment.spec
         started_s = self.world.now()
         try:
-            function = self._function(spec.function)
             if spec.first < 0:
-                call = self._prepare(assignment, function)
+                call = self._prepare(assignment)
             else:
+                function = self._function(spec.function)
                 star, items = self.world.deserialize(spec.args)
         except Exception as error:
             self._report_error(spec, started_s, error)
@@ -67,16 +67,26 @@ class TaskRunner:
 
     # -- a call ----------------------------------------------------------------
 
-    def _prepare(self, assignment: Assignment, function: Callable[..., Any]) -> Any:
+    def _prepare(self, assignment: Assignment) -> Callable[[], Any]:
+        """Return the call with everything in its place."""
         spec = assignment.spec
-        if not spec.args:
-            return function
-        args, kwargs = self.world.deserialize(spec.args)
-        if assignment.values:
-            # Inputs were pinned for this worker when it was given the task.
-            inputs = [self.session.decode(value) for value in assignment.values]
-            args = [inputs[a.index] if type(a) is Input else a for a in args]
-            kwargs = {n: inputs[a.index] if type(a) is Input else a for n, a in kwargs.items()}
+        unread = list(reversed(assignment.values))
+        try:
+            function = self._function(spec.function)
+            if not spec.args:
+                return function
+            args, kwargs = self.world.deserialize(spec.args)
+            if unread:
+                inputs = []
+                while unread:
+                    inputs.append(self.session.decode_input(unread.pop()))
+                args = [inputs[a.index] if type(a) is Input else a for a in args]
+                kwargs = {
+                    n: inputs[a.index] if type(a) is Input else a for n, a in kwargs.items()
+                }
+        finally:
+            for value in unread:
+                self.session.skip_input(value)
         return lambda: function(*args, **kwargs)
 
     def _run_call(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
@@ -194,14 +204,16 @@ class TaskRunner:
 
     def _report_error(self, spec: TaskSpec, started_s: float, error: Exception) -> float:
         """Report elements that failed: all of `spec` that are still this worker's."""
-        start = self.executor.base
-        count = max(1, min(spec.start + spec.count, self.executor.limit) - start)
         if isinstance(error, ObjectStoreFullError):
             status, payload = SYSTEM_ERROR, f"ObjectStoreFullError: {error}".encode()
         else:
             status, payload = USER_ERROR, self._pack_error(spec.name, error)
-        result = RangeResult(spec.array, start, count, status, payload, self.node, spec.returns)
-        return self._report(spec, result, started_s)
+        with self.world:
+            # In one turn: the limit may come down at any other time.
+            start = self.executor.base
+            count = max(1, min(spec.start + spec.count, self.executor.limit) - start)
+            result = RangeResult(spec.array, start, count, status, payload, self.node, spec.returns)
+            return self._report(spec, result, started_s)
 
     def _pack_error(self, name: str, error: Exception) -> bytes:
         # Without the frames of this file: they are the runtime's, not the user's.

@@ -6,6 +6,9 @@ that differs between real and virtual time is the `World`'s.
 
 References are dropped by the garbage collector, at any moment and on any
 thread: they are noted in a queue and counted at the next call.
+
+Any thread may call. What user code takes part in (pickling, waiting) happens
+outside of turns, so that it cannot hold up other threads.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any
 from runtime.api.exceptions import (
     GetTimeoutError,
     ObjectStoreFullError,
+    RaySystemError,
     RayTaskError,
     make_task_error,
     system_error,
@@ -25,7 +29,7 @@ from runtime.api.options import TaskOptions
 from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.remote_function import RemoteFunction
 from runtime.backend.protocol import Serialized, World
-from runtime.control.client import Entry, Waiter
+from runtime.control.client import Waiter
 from runtime.control.ids import (
     ELEMENTS_MAX,
     function_id,
@@ -36,6 +40,11 @@ from runtime.control.messages import OK, USER_ERROR, ObjectValue, RangeResult, T
 
 SEQUENCE_CHUNK = 1024
 """Items of a sequence that travel in one range; a `range` travels whole."""
+SUBMIT_SPECS_MAX = 64
+"""Ranges submitted in one message, so that no message grows without bound."""
+FUNCTION_BYTES_MAX = 32 * 1024 * 1024
+"""Functions travel in messages, whatever they close over included."""
+GONE = "the cluster is gone: shut down"
 
 
 class Input:
@@ -61,18 +70,25 @@ class Session:
         self._end_cluster = end_cluster
         self._dropped: deque[bytes] = deque()
         self._unviewed: deque[bytes] = deque()
+        self._inputs_done: deque[bytes] = deque()
+        self._waiting = 0
+        """Threads of the running task that wait and have given up its CPU."""
         self._element: tuple[bytes, int] | None = None
 
     # -- references ------------------------------------------------------------
 
     def ref_added(self, oid: bytes) -> None:
-        self.client.add_ref(oid)
+        with self.world:
+            self.client.add_ref(oid)
 
     def ref_dropped(self, oid: bytes) -> None:
         self._dropped.append(oid)
 
     def ref_escaped(self, oid: bytes) -> None:
-        self.client.escape(oid)
+        if self.closed:
+            raise RaySystemError(GONE)
+        with self.world:
+            self.client.escape(oid)
 
     def collect(self) -> None:
         """Count what the garbage collector has dropped; call it within a turn."""
@@ -81,6 +97,13 @@ class Session:
             self.client.drop_ref(dropped.popleft())
         while unviewed:
             self.client.drop_view(unviewed.popleft())
+        while self._inputs_done:
+            self.client.unpin(self._inputs_done.popleft())
+
+    def _check_open(self, refs: Sequence[ObjectRef] = ()) -> None:
+        """Raise RaySystemError if the cluster of this session or of a reference is gone."""
+        if self.closed or any(ref._holder.closed for ref in refs):
+            raise RaySystemError(GONE)
 
     # -- tasks -----------------------------------------------------------------
 
@@ -91,11 +114,14 @@ class Session:
         kwargs: dict[str, Any],
         options: TaskOptions,
     ) -> list[ObjectRef]:
+        self._check_open()
+        key, blob = self._serialized(function)
+        held: list[ObjectRef] = []
+        payload, deps = self._pack(args, kwargs, held)
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
-            key = self._export(function)
-            payload, deps = self._pack(args, kwargs)
+            self.client.export(key, blob)
             array = self._next_array()
             spec = TaskSpec(
                 array, 0, 1, key, payload, self.client.address, options.demand, deps,
@@ -110,14 +136,18 @@ class Session:
     def map(
         self, function: RemoteFunction, items: Sequence[Any], star: bool, options: TaskOptions
     ) -> ObjectRefArray:
+        self._check_open()
         count = len(items)
         if count > ELEMENTS_MAX:
             raise ValueError(f"a task array has at most {ELEMENTS_MAX} tasks, not {count}")
         if not count:
             return ObjectRefArray(b"", 0, 1, self)
+        key, blob = self._serialized(function)
+        held: list[ObjectRef] = []
+        packed = self._pack_items(items, star, held)
         with self.world:
             self.collect()
-            key = self._export(function)
+            self.client.export(key, blob)
             array = self._next_array()
             name = options.name or function.function_name
             specs = [
@@ -125,14 +155,15 @@ class Session:
                     array, start, size, key, payload, self.client.address, options.demand, deps,
                     1, options.max_retries, first, name,
                 )
-                for start, size, first, payload, deps in self._pack_items(items, star)
+                for start, size, first, payload, deps in packed
             ]  # fmt: skip
             self.world.charge("submit", len(specs))
-            self.client.submit(array, specs, count, 1)
+            for at in range(0, len(specs), SUBMIT_SPECS_MAX):
+                self.client.submit(array, specs[at : at + SUBMIT_SPECS_MAX], count, 1)
             return ObjectRefArray(array, count, 1, self)
 
     def _pack_items(
-        self, items: Sequence[Any], star: bool
+        self, items: Sequence[Any], star: bool, held: list[ObjectRef]
     ) -> list[tuple[int, int, int, bytes, tuple[bytes, ...]]]:
         """Return (start, count, first, args, deps) of the ranges of an array."""
         if isinstance(items, range):
@@ -144,38 +175,46 @@ class Session:
             if any(_has_ref(item, star) for item in chunk):
                 # An element with inputs is a range of its own: it waits alone.
                 for offset, item in enumerate(chunk):
-                    args, deps = self._pack(tuple(item) if star else (item,), {})
+                    args, deps = self._pack(tuple(item) if star else (item,), {}, held)
                     packed.append((start + offset, 1, -1, args, deps))
                 continue
-            packed += self._pack_chunk(start, chunk, star)
+            packed += self._pack_chunk(start, chunk, star, held)
         return packed
 
     def _pack_chunk(
-        self, start: int, chunk: list[Any], star: bool
+        self, start: int, chunk: list[Any], star: bool, held: list[ObjectRef]
     ) -> list[tuple[int, int, int, bytes, tuple[bytes, ...]]]:
         value = self.world.serialize((star, chunk))
         if value.nbytes <= self.client.config.inline_bytes_max:
             return [(start, len(chunk), start, value.to_bytes(), ())]
         if len(chunk) == 1:
-            args, deps = self._pack(tuple(chunk[0]) if star else (chunk[0],), {})
+            args, deps = self._pack(tuple(chunk[0]) if star else (chunk[0],), {}, held)
             return [(start, 1, -1, args, deps)]
         half = len(chunk) // 2
-        return self._pack_chunk(start, chunk[:half], star) + self._pack_chunk(
-            start + half, chunk[half:], star
+        return self._pack_chunk(start, chunk[:half], star, held) + self._pack_chunk(
+            start + half, chunk[half:], star, held
         )
 
-    def _export(self, function: RemoteFunction) -> bytes:
+    def _serialized(self, function: RemoteFunction) -> tuple[bytes, bytes]:
+        """Return (ID, serialized form) of a function."""
         if function.exported is None:
             blob = self.world.dumps_function(function.function)
+            if len(blob) > FUNCTION_BYTES_MAX:
+                raise ValueError(
+                    f"{function.function_name}() and what it refers to are {len(blob):,} bytes"
+                    f" long; {FUNCTION_BYTES_MAX:,} is the most: pass large values as arguments"
+                )
             function.exported = (function_id(blob), blob)
-        key, blob = function.exported
-        self.client.export(key, blob)
-        return key
+        return function.exported
 
     def _pack(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], held: list[ObjectRef]
     ) -> tuple[bytes, tuple[bytes, ...]]:
-        """Serialize arguments; references among them become inputs."""
+        """Serialize arguments; references among them become inputs.
+
+        Large arguments become objects, and inputs too: `held` keeps them until
+        the task is submitted.
+        """
         if not args and not kwargs:
             return b"", ()
         deps: list[bytes] = []
@@ -186,25 +225,28 @@ class Session:
         value = self.world.serialize((args, kwargs))
         if value.nbytes <= self.client.config.inline_bytes_max:
             return value.to_bytes(), tuple(deps)
-        # Large arguments travel as objects: each large one becomes an input.
-        args = tuple(self._large_as_input(a, deps) for a in args)
-        kwargs = {name: self._large_as_input(a, deps) for name, a in kwargs.items()}
+        args = tuple(self._large_as_input(a, deps, held) for a in args)
+        kwargs = {name: self._large_as_input(a, deps, held) for name, a in kwargs.items()}
         return self.world.serialize((args, kwargs)).to_bytes(), tuple(deps)
 
     def _as_input(self, value: Any, deps: list[bytes]) -> Any:
         if type(value) is not ObjectRef:
             return value
+        self._check_open([value])
         deps.append(value.binary())
         return Input(len(deps) - 1)
 
-    def _large_as_input(self, value: Any, deps: list[bytes]) -> Any:
+    def _large_as_input(self, value: Any, deps: list[bytes], held: list[ObjectRef]) -> Any:
         if isinstance(value, Input):
             return value
         serialized = self.world.serialize(value)
         if serialized.nbytes <= self.client.config.inline_bytes_max:
             return value
-        entry = self._put_large(self._next_put(), serialized)
-        deps.append(object_id(entry.array, 0, 0))
+        with self.world:
+            array = self._next_put()
+        ref = self._put_large(array, serialized)
+        held.append(ref)
+        deps.append(ref.binary())
         return Input(len(deps) - 1)
 
     def _enter_element(self) -> None:
@@ -228,6 +270,7 @@ class Session:
     # -- values ----------------------------------------------------------------
 
     def put(self, value: Any) -> ObjectRef:
+        self._check_open()
         serialized = self.world.serialize([value])
         with self.world:
             self.collect()
@@ -238,18 +281,17 @@ class Session:
                 node = int(self.client.node.partition(":")[2])
                 self.client.put(RangeResult(array, 0, 1, OK, payload, node))
                 return ObjectRef(object_id(array, 0, 0), self)
-        self._put_large(array, self.world.serialize(value))
-        with self.world:
-            return ObjectRef(object_id(array, 0, 0), self)
+        return self._put_large(array, self.world.serialize(value))
 
-    def _put_large(self, array: bytes, value: Serialized) -> Entry:
+    def _put_large(self, array: bytes, value: Serialized) -> ObjectRef:
         oid = object_id(array, 0, 0)
         offset = self.store(oid, value)
         with self.world:
             node = int(self.client.node.partition(":")[2])
-            return self.client.put(
+            self.client.put(
                 RangeResult(array, 0, 1, OK, b"", node, 1, (value.nbytes,), (offset,))
             )
+            return ObjectRef(oid, self)
 
     def store(self, oid: bytes, value: Serialized) -> int:
         """Write a large value into the store and return where.
@@ -275,6 +317,7 @@ class Session:
         return offset
 
     def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        self._check_open(refs)
         oids = [ref.binary() for ref in refs]
         client = self.client
         with self.world:
@@ -293,6 +336,8 @@ class Session:
         count = len(refs)
         if not count:
             return []
+        if self.closed or refs._holder is not self:
+            raise RaySystemError(GONE)
         client = self.client
         with self.world:
             self.collect()
@@ -329,6 +374,7 @@ class Session:
         timeout_s: float | None,
         fetch_local: bool,
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
+        self._check_open(refs)
         client = self.client
         here = client.value if fetch_local else client.made
 
@@ -382,6 +428,20 @@ class Session:
             oid, value.offset, value.size, lambda: self._unviewed.append(oid)
         )
 
+    def decode_input(self, value: ObjectValue) -> Any:
+        """Return a task's input, which its node has pinned for this one use."""
+        if not value.size:
+            return self.decode(value)
+        oid = value.object
+        return self.world.read(
+            oid, value.offset, value.size, lambda: self._inputs_done.append(oid)
+        )
+
+    def skip_input(self, value: ObjectValue) -> None:
+        """The task will not use an input after all."""
+        if value.size:
+            self._inputs_done.append(value.object)
+
     def error_of(self, status: int, payload: bytes) -> BaseException:
         """Return the exception that a failed range stands for."""
         if status == USER_ERROR:
@@ -408,15 +468,22 @@ class Session:
         executor = self.world.executor
         if executor is None or executor.running is None:
             return self.world.block(ready, timeout_s)
+        if executor.suspended:
+            # Another thread of the task is about to get the CPU back.
+            self.world.block(lambda: not executor.suspended, None)
         with self.world:
             if ready():
                 return True
-            executor.block()
+            self._waiting += 1
+            if self._waiting == 1:
+                executor.block()
         try:
             return self.world.block(ready, timeout_s)
         finally:
             with self.world:
-                executor.unblock()
+                self._waiting -= 1
+                if not self._waiting:
+                    executor.unblock()
             self.world.block(lambda: not executor.suspended, None)
 
     def _block(self, waiter: Waiter, timeout_s: float | None) -> bool:
@@ -428,6 +495,7 @@ class Session:
     # -- the rest --------------------------------------------------------------
 
     def query(self, kind: str) -> Any:
+        self._check_open()
         with self.world:
             key, waiter = self.client.query(kind)
         self._block(waiter, None)
@@ -446,6 +514,8 @@ class Session:
         return self.world.blob(nbytes)
 
     def shutdown(self) -> None:
+        if self.closed:
+            return
         self.closed = True
         self.world.close()
         if self._end_cluster is not None:

@@ -26,7 +26,7 @@ from typing import Any
 
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
-from runtime.control.ids import array_id, put_id, split_object_id
+from runtime.control.ids import array_id, object_id, put_id, split_object_id
 from runtime.control.messages import (
     OK,
     AbandonObject,
@@ -163,7 +163,7 @@ class Client:
         """Submit an array, given as the ranges it starts out as."""
         entry = self.entries.get(array)
         if entry is None:
-            entry = self.entries[array] = Entry(array, count, returns)
+            entry = self._own(Entry(array, count, returns))
         deps = [oid for spec in specs for oid in spec.deps]
         if deps:
             entry.deps += tuple(deps)
@@ -183,12 +183,19 @@ class Client:
         entry = Entry(result.array, 1, 1)
         entry.missing = 0
         entry.result = result
-        self.entries[result.array] = entry
+        self._own(entry)
         self._puts.append(result)
         if len(self._puts) >= self.config.submit_batch_max:
             self.flush()
         else:
             self._flush_soon()
+        return entry
+
+    def _own(self, entry: Entry) -> Entry:
+        """Begin to own an array; a reference to all of it may exist already."""
+        self.entries[entry.array] = entry
+        if self.borrowed:
+            entry.refs += self.borrowed.pop(object_id(entry.array, 0, 0), 0)
         return entry
 
     def allocate(self, oid: bytes, size: int) -> Waiter:
@@ -446,7 +453,7 @@ class Client:
             del self._views[oid]
             if oid in self._unpin_later:
                 self._unpin_later.discard(oid)
-                self._unpin(oid)
+                self.unpin(oid)
 
     def _release_if_free(self, entry: Entry) -> None:
         if entry.refs or entry.missing or entry.holds or entry.escaped:
@@ -467,9 +474,10 @@ class Client:
         if oid in self._views:
             self._unpin_later.add(oid)
         else:
-            self._unpin(oid)
+            self.unpin(oid)
 
-    def _unpin(self, oid: bytes) -> None:
+    def unpin(self, oid: bytes) -> None:
+        """A large object that was pinned for this client is not in use any more."""
         self._unpinned.append(oid)
         self._flush_soon()
 

@@ -17,11 +17,13 @@ class Config(Struct, frozen=True, array_like=True):
     """Larger values go to the object store, smaller ones ride in messages."""
     spill_wait_s: float = 0.1
     """Bottom-up: a node keeps a task while its queue is worth less than this."""
-    spill_tasks_per_slot: int = 4
+    spill_tasks_per_slot: int = 1
     """The same bound in tasks per slot, for functions not yet timed."""
     ahead_s: float = 0.005
     """How much work a worker is given ahead of need."""
     ahead_tasks_max: int = 1024
+    split_s: float = 0.0005
+    """A range worth less than this is not split for the sake of parallelism."""
     linger_s: float = 0.001
     """How long a client or worker holds back what could go in a larger batch."""
     submit_batch_max: int = 64

@@ -76,6 +76,7 @@ class Gcs:
         self.pubsub = PubSub(ctx)
         self.pubsub.subscribe("nodes", "global")
         self._alive: set[int] = set()
+        self._checked_s = 0.0
         self._tombstones: dict[bytes, dict[int, int]] = {}
         self._waited: dict[bytes, dict[bytes, None]] = {}
         self._handlers: dict[type, Any] = {
@@ -91,6 +92,7 @@ class Gcs:
 
     def start(self) -> None:
         """The first turn: begin to watch the nodes."""
+        self._checked_s = self.ctx.now()
         self.ctx.after(self.config.heartbeat_s, self._check_health)
 
     def handle(self, source: str, message: Any) -> None:
@@ -132,6 +134,11 @@ class Gcs:
         self._declare_dead(message.node, message.reason)
 
     def _check_health(self) -> None:
+        now = self.ctx.now()
+        late_s = now - self._checked_s - self.config.heartbeat_s
+        self._checked_s = now
+        if late_s > self.config.heartbeat_s:
+            self.detector.excuse(late_s)
         for node in self.detector.suspects(self.ctx.now()):
             self._declare_dead(node, f"no heartbeat for {self.detector.timeout_s:g} s")
         self.ctx.after(self.config.heartbeat_s, self._check_health)

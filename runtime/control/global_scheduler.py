@@ -157,6 +157,9 @@ class GlobalScheduler:
     def _views(self, spec: TaskSpec, inputs: dict[bytes, Location]) -> list[NodeView]:
         """Return the nodes that could run the range, as the policy sees them."""
         views = []
+        # A node that has timed no task yet is taken to be like the others.
+        timed = [n.load.mean_task_s for n in self.nodes.values() if n.load.mean_task_s]
+        usual_s = sum(timed) / len(timed) if timed else 0.0
         for number, node in self.nodes.items():
             if not node.pool.feasible(spec.demand):
                 continue
@@ -166,6 +169,13 @@ class GlobalScheduler:
             load = node.load
             slots = node.pool.slots(spec.demand)
             views.append(
-                NodeView(number, node.queue, slots, load.mean_task_s, remote, load.bandwidth)
+                NodeView(
+                    number,
+                    node.queue,
+                    slots,
+                    load.mean_task_s or usual_s,
+                    remote,
+                    load.bandwidth,
+                )
             )
         return views

@@ -21,6 +21,11 @@ class FailureDetector:
         """Note a sign of life."""
         self._heard[node] = now
 
+    def excuse(self, stall_s: float) -> None:
+        """The listener itself was held up: nobody is to blame for that time."""
+        for node in self._heard:
+            self._heard[node] += stall_s
+
     def forget(self, node: int) -> None:
         """Stop watching a node."""
         self._heard.pop(node, None)

@@ -195,9 +195,8 @@ class LocalScheduler:
     # -- submission ------------------------------------------------------------
 
     def _on_submit(self, source: str, message: SubmitTasks) -> None:
-        owners = self.objects.owners
         for spec in message.tasks:
-            owners[spec.array] = source
+            self.objects.own(spec.array, source)
             kept = self._kept(spec)
             if kept == spec.count:
                 self.log.accept(spec)
@@ -311,7 +310,11 @@ class LocalScheduler:
         """Give a worker ranges worth ``ahead_s``, its fair share at most."""
         ready, config, demand = self.ready, self.config, worker.demand
         share = -(-ready.count(demand) // max(1, min(len(self.workers), self.pool.slots(demand))))
-        room = min(share, config.ahead_tasks_max)
+        head = ready.peek(demand)
+        each_s = self.means.get(head.function, 0.0) if head is not None else 0.0
+        # Below `split_s` a fair share costs more than it gains.
+        least = int(config.split_s / each_s) if each_s else 1
+        room = min(max(share, least), config.ahead_tasks_max)
         batch: list[Assignment] = []
         while room > 0:
             spec = ready.peek(demand)
@@ -322,12 +325,14 @@ class LocalScheduler:
                 if worker.assigned:
                     break
                 most = 1
-            else:
-                most = int((config.ahead_s - worker.ahead_s) / mean) if mean > 0 else room
+            elif mean > 0:
+                most = int((config.ahead_s - worker.ahead_s) / mean)
                 if most < 1:
                     if worker.assigned:
                         break
                     most = 1
+            else:
+                most = room
             part = ready.take(demand, min(room, most))
             room -= part.count
             worker.assigned.append(part)
@@ -399,8 +404,10 @@ class LocalScheduler:
     def _make_idle(self, worker: Worker) -> None:
         worker.demand = ""
         worker.ahead_s = 0.0
-        if not self.ready.size and len(self._idle) > 2 * self._prestart + 2:
-            # Workers that stood in for blocked ones are not kept for ever.
+        excess = not self.ready.size and len(self._idle) > 2 * self._prestart + 2
+        if excess and not self.objects.owns(worker.address):
+            # Workers that stood in for blocked ones are not kept for ever, unless
+            # values depend on them.
             del self.workers[worker.address]
             self.ctx.send(f"pool:{self.node}", StopWorker(worker.address))
             return
@@ -599,7 +606,7 @@ class LocalScheduler:
 
     def _on_put(self, source: str, message: PutObjects) -> None:
         for result in message.results:
-            self.objects.owners[result.array] = source
+            self.objects.own(result.array, source)
             self._allocated.pop(object_id(result.array, 0, 0), None)
             self.objects.add(result)
             self.log.finish(result)

@@ -57,6 +57,8 @@ class ObjectDirectory:
         self._copied = copied
         self.owners: dict[bytes, str] = {}
         """Arrays whose owner is a client of this node."""
+        self._owned: dict[str, int] = {}
+        """How many of them each client owns."""
         self._results: dict[bytes, list[RangeResult]] = {}
         self._stored: dict[bytes, tuple[int, int]] = {}
         self._stored_of: dict[bytes, set[bytes]] = {}
@@ -140,6 +142,18 @@ class ObjectDirectory:
         self._stored[oid] = (offset, size)
         self._stored_of.setdefault(array, set()).add(oid)
 
+    # -- ownership -------------------------------------------------------------
+
+    def own(self, array: bytes, client: str) -> None:
+        """A client of this node submits or puts the array."""
+        if array not in self.owners:
+            self._owned[client] = self._owned.get(client, 0) + 1
+            self.owners[array] = client
+
+    def owns(self, client: str) -> bool:
+        """Whether a client owns anything that is not released."""
+        return client in self._owned
+
     # -- pins and release ------------------------------------------------------
 
     def pin(self, oid: bytes, client: str) -> None:
@@ -169,7 +183,11 @@ class ObjectDirectory:
 
     def release(self, array: bytes) -> None:
         """Free every object of the array, pinned ones when their pins are gone."""
-        self.owners.pop(array, None)
+        owner = self.owners.pop(array, None)
+        if owner is not None:
+            self._owned[owner] -= 1
+            if not self._owned[owner]:
+                del self._owned[owner]
         self._results.pop(array, None)
         for oid in self._stored_of.pop(array, ()):
             if oid in self._pins:

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,15 @@ from typing import Any
 import msgspec
 import psutil
 
-from runtime.api.state import set_current
+from runtime.api.exceptions import RaySystemError
+from runtime.api.state import connected, set_current
 from runtime.backend.session import Session
 from runtime.control.client import Client
 from runtime.control.config import Config
+from runtime.control.health import FailureDetector
 from runtime.control.ids import root_task_id
 from runtime.control.policies import make_policy
+from runtime.control.resources import ResourcePool, format_demand
 from runtime.processes import auth
 from runtime.processes.connection import Connection, listen
 from runtime.processes.local_world import LocalWorld
@@ -39,6 +43,7 @@ from runtime.store.arena import Arena
 
 
 START_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 20.0
 STORE_SHARE = 0.3
 """Part of the machine's memory that all object stores together may take."""
 
@@ -139,7 +144,12 @@ class LocalCluster:
     def end(self) -> None:
         """Kill everything and wait until it is gone."""
         self._control.close()
-        self._zygote.wait()
+        try:
+            self._zygote.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            # It hangs. Its children go with it: the kernel sees to that.
+            self._zygote.kill()
+            self._zygote.wait()
 
 
 def _environment() -> dict[str, str]:
@@ -180,6 +190,10 @@ def connect(
     resources = node_resources(nodes, cpus_per_node)
     config = Config(policy=policy, seed=seed, heartbeat_timeout_s=heartbeat_timeout_s)
     make_policy(config)  # a bad name fails here, not in every process
+    FailureDetector(heartbeat_timeout_s)
+    for node in resources:
+        ResourcePool(node)
+        format_demand(node)
     if object_store_memory is None:
         object_store_memory = int(psutil.virtual_memory().total * STORE_SHARE / len(resources))
     if object_store_memory < 1 << 20:
@@ -193,8 +207,12 @@ def connect(
         session = _connect_driver(cluster)
         _await_nodes(session, cluster, len(resources))
     except BaseException:
-        set_current(None)
-        cluster.end()
+        started = connected()
+        if isinstance(started, DriverSession):
+            set_current(None)
+            started.shutdown()
+        else:
+            cluster.end()
         raise
     return session
 
@@ -222,6 +240,27 @@ class DriverSession(Session):
     def __init__(self, world: LocalWorld, cluster: LocalCluster) -> None:
         super().__init__(world, cluster.end)
         self.cluster = cluster
+        _drivers.add(self)
+
+    def abandon(self) -> None:
+        """Let go in a forked child: the cluster is its parent's.
+
+        Nothing is closed: the child shares the parent's epoll set.
+        """
+        self.closed = True
+        if connected() is self:
+            set_current(None)
+
+
+_drivers: weakref.WeakSet[DriverSession] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for session in _drivers:
+        session.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 def _await_nodes(session: Session, cluster: LocalCluster, count: int) -> None:
@@ -232,8 +271,16 @@ def _await_nodes(session: Session, cluster: LocalCluster, count: int) -> None:
         if cluster.exited:
             process, reason = next(iter(cluster.exited.items()))
             raise RuntimeError(f"the cluster did not start: {process} ended ({reason})")
-        if sum(row["alive"] for row in session.query("nodes")) == count:
-            return
+        try:
+            if sum(row["alive"] for row in session.query("nodes")) == count:
+                return
+        except RaySystemError:
+            # Its own node is gone; the zygote will say which process went, and why.
+            time.sleep(0.1)
+            cluster.poll()
+            if not cluster.exited:
+                raise
+            continue
         if time.monotonic() > deadline_s:
             raise RuntimeError(f"the cluster of {count} nodes did not start in {START_TIMEOUT_S} s")
         time.sleep(pause_s)

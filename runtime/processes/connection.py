@@ -131,13 +131,18 @@ class Connection:
         try:
             frames = self._reader.feed(data)
         except WireError as error:
-            log.warning("closing the connection with %s: %s", self.peer or "?", error)
-            self.close(str(error))
+            self.refuse(str(error))
             return
         for frame in frames:
             if self.closed:
                 return
             self._on_frame(self, frame)
+
+    def refuse(self, reason: str) -> None:
+        """Close the connection because of what the peer did; log it."""
+        if not self.closed:
+            log.warning("closing the connection with %s: %s", self.peer or "?", reason)
+            self.close(reason)
 
     def close(self, reason: str) -> None:
         """Close the connection; tells its owner once."""
@@ -173,9 +178,8 @@ class _Handshake(Connection):
             self.refuse("did not prove itself in time")
 
     def refuse(self, reason: str) -> None:
-        """Close because of what the peer did; log it."""
-        log.warning("refusing the connection of %s: %s", self.peer or "?", reason)
-        self.close(reason)
+        self._received.clear()
+        super().refuse(reason)
 
     def close(self, reason: str) -> None:
         self._deadline.cancel()
@@ -228,6 +232,11 @@ class AcceptedConnection(_Handshake):
         self._on_data = on_data
         self._challenge = auth.challenge()
         self._write(self._challenge)
+
+    def close(self, reason: str) -> None:
+        if not self.closed and not self.open and self._received:
+            log.warning("%s left before it had proved itself: %s", self.peer, reason)
+        super().close(reason)
 
     def _take(self, data: memoryview) -> None:
         if self.open:

@@ -10,7 +10,8 @@ from runtime.control.context import node_of
 from runtime.control.gcs import Gcs
 from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.messages import Frame, NodeUnreachable
-from runtime.processes.connection import AcceptedConnection, Connection, Listener, log
+from runtime.processes.admission import NODE_TO_HEAD, foreign, is_node
+from runtime.processes.connection import AcceptedConnection, Connection, Listener
 from runtime.processes.process import Process
 from runtime.processes.settings import HeadSettings, journal_path, set_up_logging
 
@@ -40,11 +41,15 @@ class Head:
         )
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
+        wrong = foreign(frame, NODE_TO_HEAD.get(frame.destination))
+        if not is_node(frame.source):
+            wrong = f"{frame.source} is not a node"
+        elif connection.bound and connection.peer != frame.source:
+            wrong = f"{connection.peer} speaks as {frame.source}"
+        if wrong:
+            connection.refuse(wrong)
+            return
         if not connection.bound:
-            if not frame.source.startswith("node:"):
-                log.warning("closing the connection of %s: not a node", frame.source)
-                connection.close("not a node")
-                return
             connection.bound = True
             connection.peer = frame.source
             self.process.routes[frame.source] = connection

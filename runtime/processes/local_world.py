@@ -6,6 +6,14 @@ handles what comes, so a round trip costs no thread switch. While nobody waits,
 a background thread does the same, so that buffered messages leave and requests
 are answered during long computations. It steps aside while a thread waits, and
 stays aside for `ASIDE_S` longer, because the next wait is likely near.
+
+At any moment at most one thread is the *poller*. Who polls, who waits and what
+the poller will wake up for is all changed under the lock only:
+
+* a thread that finds another one polling waits on ``_changed``; whoever stops
+  polling notifies it, so the loop is never left without a poller while a thread
+  waits, and a wake-up cannot fall between a look and a wait;
+* a turn that sets a timer earlier than the poller knows of wakes the poller.
 """
 
 from __future__ import annotations
@@ -52,14 +60,15 @@ class LocalWorld:
         self._on_lost = on_lost
         self._lock = threading.RLock()
         self._depth = 0
-        self._polling = threading.Lock()
         self._changed = threading.Condition(self._lock)
+        self._nobody_waits = threading.Condition(self._lock)
         self._waiting = 0
+        self._poller = 0
+        """Which thread polls, 0 for none."""
+        self._polls_until_s = float("inf")
+        """When the poller will look up even if nothing comes."""
         self._closed = False
-        self._in_background = False
-        self._aside = threading.Event()
-        self._far_aside = False
-        self._next_due_s: float | None = None
+        self._released = False
         self._pid = os.getpid()
         self._thread = threading.Thread(
             target=self._run_background, name="raytwin-io", daemon=True
@@ -78,20 +87,20 @@ class LocalWorld:
 
     def __exit__(self, *exc: object) -> None:
         try:
-            if self._depth == 1:
+            if self._depth == 1 and not self._closed:
                 if self.process.dirty:
                     self.process.run_turns()
-                if self._in_background:
+                if self._poller:
                     self._wake_for_timer()
         finally:
             self._depth -= 1
             self._lock.release()
 
     def _wake_for_timer(self) -> None:
-        """The background thread polls without knowing of a timer set since."""
+        """Another thread polls, and may not know of a timer that this turn set."""
         due_s = self.process.reactor.next_due_s()
-        if due_s is not None and (self._next_due_s is None or due_s < self._next_due_s):
-            self._next_due_s = due_s
+        if due_s is not None and due_s < self._polls_until_s:
+            self._polls_until_s = due_s
             self.process.reactor.wake()
 
     def on_frame(self, connection: Connection, frame: Frame) -> None:
@@ -105,89 +114,98 @@ class LocalWorld:
     # -- waiting ---------------------------------------------------------------
 
     def block(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             self._waiting += 1
-            kick = self._in_background
-        if kick:
-            self.process.reactor.wake()
+            if self._poller == self._thread.ident:
+                self.process.reactor.wake()
         try:
             return self._wait(ready, deadline_s)
         finally:
             with self._lock:
                 self._waiting -= 1
-                if self._waiting:
-                    self._changed.notify_all()
-                elif self._far_aside:
-                    self._aside.set()
+                if not self._waiting:
+                    self._nobody_waits.notify()
+                    self._release_if_unused()
 
-    def _wait(self, ready: Callable[[], bool], deadline_s: float | None) -> bool:
+    def _wait(self, ready: Callable[[], bool], deadline_s: float) -> bool:
+        me = threading.get_ident()
+        looked = False
         while True:
-            with self._lock:
-                if ready():
-                    return True
-                if self._closed or self.lost:
-                    raise RaySystemError(f"the cluster is gone: {self.lost or 'shut down'}")
-            left_s = None if deadline_s is None else deadline_s - time.monotonic()
-            if left_s is not None and left_s <= 0:
-                return False
-            if self._polling.acquire(blocking=False):
-                try:
-                    events = self.process.reactor.poll(left_s)
+            polling = False
+            try:
+                with self._lock:
+                    if ready():
+                        return True
+                    if self._closed or self.lost:
+                        raise RaySystemError(f"the cluster is gone: {self.lost or 'shut down'}")
+                    left_s = deadline_s - time.monotonic()
+                    if left_s <= 0 and looked:
+                        return False
+                    looked = True
+                    # A signal handler that waits may interrupt its thread's own poll.
+                    before = self._poller
+                    if before not in (0, me):
+                        self._changed.wait(None if left_s == float("inf") else max(0.0, left_s))
+                        continue
+                    polling = True
+                    timeout_s = self._begin_poll(me, deadline_s)
+                events = self.process.reactor.wait(timeout_s)
+                with self._lock:
                     self._handle(events)
-                finally:
-                    self._polling.release()
-            else:
-                with self._changed:
-                    if not ready():
-                        # Another thread polls and tells; or the background
-                        # thread is about to leave the loop to us.
-                        self._changed.wait(0.001 if left_s is None else min(0.001, left_s))
+            finally:
+                if polling:
+                    with self._lock:
+                        self._poller = before
+                        if self._waiting > 1:
+                            self._changed.notify_all()
+
+    def _begin_poll(self, thread: int, deadline_s: float) -> float | None:
+        """Make a thread the poller; return for how long it may wait."""
+        self._poller = thread
+        due_s = self.process.reactor.next_due_s()
+        until_s = deadline_s if due_s is None else min(due_s, deadline_s)
+        self._polls_until_s = until_s
+        return None if until_s == float("inf") else max(0.0, until_s - time.monotonic())
 
     def _handle(self, events: list[tuple[int, int]]) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            self._depth += 1
-            try:
-                self.process.reactor.dispatch(events)
-                self.process.run_turns()
-            finally:
-                self._depth -= 1
-            if self._waiting > 1:
-                self._changed.notify_all()
+        if self._closed:
+            return
+        self._depth += 1
+        try:
+            self.process.take(events)
+        finally:
+            self._depth -= 1
 
     def _run_background(self) -> None:
-        while not self._closed:
-            if self._waiting:
-                self._step_aside()
-                continue
-            with self._polling:
-                with self._lock:
-                    if self._waiting or self._closed:
-                        continue
-                    self._in_background = True
-                    self._next_due_s = self.process.reactor.next_due_s()
-                try:
-                    events = self.process.reactor.poll(None)
-                finally:
-                    self._in_background = False
+        me = threading.get_ident()
+        while True:
+            with self._lock:
                 if self._closed:
                     return
-                if not self._waiting:
+                free = not self._waiting and not self._poller
+                if free:
+                    timeout_s = self._begin_poll(me, float("inf"))
+            if not free:
+                self._step_aside()
+                continue
+            events = self.process.reactor.wait(timeout_s)
+            with self._lock:
+                self._poller = 0
+                if self._waiting:
+                    # The waiting thread polls and finds the same events.
+                    self._changed.notify_all()
+                else:
                     self._handle(events)
-                # Else: the waiting thread polls and finds the same events.
 
     def _step_aside(self) -> None:
         """Leave the loop to the threads that wait."""
         time.sleep(ASIDE_S)
         with self._lock:
-            if not self._waiting or self._closed:
-                return
-            self._aside.clear()
-            self._far_aside = True
-        self._aside.wait()
-        self._far_aside = False
+            # Once only: a program that gets one value after another would
+            # otherwise wake this thread each time.
+            if self._waiting and not self._closed:
+                self._nobody_waits.wait()
 
     # -- time ------------------------------------------------------------------
 
@@ -242,13 +260,27 @@ class LocalWorld:
         return serialization.deserialize(self.arena.readonly(offset, size), in_this_process)
 
     def close(self) -> None:
+        """End all waiting with RaySystemError and give the descriptors back.
+
+        Values that share the arena's memory stay valid.
+        """
         with self._lock:
             self._closed = True
             self._changed.notify_all()
-        self._aside.set()
-        self.process.reactor.wake()
+            self._nobody_waits.notify_all()
+            if not self._released:
+                self.process.reactor.wake()
         if threading.current_thread() is not self._thread and self._thread.is_alive():
             self._thread.join()
-        self.arena.close()
+        with self._lock:
+            if not self._waiting:
+                self._release_if_unused()
 
-
+    def _release_if_unused(self) -> None:
+        """Give the descriptors back when the last thread has left the loop."""
+        if self._closed and not self._released and not self._thread.is_alive():
+            self._released = True
+            for connection in list(self.process.routes.values()):
+                connection.close("shut down")
+            self.process.reactor.close()
+            self.arena.close()

@@ -7,7 +7,15 @@ import socket
 import msgspec
 
 from runtime.control.local_scheduler import LocalScheduler
-from runtime.control.messages import Frame
+from runtime.control.messages import Frame, NodeChanged
+from runtime.processes.admission import (
+    DRIVER_TO_NODE,
+    HEAD_TO_NODE,
+    NODE_TO_NODE,
+    Kinds,
+    foreign,
+    is_node,
+)
 from runtime.processes.connection import (
     AcceptedConnection,
     Connection,
@@ -45,9 +53,8 @@ class Node:
         self.process.find_route = self._dial
         listener = Listener(reactor, listen(settings.host), self._accept)
         head = DialedConnection(
-            reactor, settings.head, self._token, self._on_frame, self._on_head_lost, peer="head"
+            reactor, settings.head, self._token, self._on_head_frame, self._on_head_lost, "head"
         )
-        head.bound = True
         self.process.routes["gcs"] = self.process.routes["global"] = head
         if len(fds) > 2:
             self._connect_driver(socket.socket(fileno=fds[2]))
@@ -62,7 +69,15 @@ class Node:
 
     def _on_client_frame(self, connection: Connection, frame: Frame) -> None:
         frame.source = connection.peer
-        self.process.receive(connection, frame)
+        self._take(connection, frame, DRIVER_TO_NODE)
+
+    def _take(self, connection: Connection, frame: Frame, kinds: Kinds | None) -> None:
+        """Take a frame if it is of these kinds and for the scheduler."""
+        wrong = foreign(frame, kinds if frame.destination == self.address else None)
+        if wrong:
+            connection.refuse(wrong)
+        else:
+            self.process.receive(connection, frame)
 
     def _on_driver_lost(self, connection: Connection, reason: str) -> None:
         self.process.stop("the driver is gone")
@@ -70,6 +85,12 @@ class Node:
     def _on_head_lost(self, connection: Connection, reason: str) -> None:
         log.warning("the head is gone: %s", reason)
         self.process.stop("the head is gone")
+
+    def _on_head_frame(self, connection: Connection, frame: Frame) -> None:
+        self._take(connection, frame, HEAD_TO_NODE.get(frame.source))
+        for message in frame.messages:
+            if isinstance(message, NodeChanged) and not message.info.alive:
+                self._drop_peer(message.info.node)
 
     # -- peers -----------------------------------------------------------------
 
@@ -85,19 +106,33 @@ class Node:
         )
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
-        if not connection.bound:
-            if not frame.source.startswith("node:"):
-                log.warning("closing the connection of %s: not a node", frame.source)
-                connection.close("not a node")
-                return
+        if not is_node(frame.source) or frame.source == self.address:
+            connection.refuse(f"{frame.source} is not another node")
+            return
+        if connection.bound and connection.peer != frame.source:
+            connection.refuse(f"{connection.peer} speaks as {frame.source}")
+            return
+        self._take(connection, frame, NODE_TO_NODE)
+        if not connection.bound and not connection.closed:
             connection.bound = True
             connection.peer = frame.source
             self.process.routes.setdefault(frame.source, connection)
-        self.process.receive(connection, frame)
 
     def _on_peer_lost(self, connection: Connection, reason: str) -> None:
         if self.process.routes.get(connection.peer) is connection:
             del self.process.routes[connection.peer]
+
+    def _drop_peer(self, number: int) -> None:
+        """A node is dead for the cluster: nothing more is expected from it.
+
+        It may hang with its connections open, so these do not tell.
+        """
+        if number == self.scheduler.node:
+            return
+        connection = self.process.routes.get(f"node:{number}")
+        if connection is not None:
+            connection.close("it was declared dead")
+        self.store.drop_peer(number)
 
     def _address_of(self, node: int) -> tuple[str, int] | None:
         info = self.scheduler.members.nodes.get(node)

@@ -83,6 +83,12 @@ class ObjectManager:
         """Answer another node's requests on a connection."""
         Sender(self, sock)
 
+    def drop_peer(self, node: int) -> None:
+        """A node is dead: fail what is being fetched from it."""
+        fetcher = self._fetchers.pop(node, None)
+        if fetcher is not None:
+            fetcher.drop("its node died")
+
     # -- memory ----------------------------------------------------------------
 
     def allocate(self, oid: bytes, size: int) -> int:
@@ -208,6 +214,13 @@ class Fetcher:
         """Queue an object."""
         self._queue.append(fetch)
         self._next()
+
+    def drop(self, reason: str) -> None:
+        """Fail all that was asked for, and close the connection."""
+        if self._dialing is not None:
+            self._dialing.close(reason)
+        else:
+            self._fail(reason)
 
     def _next(self) -> None:
         if self._current is not None or not self._queue:

@@ -13,6 +13,7 @@ import msgspec
 
 from runtime.control.config import Config
 from runtime.control.messages import Frame, StartWorker, StopWorker, WorkerDied
+from runtime.processes.admission import WORKER_TO_NODE, foreign
 from runtime.processes.connection import Connection
 from runtime.processes.process import Process
 from runtime.processes.reactor import READ
@@ -63,7 +64,12 @@ class WorkerPool:
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
         # Whatever it says, a worker speaks for itself.
         frame.source = connection.peer
-        self._process.receive(connection, frame)
+        to_scheduler = frame.destination == f"node:{self._node}"
+        wrong = foreign(frame, WORKER_TO_NODE if to_scheduler else None)
+        if wrong:
+            connection.refuse(wrong)
+        else:
+            self._process.receive(connection, frame)
 
     def _on_close(self, connection: Connection, reason: str) -> None:
         if self._process.routes.get(connection.peer) is connection:

@@ -156,13 +156,24 @@ class Process:
         if connection is None or connection.closed:
             connection = self.find_route(destination)
         if connection is not None:
-            connection.send(wire.encode(source, destination, messages))
+            for frame in wire.encode_all(source, destination, messages):
+                connection.send(frame)
 
     # -- running ---------------------------------------------------------------
 
     def step(self, timeout_s: float | None) -> None:
         """Wait for events once and run the turns that they lead to."""
-        self.reactor.dispatch(self.reactor.poll(timeout_s))
+        self.take(self.reactor.poll(timeout_s))
+
+    def take(self, events: list[tuple[int, int]]) -> None:
+        """Handle what has arrived, then the timers that are due.
+
+        In this order, so that a process that was held up does not act on the
+        silence of those it has not listened to.
+        """
+        self.reactor.dispatch(events)
+        self.run_turns()
+        self.reactor.fire()
         self.run_turns()
 
     def run(self) -> None:

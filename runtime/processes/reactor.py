@@ -78,14 +78,25 @@ class Reactor:
         if due_s is not None:
             left_s = max(0.0, due_s - time.monotonic())
             timeout_s = left_s if timeout_s is None else min(timeout_s, left_s)
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s: float | None) -> list[tuple[int, int]]:
+        """Wait until something is ready or the timeout is over.
+
+        Touches nothing but the kernel's state, so other threads may add
+        descriptors and timers meanwhile.
+        """
         return self._epoll.poll(-1 if timeout_s is None else timeout_s, 256)
 
     def dispatch(self, events: list[tuple[int, int]]) -> None:
-        """Call back for the events, then for the timers that are due."""
+        """Call back for the events."""
         for fd, mask in events:
             callback = self._callbacks.get(fd)
             if callback is not None:  # else removed by an earlier callback
                 callback(mask)
+
+    def fire(self) -> None:
+        """Call back for the timers that are due."""
         if not self._timers:
             return
         now_s = time.monotonic()

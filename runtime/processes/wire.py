@@ -36,6 +36,22 @@ def encode(source: str, destination: str, messages: list[Any]) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
+def encode_all(source: str, destination: str, messages: list[Any]) -> list[bytes]:
+    """Return the bytes of as many frames as the messages need, mostly one.
+
+    Raises WireError if a single message is too long for a frame.
+    """
+    try:
+        return [encode(source, destination, messages)]
+    except WireError:
+        if len(messages) == 1:
+            raise
+    half = len(messages) // 2
+    return encode_all(source, destination, messages[:half]) + encode_all(
+        source, destination, messages[half:]
+    )
+
+
 class FrameReader:
     """Cuts a stream of bytes into frames."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+import sys
 
 import msgspec
 import numpy as np
@@ -58,6 +59,9 @@ def main(payload: bytes, fds: list[int]) -> None:
     """Run tasks until the node closes the connection."""
     settings = msgspec.msgpack.decode(payload, type=WorkerSettings)
     set_up_logging(settings.address)
+    # What a task prints is seen when it is printed: workers do not live to flush.
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     # Forked processes start with equal generators.
     random.seed()
     np.random.seed()

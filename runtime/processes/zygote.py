@@ -7,6 +7,8 @@ supervisor, which is why nothing can be left behind:
 * it watches the driver's pidfd and its end of the control socket; when either
   is gone it kills every process it has forked and leaves;
 * every process it forks gets SIGKILL from the kernel when the zygote dies;
+* processes that user code has started become its own when their worker dies,
+  and are killed then;
 * sockets are socket pairs and memory is memfd, handed over as descriptors: no
   name in any file system exists that could stay behind.
 
@@ -42,6 +44,7 @@ MAINS = {
 PACKET_BYTES_MAX = 1 << 20
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -188,6 +191,7 @@ class Zygote:
         self._epoll.unregister(pidfd)
         _, status = os.waitpid(child.pid, 0)
         os.close(pidfd)
+        self._end_orphans({child.pid for child in self._children.values()})
         code = os.waitstatus_to_exitcode(status)
         reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         self._answer(child.owner, ["exited", child.key, reason])
@@ -203,10 +207,28 @@ class Zygote:
 
     def end(self) -> None:
         """Kill every process and wait until it is gone."""
-        for child in self._children.values():
-            signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
-        for child in self._children.values():
-            os.waitpid(child.pid, 0)
+        # The head last: nodes that see it go would say so.
+        last = [child for child in self._children.values() if child.key == "head"]
+        others = [child for child in self._children.values() if child.key != "head"]
+        for children in (others, last):
+            for child in children:
+                signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+            for child in children:
+                os.waitpid(child.pid, 0)
+        self._end_orphans(set())
+
+    @staticmethod
+    def _end_orphans(known: set[int]) -> None:
+        """Kill what dead workers have left: their children are this process's now."""
+        with open("/proc/thread-self/children", encoding="ascii") as file:
+            pids = [int(pid) for pid in file.read().split()]
+        for pid in pids:
+            if pid not in known:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                # What it had started itself comes here now.
+                Zygote._end_orphans(known)
+                return
 
 
 def _become(kind: str, key: str, payload: bytes, fds: list[int], zygote_pid: int) -> None:
@@ -244,6 +266,7 @@ def main() -> None:
     # Ctrl-C is for the driver, which ends the cluster when it leaves.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _libc.prctl(_PR_SET_NAME, b"rt-zygote", 0, 0, 0)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     started = receive_packet(control)
     if started is None:
         return

@@ -1,0 +1,89 @@
+"""Who is measured: how each engine is found, imported and started.
+
+All have Ray's API, so a case is written once and takes the module. They are
+started alike: one node with `CPUS` CPUs and an object store of `STORE_BYTES`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scenarios.base import UsageError, did_you_mean
+
+CPUS = 2
+STORE_BYTES = 2 << 30
+"""Room for two objects of `put_800mb`, since the one before is freed meanwhile."""
+
+OURS = "ours"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One implementation of Ray's API."""
+
+    module: str
+    options: Callable[[Path], dict[str, Any]]
+    """What `init` is called with, given a directory for its files."""
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+    """Variables to set, or with None to remove, before its process starts."""
+    store: Path | None = None
+    """The file system that its objects are in, if it is one."""
+
+
+def _ours(directory: Path) -> dict[str, Any]:
+    return {"cpus_per_node": CPUS, "object_store_memory": STORE_BYTES}
+
+
+def _ray(directory: Path) -> dict[str, Any]:
+    # A cluster of its own, on the loopback device, with nothing fetched or reported.
+    return {
+        "address": "local",
+        "num_cpus": CPUS,
+        "object_store_memory": STORE_BYTES,
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "logging_level": "ERROR",
+        "_node_ip_address": "127.0.0.1",
+        "_temp_dir": str(directory),
+    }
+
+
+ENGINES = {
+    OURS: Engine("raytwin", _ours),
+    "ray": Engine(
+        "ray",
+        _ray,
+        {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+            "RAY_ADDRESS": None,
+        },
+        store=Path("/dev/shm"),
+    ),
+}
+
+PEERS = tuple(name for name in ENGINES if name != OURS)
+
+
+def check_peers(peers: list[str]) -> None:
+    """Raise UsageError for a peer that is unknown, not installed or has no room."""
+    for peer in peers:
+        if peer not in PEERS:
+            raise UsageError(f"no peer {peer!r}: {did_you_mean(peer, PEERS)}")
+        engine = ENGINES[peer]
+        if importlib.util.find_spec(engine.module) is None:
+            raise UsageError(f"peer {peer!r} is not installed: pip install 'raytwin[{peer}]'")
+        if engine.store is not None and engine.store.exists():
+            system = os.statvfs(engine.store)
+            free = system.f_bavail * system.f_frsize
+            if free < STORE_BYTES:
+                # It would fall back to a disk, and be measured there.
+                raise UsageError(
+                    f"{peer} keeps objects in {engine.store}, where {free / 1e9:.1f} GB are free "
+                    f"and {STORE_BYTES / 1e9:.1f} GB are needed (a container: --shm-size=3g)"
+                )

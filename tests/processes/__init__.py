@@ -1,0 +1,3 @@
+"""Tests of the `local` backend, on real processes."""
+
+from __future__ import annotations

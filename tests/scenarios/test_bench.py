@@ -1,0 +1,310 @@
+"""`raytwin bench`: rows, interleaving, refusals, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from scenarios.base import Silent, UsageError
+from scenarios.bench import BenchError, Effort, cases, engines, run, run_bench
+from scenarios.bench.conversation import MARK, Conversation
+from scenarios.bench.engines import OURS
+from scenarios.bench.limits import LIMITS, Limits
+from tests.requirements import require
+
+HIGHER = cases.CASES["tasks_sync"]
+LOWER = cases.FRESH["start_up"]
+BRIEF = Effort(rounds=3, round_s=0.02, limit_s=0.01, fresh_rounds=1, settle_s=0.1)
+SESSION_VARIABLE = "RAYTWIN_TEST_SESSION"
+"""Set by the tests' conftest: another benchmark on this machine is none of ours."""
+
+TASKS = ("start_up", "idle_memory", "tasks_sync", "tasks_1000", "task_array")
+REQUIRED = ["name", "ours", "peers", "ratio", "unit"]
+
+
+def samples(ours: list[float], ray: list[float], limit: list[float]) -> run.Samples:
+    return run.Samples({OURS: ours, "ray": ray}, limit)
+
+
+@pytest.fixture
+def no_side_left() -> Iterator[None]:
+    """Fail if a process of a side is alive at the end, whoever its parent is."""
+    yield
+    assert not sides_alive()
+
+
+def sides_alive() -> list[str]:
+    """Return the processes of the sides that this test session has started."""
+    session = os.environ[SESSION_VARIABLE]
+    found = []
+    for process in psutil.process_iter():
+        try:
+            environment = process.environ()
+            if MARK in environment and environment.get(SESSION_VARIABLE) == session:
+                found.append(f"{process.pid} {process.cmdline()}")
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> bool:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+# -- rows --------------------------------------------------------------------------
+
+
+def test_ratio_is_the_median_of_rounds_and_not_a_ratio_of_medians() -> None:
+    # Medians are 20 and 10, and the rounds' own ratios 10, 1 and 3.
+    found = run.row(HIGHER, samples([10, 20, 60], [1, 20, 20], [40, 40, 99]), [OURS, "ray"])
+    assert found["ours"] == 20
+    assert found["peers"] == {"ray": 20}
+    assert found["ratio"] == found["ratios"]["ray"] == 3
+    assert found["ratio_range"] == {"ray": [1, 10]}
+    assert found["range"] == {OURS: [10, 60], "ray": [1, 20]}
+    assert found["limit"]["fraction"] == 0.5
+    assert found["rounds"] == 3
+    assert found["better"] == "higher"
+
+
+def test_less_is_better_for_seconds() -> None:
+    found = run.row(LOWER, samples([1, 2], [8, 8], [0.3, 0.3]), [OURS, "ray"])
+    assert found["ratio"] == 6
+    assert found["limit"]["fraction"] == pytest.approx(0.2)
+    assert found["better"] == "lower"
+
+
+def test_without_peers_there_is_no_ratio() -> None:
+    found = run.row(HIGHER, run.Samples({OURS: [5.0]}, [10.0]), [OURS])
+    assert found["peers"] == {}
+    assert found["ratio"] is None
+    assert list(found)[:5] == REQUIRED
+
+
+def test_every_case_says_what_it_is() -> None:
+    assert set(run.NAMES) == {
+        "start_up", "idle_memory", "tasks_sync", "tasks_1000", "task_array", "wait_1000",
+        "put_small", "get_small", "put_1mb", "put_800mb",
+    }  # fmt: skip
+    for case in (*cases.CASES.values(), *cases.FRESH.values()):
+        assert case.about.endswith("."), case.name
+        assert case.limit in LIMITS, case.name
+
+
+# -- rounds ------------------------------------------------------------------------
+
+
+class Fake:
+    """A side, and the limits, that note what they are asked and answer 1, 2, 3, ..."""
+
+    def __init__(self, name: str, log: list[tuple[str, str]]) -> None:
+        self.name, self.log, self.count = name, log, 0
+
+    def ask(self, what: str, **details: Any) -> float | None:
+        self.log.append((self.name, what))
+        self.count += 1
+        return float(self.count)
+
+    def measure(self, what: str, round_s: float = 0.0, **details: Any) -> float:
+        self.ask(what)
+        return float(self.count)
+
+    def forget(self) -> None:
+        self.log.append((self.name, "forget"))
+
+
+def test_rounds_interleave_and_the_first_ones_only_warm_up() -> None:
+    log: list[tuple[str, str]] = []
+    fakes = {name: Fake(name, log) for name in (OURS, "ray")}
+    effort = Effort(rounds=2, warm_up_rounds=1)
+    found = run.measure_case(HIGHER, fakes, Fake("limits", log), effort, Silent())
+    rounds = [name for name, what in log if what in ("round", HIGHER.limit)]
+    assert rounds == [OURS, "ray", *["limits", OURS, "ray"] * 2]
+    # 1 is the answer to "prepare", 2 that to the round that warms up.
+    assert found.sides == {OURS: [3, 4], "ray": [3, 4]}
+    assert log[-3:] == [(OURS, "finish"), ("ray", "finish"), ("limits", "forget")]
+
+
+def test_what_does_not_fit_into_memory_is_left_out_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    progress = Silent()
+    monkeypatch.setattr(progress, "say", said.append)
+    available = cases.CASES["put_800mb"].memory_bytes * 1.5
+
+    class Memory:
+        def __init__(self) -> None:
+            self.available = available
+
+    monkeypatch.setattr(psutil, "virtual_memory", Memory)
+    alone = [case.name for case in run.affordable(run.NAMES, 1, progress)]
+    assert "put_800mb" in alone
+    assert not said
+    beside = [case.name for case in run.affordable(run.NAMES, 2, progress)]
+    assert beside == [name for name in alone if name != "put_800mb"]
+    assert len(said) == 1
+    assert "put_800mb" in said[0]
+
+
+def test_an_operation_is_repeated_for_the_length_of_a_round() -> None:
+    calls = []
+    rate = cases.repeated_per_s(lambda: calls.append(time.perf_counter()), 0.05)
+    assert calls[-1] - calls[0] < 0.05 or len(calls) == 1
+    assert rate <= len(calls) / 0.05
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits_are_measured(name: str) -> None:
+    with Limits() as limits:
+        assert limits.measure(name, 0.01) > 0
+
+
+# -- refusals ----------------------------------------------------------------------
+
+
+def test_unknown_peer() -> None:
+    with pytest.raises(UsageError, match="no peer 'rya': did you mean 'ray'"):
+        run_bench(["rya"], None, Silent())
+
+
+def test_peer_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"pip install 'raytwin\[ray\]'"):
+        run_bench(["ray"], None, Silent())
+
+
+def test_peer_whose_store_would_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(engines, "STORE_BYTES", 1 << 60)
+    require("shared memory", Path("/dev/shm").exists(), "no /dev/shm")
+    with pytest.raises(UsageError, match="GB are needed"):
+        run_bench(["ray"], None, Silent())
+
+
+def test_unknown_case() -> None:
+    with pytest.raises(UsageError, match="did you mean 'tasks_sync'"):
+        run_bench([], None, Silent(), Effort(names=("task_sync",)))
+
+
+# -- real sides --------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_ours_alone(tmp_path: Path, no_side_left: None) -> None:
+    path = tmp_path / "bench.json"
+    rows = run_bench([], path, Silent(), BRIEF)
+    assert json.loads(path.read_text()) == rows
+    assert [row["name"] for row in rows] == list(run.NAMES)
+    for row in rows:
+        assert row["ours"] > 0
+        assert row["range"][OURS][0] <= row["ours"] <= row["range"][OURS][1]
+        assert row["limit"]["value"] > 0
+        assert (row["peers"], row["ratio"]) == ({}, None)
+
+
+@pytest.mark.ray
+def test_beside_ray(no_side_left: None) -> None:
+    require("ray", importlib.util.find_spec("ray") is not None, "pip install 'raytwin[ray]'")
+    rows = run_bench(["ray"], None, Silent(), Effort(**{**vars(BRIEF), "names": TASKS}))
+    assert [row["name"] for row in rows] == list(TASKS)
+    for row in rows:
+        assert row["peers"]["ray"] > 0
+        low, high = row["ratio_range"]["ray"]
+        assert low <= row["ratio"] <= high
+        wins = row["ours"] > row["peers"]["ray"]
+        if row["rounds"] == 1:
+            assert (row["ratio"] > 1) == (wins if row["better"] == "higher" else not wins)
+
+
+def test_a_failing_request_is_one_line_with_the_trace_attached(no_side_left: None) -> None:
+    with (
+        pytest.raises(BenchError, match="ours failed to round: AssertionError: nothing is") as told,
+        Conversation(OURS) as conversation,
+    ):
+        conversation.ask("round", round_s=0.1)
+    assert "Traceback" in told.value.__notes__[0]
+
+
+def test_a_side_that_dies_is_an_error_and_its_cluster_goes_with_it(no_side_left: None) -> None:
+    with pytest.raises(BenchError, match="ours has ended"), Conversation(OURS) as conversation:
+        conversation.ask("start")
+        family = psutil.Process(conversation.pid).children(recursive=True)
+        assert family
+        os.kill(conversation.pid, signal.SIGKILL)
+        conversation.ask("prepare", case="tasks_sync")
+    assert not psutil.wait_procs(family, timeout=10)[1]
+
+
+def test_a_side_that_hangs_is_given_up(no_side_left: None) -> None:
+    with (
+        pytest.raises(BenchError, match="gave no answer in 3 s"),
+        Conversation(OURS, answer_timeout_s=3.0) as conversation,
+    ):
+        conversation.ask("memory", settle_s=600)
+
+
+def test_what_an_engine_prints_does_not_get_into_the_conversation(no_side_left: None) -> None:
+    with Conversation(OURS) as conversation:
+        conversation.ask("start")
+        side = psutil.Process(conversation.pid)
+        pipes = {os.readlink(f"/proc/self/fd/{end.fileno()}") for end in conversation.pipes}
+        assert len(pipes) == 2
+        for process in (side, *side.children(recursive=True)):
+            standard = {os.readlink(f"/proc/{process.pid}/fd/{number}") for number in range(3)}
+            assert not standard & pipes, process.cmdline()
+
+
+def test_interrupt_leaves_nothing(tmp_path: Path, no_side_left: None) -> None:
+    path = tmp_path / "bench.json"
+    program = (
+        "import pathlib, sys\n"
+        "from scenarios.bench import Effort, run_bench\n"
+        "from scenarios.progress import Lines\n"
+        "run_bench([], pathlib.Path(sys.argv[1]), Lines(sys.stdout),"
+        " Effort(round_s=60, names=('tasks_sync',)))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(run.__file__).parents[2],
+    ) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        assert any(line.startswith("tasks_sync") for line in lines)
+        assert until(lambda: bool(sides_alive()))
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode not in (0, None)
+    assert "KeyboardInterrupt" in stderr
+    assert not path.exists()
+
+
+def test_killed_benchmark_leaves_nothing() -> None:
+    program = (
+        "from scenarios.base import Silent\n"
+        "from scenarios.bench import Effort, run_bench\n"
+        "run_bench([], None, Silent(), Effort(round_s=0.2, rounds=9999, names=('tasks_sync',)))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=Path(run.__file__).parents[2]
+    ) as process:
+        assert until(lambda: len(sides_alive()) > 3)
+        process.kill()
+    assert until(lambda: not sides_alive()), sides_alive()
