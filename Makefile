@@ -48,6 +48,7 @@ lint: $(INSTALLED_DEV) ## style, types and the arrows between packages
 
 bench: $(INSTALLED_RAY) ## measure raytwin and Ray side by side, into results/bench.json
 	@mkdir -p $(OUT)
+	@$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-json=$(OUT)/microbenchmarks.json
 	@$(BIN)/raytwin bench --peers ray --json $(OUT)/bench.json $(ARGS)
 
 clean: ## remove the environment, the results and what tools cache

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from runtime.api.exceptions import RaySystemError
 from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.state import current
+from runtime.backend.protocol import Backend
 
 
 def get(refs: ObjectRef | Sequence[ObjectRef], *, timeout: float | None = None) -> Any:
@@ -18,10 +20,11 @@ def get(refs: ObjectRef | Sequence[ObjectRef], *, timeout: float | None = None) 
     is not a reference. Arrays are read-only and share the store's memory.
     """
     if isinstance(refs, ObjectRef):
-        return current().get([refs], timeout)[0]
+        return _backend_of([refs]).get([refs], timeout)[0]
     if isinstance(refs, ObjectRefArray):
-        return current().get_array(refs, timeout)
-    return current().get(_checked(refs, "get"), timeout)
+        return _backend_of([refs]).get_array(refs, timeout)
+    checked = _checked(refs, "get")
+    return _backend_of(checked).get(checked, timeout) if checked else []
 
 
 def put(value: Any) -> ObjectRef:
@@ -54,7 +57,7 @@ def wait(
         raise ValueError("wait needs ObjectRefs that differ")
     if not 1 <= num_returns <= len(checked):
         raise ValueError(f"num_returns is 1 to {len(checked)}, not {num_returns}")
-    return current().wait(checked, num_returns, timeout, fetch_local)
+    return _backend_of(checked).wait(checked, num_returns, timeout, fetch_local)
 
 
 def _checked(refs: Any, what: str) -> list[ObjectRef]:
@@ -64,6 +67,14 @@ def _checked(refs: Any, what: str) -> list[ObjectRef]:
         if not isinstance(ref, ObjectRef):
             raise TypeError(f"{what} takes ObjectRefs, not {type(ref).__name__}")
     return list(refs)
+
+
+def _backend_of(refs: Sequence[ObjectRef | ObjectRefArray]) -> Backend:
+    """Return the backend; a reference of one that is gone does not start another."""
+    for ref in refs:
+        if ref.closed:
+            raise RaySystemError("the cluster of this reference is gone")
+    return current()
 
 
 def now() -> float:

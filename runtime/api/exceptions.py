@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from contextlib import suppress
 from typing import Any
 
 
@@ -41,7 +43,9 @@ class RayTaskError(RayError):
     """
 
     def __init__(self, function_name: str, traceback_str: str, cause: Any = None) -> None:
-        super().__init__(function_name, traceback_str, cause)
+        # Not super(): in `make_task_error`'s classes that is the cause's class,
+        # whose constructor wants other arguments.
+        Exception.__init__(self, function_name, traceback_str, cause)
         self.function_name = function_name
         self.traceback_str = traceback_str
         self.cause = cause
@@ -81,8 +85,23 @@ def make_task_error(function_name: str, traceback_str: str, cause: Any) -> RayTa
         error = RayTaskError(function_name, traceback_str, root)
     for name, value in getattr(root, "__dict__", {}).items():
         error.__dict__.setdefault(name, value)
+    if dual is not RayTaskError:
+        _copy_members(root, error)
     assert isinstance(error, RayTaskError)
     return error
+
+
+def _copy_members(source: BaseException, target: BaseException) -> None:
+    """Copy what built-in exceptions keep outside of their ``__dict__``, as ``errno``."""
+    for cls in type(source).__mro__:
+        for name, member in vars(cls).items():
+            of_c = inspect.ismemberdescriptor(member) or inspect.isgetsetdescriptor(member)
+            if of_c and name != "args" and not name.startswith("_"):
+                value = getattr(source, name, None)
+                if value is not None:
+                    # Some cannot be set; what they tell is in `cause` too.
+                    with suppress(AttributeError, TypeError):
+                        setattr(target, name, value)
 
 
 SYSTEM_ERRORS: dict[str, type[RayError]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,9 +38,12 @@ class TaskOptions:
                 near = difflib.get_close_matches(name, NAMES, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}"
                 raise ValueError(f"raytwin has no option {name!r}: {hint}")
-        changes = dict(given)
+        # None means: the default.
+        changes = {name: value for name, value in given.items() if value is not None}
         if "resources" in changes:
-            resources = changes["resources"] or {}
+            resources = changes["resources"]
+            if not isinstance(resources, Mapping):
+                raise TypeError(f"resources is a dict of amounts, not {resources!r}")
             for reserved in ("CPU", "GPU"):
                 if reserved in resources:
                     raise ValueError(f"use num_{reserved.lower()}s instead of resources")
@@ -47,8 +51,6 @@ class TaskOptions:
         for name in ("num_returns", "max_retries"):
             if name in changes and not isinstance(changes[name], int):
                 raise TypeError(f"{name} is an integer, not {changes[name]!r}")
-        # None means: the default.
-        changes = {name: value for name, value in changes.items() if value is not None}
         options = replace(self, **changes)
         if not 0 <= options.num_returns <= RETURNS_MAX:
             raise ValueError(f"num_returns is 0 to {RETURNS_MAX}, not {options.num_returns}")

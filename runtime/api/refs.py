@@ -33,6 +33,11 @@ class ObjectRef:
         # Runs wherever the garbage collector does; the holder only notes it.
         self._holder.ref_dropped(self._id)
 
+    @property
+    def closed(self) -> bool:
+        """Whether the cluster that has the value is gone."""
+        return self._holder.closed
+
     def binary(self) -> bytes:
         """Return the object's ID, 18 bytes."""
         return self._id
@@ -78,6 +83,11 @@ class ObjectRefArray(Sequence[ObjectRef]):
     def __del__(self) -> None:
         if self._count:
             self._holder.ref_dropped(object_id(self._array, 0, 0))
+
+    @property
+    def closed(self) -> bool:
+        """Whether the cluster that has the values is gone."""
+        return self._holder.closed
 
     def __len__(self) -> int:
         return self._count

@@ -217,7 +217,9 @@ class TaskRunner:
 
     def _pack_error(self, name: str, error: Exception) -> bytes:
         # Without the frames of this file: they are the runtime's, not the user's.
-        frames = error.__traceback__.tb_next if error.__traceback__ else None
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next
         lines = traceback.format_exception(type(error), error, frames)
         try:
             # Serialized on its own, so that a cause which cannot be loaded

@@ -102,7 +102,7 @@ class Session:
 
     def _check_open(self, refs: Sequence[ObjectRef] = ()) -> None:
         """Raise RaySystemError if the cluster of this session or of a reference is gone."""
-        if self.closed or any(ref._holder.closed for ref in refs):
+        if self.closed or any(ref.closed for ref in refs):
             raise RaySystemError(GONE)
 
     # -- tasks -----------------------------------------------------------------
@@ -338,6 +338,7 @@ class Session:
             return []
         if self.closed or refs._holder is not self:
             raise RaySystemError(GONE)
+        began_s = self.now()
         client = self.client
         with self.world:
             self.collect()
@@ -350,6 +351,10 @@ class Session:
                 f"{entry.missing} of {count} values were not there after {timeout_s} s"
             )
         results = [entry.result] if entry.count == 1 else entry.results
+        large = [r.start for r in results if r is not None and r.status == OK and r.sizes]
+        if large:
+            left_s = None if timeout_s is None else max(0.0, began_s + timeout_s - self.now())
+            fetched = dict(zip(large, self.get([refs[i] for i in large], left_s), strict=True))
         values: list[Any] = []
         for result in results:
             assert result is not None
@@ -357,12 +362,10 @@ class Session:
             skip = len(values) - result.start
             if skip >= result.count:
                 continue
-            if result.status != OK or result.sizes:
-                oid = object_id(result.array, result.start, 0)
-                if result.status == OK and result.sizes[0]:
-                    values += self.get([refs[result.start]], timeout_s)
-                else:
-                    values += [self._value_of(oid)] * (result.count - skip)
+            if result.status != OK:
+                raise self.error_of(result.status, result.payload)
+            if result.sizes:
+                values.append(fetched[result.start])
             else:
                 values += self.world.deserialize(result.payload)[skip:]
         return values

@@ -131,7 +131,7 @@ class LocalScheduler:
         self.means: dict[bytes, float] = {}
         self.mean_task_s = 0.0
         self.functions: dict[bytes, bytes] = {}
-        self.queries = QueryDesk(ctx, node, self.members, config)
+        self.queries = QueryDesk(ctx, node, self.members, config, self._store_usage)
         self._idle: list[Worker] = []
         self._resuming: deque[Worker] = deque()
         self._allocated: dict[bytes, tuple[str, int]] = {}
@@ -655,6 +655,10 @@ class LocalScheduler:
         place = self._allocated.pop(message.object, None)
         if place is not None:
             self.ctx.send(f"store:{self.node}", Free(message.object, place[1]))
+
+    def _store_usage(self) -> tuple[int, int, int]:
+        """Return (large objects, their bytes, places not sealed yet)."""
+        return (*self.objects.usage(), len(self._allocated))
 
     def _drop_allocations(self, client: str) -> None:
         for oid in [o for o, (c, _) in self._allocated.items() if c == client]:

@@ -254,7 +254,7 @@ class Exit(Struct, array_like=True, tag=21):
 
 
 class Query(Struct, array_like=True, tag=22):
-    """Ask the cluster something: ``nodes``, ``timeline`` or ``events``.
+    """Ask the cluster something: ``nodes``, ``timeline`` or ``stores``.
 
     ``key`` names the asker's request; it comes back in the answer.
     """

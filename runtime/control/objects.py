@@ -108,6 +108,10 @@ class ObjectDirectory:
         if array in self._wanted_of:
             self._resolve(array)
 
+    def usage(self) -> tuple[int, int]:
+        """Return how many large objects are here, and their bytes together."""
+        return len(self._stored), sum(size for _, size in self._stored.values())
+
     def has_array(self, array: bytes) -> bool:
         """Whether anything of the array is here."""
         return array in self._results or array in self._stored_of

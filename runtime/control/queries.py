@@ -1,15 +1,17 @@
-"""What a client may ask of the cluster: its nodes, its timeline.
+"""What a client may ask of the cluster: its nodes, its timeline, its stores.
 
 The client asks its own node. ``nodes`` is answered from the node table there;
-``timeline`` is gathered from every living node: each remembers the last
-``timeline_ranges_max`` ranges that ran on it, as flat rows
+the others are gathered from every living node, as flat rows:
 
-    [name, node, worker number, start_s, elapsed_s, count]
+``timeline``  [name, node, worker number, start_s, elapsed_s, count] of the last
+              ``timeline_ranges_max`` ranges that ran on each, by start
+``stores``    [node, large objects, their bytes, places not sealed yet], by node
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from runtime.control.config import Config
@@ -18,12 +20,19 @@ from runtime.control.membership import Membership
 from runtime.control.messages import NodeInfo, Query, QueryReply, Timing
 
 
+_ORDER: dict[str, Callable[[list[Any]], Any]] = {
+    "timeline": lambda row: (row[3], row[1], row[2]),
+    "stores": lambda row: row[0],
+}
+
+
 class _Gathering:
-    """A timeline on its way from several nodes to one client."""
+    """Rows on their way from several nodes to one client."""
 
-    __slots__ = ("client", "key", "missing", "rows")
+    __slots__ = ("client", "key", "kind", "missing", "rows")
 
-    def __init__(self, client: str, key: int, missing: set[int]) -> None:
+    def __init__(self, kind: str, client: str, key: int, missing: set[int]) -> None:
+        self.kind = kind
         self.client = client
         self.key = key
         self.missing = missing
@@ -33,13 +42,24 @@ class _Gathering:
 class QueryDesk:
     """Answers the queries that reach a node."""
 
-    def __init__(self, ctx: Context, node: int, members: Membership, config: Config) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        members: Membership,
+        config: Config,
+        store: Callable[[], tuple[int, int, int]],
+    ) -> None:
         self._ctx = ctx
         self._node = node
         self._members = members
         self._ranges: deque[list[Any]] = deque(maxlen=config.timeline_ranges_max)
         self._gathering: dict[int, _Gathering] = {}
         self._keys = 0
+        self._rows: dict[str, Callable[[], list[list[Any]]]] = {
+            "timeline": lambda: list(self._ranges),
+            "stores": lambda: [[node, *store()]],
+        }
 
     def record(self, worker: int, timing: Timing) -> None:
         """Remember a range that ran here."""
@@ -50,9 +70,10 @@ class QueryDesk:
     def on_query(self, source: str, message: Query) -> None:
         """Answer, or ask those who know."""
         if source.startswith("node:"):
-            self._ctx.send(source, QueryReply(message.key, message.client, list(self._ranges)))
+            rows = self._rows[message.kind]()
+            self._ctx.send(source, QueryReply(message.key, message.client, rows))
         elif message.kind == "nodes":
-            rows = [
+            table = [
                 {
                     "node": info.node,
                     "host": info.host,
@@ -63,14 +84,14 @@ class QueryDesk:
                 }
                 for _, info in sorted(self._members.nodes.items())
             ]
-            self._ctx.send(source, QueryReply(message.key, source, rows))
-        elif message.kind == "timeline":
-            self._gather(source, message.key)
+            self._ctx.send(source, QueryReply(message.key, source, table))
+        elif message.kind in self._rows:
+            self._gather(message.kind, source, message.key)
         else:
             raise ValueError(f"unknown query {message.kind!r}")
 
     def on_reply(self, source: str, message: QueryReply) -> None:
-        """A node sent its part of a timeline."""
+        """A node sent its part of the rows."""
         gathering = self._gathering.get(message.key)
         if gathering is not None:
             gathering.rows += message.value
@@ -82,14 +103,14 @@ class QueryDesk:
             for key in list(self._gathering):
                 self._heard(key, info.node)
 
-    def _gather(self, client: str, key: int) -> None:
+    def _gather(self, kind: str, client: str, key: int) -> None:
         self._keys += 1
         others = {i.node for i in self._members.alive()} - {self._node}
-        gathering = _Gathering(client, key, others | {self._node})
-        gathering.rows += self._ranges
+        gathering = _Gathering(kind, client, key, others | {self._node})
+        gathering.rows += self._rows[kind]()
         self._gathering[self._keys] = gathering
         for node in sorted(others):
-            self._ctx.send(f"node:{node}", Query("timeline", self._keys, client))
+            self._ctx.send(f"node:{node}", Query(kind, self._keys, client))
         self._heard(self._keys, self._node)
 
     def _heard(self, key: int, node: int) -> None:
@@ -97,5 +118,5 @@ class QueryDesk:
         gathering.missing.discard(node)
         if not gathering.missing:
             del self._gathering[key]
-            rows = sorted(gathering.rows, key=lambda row: (row[3], row[1], row[2]))
+            rows = sorted(gathering.rows, key=_ORDER[gathering.kind])
             self._ctx.send(gathering.client, QueryReply(gathering.key, gathering.client, rows))

@@ -1,0 +1,36 @@
+"""Benchmarks measure when they are asked to; else they are not part of a run.
+
+``pytest tests/benchmarks --benchmark-only`` measures (``make bench`` does so),
+``--benchmark-disable`` runs each once, to see that it still works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raytwin
+
+HERE = Path(__file__).parent
+CPUS = 2
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what is in this directory, unless an option asks for it."""
+    if config.getoption("benchmark_only") or config.getoption("benchmark_disable"):
+        return
+    left_out = [item for item in items if HERE in item.path.parents]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """The API, connected to a cluster of one node with `CPUS` CPUs."""
+    raytwin.init(cpus_per_node=CPUS, object_store_memory=2 << 30)
+    yield raytwin
+    raytwin.shutdown()
