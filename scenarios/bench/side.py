@@ -22,6 +22,7 @@ import gc
 import importlib
 import json
 import os
+import shutil
 import sys
 import traceback
 from pathlib import Path
@@ -64,9 +65,13 @@ class Side:
         return None
 
     def end(self) -> None:
-        """Shut the cluster down, if there is one."""
+        """Shut the cluster down, if there is one, and remove its files."""
         self._operation = None
-        self._ray.shutdown()
+        try:
+            self._ray.shutdown()
+        finally:
+            # Whoever made the directory may be gone. Daemons may be writing still.
+            shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def main() -> None:

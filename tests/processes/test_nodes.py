@@ -56,7 +56,7 @@ def test_a_task_on_every_one_of_fifty_nodes(start: Start) -> None:
     assert nodes_that_ran("everywhere") == {f"node {i}" for i in range(50)}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def three() -> Any:
     session = ray.init(nodes=3, cpus_per_node=1, object_store_memory=200 * MB)
     yield session
@@ -129,19 +129,6 @@ class TestThreeNodes:
         assert get(slow.map(range(300))) == list(range(300))
         assert nodes_that_ran("spilled map") == {"node 0", "node 1", "node 2"}
 
-    def test_objects_that_moved_are_freed_everywhere(self) -> None:
-        for i in range(30):
-            made = on(make, i % 3).remote(30 * MB, 1)
-            assert get(on(describe, (i + 1) % 3).remote(made)) == (30 * MB, 30 * MB)
-            del made
-        session = ray.init(ignore_reinit_error=True)
-
-        def empty() -> bool:
-            get(ray.put(None))
-            return all(row[1:] == [0, 0, 0] for row in session.query("stores"))
-
-        eventually(empty)
-
     def test_an_object_that_fits_nowhere_near_is_an_error(self) -> None:
         held = [on(make, 1).remote(90 * MB, 1) for _ in range(2)]
         assert get([on(describe, 1).remote(h) for h in held]) == [(90 * MB, 90 * MB)] * 2
@@ -149,6 +136,20 @@ class TestThreeNodes:
         with pytest.raises(ray.exceptions.ObjectStoreFullError):
             get(on(describe, 1).remote(other))
         assert get(on(describe, 2).remote(other)) == (90 * MB, 180 * MB)
+
+
+def test_objects_that_moved_are_freed_everywhere(start: Start) -> None:
+    session = start(nodes=3, cpus_per_node=1, object_store_memory=200 * MB)
+    for i in range(30):
+        made = on(make, i % 3).remote(30 * MB, 1)
+        assert get(on(describe, (i + 1) % 3).remote(made)) == (30 * MB, 30 * MB)
+        del made
+
+    def empty() -> bool:
+        get(ray.put(None))
+        return all(row[1:] == [0, 0, 0] for row in session.query("stores"))
+
+    eventually(empty)
 
 
 @pytest.mark.parametrize(

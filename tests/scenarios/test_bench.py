@@ -296,15 +296,19 @@ def test_interrupt_leaves_nothing(tmp_path: Path, no_side_left: None) -> None:
     assert not path.exists()
 
 
-def test_killed_benchmark_leaves_nothing() -> None:
+def test_killed_benchmark_leaves_nothing(tmp_path: Path) -> None:
     program = (
         "from scenarios.base import Silent\n"
         "from scenarios.bench import Effort, run_bench\n"
         "run_bench([], None, Silent(), Effort(round_s=0.2, rounds=9999, names=('tasks_sync',)))\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", program], cwd=Path(run.__file__).parents[2]
+        [sys.executable, "-c", program],
+        cwd=Path(run.__file__).parents[2],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     ) as process:
         assert until(lambda: len(sides_alive()) > 3)
+        assert list(tmp_path.iterdir())
         process.kill()
     assert until(lambda: not sides_alive()), sides_alive()
+    assert not list(tmp_path.iterdir())
