@@ -326,7 +326,9 @@ class Session:
             client.flush()
             waiter = client.watch(oids)
         if waiter.missing and not self._wait(waiter, timeout_s):
-            late = sum(client.value(oid) is None for oid in oids)
+            with self.world:
+                client.unwatch(oids, waiter)
+                late = sum(client.value(oid) is None for oid in oids)
             raise GetTimeoutError(
                 f"{late} of {len(oids)} values were not there after {timeout_s} s"
             )
@@ -347,6 +349,8 @@ class Session:
             entry = client.entries[refs._array]
             waiter = client.watch_array(entry)
         if waiter.missing and not self._wait(waiter, timeout_s):
+            with self.world:
+                client.unwatch_array(entry, waiter)
             raise GetTimeoutError(
                 f"{entry.missing} of {count} values were not there after {timeout_s} s"
             )
@@ -395,17 +399,20 @@ class Session:
             self.world.charge("wait", 1)
             client.flush()
             ready = ready_now()
-            missing = len(refs) - len(ready)
             waiter = None
             if len(ready) < num_returns:
-                waiter = client.watch([ref.binary() for ref in refs])
-                missing = waiter.missing
+                # Without time to wait, too: what is not here is fetched for the next call.
+                oids = [ref.binary() for ref in refs]
+                waiter = client.watch(oids, fetch_local)
         if waiter is not None:
-            enough = len(refs) - num_returns
-            if missing > enough and timeout_s != 0:
-                self._wait_until(lambda: len(ready_now()) >= num_returns, timeout_s)
-            with self.world:
-                ready = ready_now()
+            may_miss = len(refs) - num_returns
+            try:
+                if timeout_s != 0:
+                    self._wait_until(lambda: waiter.missing <= may_miss, timeout_s)
+            finally:
+                with self.world:
+                    client.unwatch(oids, waiter)
+                    ready = ready_now()
         chosen = set(ready)
         return (
             [refs[position] for position in ready],

@@ -54,10 +54,12 @@ RELEASE_BATCH_MAX = 256
 class Waiter:
     """How many of the awaited things are still missing."""
 
-    __slots__ = ("missing",)
+    __slots__ = ("fetch", "missing")
 
-    def __init__(self) -> None:
+    def __init__(self, fetch: bool = True) -> None:
         self.missing = 0
+        self.fetch = fetch
+        """Whether a large value has to be brought here, or need only exist."""
 
 
 class Entry:
@@ -88,6 +90,7 @@ class Entry:
         self.deps: tuple[bytes, ...] = ()
         """Inputs held until the array is done."""
         self.waiters: dict[int, list[tuple[bytes, Waiter]]] | None = None
+        """Who waits for an element, by index."""
         self.all_waiters: list[Waiter] | None = None
         self.local: list[bytes] = []
         """Large objects of it that are pinned for this client."""
@@ -254,15 +257,39 @@ class Client:
 
     # -- waiting ---------------------------------------------------------------
 
-    def watch(self, oids: Iterable[bytes]) -> Waiter:
-        """Return a waiter for these objects' values; fetches those not here."""
-        waiter = Waiter()
+    def watch(self, oids: Iterable[bytes], fetch: bool = True) -> Waiter:
+        """Return a waiter for these objects' values; fetches those not here.
+
+        Without `fetch`, own objects only need to exist somewhere.
+        """
+        waiter = Waiter(fetch)
         wants: list[bytes] = []
         for oid in oids:
             self._watch(oid, waiter, wants)
         if wants:
             self.ctx.send(self.node, WantObjects(wants))
         return waiter
+
+    def unwatch(self, oids: Iterable[bytes], waiter: Waiter) -> None:
+        """Forget a waiter that gave up."""
+        for oid in oids:
+            array, index, _ = split_object_id(oid)
+            entry = self.entries.get(array)
+            if entry is not None and entry.waiters is not None and index in entry.waiters:
+                left = [pair for pair in entry.waiters[index] if pair[1] is not waiter]
+                if left:
+                    entry.waiters[index] = left
+                else:
+                    del entry.waiters[index]
+            waiting = self._object_waiters.get(oid)
+            if waiting is not None:
+                # The request is under way: its key stays, so it is not made twice.
+                self._object_waiters[oid] = [w for w in waiting if w is not waiter]
+
+    def unwatch_array(self, entry: Entry, waiter: Waiter) -> None:
+        """Forget a waiter for a whole array that gave up."""
+        if entry.all_waiters is not None:
+            entry.all_waiters = [w for w in entry.all_waiters if w is not waiter]
 
     def watch_array(self, entry: Entry) -> Waiter:
         """Return a waiter for every result of an array (large values stay put)."""
@@ -302,7 +329,7 @@ class Client:
         return entry is not None and entry.find(index) is not None
 
     def _watch(self, oid: bytes, waiter: Waiter, wants: list[bytes]) -> None:
-        if self.value(oid) is not None:
+        if self.value(oid) is not None or (not waiter.fetch and self.made(oid)):
             return
         waiter.missing += 1
         array, index, _ = split_object_id(oid)

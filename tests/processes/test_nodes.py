@@ -119,16 +119,6 @@ class TestThreeNodes:
         outer = ray.remote(lambda n: sum(ray.get(ray.remote(lambda x: x + 1).map(range(n)))))
         assert get([on(outer, i).remote(500) for i in range(3)]) == [125_250] * 3
 
-    def test_long_tasks_spill_over_to_the_other_nodes(self) -> None:
-        slow = ray.remote(name="spill")(lambda i: (time.sleep(0.02), i)[1])
-        assert get([slow.remote(i) for i in range(150)]) == list(range(150))
-        assert nodes_that_ran("spill") == {"node 0", "node 1", "node 2"}
-
-    def test_a_map_spills_over_to_the_other_nodes(self) -> None:
-        slow = ray.remote(name="spilled map")(lambda i: (time.sleep(0.01), i)[1])
-        assert get(slow.map(range(300))) == list(range(300))
-        assert nodes_that_ran("spilled map") == {"node 0", "node 1", "node 2"}
-
     def test_an_object_that_fits_nowhere_near_is_an_error(self) -> None:
         held = [on(make, 1).remote(90 * MB, 1) for _ in range(2)]
         assert get([on(describe, 1).remote(h) for h in held]) == [(90 * MB, 90 * MB)] * 2
@@ -136,6 +126,15 @@ class TestThreeNodes:
         with pytest.raises(ray.exceptions.ObjectStoreFullError):
             get(on(describe, 1).remote(other))
         assert get(on(describe, 2).remote(other)) == (90 * MB, 180 * MB)
+
+
+def test_work_spills_over_to_the_other_nodes(start: Start) -> None:
+    start(nodes=3, cpus_per_node=1)
+    slow = ray.remote(name="single")(lambda i: (time.sleep(0.02), i)[1])
+    assert get([slow.remote(i) for i in range(100)]) == list(range(100))
+    assert nodes_that_ran("single") == {"node 0", "node 1", "node 2"}
+    assert get(slow.options(name="array").map(range(100))) == list(range(100))
+    assert nodes_that_ran("array") == {"node 0", "node 1", "node 2"}
 
 
 def test_objects_that_moved_are_freed_everywhere(start: Start) -> None:
