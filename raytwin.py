@@ -40,10 +40,16 @@ from runtime.api import (
     wait,
 )
 
-try:
-    __version__ = version("raytwin")
-except PackageNotFoundError:
-    __version__ = "0+uninstalled"
+
+def _version() -> str:
+    """Return the installed version; run from a source tree there may be none."""
+    try:
+        return version("raytwin")
+    except PackageNotFoundError:
+        return "source"
+
+
+__version__ = _version()
 
 __all__ = [
     "Blob", "ObjectRef", "ObjectRefArray", "RemoteFunction", "cluster_resources", "compute",

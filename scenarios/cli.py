@@ -305,10 +305,14 @@ def bench(
     if json is not None:
         _writable(json)
     from scenarios import progress
-    from scenarios.bench import run_bench
+    from scenarios.bench import BenchError, run_bench
 
     with progress.terminal() as shown:
-        found = run_bench(asked, json, shown)
+        try:
+            found = run_bench(asked, json, shown)
+        except BenchError as error:
+            _say(str(error))
+            raise typer.Exit(1) from error
     table = Table("what", "raytwin", *asked, "ratio", "unit", box=None, pad_edge=False)
     for row in found:
         ratio = row.get("ratio")

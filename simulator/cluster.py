@@ -15,10 +15,10 @@ import gc
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import simpy
 from greenlet import getcurrent
 
 from runtime.api.exceptions import RaySystemError
@@ -36,6 +36,7 @@ from runtime.control.ids import root_task_id
 from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import Exit, FunctionBlob, Heartbeat, Resume, RunTasks, TakeBack
 from runtime.control.policies import make_policy
+from simulator.clock import Clock
 from simulator.costs import CostModel, load_profile
 from simulator.host import Host
 from simulator.network import Network
@@ -45,7 +46,7 @@ from simulator.world import STALL_S, ProgramGreenlet, SimWorld
 
 HEAD = -1
 """The head's number in the network."""
-_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, Exit)
+_FOR_EXECUTOR = frozenset((RunTasks, FunctionBlob, TakeBack, Resume, Exit))
 
 
 class _Both:
@@ -56,7 +57,7 @@ class _Both:
         self._executor = executor
 
     def handle(self, source: str, message: Any) -> None:
-        if isinstance(message, _FOR_EXECUTOR):
+        if type(message) in _FOR_EXECUTOR:
             self._executor.handle(source, message)
         else:
             self._client.handle(source, message)
@@ -81,7 +82,7 @@ class SimCluster:
         self.profile = load_profile(Path(profile) if os.path.exists(profile) else str(profile))
         self.config = config
         self.seed = config.seed
-        self.env = simpy.Environment()
+        self.env = Clock()
         self.hub: Any = getcurrent()
         self.processes: dict[str, SimProcess] = {}
         self.stores: dict[int, SimStore] = {}
@@ -212,7 +213,7 @@ class SimCluster:
         if type(messages[0]) is not Heartbeat:
             self.frames += 1
         self.network.send(
-            node, process.node, nbytes, lambda: process.arrive(source, destination, messages)
+            node, process.node, nbytes, partial(process.arrive, source, destination, messages)
         )
 
     def run_until(self, ready: Callable[[], bool], watch: bool) -> None:

@@ -22,11 +22,22 @@ A profile is a JSON object with the fields below. ``paper`` is built in, see
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from runtime.control.messages import (
+    AssignTasks,
+    PlaceTasks,
+    PutObjects,
+    RunTasks,
+    SubmitTasks,
+    TaskResults,
+    TasksDone,
+)
 
 
 class MessageCost(msgspec.Struct, forbid_unknown_fields=True):
@@ -108,24 +119,70 @@ def load_profile(name: str | Path) -> Profile:
         raise ValueError(f"{path} is not a profile: {error}") from error
 
 
-def size_of(message: Any) -> tuple[int, int, int]:
+Size = tuple[int, int, int]
+"""Ranges, elements and bytes of a message."""
+
+_BARE: Size = (0, 0, 60)
+
+
+def _size_of_tasks(message: Any) -> Size:
+    elements = 0
+    nbytes = 120 * len(message.tasks)
+    for spec in message.tasks:
+        elements += spec.count
+        nbytes += len(spec.args)
+    return len(message.tasks), elements, nbytes
+
+
+def _size_of_assignments(message: RunTasks) -> Size:
+    elements = 0
+    nbytes = 120 * len(message.tasks)
+    for assignment in message.tasks:
+        elements += assignment.spec.count
+        nbytes += len(assignment.spec.args)
+    return len(message.tasks), elements, nbytes
+
+
+def _size_of_results(message: Any) -> Size:
+    elements = 0
+    nbytes = 60 * len(message.results)
+    for result in message.results:
+        elements += result.count
+        nbytes += len(result.payload)
+    return len(message.results), elements, nbytes
+
+
+_SIZES: dict[type, Callable[[Any], Size]] = {
+    SubmitTasks: _size_of_tasks,
+    PlaceTasks: _size_of_tasks,
+    AssignTasks: _size_of_tasks,
+    RunTasks: _size_of_assignments,
+    TasksDone: _size_of_results,
+    TaskResults: _size_of_results,
+    PutObjects: _size_of_results,
+}
+
+
+def size_of(message: Any) -> Size:
     """Return (ranges, elements, bytes) of a message, for its cost."""
-    tasks = getattr(message, "tasks", None)
-    if tasks is not None:
-        elements = nbytes = 0
-        for task in tasks:
-            spec = getattr(task, "spec", task)
-            elements += spec.count
-            nbytes += 120 + len(spec.args)
-        return len(tasks), elements, nbytes
-    results = getattr(message, "results", None)
-    if results is not None:
-        elements = nbytes = 0
-        for result in results:
-            elements += result.count
-            nbytes += 60 + len(result.payload)
-        return len(results), elements, nbytes
-    return 0, 0, 60
+    size = _SIZES.get(type(message))
+    return _BARE if size is None else size(message)
+
+
+class _CostsByType(dict[type, MessageCost | None]):
+    """The cost of each type of message, None if it is free; fills itself."""
+
+    def __init__(self, default: MessageCost, by_name: dict[str, MessageCost]) -> None:
+        super().__init__()
+        self._default = default
+        self._by_name = by_name
+
+    def __missing__(self, kind: type) -> MessageCost | None:
+        cost: MessageCost | None = self._by_name.get(kind.__name__, self._default)
+        if cost == MessageCost():
+            cost = None
+        self[kind] = cost
+        return cost
 
 
 class CostModel:
@@ -134,29 +191,27 @@ class CostModel:
     def __init__(self, role: RoleCost) -> None:
         self.turn_s = role.turn_s
         self.frame_s = role.frame_s
-        self._received = role.received
-        self._sent = role.sent
-        self._received_by_type = role.received_by_type
-        self._sent_by_type = role.sent_by_type
+        self._received = _CostsByType(role.received, role.received_by_type)
+        self._sent = _CostsByType(role.sent, role.sent_by_type)
 
     def received(self, messages: list[Any]) -> float:
         """Return the cost of handling received messages."""
-        return self._cost(messages, self._received, self._received_by_type)[0]
+        total_s = 0.0
+        for message in messages:
+            cost = self._received[type(message)]
+            if cost is not None:
+                ranges, elements, _ = size_of(message)
+                total_s += cost.message_s + cost.range_s * ranges + cost.element_s * elements
+        return total_s
 
     def sent(self, messages: list[Any]) -> tuple[float, int]:
         """Return the cost of sending messages in one frame, and their bytes."""
-        cost_s, nbytes = self._cost(messages, self._sent, self._sent_by_type)
-        return cost_s + self.frame_s, nbytes
-
-    @staticmethod
-    def _cost(
-        messages: list[Any], default: MessageCost, by_type: dict[str, MessageCost]
-    ) -> tuple[float, int]:
         total_s = 0.0
         total_bytes = 40
         for message in messages:
-            cost = by_type.get(type(message).__name__, default)
             ranges, elements, nbytes = size_of(message)
-            total_s += cost.message_s + cost.range_s * ranges + cost.element_s * elements
             total_bytes += nbytes
-        return total_s, total_bytes
+            cost = self._sent[type(message)]
+            if cost is not None:
+                total_s += cost.message_s + cost.range_s * ranges + cost.element_s * elements
+        return total_s + self.frame_s, total_bytes

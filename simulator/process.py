@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from simpy import Event
@@ -65,12 +66,17 @@ class SimContext:
     """`context.Context` for one component of a simulated process."""
 
     def __init__(self, process: SimProcess, address: str, seed: int) -> None:
-        self.rng = random.Random(f"{seed}/{address}")
         self.address = address
+        self._seed = seed
         self.process = process
         self.env = process.cluster.env
         self.outbox: dict[str, list[Any]] = {}
         self.timers = 0
+
+    @cached_property
+    def rng(self) -> random.Random:
+        # Most components draw nothing, and to seed takes longer than to make the rest.
+        return random.Random(f"{self._seed}/{self.address}")
 
     def now(self) -> float:
         return self.env.now + self.process.debt_s
@@ -97,6 +103,7 @@ class SimProcess:
         self, cluster: SimCluster, name: str, node: int, host: Host, costs: CostModel
     ) -> None:
         self.cluster = cluster
+        self.journal = cluster.journal
         self.name = name
         self.node = node
         self.host = host
@@ -134,7 +141,11 @@ class SimProcess:
         """A frame is here."""
         if not self.alive:
             return
-        self._frames.setdefault(destination, []).append((source, messages))
+        frames = self._frames
+        if destination in frames:
+            frames[destination].append((source, messages))
+        else:
+            frames[destination] = [(source, messages)]
         if not self._busy:
             self._begin()
 
@@ -168,20 +179,23 @@ class SimProcess:
         frames: list[Frame] = []
         self._leaving = frames
         while self._frames or self._timers or self.dirty:
-            received, self._frames = self._frames, {}
-            for address, inputs in received.items():
-                for _, messages in inputs:
-                    cost_s += costs.received(messages)
-                self._turn(address, inputs, 0, None)
-            timers, self._timers = self._timers, []
-            for timer in timers:
-                if timer.callback is not None:
-                    callback, timer.callback = timer.callback, None
-                    self._turn(timer.address, [], timer.number, callback)
-            cost_s += self._collect(frames)
+            if self._frames:
+                received, self._frames = self._frames, {}
+                for address, inputs in received.items():
+                    for _, messages in inputs:
+                        cost_s += costs.received(messages)
+                    self._turn(address, inputs, 0, None)
+            if self._timers:
+                timers, self._timers = self._timers, []
+                for timer in timers:
+                    if timer.callback is not None:
+                        callback, timer.callback = timer.callback, None
+                        self._turn(timer.address, [], timer.number, callback)
+            if self.dirty:
+                cost_s += self._collect(frames)
         self.busy_s += cost_s
         if cost_s:
-            self.host.run(cost_s, lambda: self._end(frames), self)
+            self.host.run(cost_s, partial(self._end, frames), self)
         else:
             self._end(frames)
 
@@ -195,24 +209,26 @@ class SimProcess:
         component = self.components.get(address)
         if component is None:
             return
+        handle = component.handle
         for source, messages in received:
             for message in messages:
-                component.handle(source, message)
+                handle(source, message)
         if callback is not None:
             callback()
         component.end_turn()
-        if self.cluster.journal is not None and address in self.cluster.journaled:
+        if self.journal is not None and address in self.cluster.journaled:
             outputs = [[to, box] for to, box in self.contexts[address].outbox.items()]
-            self.cluster.journal.write([address, self.cluster.env.now, received, timer, outputs])
+            self.journal.write([address, self.cluster.env.now, received, timer, outputs])
 
     def _collect(self, frames: list[Frame]) -> float:
         """Take what the turns have sent; return what sending it costs."""
         dirty, self.dirty = self.dirty, {}
         cost_s = 0.0
+        components = self.components
         for address, ctx in dirty.items():
             outbox, ctx.outbox = ctx.outbox, {}
             for destination, messages in outbox.items():
-                if destination in self.components:
+                if destination in components:
                     self._frames.setdefault(destination, []).append((address, messages))
                     continue
                 sent_s, nbytes = self.costs.sent(messages)
@@ -240,7 +256,8 @@ class SimProcess:
         component sends to one address arrives in order.
         """
         frames: list[Frame] = []
-        self.debt_s += self._collect(frames)
+        if self.dirty:
+            self.debt_s += self._collect(frames)
         if self._leaving is not None:
             self._leaving += frames
             return

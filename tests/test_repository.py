@@ -227,7 +227,7 @@ BREAKS = [
     ("Layers", "runtime/api.py", "import simulator"),
     ("Layers", "simulator/world.py", "import chaos"),
     ("Layers", "chaos/plan.py", "import scenarios"),
-    ("Layers", "reports/html.py", "import scenarios"),
+    ("Layers", "chaos/plan.py", "import reports"),
     ("The control plane knows nothing else", "runtime/control/gcs.py", "from runtime import api"),
     ("The control plane does no I/O", "runtime/control/gcs.py", "import threading"),
     ("The control plane uses no library", "runtime/control/gcs.py", "import simpy"),

@@ -3,6 +3,10 @@
 A range of short tasks is one loop with one report; between elements the loop
 looks up only when told to (`World.due`). An element's error, or a value too
 large for a message, ends a report early: such an element is reported alone.
+
+The loop cannot look up while an element runs. Where a process has a thread to
+spare, that calls `TaskRunner.report_meanwhile`, so that the values before a long
+element are not held back by it.
 """
 
 from __future__ import annotations
@@ -40,6 +44,10 @@ class TaskRunner:
         self.executor = executor
         self.node = node
         self._functions: dict[bytes, Callable[..., Any]] = {}
+        self._looping = False
+        """User code runs in the loop over a range, and nobody else touches its values."""
+        self._since_s = 0.0
+        """Up to when that range's time is reported."""
 
     def run(self, assignment: Assignment) -> None:
         """Run one range and report all of it that was not given back."""
@@ -122,11 +130,13 @@ class TaskRunner:
         self, spec: TaskSpec, function: Callable[[Any], Any], items: Any, started_s: float
     ) -> None:
         executor = self.executor
+        self._since_s = started_s
         while executor.running is spec:
             at = executor.base
             due = self.world.due()
             append = executor.values.append
             error: Exception | None = None
+            self._looping = True
             try:
                 for item in items[at - spec.first : executor.limit - spec.first]:
                     append(function(item))
@@ -135,16 +145,38 @@ class TaskRunner:
             except Exception as raised:
                 error = raised
             with self.world:
+                self._looping = False
                 # The limit may have come down while the loop ran; the elements
                 # below it are still this worker's.
                 executor.alerts.clear()
-                values = executor.values
+                values = list(executor.values)
                 done = executor.current()
             if values:
-                started_s = self._report_values(spec, started_s, values)
+                self._since_s = self._report_values(spec, self._since_s, values)
             if error is not None:
                 one = _one(spec, done)
-                started_s = self._report_error(one, started_s, error)
+                self._since_s = self._report_error(one, self._since_s, error)
+
+    def report_meanwhile(self) -> None:
+        """Report what a range has made so far, while an element of it runs.
+
+        Called within a turn, by another thread than the one that runs the range.
+        What cannot be reported so is left to that one.
+        """
+        executor = self.executor
+        values = list(executor.values)
+        if not self._looping or executor.running is None or not values:
+            return
+        spec = executor.running
+        try:
+            payload = self.world.serialize(values)
+        except Exception:
+            return
+        if payload.nbytes <= self.session.client.config.inline_bytes_max:
+            result = RangeResult(
+                spec.array, executor.base, len(values), OK, payload.to_bytes(), self.node
+            )
+            self._since_s = self._report(spec, result, self._since_s)
 
     # -- reports ---------------------------------------------------------------
 

@@ -332,7 +332,9 @@ class Session:
             raise GetTimeoutError(
                 f"{late} of {len(oids)} values were not there after {timeout_s} s"
             )
-        return [self._value_of(oid) for oid in oids]
+        with self.world:
+            values = [client.value(oid) for oid in oids]
+        return [self._decode_here(value) for value in values]
 
     def get_array(self, refs: ObjectRefArray, timeout_s: float | None) -> list[Any]:
         count = len(refs)
@@ -419,9 +421,7 @@ class Session:
             [ref for position, ref in enumerate(refs) if position not in chosen],
         )
 
-    def _value_of(self, oid: bytes) -> Any:
-        with self.world:
-            value = self.client.value(oid)
+    def _decode_here(self, value: ObjectValue | None) -> Any:
         assert value is not None, "a value vanished while it was awaited"
         return self.decode(value)
 

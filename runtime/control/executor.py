@@ -109,7 +109,7 @@ class Executor:
         self._timings.append(timing)
         self.base = result.start + result.count
         # What ran and is not reported yet still counts as started.
-        self.values = self.values[result.count :]
+        del self.values[: result.count]
         if self.base >= self.limit:
             self.running = None
         if self.running is None and not self.queue:

@@ -32,7 +32,7 @@ class TaskLog:
         self._node = node
         self._linger_s = config.log_linger_s
         self._added: dict[bytes, list[TaskSpec]] = {}
-        self._done: dict[bytes, Ranges] = {}
+        self._done: dict[bytes, Ranges | tuple[tuple[int, int]]] = {}
         self._large: dict[bytes, list[tuple[int, int, tuple[int, ...]]]] = {}
         self._copies: dict[bytes, list[tuple[bytes, int]]] = {}
         self._released: list[bytes] = []
@@ -55,8 +55,14 @@ class TaskLog:
         else:
             done = self._done.get(array)
             if done is None:
-                done = self._done[array] = Ranges()
-            done.add(result.start, result.count)
+                # Most arrays end in one piece: no set is made for these.
+                self._done[array] = ((result.start, result.count),)
+            else:
+                if isinstance(done, tuple):
+                    (first,) = done
+                    done = self._done[array] = Ranges()
+                    done.add(*first)
+                done.add(result.start, result.count)
         self._touch(array)
 
     def copied(self, array: bytes, oid: bytes, size: int) -> None:

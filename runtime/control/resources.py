@@ -58,6 +58,7 @@ class ResourcePool:
     def __init__(self, resources: Mapping[str, float]) -> None:
         self.total: Amounts = {name: round(amount * UNIT) for name, amount in resources.items()}
         self.free: Amounts = dict(self.total)
+        self._slots: dict[str, int] = {}
 
     def feasible(self, demand: str) -> bool:
         """Whether the demand could ever be met here."""
@@ -74,8 +75,12 @@ class ResourcePool:
 
         A demand of nothing counts as one that needs a CPU, for estimates.
         """
-        parsed = parse_demand(demand) or (("CPU", UNIT),)
-        return min((self.total.get(name, 0) // units for name, units in parsed), default=0)
+        slots = self._slots.get(demand)
+        if slots is None:
+            parsed = parse_demand(demand) or (("CPU", UNIT),)
+            slots = min(self.total.get(name, 0) // units for name, units in parsed)
+            self._slots[demand] = slots
+        return slots
 
     def take(self, demand: str) -> None:
         """Take what `fits`."""

@@ -37,6 +37,8 @@ from runtime.store.blob import Blob
 ASIDE_S = 0.005
 DUE_S = 0.005
 """How long a running range may go without a report."""
+LOOK_S = 0.02
+"""How often a worker's background thread looks whether a range needs one."""
 
 
 class LocalWorld:
@@ -67,6 +69,8 @@ class LocalWorld:
         """Which thread polls, 0 for none."""
         self._polls_until_s = float("inf")
         """When the poller will look up even if nothing comes."""
+        self.report_meanwhile: Callable[[], None] | None = None
+        """In a worker: called by the background thread while a range runs."""
         self._closed = False
         self._released = False
         self._pid = os.getpid()
@@ -185,7 +189,7 @@ class LocalWorld:
                     return
                 free = not self._waiting and not self._poller
                 if free:
-                    timeout_s = self._begin_poll(me, float("inf"))
+                    timeout_s = self._begin_poll(me, self._look_s())
             if not free:
                 self._step_aside()
                 continue
@@ -197,6 +201,16 @@ class LocalWorld:
                     self._changed.notify_all()
                 else:
                     self._handle(events)
+                    if self.report_meanwhile is not None:
+                        with self:
+                            self.report_meanwhile()
+
+    def _look_s(self) -> float:
+        """Return when the background thread should look up, whatever comes."""
+        executor = self.executor
+        if executor is None or not (executor.queue or executor.limit - executor.base > 1):
+            return float("inf")
+        return time.monotonic() + LOOK_S
 
     def _step_aside(self) -> None:
         """Leave the loop to the threads that wait."""

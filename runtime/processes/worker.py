@@ -82,6 +82,7 @@ def main(payload: bytes, fds: list[int]) -> None:
     session = Session(world)
     set_current(session)
     runner = TaskRunner(world, session, executor, settings.node)
+    world.report_meanwhile = runner.report_meanwhile
     world.start()
     with world:
         executor.start(os.getpid())
