@@ -6,7 +6,9 @@ A *job* is a run of CPU time of one thread. Jobs wait in one FIFO queue for any
 of the host's identical cores. A job holds its core until it is done, or until
 it has used a quantum in its current *turn* and another job waits: then it goes
 to the tail of the queue, with the work it did credited. A job that has run
-alone for longer than a quantum yields as soon as a competitor comes.
+alone for longer than a quantum yields as soon as a competitor comes. A job that
+its owner asks for in the very moment in which an earlier one of it ends goes on
+with that one's turn, as a thread does that has not given up its core.
 
 So no core idles while a job waits, equal long jobs progress within a quantum
 of one another, and a job waits for its first turn at most
@@ -95,6 +97,8 @@ class Host:
         self._timer_callbacks: list[Callable[[Any], None]] = [self._on_timer]
         self._timer = _Timer(env)
         self._timer_armed = False
+        self._handing: _Job | None = None
+        """The job whose `done` is being called while others wait."""
         # Core-seconds are the integral of the number of busy cores.
         self._busy_s = 0.0
         self._busy_at = env.now
@@ -104,8 +108,9 @@ class Host:
     def run(self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None) -> None:
         """Use one core for `cpu_s` seconds of CPU time, then call `done()`.
 
-        `done` is called from an event of its own, never from within `run`;
-        jobs that wait get the freed core before any that `done` asks for.
+        `done` is called from an event of its own, never from within `run`. What
+        it asks for in the name of the same `owner` continues the turn; before
+        anything else that it asks for, jobs that wait get the freed core.
         Raises ValueError if `cpu_s` is negative, infinite or not a number.
         """
         job = _Job(cpu_s, done, owner)
@@ -114,7 +119,9 @@ class Host:
             self._paused[owner].append(job)
         elif 0 < cpu_s < inf:
             running = self._running
-            if len(running) < self.cores:
+            if self._handing is not None:
+                self._run_while_handing(job)
+            elif len(running) < self.cores:
                 # The same as _start, without the call.
                 now = self._env.now
                 self._busy_s += len(running) * (now - self._busy_at)
@@ -133,6 +140,18 @@ class Host:
         else:
             _check(cpu_s)
             self._end_now(job)
+
+    def _run_while_handing(self, job: _Job) -> None:
+        """A job is asked for by the `done` of one that has just ended."""
+        ended, self._handing = self._handing, None
+        assert ended is not None
+        if job.owner is not None and job.owner == ended.owner and ended.turn_ends > self._env.now:
+            self._account()
+            self._start(job)
+            job.turn_ends = ended.turn_ends
+        else:
+            self._handing = ended
+            self._queue.append(job)
 
     def cancel(self, owner: Hashable) -> None:
         """Drop all jobs of `owner`, paused ones too, and never call their `done()`.
@@ -232,7 +251,8 @@ class Host:
         """
         running, queue, now = self._running, self._queue, self._env.now
         while queue:
-            oldest = next(iter(running))
+            # A job that goes on with an earlier turn is not in order of turns.
+            oldest = min(running, key=_turn_ends)
             if oldest.ends <= now:
                 # Its own event, due at this instant, frees the core and comes back here.
                 return
@@ -282,11 +302,14 @@ class Host:
             self._busy_s += len(running) * (now - self._busy_at)
             self._busy_at = now
             del running[job]
-            if self._queue:
-                self._start(self._queue.popleft())
-                if self._queue and not self._timer_armed:
-                    self._end_turns()
+            if not self._queue:
+                job.done()
+                return
+            # Its owner may go on in the same turn; else the next in line does.
+            self._handing = job
             job.done()
+            self._handing = None
+            self._fill()
         elif job in self._instant:
             del self._instant[job]
             job.done()
@@ -296,6 +319,10 @@ class Host:
     def _on_timer(self, timer: Event) -> None:
         self._timer_armed = False
         self._end_turns()
+
+
+def _turn_ends(job: _Job) -> float:
+    return job.turn_ends
 
 
 def _check(cpu_s: float) -> None:
