@@ -15,6 +15,8 @@ WINDOWS_IN_FLIGHT = 3
 """Windows that a submitter keeps going, so that it never waits for the last
 task of one before the next is under way."""
 
+SETTLE_S = 0.25
+"""Longer than two heartbeats."""
 START_MARGIN_S = 0.1
 """Time for the submitters themselves to reach their nodes."""
 
@@ -97,6 +99,11 @@ def latencies_with_inputs(
         for i, size in enumerate(sizes)
     ]
     ray.wait(inputs, num_returns=len(inputs), fetch_local=False)
+    # Making them is not what is measured: let the nodes' averages forget it, and
+    # let the global scheduler hear of that.
+    for holder in sorted(set(holders)):
+        ray.get([empty.options(resources={f"node:{holder}": 0.001}).remote() for _ in range(64)])
+    ray.sleep(SETTLE_S)
     order.shuffle(inputs)
     started: dict[Any, float] = {}
     found: list[float] = []
