@@ -23,18 +23,16 @@ from greenlet import getcurrent
 
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import set_current
-from runtime.backend.execution import TaskRunner
 from runtime.backend.journal import Journal
 from runtime.backend.protocol import Backend
 from runtime.backend.session import Session
 from runtime.control.client import Client
 from runtime.control.config import Config
-from runtime.control.executor import Executor
 from runtime.control.gcs import Gcs
 from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.ids import root_task_id
 from runtime.control.local_scheduler import LocalScheduler
-from runtime.control.messages import Exit, FunctionBlob, Heartbeat, Resume, RunTasks, TakeBack
+from runtime.control.messages import Heartbeat
 from runtime.control.policies import make_policy
 from simulator.clock import Clock
 from simulator.costs import CostModel, load_profile
@@ -42,28 +40,11 @@ from simulator.host import Host
 from simulator.network import Network
 from simulator.process import SimProcess
 from simulator.store import SimPool, SimStore
-from simulator.world import STALL_S, ProgramGreenlet, SimWorld
+from simulator.worker import SimWorker
+from simulator.world import STALL_S, SimWorld
 
 HEAD = -1
 """The head's number in the network."""
-_FOR_EXECUTOR = frozenset((RunTasks, FunctionBlob, TakeBack, Resume, Exit))
-
-
-class _Both:
-    """Client and executor share the worker's address; messages tell them apart."""
-
-    def __init__(self, client: Client, executor: Executor) -> None:
-        self._client = client
-        self._executor = executor
-
-    def handle(self, source: str, message: Any) -> None:
-        if type(message) in _FOR_EXECUTOR:
-            self._executor.handle(source, message)
-        else:
-            self._client.handle(source, message)
-
-    def end_turn(self) -> None:
-        """Neither has anything left for the end of a turn."""
 
 
 class SimCluster:
@@ -79,27 +60,29 @@ class SimCluster:
         store_bytes: int,
         journal: str | os.PathLike[str] | None,
     ) -> None:
-        self.profile = load_profile(Path(profile) if os.path.exists(profile) else str(profile))
+        self.profile = load_profile(profile)
         self.config = config
         self.seed = config.seed
         self.env = Clock()
         self.hub: Any = getcurrent()
         self.processes: dict[str, SimProcess] = {}
         self.stores: dict[int, SimStore] = {}
-        self.workers: dict[str, ProgramGreenlet] = {}
+        self.workers: dict[str, SimWorker] = {}
         self.journal = Journal(Path(journal)) if journal is not None else None
         self.journaled: set[str] = {"gcs", "global"}
         self.working = 0
-        """Programs that compute or sleep now."""
+        """What will end by itself: programs that use time or wait with a timeout, transfers."""
+        self.stall_s = max(STALL_S, 10 * config.heartbeat_timeout_s)
+        """How long nothing may happen while a driver waits."""
         self.frames = 0
         """Frames other than heartbeats, sent so far: signs of progress."""
         self.closed = False
         self._gc_thresholds = gc.get_threshold()
         # A simulation makes many objects and few cycles: the collector's full
         # passes over thousands of simulated processes took half of the time.
-        gc.set_threshold(100_000, 50, 100)
+        gc.set_threshold(500_000, 10, 100)
         self._store_bytes = store_bytes
-        self._costs = {
+        self.costs = {
             role: CostModel(getattr(self.profile, role))
             for role in ("head", "node", "worker", "driver")
         }
@@ -121,7 +104,7 @@ class SimCluster:
 
     def _start_head(self) -> None:
         self.network.add_node(HEAD, 0)
-        process = SimProcess(self, "head", HEAD, self.hosts[0], self._costs["head"])
+        process = SimProcess(self, "head", HEAD, self.hosts[0], self.costs["head"])
         gcs = Gcs(process.context("gcs"), self.config)
         process.add("gcs", gcs)
         process.add("global", GlobalScheduler(process.context("global"), self.config))
@@ -132,7 +115,7 @@ class SimCluster:
     def _start_node(self, number: int, resources: Mapping[str, float], host: int) -> None:
         self.network.add_node(number, host)
         address = f"node:{number}"
-        process = SimProcess(self, address, number, self.hosts[host], self._costs["node"])
+        process = SimProcess(self, address, number, self.hosts[host], self.costs["node"])
         scheduler = LocalScheduler(
             process.context(address),
             number,
@@ -157,44 +140,31 @@ class SimCluster:
         """End every process of a node at once."""
         for address in list(self.processes):
             if address.partition(":")[2].partition(".")[0] == str(number):
-                process = self.processes.get(address)
-                if process is not None:
-                    process.kill()
-                self.workers.pop(address, None)
+                self._end_process(address)
         self.stores.pop(number, None)
         self.network.remove_node(number)
 
     def start_worker(self, address: str, node: int) -> None:
         """A worker's process has come up."""
-        if f"node:{node}" not in self.processes:
-            return
-        host = self.hosts[self.network.host_of(node)]
-        process = SimProcess(self, address, node, host, self._costs["worker"])
-        ctx = process.context(address)
-        client = Client(ctx, address, node, self.config)
-        executor = Executor(ctx, node, self.config)
-        process.add(address, _Both(client, executor))
-        world = SimWorld(self, process, client, executor, self.stores[node])
-        session = Session(world)
-        runner = TaskRunner(world, session, executor, node)
-        program = ProgramGreenlet(lambda: _work(world, session, executor, runner), self.hub)
-        program.session = session
-        self.workers[address] = program
-        executor.start(len(self.workers))
-        process.begin()
-        program.switch()
+        if f"node:{node}" in self.processes:
+            self.workers[address] = SimWorker(self, address, node, len(self.workers) + 1)
 
     def stop_worker(self, address: str) -> None:
         """A worker is not needed any more."""
+        self._end_process(address)
+
+    def _end_process(self, address: str) -> None:
+        worker = self.workers.pop(address, None)
         process = self.processes.get(address)
-        if process is not None:
+        if worker is not None:
+            worker.end()
+        elif process is not None:
             process.kill()
-        self.workers.pop(address, None)
 
     def start_driver(self) -> Session:
         """Make the calling program the driver, on node 0."""
         address = "driver:0.0"
-        process = SimProcess(self, address, 0, self.hosts[0], self._costs["driver"])
+        process = SimProcess(self, address, 0, self.hosts[0], self.costs["driver"])
         client = Client(process.context(address), address, 0, self.config)
         client.begin_task(root_task_id(f"sim/{self.seed}"))
         process.add(address, client)
@@ -216,52 +186,39 @@ class SimCluster:
             node, process.node, nbytes, partial(process.arrive, source, destination, messages)
         )
 
-    def run_until(self, ready: Callable[[], bool], watch: bool) -> None:
+    def run_until(self, ready: Callable[[], object], watch: bool) -> None:
         """Run the simulation until something holds.
 
-        With `watch`, raises RaySystemError when it cannot come to hold: nobody
-        computes or sleeps and only heartbeats have passed for `STALL_S`.
+        With `watch`, raises RaySystemError when it cannot come to hold: nothing
+        is `working` and only heartbeats have passed for `stall_s`.
         """
         env = self.env
         step = env.step
+        if not watch:
+            while not ready():
+                step()
+            return
         frames, since_s = self.frames, env.now
         while not ready():
             step()
-            if not watch:
-                continue
             if self.frames != frames or self.working:
                 frames, since_s = self.frames, env.now
-            elif env.now - since_s > STALL_S:
+            elif env.now - since_s > self.stall_s:
                 raise RaySystemError(
-                    f"nothing has happened for {STALL_S:g} virtual seconds: what is awaited"
+                    f"nothing has happened for {self.stall_s:g} virtual seconds: what is awaited"
                     " cannot come (is there a task whose resources no node has?)"
                 )
 
     def close(self) -> None:
-        """End every program that still waits."""
+        """End every worker, and with it the program that waits there."""
         if self.closed:
             return
         self.closed = True
         gc.set_threshold(*self._gc_thresholds)
-        for program in list(self.workers.values()):
-            if not program.dead:
-                program.throw()
+        for address in list(self.workers):
+            self._end_process(address)
         if self.journal is not None:
             self.journal.close()
-
-
-def _work(world: SimWorld, session: Session, executor: Executor, runner: TaskRunner) -> None:
-    """What a worker does all its life."""
-    while True:
-        with world:
-            assignment = executor.next()
-        if assignment is not None:
-            runner.run(assignment)
-        else:
-            with world:
-                session.collect()
-                world.client.flush()
-            world.block(lambda: bool(executor.queue), None)
 
 
 class SimSession(Session):
@@ -307,9 +264,7 @@ def connect(
     session = cluster.start_driver()
     set_current(session, _lookup)
     count = len(resources)
-    session.world.block(
-        lambda: sum(i.alive for i in _known_nodes(cluster).values()) == count, None
-    )
+    session.world.block(lambda: sum(i.alive for i in _known_nodes(cluster).values()) == count, None)
     return session
 
 

@@ -22,6 +22,7 @@ A profile is a JSON object with the fields below. ``paper`` is built in, see
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -97,7 +98,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
                 raise ValueError(f"{field} is {getattr(self, field)}, and cannot be negative")
 
 
-def load_profile(name: str | Path) -> Profile:
+def load_profile(name: str | os.PathLike[str]) -> Profile:
     """Return the profile of that name, or of the file at that path.
 
     Raises ValueError, in one line, for what is neither.

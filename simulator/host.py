@@ -190,6 +190,11 @@ class Host:
         return self._busy_s + len(self._running) * (self._env.now - self._busy_at)
 
     @property
+    def idle(self) -> bool:
+        """Whether a core is."""
+        return len(self._running) < self.cores
+
+    @property
     def running(self) -> int:
         """Cores in use."""
         return len(self._running)

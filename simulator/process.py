@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from simpy import Event
@@ -65,6 +65,8 @@ _ON_TIMER: Any = [_on_timer]
 class SimContext:
     """`context.Context` for one component of a simulated process."""
 
+    rng: random.Random
+
     def __init__(self, process: SimProcess, address: str, seed: int) -> None:
         self.address = address
         self._seed = seed
@@ -73,10 +75,12 @@ class SimContext:
         self.outbox: dict[str, list[Any]] = {}
         self.timers = 0
 
-    @cached_property
-    def rng(self) -> random.Random:
+    def __getattr__(self, name: str) -> Any:
         # Most components draw nothing, and to seed takes longer than to make the rest.
-        return random.Random(f"{self._seed}/{self.address}")
+        if name != "rng":
+            raise AttributeError(name)
+        self.rng = random.Random(f"{self._seed}/{self.address}")
+        return self.rng
 
     def now(self) -> float:
         return self.env.now + self.process.debt_s
@@ -162,7 +166,7 @@ class SimProcess:
 
     def _begin(self) -> None:
         self._busy = True
-        if self.host.running < self.host.cores:
+        if self.host.idle:
             self._turns()
         else:
             # Zero CPU time would not wait for a core.

@@ -81,13 +81,22 @@ class SimStore:
             self._next(node)
             return
         self._busy.add(node)
-        started_s = self.cluster.env.now
+        cluster = self.cluster
+        started_s = cluster.env.now
+
+        def begin() -> None:
+            cluster.working += 1
+            cluster.network.transfer(node, self.node, fetch.size, landed)
+
+        def landed(arrived: bool) -> None:
+            cluster.working -= 1
+            done(arrived)
 
         def done(arrived: bool) -> None:
             self._busy.discard(node)
-            peer = self.cluster.stores.get(node)
+            peer = cluster.stores.get(node)
             payload = peer.value_of(fetch.object) if peer is not None else None
-            elapsed_s = self.cluster.env.now - started_s
+            elapsed_s = cluster.env.now - started_s
             if arrived and payload is not None:
                 self.values[offset] = payload
                 self._tell(Fetched(fetch.object, offset, fetch.size, elapsed_s))
@@ -97,16 +106,11 @@ class SimStore:
                 self._tell(Fetched(fetch.object, -1, fetch.size, elapsed_s, reason))
             self._next(node)
 
-        if node not in self.cluster.stores:
-            self.cluster.env.timeout(0).callbacks.append(lambda _: done(False))
+        if node not in cluster.stores:
+            cluster.env.timeout(0).callbacks.append(lambda _: done(False))
             return
         # The request goes there before the bytes come back.
-        self.cluster.network.send(
-            self.node,
-            node,
-            60,
-            lambda: self.cluster.network.transfer(node, self.node, fetch.size, done) and None,
-        )
+        cluster.network.send(self.node, node, 60, begin)
 
     def value_of(self, oid: bytes) -> bytes | None:
         """Return the pickle of an object that is here."""

@@ -8,6 +8,9 @@ from typing import Any
 
 import cloudpickle
 
+deserialize = pickle.loads
+"""Return the value of a pickle."""
+
 _PLAIN = {int, float, bool, str, bytes, type(None)}
 _claimed_bytes = 0
 """Sizes of the blobs pickled since `serialize` last looked; one thread."""
@@ -59,11 +62,6 @@ def serialize(value: Any) -> SimSerialized:
     _claimed_bytes = 0
     payload = cloudpickle.dumps(value, 5)
     return SimSerialized(payload, len(payload) + _claimed_bytes)
-
-
-def deserialize(payload: bytes) -> Any:
-    """Return the value."""
-    return pickle.loads(payload)
 
 
 def dumps_function(function: Callable[..., Any]) -> bytes:

@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from greenlet import getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent, greenlet
 
-from runtime.api.exceptions import RaySystemError
 from runtime.control.client import Client
 from runtime.control.executor import Executor
 from simulator import values
@@ -29,8 +28,12 @@ if TYPE_CHECKING:
     from runtime.backend.session import Session
     from simulator.cluster import SimCluster
 
-STALL_S = 3600.0
-"""Virtual time without a sign of progress after which waiting is given up."""
+STALL_S = 60.0
+"""Virtual time without a sign of progress after which waiting is given up.
+
+Programs that use time or wait with a timeout, and transfers, are progress; the
+control plane's own timers are shorter, see `SimCluster.stall_s`.
+"""
 
 
 class ProgramGreenlet(greenlet):
@@ -57,8 +60,11 @@ class SimWorld:
         self.client = client
         self.executor = executor
         self.store = store
+        self._env = cluster.env
+        self._profile = cluster.profile
         self._depth = 0
-        self._sleeping: tuple[Any, Callable[[], bool]] | None = None
+        self._sleeping: tuple[Any, Callable[[], object]] | None = None
+        """The program's greenlet and what it waits for a turn to make true."""
         process.after_turn = self._after_turn
 
     # -- turns -----------------------------------------------------------------
@@ -70,11 +76,12 @@ class SimWorld:
     def __exit__(self, *exc: object) -> None:
         self._depth -= 1
         if self._depth == 0 and self.process.dirty:
-            self.settle()
+            if self.process.debt_s > 0:
+                self.settle()
             self.process.flush_calls()
 
     def charge(self, what: str, count: int) -> None:
-        profile = self.cluster.profile
+        profile = self._profile
         if what == "run":
             self.process.debt_s += profile.range_s + profile.task_s * count
             self.settle()
@@ -83,74 +90,102 @@ class SimWorld:
 
     def settle(self) -> None:
         """Let the time pass that the program has used so far."""
-        while self.process.debt_s > 0:
+        process = self.process
+        while process.debt_s > 0:
             # While it passes, the debt is not to be counted twice.
-            debt_s, self.process.debt_s = self.process.debt_s, 0.0
-            self.process.busy_s += debt_s
-            self._pass(lambda done, d=debt_s: self.process.host.run(d, done, self.process))
+            debt_s, process.debt_s = process.debt_s, 0.0
+            process.busy_s += debt_s
+            self._pass(process.host.run, debt_s, process)
 
     # -- waiting ---------------------------------------------------------------
 
-    def block(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
-        self.settle()
+    def block(self, ready: Callable[[], object], timeout_s: float | None) -> bool:
+        if self.process.debt_s > 0:
+            self.settle()
         if ready():
             return True
+        if timeout_s is None:
+            self._wait(ready, True)
+            return True
         expired = False
-        if timeout_s is not None:
 
-            def expire(_: Any) -> None:
-                nonlocal expired
-                expired = True
-                self._after_turn()
-
-            self.cluster.env.timeout(timeout_s).callbacks.append(expire)
-        self._wait(lambda: expired or ready(), timeout_s is None)
-        return ready()
-
-    def _pass(self, begin: Callable[[Callable[[], None]], None]) -> None:
-        """Wait until what `begin` has started calls back."""
-        over = False
-
-        def done() -> None:
-            nonlocal over
-            over = True
+        def expire(_: Any) -> None:
+            nonlocal expired
+            expired = True
             self._after_turn()
 
+        self._env.timeout(timeout_s).callbacks.append(expire)
         self.cluster.working += 1
-        begin(done)
         try:
-            if not over:
-                self._wait(lambda: over, False)
+            self._wait(lambda: expired or ready(), False)
         finally:
             self.cluster.working -= 1
+        return bool(ready())
 
-    def _wait(self, ready: Callable[[], bool], watch: bool) -> None:
+    def _pass(self, begin: Callable[..., None], seconds: float, *rest: Any) -> None:
+        """Let time pass until ``begin(seconds, done, *rest)`` has had `done()` called."""
+        cluster = self.cluster
+        current = getcurrent()
+        cluster.working += 1
+        try:
+            if current is cluster.hub:
+                over: list[bool] = []
+                begin(seconds, lambda: over.append(True), *rest)
+                cluster.run_until(over.__len__, False)
+            else:
+                # Nothing but that call switches here: turns go on meanwhile.
+                begin(seconds, current.switch, *rest)
+                self._switch_out()
+        finally:
+            cluster.working -= 1
+
+    def _wait(self, ready: Callable[[], object], watch: bool) -> None:
+        """Wait until a turn of this process, or a timeout, has made `ready()` true."""
         current = getcurrent()
         if current is self.cluster.hub:
             self.cluster.run_until(ready, watch)
             return
-        outer, self._sleeping = self._sleeping, (current, ready)
-        while not ready():
-            self.cluster.hub.switch()
-            if self.cluster.closed:
-                raise RaySystemError("the cluster was shut down")
-        self._sleeping = outer
+        self._sleeping = (current, ready)
+        self._switch_out()
+
+    def _switch_out(self) -> None:
+        """Let the simulation go on until it switches back.
+
+        Raises GreenletExit, which no program catches by accident, once the
+        process or the whole cluster has ended.
+        """
+        cluster, process = self.cluster, self.process
+        if process.alive and not cluster.closed:
+            cluster.hub.switch()
+        if not process.alive or cluster.closed:
+            self._sleeping = None
+            raise GreenletExit
 
     def _after_turn(self) -> None:
         """Go on with the program if what it waits for is there."""
-        if self._sleeping is not None and self._sleeping[1]():
-            self._sleeping[0].switch()
+        sleeping = self._sleeping
+        if sleeping is not None and sleeping[1]():
+            self._sleeping = None
+            sleeping[0].switch()
 
     # -- time ------------------------------------------------------------------
 
     def now(self) -> float:
-        return self.cluster.env.now + self.process.debt_s
+        return self._env.now + self.process.debt_s
 
     def sleep(self, seconds: float) -> None:
         self.settle()
-        env = self.cluster.env
-        self._pass(lambda done: env.timeout(seconds).callbacks.append(lambda _: done()))
+        self._pass(self._call_after, seconds)
         self._look_up()
+
+    def _call_after(self, seconds: float, done: Callable[[], None]) -> None:
+        process = self.process
+
+        def wake(_: Any) -> None:
+            if process.alive:
+                done()
+
+        self._env.timeout(seconds).callbacks.append(wake)
 
     def compute(self, seconds: float) -> None:
         self.process.debt_s += seconds
@@ -171,11 +206,8 @@ class SimWorld:
     def blob(self, nbytes: int) -> values.Blob:
         return values.Blob(nbytes)
 
-    def serialize(self, value: Any) -> values.SimSerialized:
-        return values.serialize(value)
-
-    def deserialize(self, payload: bytes) -> Any:
-        return values.deserialize(payload)
+    serialize = staticmethod(values.serialize)
+    deserialize = staticmethod(values.deserialize)
 
     def dumps_function(self, function: Callable[..., Any]) -> bytes:
         return values.dumps_function(function)

@@ -1,5 +1,7 @@
 """What programs see: Ray's task API."""
 
+from __future__ import annotations
+
 from runtime.api import exceptions
 from runtime.api.calls import Blob, compute, get, now, put, sleep, wait
 from runtime.api.cluster import (

@@ -103,5 +103,3 @@ def _duration(seconds: float) -> float:
     if not seconds >= 0:
         raise ValueError(f"a duration of {seconds} seconds")
     return float(seconds)
-
-

@@ -89,9 +89,7 @@ class TaskRunner:
                 while unread:
                     inputs.append(self.session.decode_input(unread.pop()))
                 args = [inputs[a.index] if type(a) is Input else a for a in args]
-                kwargs = {
-                    n: inputs[a.index] if type(a) is Input else a for n, a in kwargs.items()
-                }
+                kwargs = {n: inputs[a.index] if type(a) is Input else a for n, a in kwargs.items()}
         finally:
             for value in unread:
                 self.session.skip_input(value)

@@ -26,7 +26,10 @@ class Backend(Protocol):
     name: str
 
     def submit(
-        self, function: RemoteFunction, args: tuple[Any, ...], kwargs: dict[str, Any],
+        self,
+        function: RemoteFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
         options: TaskOptions,
     ) -> list[ObjectRef]:
         """Submit one task; return a reference per return value."""  # fmt: skip
@@ -46,7 +49,10 @@ class Backend(Protocol):
         """Store a value."""
 
     def wait(
-        self, refs: Sequence[ObjectRef], num_returns: int, timeout_s: float | None,
+        self,
+        refs: Sequence[ObjectRef],
+        num_returns: int,
+        timeout_s: float | None,
         fetch_local: bool,
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
         """Return (ready, not ready), both in the order given."""  # fmt: skip

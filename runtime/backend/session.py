@@ -44,6 +44,8 @@ SUBMIT_SPECS_MAX = 64
 """Ranges submitted in one message, so that no message grows without bound."""
 FUNCTION_BYTES_MAX = 32 * 1024 * 1024
 """Functions travel in messages, whatever they close over included."""
+FULL_PAUSES_S = (0.01, 0.05, 0.25)
+"""A full store is asked again: what others have dropped may be on its way to it."""
 GONE = "the cluster is gone: shut down"
 
 
@@ -129,9 +131,7 @@ class Session:
                 options.name or function.function_name,
             )  # fmt: skip
             self.client.submit(array, [spec], 1, options.num_returns)
-            return [
-                ObjectRef(object_id(array, 0, ret), self) for ret in range(options.num_returns)
-            ]
+            return [ObjectRef(object_id(array, 0, ret), self) for ret in range(options.num_returns)]
 
     def map(
         self, function: RemoteFunction, items: Sequence[Any], star: bool, options: TaskOptions
@@ -288,9 +288,7 @@ class Session:
         offset = self.store(oid, value)
         with self.world:
             node = int(self.client.node.partition(":")[2])
-            self.client.put(
-                RangeResult(array, 0, 1, OK, b"", node, 1, (value.nbytes,), (offset,))
-            )
+            self.client.put(RangeResult(array, 0, 1, OK, b"", node, 1, (value.nbytes,), (offset,)))
             return ObjectRef(oid, self)
 
     def store(self, oid: bytes, value: Serialized) -> int:
@@ -298,11 +296,12 @@ class Session:
 
         Raises ObjectStoreFullError.
         """
-        with self.world:
-            self.collect()
-            waiter = self.client.allocate(oid, value.nbytes)
-        self._block(waiter, None)
-        offset = self.client.allocations.pop(oid)
+        offset = self._allocate(oid, value.nbytes)
+        for pause_s in FULL_PAUSES_S:
+            if offset >= 0:
+                break
+            self.world.sleep(pause_s)
+            offset = self._allocate(oid, value.nbytes)
         if offset < 0:
             raise ObjectStoreFullError(
                 f"the object store has no room for {value.nbytes:,} bytes: start the cluster"
@@ -315,6 +314,15 @@ class Session:
                 self.client.abandon(oid)
             raise
         return offset
+
+    def _allocate(self, oid: bytes, nbytes: int) -> int:
+        with self.world:
+            self.collect()
+            # What is dropped here makes room first.
+            self.client.flush()
+            waiter = self.client.allocate(oid, nbytes)
+        self._block(waiter, None)
+        return self.client.allocations.pop(oid)
 
     def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
         self._check_open(refs)
@@ -434,18 +442,14 @@ class Session:
         oid = value.object
         with self.world:
             self.client.add_view(oid)
-        return self.world.read(
-            oid, value.offset, value.size, lambda: self._unviewed.append(oid)
-        )
+        return self.world.read(oid, value.offset, value.size, lambda: self._unviewed.append(oid))
 
     def decode_input(self, value: ObjectValue) -> Any:
         """Return a task's input, which its node has pinned for this one use."""
         if not value.size:
             return self.decode(value)
         oid = value.object
-        return self.world.read(
-            oid, value.offset, value.size, lambda: self._inputs_done.append(oid)
-        )
+        return self.world.read(oid, value.offset, value.size, lambda: self._inputs_done.append(oid))
 
     def skip_input(self, value: ObjectValue) -> None:
         """The task will not use an input after all."""
@@ -536,5 +540,3 @@ def _has_ref(item: Any, star: bool) -> bool:
     if star:
         return any(type(part) is ObjectRef for part in item)
     return type(item) is ObjectRef
-
-

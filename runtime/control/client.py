@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 from runtime.control.config import Config
@@ -49,6 +50,8 @@ from runtime.control.messages import (
 from runtime.control.ranges import Ranges
 
 RELEASE_BATCH_MAX = 256
+
+_start = attrgetter("start")
 
 
 class Waiter:
@@ -507,9 +510,3 @@ class Client:
         """A large object that was pinned for this client is not in use any more."""
         self._unpinned.append(oid)
         self._flush_soon()
-
-
-
-
-def _start(result: RangeResult) -> int:
-    return result.start

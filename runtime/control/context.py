@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Protocol
 
 Address = str
@@ -67,6 +68,7 @@ class Component(Protocol):
         """Act on all that this turn brought; called once a turn."""
 
 
+@lru_cache(maxsize=65_536)
 def node_of(address: Address) -> int:
     """Return the number of the node that `address` lives on.
 

@@ -70,6 +70,9 @@ class Executor:
         """Take one message; an unknown type is a programming error."""
         if isinstance(message, RunTasks):
             self.queue.extend(message.tasks)
+            if self.suspended:
+                # Sent before the node knew: the running element may wait for these.
+                self._give_back(answer_always=False)
         elif isinstance(message, FunctionBlob):
             self.functions[message.function] = message.blob
         elif isinstance(message, TakeBack):
@@ -138,13 +141,13 @@ class Executor:
 
     def block(self) -> None:
         """The running element begins to wait: give back its CPU and the rest."""
+        self.suspended = True
         self.flush()
         self._give_back(answer_always=False)
         self.ctx.send(self.node, Blocked())
 
     def unblock(self) -> None:
         """It need not wait any more; `suspended` is false once it may go on."""
-        self.suspended = True
         self.ctx.send(self.node, Unblocked())
 
     def _give_back(self, answer_always: bool) -> None:

@@ -26,6 +26,7 @@ way to the table then: the row's *tombstone* waits for it, to free it there too.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import Any
 
 from runtime.control.config import Config
@@ -59,7 +60,14 @@ from runtime.control.pubsub import PubSub
 from runtime.control.ready_queue import part_of
 from runtime.control.tables import ArrayRow, Done
 
+RELEASED = "its owner has died or released it"
 EVENTS_MAX = 10_000
+RELEASED_MAX = 65_536
+"""How many released arrays are remembered, for messages that come late."""
+LOST_S = 1.0
+"""How long an array that was released is awaited: its owner's task may run again."""
+ORPHANED_S = 60.0
+"""How long arrays are kept whose owner's node died: the same, on another node."""
 
 
 class Gcs:
@@ -78,6 +86,8 @@ class Gcs:
         self._alive: set[int] = set()
         self._checked_s = 0.0
         self._tombstones: dict[bytes, dict[int, int]] = {}
+        self._released: dict[bytes, str] = {}
+        """The last released arrays, oldest first, and their owners as far as known."""
         self._waited: dict[bytes, dict[bytes, None]] = {}
         self._handlers: dict[type, Any] = {
             RegisterNode: self._on_register,
@@ -161,12 +171,25 @@ class Gcs:
             self._bury(array, node, self._tombstones[array][node])
         for array, row in self.arrays.items():
             row.lost[node] = reason
-            for spec, gaps in row.unfinished_at(node):
-                self._place_again(spec, gaps, reason)
+            unfinished = row.unfinished_at(node)
             row.accepted = [(s, n) for s, n in row.accepted if n != node]
+            for spec, gaps in unfinished:
+                self._place_again(row, spec, gaps, reason)
             self._tell_of_losses(array, row, node)
+        self.ctx.after(ORPHANED_S, lambda: self._drop_orphans(node))
 
-    def _place_again(self, spec: TaskSpec, gaps: list[tuple[int, int]], reason: str) -> None:
+    def _drop_orphans(self, node: int) -> None:
+        """Release what a node's clients owned, unless a task has made it its own since."""
+        if node not in self._alive:
+            for array in [a for a, row in self.arrays.items() if row.owner_node == node]:
+                self._release(array, node)
+
+    def _place_again(
+        self, row: ArrayRow, spec: TaskSpec, gaps: list[tuple[int, int]], reason: str
+    ) -> None:
+        owner_node = node_of(spec.owner)
+        if owner_node not in self._alive:
+            return  # its owner died too; run again, that will submit it again
         for start, count in gaps:
             part = part_of(spec, start, count)
             if spec.retries == 0:
@@ -174,8 +197,9 @@ class Gcs:
                 result = RangeResult(
                     spec.array, start, count, SYSTEM_ERROR, text.encode(), -1, spec.returns
                 )
-                owner = f"node:{node_of(spec.owner)}"
-                self.ctx.send(owner, TaskResults(spec.owner, [result]))
+                self.ctx.send(f"node:{owner_node}", TaskResults(spec.owner, [result]))
+                row.finish(Done(start, count, owner_node, ()))
+                self._tell_range(spec.array, row, start, count)
                 continue
             part.retries = spec.retries - 1 if spec.retries > 0 else -1
             self._log("task_placed_again", spec.name, reason)
@@ -213,12 +237,15 @@ class Gcs:
 
     def _on_updates(self, source: str, message: TaskUpdates) -> None:
         node = message.node
+        if source == f"node:{node}" and node not in self._alive:
+            return  # it was declared dead, and what it had is done elsewhere
         for spec in message.added:
             self._accept(spec, node)
         for array, start, count, sizes in message.done:
             if array in self._tombstones:
                 self._bury(array, node, count)
-                continue
+                if array not in self.arrays:
+                    continue
             row = self._row(array)
             if row.owner_node < 0:
                 row.owner_node = node
@@ -235,14 +262,19 @@ class Gcs:
             self._release(array, node)
 
     def _accept(self, spec: TaskSpec, node: int) -> None:
+        if spec.array not in self.arrays and self._released.get(spec.array) == spec.owner:
+            # Placed again while its result was on its way: nobody waits for this run.
+            left = self._tombstones.setdefault(spec.array, {})
+            left[node] = left.get(node, 0) + spec.count
+            return
         row = self._row(spec.array)
         row.owner_node = node_of(spec.owner)
-        row.accepted.append((spec, node))
-        if node not in self._alive:
+        row.owner = spec.owner
+        if node in self._alive:
+            row.accepted.append((spec, node))
+        else:
             reason = self.nodes[node].reason if node in self.nodes else "it never joined"
-            gaps = row.covered.missing(spec.start, spec.count)
-            row.accepted.pop()
-            self._place_again(spec, gaps, reason)
+            self._place_again(row, spec, [(spec.start, spec.count)], reason)
 
     def _row(self, array: bytes) -> ArrayRow:
         row = self.arrays.get(array)
@@ -254,7 +286,14 @@ class Gcs:
         row = self.arrays.pop(array, None)
         if row is None:
             return
-        left = {n: count for n, count in row.outstanding().items() if n in self._alive}
+        self._released.pop(array, None)
+        self._released[array] = row.owner
+        if len(self._released) > RELEASED_MAX:
+            del self._released[next(iter(self._released))]
+        for oid in self._waited_for(array):
+            self._tell_location(oid, Location(oid, (), 0, lost=RELEASED))
+        # The owner's own node has freed all it had, and says no more about it.
+        left = {n: c for n, c in row.outstanding().items() if n in self._alive and n != node}
         if left:
             self._tombstones[array] = left
         for holder in sorted(row.holders() - {node}):
@@ -267,7 +306,7 @@ class Gcs:
         left[node] = left.get(node, 0) - count
         if left[node] <= 0:
             del left[node]
-            if node in self._alive:
+            if node in self._alive and array not in self.arrays:
                 self.ctx.send(f"node:{node}", FreeObjects([array]))
         if not left:
             del self._tombstones[array]
@@ -282,10 +321,18 @@ class Gcs:
             elif message.subscribe:
                 self.pubsub.subscribe(oid, source)
                 self._waited.setdefault(oid[:ARRAY_BYTES], {})[oid] = None
+                if oid[:ARRAY_BYTES] in self._released:
+                    self.ctx.after(LOST_S, partial(self._give_up, oid))
             else:
                 found.append(Location(oid, (), 0))
         if found:
             self.ctx.send(source, ObjectLocations(found))
+
+    def _give_up(self, oid: bytes) -> None:
+        """An array that was released has not been made again: tell who waits."""
+        array = oid[:ARRAY_BYTES]
+        if array not in self.arrays and oid in self._waited_for(array):
+            self._tell_location(oid, Location(oid, (), 0, lost=RELEASED))
 
     def _waited_for(self, array: bytes) -> list[bytes]:
         return list(self._waited.get(array, ()))

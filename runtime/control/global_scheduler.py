@@ -17,7 +17,8 @@ node's last word plus all sent since that word.
 The log entry goes to the GCS before the assignment goes to the node, so the
 GCS can place every range again whose node dies; this component keeps no copy.
 
-Cost: O(nodes) per choice, and at most 2 x nodes choices for one range.
+Cost: a range is placed in at most 2 x nodes pieces, at O(log nodes) each where
+the policy is bottom-up, O(nodes) where it is one that looks at all each time.
 """
 
 from __future__ import annotations
@@ -135,24 +136,22 @@ class GlobalScheduler:
             self.ctx.send("gcs", Event("infeasible", spec.name, f"needs {spec.demand}"))
             return
         step = -(-spec.count // (2 * len(views)))
-        at, end = spec.start, spec.start + spec.count
-        shares: dict[int, list[TaskSpec]] = {}
-        while at < end:
-            count = min(step, end - at)
-            view = self.policy.choose(views, self.ctx.rng)
-            view.queue += count
-            self.nodes[view.node].sent += count
-            self.placed += count
-            parts = shares.setdefault(view.node, [])
-            if parts and parts[-1].start + parts[-1].count == at:
-                last = parts.pop()
-                parts.append(part_of(spec, last.start, last.count + count))
-            else:
-                parts.append(part_of(spec, at, count))
+        pieces = [min(step, spec.count - done) for done in range(0, spec.count, step)]
+        shares: dict[int, int] = {}
+        for view, count in zip(
+            self.policy.spread(views, pieces, self.ctx.rng), pieces, strict=True
+        ):
+            shares[view.node] = shares.get(view.node, 0) + count
+        # Elements differ by their arguments alone: how many go to a node was
+        # chosen, and neighbours travel and run as one range.
+        at = spec.start
+        for node, count in shares.items():
+            self.nodes[node].sent += count
+            part = part_of(spec, at, count)
+            self.ctx.send("gcs", TaskUpdates(node, [part], [], [], []))
+            self.ctx.send(f"node:{node}", AssignTasks([part]))
             at += count
-        for node, parts in shares.items():
-            self.ctx.send("gcs", TaskUpdates(node, parts, [], [], []))
-            self.ctx.send(f"node:{node}", AssignTasks(parts))
+        self.placed += spec.count
 
     def _views(self, spec: TaskSpec, inputs: dict[bytes, Location]) -> list[NodeView]:
         """Return the nodes that could run the range, as the policy sees them."""
@@ -163,9 +162,10 @@ class GlobalScheduler:
         for number, node in self.nodes.items():
             if not node.pool.feasible(spec.demand):
                 continue
-            remote = sum(
-                location.size for location in inputs.values() if number not in location.nodes
-            )
+            remote = 0
+            for location in inputs.values():
+                if number not in location.nodes:
+                    remote += location.size
             load = node.load
             slots = node.pool.slots(spec.demand)
             views.append(

@@ -23,6 +23,9 @@ from runtime.control.context import Context
 from runtime.control.messages import RangeResult, TaskSpec, TaskUpdates
 from runtime.control.ranges import Ranges
 
+ADDED_MAX = 256
+"""Ranges in one message; each may carry arguments of up to ``inline_bytes_max``."""
+
 
 class TaskLog:
     """Buffers the rows this node owes the GCS."""
@@ -35,7 +38,7 @@ class TaskLog:
         self._done: dict[bytes, Ranges | tuple[tuple[int, int]]] = {}
         self._large: dict[bytes, list[tuple[int, int, tuple[int, ...]]]] = {}
         self._copies: dict[bytes, list[tuple[bytes, int]]] = {}
-        self._released: list[bytes] = []
+        self._released: dict[bytes, None] = {}
         self._known: set[bytes] = set()
         self._exposed: set[bytes] = set()
         self._timer_set = False
@@ -43,25 +46,30 @@ class TaskLog:
 
     def accept(self, spec: TaskSpec) -> None:
         """This node keeps a range that its own client submitted."""
+        self._begin_again(spec.array)
         self._added.setdefault(spec.array, []).append(spec)
         self._touch(spec.array)
 
     def finish(self, result: RangeResult) -> None:
         """A range has ended here and its values are here."""
         array = result.array
+        self._begin_again(array)
         if result.sizes:
             sizes = self._large.setdefault(array, [])
             sizes.append((result.start, result.count, result.sizes))
         else:
             done = self._done.get(array)
+            if isinstance(done, tuple):
+                (first,) = done
+                done = self._done[array] = Ranges()
+                done.add(*first)
+            if done is not None and done.overlaps(result.start, result.count):
+                self.flush()  # ran twice: each run counts
+                done = None
             if done is None:
                 # Most arrays end in one piece: no set is made for these.
                 self._done[array] = ((result.start, result.count),)
             else:
-                if isinstance(done, tuple):
-                    (first,) = done
-                    done = self._done[array] = Ranges()
-                    done.add(*first)
                 done.add(result.start, result.count)
         self._touch(array)
 
@@ -72,6 +80,7 @@ class TaskLog:
 
     def spilled(self, spec: TaskSpec) -> None:
         """A range left for the global scheduler, which logs it."""
+        self._begin_again(spec.array)
         self._known.add(spec.array)
         for oid in spec.deps:
             self.expose(oid[: len(spec.array)])
@@ -93,7 +102,7 @@ class TaskLog:
         self._exposed.discard(array)
         if exposed or array in self._known:
             self._known.discard(array)
-            self._released.append(array)
+            self._released[array] = None
             self._start_timer()
 
     def forget(self, array: bytes) -> None:
@@ -123,9 +132,19 @@ class TaskLog:
             self._known.update(rows)
         added = [spec for specs in self._added.values() for spec in specs]
         copies = [row for rows in self._copies.values() for row in rows]
-        self._ctx.send("gcs", TaskUpdates(self._node, added, done, copies, self._released))
+        released = list(self._released)
+        # Arguments come along: in pieces, or a burst would outgrow a frame.
+        while len(added) > ADDED_MAX:
+            self._ctx.send("gcs", TaskUpdates(self._node, added[:ADDED_MAX], [], [], []))
+            added = added[ADDED_MAX:]
+        self._ctx.send("gcs", TaskUpdates(self._node, added, done, copies, released))
         self._added, self._done, self._large, self._copies = {}, {}, {}, {}
-        self._released = []
+        self._released = {}
+
+    def _begin_again(self, array: bytes) -> None:
+        """A parent that runs again makes its released arrays anew: not in one batch."""
+        if array in self._released:
+            self.flush()
 
     def _touch(self, array: bytes) -> None:
         if array in self._exposed:

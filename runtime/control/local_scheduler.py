@@ -78,19 +78,22 @@ from runtime.control.messages import (
     TaskResults,
     TasksDone,
     TaskSpec,
+    TaskUpdates,
     Unblocked,
     Unpin,
     WantObjects,
     WorkerDied,
     WorkerReady,
 )
-from runtime.control.objects import ObjectDirectory
+from runtime.control.objects import NOBODY, ObjectDirectory, released_error
 from runtime.control.policies import LocalView, make_policy
 from runtime.control.queries import QueryDesk
 from runtime.control.ready_queue import ReadyQueue, part_of
 from runtime.control.resources import ResourcePool, cpu_part
 from runtime.control.worker_table import State, Worker
 
+WORKERS_WITHOUT_CPU_MAX = 64
+"""How many workers a node starts for tasks that need no CPU and do not wait."""
 STUCK_AHEADS = 4
 """After so many ``ahead_s`` without news, what was given ahead is taken back."""
 
@@ -103,6 +106,16 @@ class _Waiting:
     def __init__(self) -> None:
         self.missing = 1  # held until every input was asked for
         self.failed: ObjectValue | None = None
+
+
+class _Orphans:
+    """Arrays whose owner died, until the elements that may claim them have run."""
+
+    __slots__ = ("arrays", "parents")
+
+    def __init__(self, arrays: list[bytes], parents: int) -> None:
+        self.arrays = arrays
+        self.parents = parents
 
 
 class LocalScheduler:
@@ -134,8 +147,15 @@ class LocalScheduler:
         self.queries = QueryDesk(ctx, node, self.members, config, self._store_usage)
         self._idle: list[Worker] = []
         self._resuming: deque[Worker] = deque()
+        self._failed: deque[tuple[TaskSpec, ObjectValue]] = deque()
+        """Ranges that end with an input's error, at the end of the turn: each may
+        be the input of others, and a long chain of them is no deep recursion."""
         self._allocated: dict[bytes, tuple[str, int]] = {}
         self._for_function: dict[bytes, list[TaskSpec]] = {}
+        self._ends: dict[bytes, int] = {}
+        """Of arrays of several elements: the end of what was submitted, in order."""
+        self._orphans: dict[tuple[bytes, int], list[_Orphans]] = {}
+        """By the element that runs again."""
         self._names = 0
         self._watch: Timer | None = None
         self._last_done_s = 0.0
@@ -179,12 +199,18 @@ class LocalScheduler:
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
+        if source.startswith("worker:") and source not in self.workers:
+            return  # its last words came after the news of its death
         self._handlers[type(message)](source, message)
 
     def end_turn(self) -> None:
         """Assign what can run, then send what must not wait."""
         self._resume()
         self._dispatch()
+        while self._failed:
+            while self._failed:
+                self._finish_failed(*self._failed.popleft())
+            self._dispatch()
         self.log.end_turn()
 
     @property
@@ -196,19 +222,43 @@ class LocalScheduler:
 
     def _on_submit(self, source: str, message: SubmitTasks) -> None:
         for spec in message.tasks:
-            self.objects.own(spec.array, source)
-            kept = self._kept(spec)
-            if kept == spec.count:
-                self.log.accept(spec)
-                self._accept(spec)
-                continue
-            if kept:
-                head = part_of(spec, spec.start, kept)
-                self.log.accept(head)
-                self._accept(head)
-            rest = part_of(spec, spec.start + kept, spec.count - kept)
-            self.log.spilled(rest)
-            self.ctx.send("global", PlaceTasks([rest]))
+            array, end = spec.array, spec.start + spec.count
+            new = spec.start
+            if array in self.objects.owners:
+                # The next part of an array, or again: its parent runs a second time.
+                new = max(new, self._ends.get(array, 1))
+            self.objects.own(array, source)
+            if new > spec.start:
+                self._tell_made(spec, source)
+            if new < end:
+                self._submit(spec if new == spec.start else part_of(spec, new, end - new))
+            if end > 1:
+                self._ends[array] = max(end, self._ends.get(array, 0))
+
+    def _tell_made(self, spec: TaskSpec, owner: str) -> None:
+        """Tell the new owner what its parent's earlier run has led to so far."""
+        end = spec.start + spec.count
+        made = [
+            result
+            for result in self.objects.results_of(spec.array)
+            if result.start < end and spec.start < result.start + result.count
+        ]
+        if made:
+            self.ctx.send(owner, TaskResults(owner, made))
+
+    def _submit(self, spec: TaskSpec) -> None:
+        kept = self._kept(spec)
+        if kept == spec.count:
+            self.log.accept(spec)
+            self._accept(spec)
+            return
+        if kept:
+            head = part_of(spec, spec.start, kept)
+            self.log.accept(head)
+            self._accept(head)
+        rest = part_of(spec, spec.start + kept, spec.count - kept)
+        self.log.spilled(rest)
+        self.ctx.send("global", PlaceTasks([rest]))
 
     def _kept(self, spec: TaskSpec) -> int:
         slots = self.pool.slots(spec.demand)
@@ -225,6 +275,11 @@ class LocalScheduler:
     def _on_assign(self, source: str, message: AssignTasks) -> None:
         for spec in message.tasks:
             self.accepted += spec.count
+            if node_of(spec.owner) == self.node and spec.array not in self.objects.owners:
+                # Placed again while its result was on its way; it is released by now.
+                ended = (spec.array, spec.start, spec.count, ())
+                self.ctx.send("gcs", TaskUpdates(self.node, [], [ended], [], []))
+                continue
             self.log.expose(spec.array)
             self._accept(spec)
 
@@ -258,7 +313,7 @@ class LocalScheduler:
             self.waiting -= spec.count
             if entry.failed is not None:
                 # An input that is an error is the result.
-                self._finish_failed(spec, entry.failed.status, entry.failed.payload)
+                self._failed.append((spec, entry.failed))
             else:
                 self.ready.push(spec)
 
@@ -286,12 +341,17 @@ class LocalScheduler:
             self._watch_stuck()
             return
         for demand in ready.demands():
+            # One share for all: taken anew for each worker, it would get smaller
+            # and smaller, and the work be cut into more ranges than workers.
+            workers = max(1, min(len(self.workers), self.pool.slots(demand)))
+            share = -(-ready.count(demand) // workers)
             while self._idle and ready.has(demand) and self.pool.fits(demand):
                 worker = self._idle.pop()
                 self.pool.take(demand)
                 worker.demand = demand
                 worker.state = State.LEASED
-                self._give(worker)
+                self._give(worker, share)
+                self._drain(worker)
             if not ready.has(demand):
                 continue
             if self.pool.fits(demand):
@@ -301,15 +361,14 @@ class LocalScheduler:
                 for worker in self.workers.values():
                     if worker.demand == demand and worker.state is State.LEASED:
                         if worker.ahead_s < self.config.ahead_s:
-                            self._give(worker)
+                            self._give(worker, share)
                         if not ready.has(demand):
                             break
         self._watch_stuck()
 
-    def _give(self, worker: Worker) -> None:
-        """Give a worker ranges worth ``ahead_s``, its fair share at most."""
+    def _give(self, worker: Worker, share: int) -> None:
+        """Give a worker ranges worth ``ahead_s``, of `share` elements at most."""
         ready, config, demand = self.ready, self.config, worker.demand
-        share = -(-ready.count(demand) // max(1, min(len(self.workers), self.pool.slots(demand))))
         head = ready.peek(demand)
         each_s = self.means.get(head.function, 0.0) if head is not None else 0.0
         # Below `split_s` a fair share costs more than it gains.
@@ -334,6 +393,9 @@ class LocalScheduler:
             else:
                 most = room
             part = ready.take(demand, min(room, most))
+            inputs = self._inputs(part, worker.address)
+            if inputs is None:
+                continue
             room -= part.count
             worker.assigned.append(part)
             worker.ahead_s += part.count * (mean or 0.0)
@@ -342,31 +404,39 @@ class LocalScheduler:
                 worker.functions.add(part.function)
                 blob = self.functions[part.function]
                 self.ctx.send(worker.address, FunctionBlob(part.function, blob))
-            batch.append(Assignment(part, self._inputs(part, worker.address)))
+            batch.append(Assignment(part, inputs))
         if batch:
             self.ctx.send(worker.address, RunTasks(batch))
 
-    def _inputs(self, spec: TaskSpec, worker: str) -> tuple[ObjectValue, ...]:
+    def _inputs(self, spec: TaskSpec, worker: str) -> tuple[ObjectValue, ...] | None:
+        """Return the inputs, pinned for the worker; None if the range failed for one."""
         if not spec.deps:
             return ()
         values = []
         for oid in spec.deps:
             value = self.objects.lookup(oid)
-            assert value is not None, "an input vanished while its task was ready"
-            if value.size:
-                self.objects.pin(oid, worker)
+            if value is None:
+                # An owner keeps the inputs of its unfinished tasks: it has died,
+                # or the range ran elsewhere and nobody waits for this run.
+                self._failed.append((spec, released_error(oid)))
+                return None
             values.append(value)
+        for value in values:
+            if value.size:
+                self.objects.pin(value.object, worker)
         return tuple(values)
 
     def _start_workers_for(self, demand: str) -> None:
         """Start as many workers as waiting tasks could use and none is idle for."""
         starting = sum(w.state is State.STARTING for w in self.workers.values())
-        unblocked = sum(w.state in (State.IDLE, State.LEASED) for w in self.workers.values())
-        room = max(1, self._prestart) - unblocked
-        if not demand or not cpu_part(demand):
-            # Tasks without a CPU are not bounded by CPUs: one worker for each.
-            room = self.ready.count(demand)
-        for _ in range(min(self.ready.count(demand), room) - starting):
+        room = self.pool.room(demand, self.ready.count(demand))
+        if not cpu_part(demand):
+            # Such tasks are not bounded by CPUs; those that wait do not count.
+            running = sum(
+                w.state is State.LEASED and not cpu_part(w.demand) for w in self.workers.values()
+            )
+            room = min(room, WORKERS_WITHOUT_CPU_MAX - running)
+        for _ in range(room - starting):
             self._start_worker()
 
     def _start_worker(self) -> None:
@@ -464,7 +534,8 @@ class LocalScheduler:
             return
         worker.taking_back = False
         kept: deque[TaskSpec] = deque()
-        back = {array_start[:2]: array_start[2] for array_start in message.ranges}
+        tails: list[TaskSpec] = []
+        back = deque(message.ranges)
         for spec in worker.assigned:
             returned = self._returned_of(spec, back)
             if not returned:
@@ -475,19 +546,27 @@ class LocalScheduler:
                 kept.append(part_of(spec, spec.start, spec.count - returned))
             else:
                 self._unpin_inputs(spec, source)
-            tail = part_of(spec, spec.start + spec.count - returned, returned)
+            tails.append(part_of(spec, spec.start + spec.count - returned, returned))
+        for tail in reversed(tails):
             self.ready.push_front(tail)
         worker.assigned = kept
         worker.ahead_s = sum(s.count * self.means.get(s.function, 0.0) for s in kept)
         self._drain(worker)
 
     @staticmethod
-    def _returned_of(spec: TaskSpec, back: dict[tuple[bytes, int], int]) -> int:
-        """Return how many elements at the end of `spec` came back."""
-        for (array, start), count in back.items():
-            if array == spec.array and start + count == spec.start + spec.count:
-                return count
-        return 0
+    def _returned_of(spec: TaskSpec, back: deque[tuple[bytes, int, int]]) -> int:
+        """Return how many elements at the end of `spec` came back; take that off `back`.
+
+        Both are in the order in which they were given, and one range may be
+        among them twice: its parent ran twice.
+        """
+        if not back:
+            return 0
+        array, start, count = back[0]
+        if array != spec.array or start + count != spec.start + spec.count or start < spec.start:
+            return 0
+        back.popleft()
+        return count
 
     def _unpin_inputs(self, spec: TaskSpec, worker: str) -> None:
         for oid in spec.deps:
@@ -519,9 +598,15 @@ class LocalScheduler:
 
     def _on_worker_died(self, source: str, message: WorkerDied) -> None:
         worker = self.workers.pop(message.worker, None)
-        for array in self.objects.drop_client(message.worker):
-            self._release(array)
+        client = message.worker
+        owned = [a for a in self.objects.drop_client(client) if self.objects.let_go(a, client)]
         self._drop_allocations(message.worker)
+        running = worker.assigned[0] if worker is not None and worker.assigned else None
+        if running is not None and owned and running.retries:
+            self._orphan(owned, running)
+        else:
+            for array in owned:
+                self._release(array)
         if worker is None:
             return
         if worker.state is State.IDLE:
@@ -539,6 +624,24 @@ class LocalScheduler:
         if worker.state is not State.STARTING and len(self.workers) < self._prestart:
             self._start_worker()
 
+    def _orphan(self, arrays: list[bytes], parent: TaskSpec) -> None:
+        """Keep what a dead worker's running range owned: run again, it submits the same."""
+        orphans = _Orphans(arrays, parent.count)
+        for array in arrays:
+            self.objects.orphan(array)
+        for index in range(parent.start, parent.start + parent.count):
+            self._orphans.setdefault((parent.array, index), []).append(orphans)
+
+    def _end_orphans(self, result: RangeResult) -> None:
+        """A range ended that may have run twice: what it did not claim is released."""
+        for index in range(result.start, result.start + result.count):
+            for orphans in self._orphans.pop((result.array, index), ()):
+                orphans.parents -= 1
+                if not orphans.parents:
+                    for array in orphans.arrays:
+                        if self.objects.owners.get(array) == NOBODY:
+                            self._release(array)
+
     def _retry(self, worker: Worker, reason: str) -> None:
         """Queue a dead worker's ranges again, the running one with less retries."""
         ranges = list(worker.assigned)
@@ -551,7 +654,8 @@ class LocalScheduler:
         running = ranges[0]
         if running.retries == 0:
             text = f"{worker.address} died while it ran {running.name}: {reason}"
-            self._finish_failed(running, SYSTEM_ERROR, f"WorkerCrashedError: {text}".encode())
+            error = ObjectValue(b"", SYSTEM_ERROR, f"WorkerCrashedError: {text}".encode())
+            self._finish_failed(running, error)
             return
         self.ctx.send("gcs", Event("task_retried", running.name, reason))
         # One by one: of a range, only one element brought the worker down.
@@ -575,10 +679,21 @@ class LocalScheduler:
         elif result.array in self.objects.owners:
             self.objects.add(result)
             self.log.finish(result)
-            self.ctx.send(owner, TaskResults(owner, [result]))
+            self._tell_owner([result])
         else:
             # The owner died: nobody can ask for the values.
             self._free_places(result)
+        if self._orphans:
+            self._end_orphans(result)
+
+    def _tell_owner(self, results: list[RangeResult]) -> None:
+        """Pass results on to who owns them by now."""
+        told: dict[str, list[RangeResult]] = {}
+        for result in results:
+            for owner in self.objects.owners_of(result.array):
+                told.setdefault(owner, []).append(result)
+        for owner, of_owner in told.items():
+            self.ctx.send(owner, TaskResults(owner, of_owner))
 
     def _free_places(self, result: RangeResult) -> None:
         for ret, offset in enumerate(result.offsets):
@@ -586,14 +701,15 @@ class LocalScheduler:
                 oid = object_id(result.array, result.start, ret)
                 self.ctx.send(f"store:{self.node}", Free(oid, offset))
 
-    def _finish_failed(self, spec: TaskSpec, status: int, payload: bytes) -> None:
+    def _finish_failed(self, spec: TaskSpec, error: ObjectValue) -> None:
         """A range ends without having run."""
         self._finish(
             RangeResult(
-                spec.array, spec.start, spec.count, status, payload, self.node, spec.returns
+                spec.array, spec.start, spec.count, error.status, error.payload, self.node,
+                spec.returns,
             ),
             spec.owner,
-        )
+        )  # fmt: skip
 
     def _on_results(self, source: str, message: TaskResults) -> None:
         """Results from another node for a client of this one."""
@@ -601,8 +717,7 @@ class LocalScheduler:
         results = [result for result in message.results if result.array in owners]
         for result in results:
             self.objects.add(result)
-        if results:
-            self.ctx.send(message.owner, TaskResults(message.owner, results))
+        self._tell_owner(results)
 
     def _on_put(self, source: str, message: PutObjects) -> None:
         for result in message.results:
@@ -613,14 +728,18 @@ class LocalScheduler:
 
     def _on_release(self, source: str, message: Release) -> None:
         for array in message.arrays:
-            self._release(array)
+            if self.objects.let_go(array, source):
+                self._release(array)
 
     def _release(self, array: bytes) -> None:
+        self._ends.pop(array, None)
         self.log.release(array)
         self.objects.release(array)
 
     def _on_free(self, source: str, message: FreeObjects) -> None:
         for array in message.arrays:
+            if array in self.objects.owners:
+                continue  # made again by a client of this node, which will let go of it
             self.log.forget(array)
             self.objects.release(array)
 
@@ -684,6 +803,8 @@ class LocalScheduler:
     def _on_node_changed(self, source: str, message: NodeChanged) -> None:
         self.members.update(message.info)
         self.queries.on_node_changed(message.info)
+        if not message.info.alive:
+            self.objects.on_node_died(message.info.node)
 
     def _beat(self) -> None:
         load = Load(

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from operator import attrgetter
 
 from runtime.control.context import Context
 from runtime.control.ids import split_object_id
@@ -39,10 +40,14 @@ from runtime.control.messages import (
     RangeResult,
 )
 
+NOBODY = ""
+"""Owns the arrays of a dead client while its task is retried."""
 RETRY_S = 0.1
 """Pause before asking again where an object is, when its source failed."""
 
 Ready = Callable[[ObjectValue], None]
+
+_start = attrgetter("start")
 
 
 class ObjectDirectory:
@@ -57,9 +62,14 @@ class ObjectDirectory:
         self._copied = copied
         self.owners: dict[bytes, str] = {}
         """Arrays whose owner is a client of this node."""
+        self.others: dict[bytes, list[str]] = {}
+        """Further owners of some of them."""
         self._owned: dict[str, int] = {}
         """How many of them each client owns."""
         self._results: dict[bytes, list[RangeResult]] = {}
+        """By start."""
+        self._overlapping: set[bytes] = set()
+        """Arrays of which some elements ran twice, so that results overlap."""
         self._stored: dict[bytes, tuple[int, int]] = {}
         self._stored_of: dict[bytes, set[bytes]] = {}
         self._pins: dict[bytes, dict[str, int]] = {}
@@ -67,6 +77,8 @@ class ObjectDirectory:
         self._wanted: dict[bytes, list[Ready]] = {}
         self._wanted_of: dict[bytes, set[bytes]] = {}
         self._fetching: set[bytes] = set()
+        self._pulling: dict[bytes, int] = {}
+        """Small objects that were asked of a node, which may die instead of answering."""
         self.bandwidth = 0.0
         """Exponential average of what transfers to this node reached, bytes/s."""
 
@@ -99,6 +111,10 @@ class ObjectDirectory:
             self._results[array] = [result]
         else:
             at = bisect_right(results, result.start, key=_start)
+            after_last = at == 0 or _end(results[at - 1]) <= result.start
+            before_next = at == len(results) or _end(result) <= results[at].start
+            if not (after_last and before_next):
+                self._overlapping.add(array)
             results.insert(at, result)
         if result.sizes and result.node == self._node:
             for ret, size in enumerate(result.sizes):
@@ -128,16 +144,21 @@ class ObjectDirectory:
         results = self._results.get(array)
         if results is None:
             return None
-        if len(results) == 1:
-            result = results[0]
-        else:
-            at = bisect_right(results, index, key=_start) - 1
-            if at < 0:
-                return None
-            result = results[at]
-        return result if result.start <= index < result.start + result.count else None
+        at = bisect_right(results, index, key=_start)
+        for result in reversed(results[0 if array in self._overlapping else max(at - 1, 0) : at]):
+            if index < _end(result):
+                return result
+        return None
+
+    def results_of(self, array: bytes) -> list[RangeResult]:
+        """Return all that is known to be made of an array."""
+        return list(self._results.get(array, ()))
 
     def _keep(self, array: bytes, oid: bytes, offset: int, size: int) -> None:
+        if oid in self._doomed:
+            # Released, still pinned, and made again: what is here will do.
+            self._doomed.discard(oid)
+            self._stored_of.setdefault(array, set()).add(oid)
         if oid in self._stored:
             # The same object came twice (a task ran again): one copy is enough.
             if self._stored[oid][0] != offset:
@@ -149,10 +170,52 @@ class ObjectDirectory:
     # -- ownership -------------------------------------------------------------
 
     def own(self, array: bytes, client: str) -> None:
-        """A client of this node submits or puts the array."""
-        if array not in self.owners:
-            self._owned[client] = self._owned.get(client, 0) + 1
+        """A client of this node submits or puts the array.
+
+        It has one owner, unless the task that submits it runs twice at once.
+        """
+        owner = self.owners.get(array)
+        if owner == client or client in self.others.get(array, ()):
+            return
+        self._owned[client] = self._owned.get(client, 0) + 1
+        if owner is None or owner == NOBODY:
+            if owner is not None:
+                self._disown(owner)
             self.owners[array] = client
+        else:
+            self.others.setdefault(array, []).append(client)
+
+    def owners_of(self, array: bytes) -> list[str]:
+        """Return the clients of this node that wait for the array's results."""
+        owner = self.owners.get(array, NOBODY)
+        return [*([owner] if owner != NOBODY else []), *self.others.get(array, ())]
+
+    def let_go(self, array: bytes, client: str) -> bool:
+        """An owner needs the array no more; return whether it was the only one."""
+        others = self.others.get(array)
+        if others is None:
+            return True
+        if client in others:
+            others.remove(client)
+        elif client == self.owners[array]:
+            self.owners[array] = others.pop(0)
+        else:
+            return False
+        if not others:
+            del self.others[array]
+        self._disown(client)
+        return False
+
+    def orphan(self, array: bytes) -> None:
+        """Its owner died, and may be run again: keep the array for the next one."""
+        self._disown(self.owners[array])
+        self._owned[NOBODY] = self._owned.get(NOBODY, 0) + 1
+        self.owners[array] = NOBODY
+
+    def _disown(self, client: str) -> None:
+        self._owned[client] -= 1
+        if not self._owned[client]:
+            del self._owned[client]
 
     def owns(self, client: str) -> bool:
         """Whether a client owns anything that is not released."""
@@ -183,16 +246,20 @@ class ObjectDirectory:
         for oid in [o for o, pins in self._pins.items() if client in pins]:
             self._pins[oid][client] = 1
             self.unpin(oid, client)
-        return [array for array, owner in self.owners.items() if owner == client]
+        owned = [array for array, owner in self.owners.items() if owner == client]
+        return owned + [array for array, others in self.others.items() if client in others]
 
     def release(self, array: bytes) -> None:
         """Free every object of the array, pinned ones when their pins are gone."""
         owner = self.owners.pop(array, None)
         if owner is not None:
-            self._owned[owner] -= 1
-            if not self._owned[owner]:
-                del self._owned[owner]
+            self._disown(owner)
+        for other in self.others.pop(array, ()):
+            self._disown(other)
         self._results.pop(array, None)
+        self._overlapping.discard(array)
+        for oid in sorted(self._wanted_of.get(array, ())):
+            self._tell(released_error(oid))
         for oid in self._stored_of.pop(array, ()):
             if oid in self._pins:
                 self._doomed.add(oid)
@@ -241,10 +308,18 @@ class ObjectDirectory:
             elif node == self._node:
                 self._retry(oid)
             else:
+                self._pulling[oid] = node
                 self._ctx.send(f"node:{node}", PullObject(oid))
+
+    def on_node_died(self, node: int) -> None:
+        """Look elsewhere for what a dead node was asked for."""
+        for oid in [o for o, asked in self._pulling.items() if asked == node]:
+            del self._pulling[oid]
+            self._retry(oid)
 
     def on_payload(self, message: ObjectPayload) -> None:
         """A small object arrived from another node."""
+        self._pulling.pop(message.object, None)
         if message.object not in self._wanted:
             return
         if message.result is None:
@@ -302,6 +377,7 @@ class ObjectDirectory:
     def _tell(self, value: ObjectValue) -> None:
         oid = value.object
         array = split_object_id(oid)[0]
+        self._pulling.pop(oid, None)
         of_array = self._wanted_of[array]
         of_array.discard(oid)
         if not of_array:
@@ -310,5 +386,11 @@ class ObjectDirectory:
             ready(value)
 
 
-def _start(result: RangeResult) -> int:
-    return result.start
+def released_error(oid: bytes) -> ObjectValue:
+    """Return what an object is whose owner has died, or released it."""
+    message = f"ObjectLostError: object {oid.hex()} is lost: its owner has died or released it"
+    return ObjectValue(oid, SYSTEM_ERROR, message.encode())
+
+
+def _end(result: RangeResult) -> int:
+    return result.start + result.count

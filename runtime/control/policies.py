@@ -1,17 +1,20 @@
 """Where a task runs: one small class a policy, chosen by name.
 
 A policy answers two questions. The local scheduler asks `keep`: how many
-elements of this range stay on their node? The global scheduler asks `choose`:
-which of these nodes gets this range? To add one, subclass `Policy` and name it
-by import path: ``init(policy="my_module:MyPolicy")``.
+elements of this range stay on their node? The global scheduler asks `spread`:
+which of these nodes gets which piece of this range? By default that is `choose`
+once a piece. To add a policy, subclass `Policy` and name it by import path:
+``init(policy="my_module:MyPolicy")``.
 
-Cost: `keep` is one comparison a range; `choose` is O(nodes) a range.
+Cost: `keep` is one comparison a range; `choose` is O(nodes) a piece, `spread` of
+bottom-up O(log nodes).
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from heapq import heapify, heapreplace
 from importlib import import_module
 
 from runtime.control.config import Config
@@ -76,9 +79,9 @@ class NodeView:
 
 
 class Policy:
-    """Bottom-up scheduling, as published; the other policies differ from it."""
+    """The published rules; the other policies differ from it."""
 
-    name = "bottom-up"
+    name = ""
     uses_locations = True
     """Whether `choose` looks at `NodeView.remote_bytes`, which costs a look-up."""
 
@@ -103,10 +106,48 @@ class Policy:
 
     def choose(self, nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
         """Return the node for a range; `nodes` is not empty."""
-        return min(nodes, key=lambda n: (n.queue_s + n.transfer_s, n.queue))
+        return min(nodes, key=_wait)
+
+    def spread(
+        self, nodes: Sequence[NodeView], pieces: Sequence[int], rng: random.Random
+    ) -> list[NodeView]:
+        """Return the node for each piece of a range, given as numbers of elements.
+
+        Each piece is in its node's queue before the next is placed; `nodes` is
+        not empty.
+        """
+        chosen = []
+        for count in pieces:
+            view = self.choose(nodes, rng)
+            view.queue += count
+            chosen.append(view)
+        return chosen
 
 
-BottomUp = Policy
+def _wait(node: NodeView) -> tuple[float, int]:
+    return node.queue_s + node.transfer_s, node.queue
+
+
+class BottomUp(Policy):
+    """Bottom-up scheduling, as published."""
+
+    name = "bottom-up"
+
+    def spread(
+        self, nodes: Sequence[NodeView], pieces: Sequence[int], rng: random.Random
+    ) -> list[NodeView]:
+        # Only the node that was chosen last has changed: a heap finds the next.
+        # Among equals it is the first, as in `choose`.
+        heap = [(*_wait(node), at) for at, node in enumerate(nodes)]
+        heapify(heap)
+        chosen = []
+        for count in pieces:
+            at = heap[0][2]
+            view = nodes[at]
+            view.queue += count
+            chosen.append(view)
+            heapreplace(heap, (*_wait(view), at))
+        return chosen
 
 
 class LocalityBlind(Policy):
@@ -119,7 +160,7 @@ class LocalityBlind(Policy):
         return _least_queue(nodes, rng)
 
 
-class Centralized(Policy):
+class Centralized(BottomUp):
     """Every task goes through the global scheduler."""
 
     name = "centralized"

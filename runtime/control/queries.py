@@ -19,7 +19,6 @@ from runtime.control.context import Context
 from runtime.control.membership import Membership
 from runtime.control.messages import NodeInfo, Query, QueryReply, Timing
 
-
 _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "timeline": lambda row: (row[3], row[1], row[2]),
     "stores": lambda row: row[0],

@@ -40,16 +40,25 @@ class Ranges:
             self._ends.insert(low, end)
             self.size += count
             return count
-        old = sum(
-            e - s for s, e in zip(self._starts[low:high], self._ends[low:high], strict=True)
-        )
+        old = 0
+        for at in range(low, high):
+            old += self._ends[at] - self._starts[at]
         start = min(start, self._starts[low])
         end = max(end, self._ends[high - 1])
-        self._starts[low:high] = [start]
-        self._ends[low:high] = [end]
+        if high - low == 1:
+            self._starts[low] = start
+            self._ends[low] = end
+        else:
+            self._starts[low:high] = [start]
+            self._ends[low:high] = [end]
         new = end - start - old
         self.size += new
         return new
+
+    def overlaps(self, start: int, count: int) -> bool:
+        """Whether any of ``start .. start + count`` is in the set."""
+        at = bisect_right(self._ends, start)
+        return at < len(self._starts) and self._starts[at] < start + count
 
     def missing(self, start: int, count: int) -> list[tuple[int, int]]:
         """Return (start, count) of the gaps within ``start .. start + count``."""

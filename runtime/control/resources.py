@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from math import isfinite
 
 UNIT = 10_000
 
@@ -24,14 +25,20 @@ def format_demand(resources: Mapping[str, float]) -> str:
     """
     parts = []
     for name, amount in sorted(resources.items()):
-        units = round(amount * UNIT)
-        if amount < 0 or (units == 0 and amount != 0):
+        units = round(amount * UNIT) if isfinite(amount) else -1
+        if units < 0 or amount < 0 or (units == 0 and amount != 0):
             raise ValueError(f"a demand of {amount} {name} is not a multiple of 1/{UNIT}")
         if not name or "," in name:
             raise ValueError(f"{name!r} cannot be a resource's name")
         if units:
-            parts.append(f"{name}:{units / UNIT:g}")
+            parts.append(f"{name}:{_format(units)}")
     return ",".join(parts)
+
+
+def _format(units: int) -> str:
+    """Return an amount in plain digits, all of them."""
+    whole, rest = divmod(units, UNIT)
+    return f"{whole}.{rest:04}".rstrip("0") if rest else str(whole)
 
 
 @lru_cache(maxsize=65_536)
@@ -49,6 +56,8 @@ def parse_demand(demand: str) -> tuple[tuple[str, int], ...]:
         if not colon or not name:
             raise ValueError(f"{demand!r} is not a demand")
         parsed.append((name, round(float(amount) * UNIT)))
+        if parsed[-1][1] <= 0:
+            raise ValueError(f"{demand!r} is not a demand")
     return tuple(parsed)
 
 
@@ -82,6 +91,11 @@ class ResourcePool:
             self._slots[demand] = slots
         return slots
 
+    def room(self, demand: str, most: int) -> int:
+        """Return how many more such demands can be met now, up to `most`."""
+        free = [self.free.get(name, 0) // units for name, units in parse_demand(demand)]
+        return min([most, *free])
+
     def take(self, demand: str) -> None:
         """Take what `fits`."""
         for name, units in parse_demand(demand):
@@ -104,4 +118,4 @@ class ResourcePool:
 @lru_cache(maxsize=65_536)
 def cpu_part(demand: str) -> str:
     """Return the part of a demand that a blocked task gives up: its CPUs."""
-    return ",".join(part for part in demand.split(",") if part.startswith("CPU:"))
+    return ",".join(part for part in demand.split(",") if part.rpartition(":")[0] == "CPU")

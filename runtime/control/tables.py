@@ -13,10 +13,14 @@ are the ones that still run somewhere.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
+from operator import attrgetter
 
 from runtime.control.ids import split_object_id
 from runtime.control.messages import Location, TaskSpec
 from runtime.control.ranges import Ranges
+
+_start = attrgetter("start")
 
 
 class Done:
@@ -35,14 +39,21 @@ class Done:
 class ArrayRow:
     """All that the GCS knows of one array."""
 
-    __slots__ = ("accepted", "copies", "covered", "done", "lost", "owner_node")
+    __slots__ = (
+        "accepted", "copies", "covered", "done", "lost", "overlaps", "owner", "owner_node",
+    )  # fmt: skip
 
     def __init__(self) -> None:
+        self.owner = ""
+        """Its address, where a range was logged; puts and short tasks need none."""
         self.owner_node = -1
         """Holds a copy of every small value until the array is released."""
         self.accepted: list[tuple[TaskSpec, int]] = []
         self.covered = Ranges()
         self.done: list[Done] = []
+        """By start."""
+        self.overlaps = False
+        """Some elements ran twice, so ranges in `done` may overlap."""
         self.copies: dict[bytes, dict[int, int]] = {}
         """Object -> {node: size} of copies beyond the first."""
         self.lost: dict[int, str] = {}
@@ -50,7 +61,8 @@ class ArrayRow:
 
     def finish(self, done: Done) -> None:
         """Note a range that has ended."""
-        self.covered.add(done.start, done.count)
+        if self.covered.add(done.start, done.count) < done.count:
+            self.overlaps = True
         at = bisect_right(self.done, done.start, key=_start)
         self.done.insert(at, done)
 
@@ -66,11 +78,8 @@ class ArrayRow:
         made = False
         gone = ""
         at = bisect_right(self.done, index, key=_start) - 1
-        # A range that ran again may overlap: look at all that cover the index.
-        for done in reversed(self.done[: at + 1]):
-            if not done.start <= index < done.start + done.count:
-                if made or done.start + done.count <= index:
-                    break
+        for done in reversed(self.done[0 if self.overlaps else max(at, 0) : at + 1]):
+            if index >= done.start + done.count:
                 continue
             made = True
             size = max(size, done.sizes[ret] if done.sizes else 0)
@@ -85,14 +94,23 @@ class ArrayRow:
         return Location(oid, (), size, lost=gone) if made else None
 
     def unfinished_at(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
-        """Return what a node had accepted and not done: (spec, gaps)."""
-        found = []
-        for spec, at in self.accepted:
-            if at == node:
-                gaps = self.covered.missing(spec.start, spec.count)
-                if gaps:
-                    found.append((spec, gaps))
-        return found
+        """Return what a node had accepted and not done: (spec, gaps).
+
+        What has ended elsewhere does not count: that run had another owner.
+        """
+        specs = [spec for spec, at in self.accepted if at == node]
+        if not specs:
+            return []
+        ended = Ranges()
+        for done in self.done:
+            if done.node == node:
+                ended.add(done.start, done.count)
+        found = [(spec, ended.missing(spec.start, spec.count)) for spec in specs]
+        left = sum(count for _, gaps in found for _, count in gaps)
+        if left < self.outstanding().get(node, 0):
+            # Some element was there twice and ended once: nobody knows for whom.
+            return [(spec, [(spec.start, spec.count)]) for spec in specs]
+        return [(spec, gaps) for spec, gaps in found if gaps]
 
     def holders(self) -> set[int]:
         """Return every node that may hold something of the array."""
@@ -102,14 +120,14 @@ class ArrayRow:
         return nodes
 
     def outstanding(self) -> dict[int, int]:
-        """Return {node: elements} of what was accepted and is not done."""
-        found: dict[int, int] = {}
+        """Return {node: elements} of what was accepted there and has not ended there.
+
+        Ended elsewhere does not count: an element whose owner's task ran again is
+        accepted twice, and each run ends where it is.
+        """
+        found: Counter[int] = Counter()
         for spec, node in self.accepted:
-            left = sum(count for _, count in self.covered.missing(spec.start, spec.count))
-            if left:
-                found[node] = found.get(node, 0) + left
-        return found
-
-
-def _start(done: Done) -> int:
-    return done.start
+            found[node] += spec.count
+        for done in self.done:
+            found[done.node] -= done.count
+        return {node: left for node, left in found.items() if left > 0}

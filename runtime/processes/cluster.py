@@ -10,6 +10,7 @@ socket is bound here, so that nodes can be started without waiting for it.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -40,7 +41,6 @@ from runtime.processes.process import Process
 from runtime.processes.settings import HeadSettings, NodeSettings
 from runtime.processes.zygote import packet_pair, send_packet
 from runtime.store.arena import Arena
-
 
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 20.0
@@ -128,6 +128,8 @@ class LocalCluster:
                     data = self._control.recv(1 << 16, socket.MSG_DONTWAIT)
                 except BlockingIOError:
                     return
+                except ConnectionResetError:
+                    data = b""
                 if not data:
                     self.exited["zygote"] = "gone"
                     return
@@ -144,12 +146,17 @@ class LocalCluster:
     def end(self) -> None:
         """Kill everything and wait until it is gone."""
         self._control.close()
-        try:
-            self._zygote.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            # It hangs. Its children go with it: the kernel sees to that.
-            self._zygote.kill()
-            self._zygote.wait()
+        if self._zygote.poll() is None:
+            # Popen's own wait with a timeout sleeps and looks; this one wakes up.
+            pidfd = os.pidfd_open(self._zygote.pid)
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            ended = poll.poll(END_TIMEOUT_S * 1000)
+            os.close(pidfd)
+            if not ended:
+                # It hangs. Its children go with it: the kernel sees to that.
+                self._zygote.kill()
+        self._zygote.wait()
 
 
 def _environment() -> dict[str, str]:
@@ -285,5 +292,3 @@ def _await_nodes(session: Session, cluster: LocalCluster, count: int) -> None:
             raise RuntimeError(f"the cluster of {count} nodes did not start in {START_TIMEOUT_S} s")
         time.sleep(pause_s)
         pause_s = min(0.05, pause_s * 1.5)
-
-

@@ -18,7 +18,12 @@ from collections.abc import Callable
 from runtime.control.messages import Frame
 from runtime.processes import auth
 from runtime.processes.reactor import HANG_UP, READ, WRITE, Reactor, RealTimer
-from runtime.processes.wire import FrameReader, WireError
+from runtime.processes.wire import (
+    FRAME_BYTES_MAX,
+    LOCAL_FRAME_BYTES_MAX,
+    FrameReader,
+    WireError,
+)
 
 log = logging.getLogger("raytwin")
 
@@ -51,7 +56,10 @@ class Connection:
         self._fd = sock.fileno()
         self._on_frame = on_frame
         self._on_close = on_close
-        self._reader = FrameReader()
+        trusted = sock.family == socket.AF_UNIX
+        self.frame_bytes_max = LOCAL_FRAME_BYTES_MAX if trusted else FRAME_BYTES_MAX
+        """The longest frame that may travel here, either way."""
+        self._reader = FrameReader(self.frame_bytes_max)
         self._unsent: list[bytes | memoryview] = []
         self._unsent_bytes = 0
         self._writing = False
@@ -126,6 +134,20 @@ class Connection:
             self.close("the other side closed the connection")
             return
         self._take(_scratch[:size])
+
+    def drain(self) -> None:
+        """Take what the other side, which is gone, has sent; then close."""
+        while not self.closed:
+            try:
+                size = self._sock.recv_into(_scratch)
+            except OSError as error:
+                # Nothing is left, although a child of the peer may hold its end.
+                self.close(str(error))
+                return
+            if size:
+                self._take(_scratch[:size])
+            else:
+                self.close("the other side closed the connection")
 
     def _take(self, data: memoryview) -> None:
         try:

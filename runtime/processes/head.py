@@ -59,7 +59,9 @@ class Head:
         if connection.bound and self.process.routes.get(connection.peer) is connection:
             del self.process.routes[connection.peer]
             self.process.deliver(
-                "gcs", "gcs", NodeUnreachable(node_of(connection.peer), f"connection lost: {reason}")
+                "gcs",
+                "gcs",
+                NodeUnreachable(node_of(connection.peer), f"connection lost: {reason}"),
             )
 
 

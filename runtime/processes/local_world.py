@@ -74,9 +74,7 @@ class LocalWorld:
         self._closed = False
         self._released = False
         self._pid = os.getpid()
-        self._thread = threading.Thread(
-            target=self._run_background, name="raytwin-io", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run_background, name="raytwin-io", daemon=True)
 
     def start(self) -> None:
         """Start the background thread."""

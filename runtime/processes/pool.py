@@ -84,7 +84,10 @@ class WorkerPool:
             return
         what, address, detail = packet[0]
         if what == "exited":
-            self._process.routes.pop(address, None)
+            connection = self._process.routes.pop(address, None)
+            if connection is not None:
+                # What it had sent before its end comes before the news of it.
+                connection.drain()
             self._process.deliver(
                 f"pool:{self._node}", f"node:{self._node}", WorkerDied(address, detail)
             )

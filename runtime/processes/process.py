@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,7 +155,8 @@ class Process:
         if connection is None or connection.closed:
             connection = self.find_route(destination)
         if connection is not None:
-            for frame in wire.encode_all(source, destination, messages):
+            longest = connection.frame_bytes_max
+            for frame in wire.encode_all(source, destination, messages, longest):
                 connection.send(frame)
 
     # -- running ---------------------------------------------------------------

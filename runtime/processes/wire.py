@@ -2,7 +2,8 @@
 
     [u32 length, big-endian][length bytes: source, destination, messages]
 
-A frame is at most `FRAME_BYTES_MAX` long. Whatever is not a frame raises
+A frame is at most `FRAME_BYTES_MAX` long between nodes, and
+`LOCAL_FRAME_BYTES_MAX` between a node and its own clients. Whatever is not a frame raises
 `WireError`, and the connection that it came on is closed: decoding checks the
 type of every field, so nothing malformed gets further than this file.
 """
@@ -18,6 +19,8 @@ from runtime.control.messages import Frame
 
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 """Larger than any turn's messages: values above 100 KB are not in messages."""
+LOCAL_FRAME_BYTES_MAX = 1024 * 1024 * 1024
+"""A task is sent to its worker with all its small inputs, however many, in one message."""
 
 _LENGTH = struct.Struct(">I")
 _encoder = msgspec.msgpack.Encoder()
@@ -28,27 +31,31 @@ class WireError(ValueError):
     """What was received is not a frame."""
 
 
-def encode(source: str, destination: str, messages: list[Any]) -> bytes:
+def encode(
+    source: str, destination: str, messages: list[Any], bytes_max: int = FRAME_BYTES_MAX
+) -> bytes:
     """Return the bytes of one frame; raises WireError if it is too long."""
     body = _encoder.encode(Frame(source, destination, messages))
-    if len(body) > FRAME_BYTES_MAX:
-        raise WireError(f"a frame of {len(body):,} bytes; at most {FRAME_BYTES_MAX:,} may travel")
+    if len(body) > bytes_max:
+        raise WireError(f"a frame of {len(body):,} bytes; at most {bytes_max:,} may travel")
     return _LENGTH.pack(len(body)) + body
 
 
-def encode_all(source: str, destination: str, messages: list[Any]) -> list[bytes]:
+def encode_all(
+    source: str, destination: str, messages: list[Any], bytes_max: int = FRAME_BYTES_MAX
+) -> list[bytes]:
     """Return the bytes of as many frames as the messages need, mostly one.
 
     Raises WireError if a single message is too long for a frame.
     """
     try:
-        return [encode(source, destination, messages)]
+        return [encode(source, destination, messages, bytes_max)]
     except WireError:
         if len(messages) == 1:
             raise
     half = len(messages) // 2
-    return encode_all(source, destination, messages[:half]) + encode_all(
-        source, destination, messages[half:]
+    return encode_all(source, destination, messages[:half], bytes_max) + encode_all(
+        source, destination, messages[half:], bytes_max
     )
 
 

@@ -278,6 +278,9 @@ def main() -> None:
         zygote.run()
     finally:
         zygote.end()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # taking the interpreter down in good order takes longer than all else
 
 
 if __name__ == "__main__":

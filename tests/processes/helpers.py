@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -29,7 +30,13 @@ def workers_of(node_pid: int) -> list[psutil.Process]:
     """
     zygote = psutil.Process(node_pid).parent()
     assert zygote is not None
-    return [p for p in zygote.children() if p.name().startswith("rt-worker")]
+    found = []
+    for process in zygote.children():
+        # Some end while they are looked at.
+        with suppress(psutil.NoSuchProcess):
+            if process.name().startswith("rt-worker"):
+                found.append(process)
+    return found
 
 
 def double(x: Any) -> Any:

@@ -70,7 +70,8 @@ def raised_by(ref: Any) -> RayTaskError:
 @pytest.mark.parametrize(
     "error",
     [ValueError("bad", 1), KeyError("k"), OSError(2, "none"), StopIteration(), AssertionError(),
-     UnicodeDecodeError("utf-8", b"x", 0, 1, "why"), KeyError(), ExceptionGroup("g", [ValueError()])],
+     UnicodeDecodeError("utf-8", b"x", 0, 1, "why"), KeyError(),
+     ExceptionGroup("group", [ValueError()])],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
 def test_an_error_is_of_its_own_class_and_a_task_error(error: Exception) -> None:
@@ -170,8 +171,11 @@ def test_a_result_that_cannot_be_pickled_is_the_tasks_error() -> None:
 
 
 def test_a_result_that_cannot_be_loaded_is_an_error_at_get() -> None:
+    def broken() -> Any:
+        return BreaksOnLoad()
+
     with pytest.raises(RuntimeError, match="cannot be made again"):
-        get(ray.remote(lambda: BreaksOnLoad()).remote())
+        get(ray.remote(broken).remote())
 
 
 def test_what_cannot_be_sent_is_an_error_at_the_call() -> None:
@@ -228,7 +232,7 @@ def test_recursion_without_end_is_the_tasks_error() -> None:
         get(endless.remote())
 
 
-def test_an_endless_generator_of_errors_does_not_stop_the_others() -> None:
+def test_errors_among_many_tasks_do_not_stop_the_others() -> None:
     refs = [fail.remote(ValueError(i)) if i % 3 == 0 else use.remote(i) for i in range(300)]
     for i, ref in enumerate(refs):
         if i % 3:

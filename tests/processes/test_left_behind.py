@@ -268,7 +268,7 @@ def test_a_node_that_dies_at_its_start_fails_the_init() -> None:
 
 
 def test_a_forked_child_leaves_its_parents_cluster_alone() -> None:
-    code, out, err = run("""
+    code, _, err = run("""
         import multiprocessing
         session = start()
         ref, big = f.remote(7), ray.put(bytes(1_000_000))
@@ -360,7 +360,7 @@ def test_a_daemon_thread_that_waits_for_ever() -> None:
 
 
 def test_shutdown_ends_the_waits_of_other_threads() -> None:
-    code, out, err = run("""
+    code, _, err = run("""
         for _ in range(5):
             start()
             ended = []

@@ -28,7 +28,7 @@ def on(function: Any, node: int) -> Any:
 
 @ray.remote
 def where() -> int:
-    """Return the parent's PID and the own one; workers of one node share the arena."""
+    """Return the worker's PID."""
     return os.getpid()
 
 

@@ -111,8 +111,9 @@ def test_inputs_are_freed_when_nothing_needs_them() -> None:
     is_freed()
 
 
-@pytest.mark.usefixtures("empty")
-def test_an_input_that_the_task_keeps_stays_valid() -> None:
+def test_an_input_that_the_task_keeps_stays_valid(start: Start) -> None:
+    start(nodes=1, cpus_per_node=1, object_store_memory=64 * MB)
+
     @ray.remote
     def keep(array: Any) -> int:
         kept = globals().setdefault("_kept", [])
@@ -120,12 +121,11 @@ def test_an_input_that_the_task_keeps_stays_valid() -> None:
         return sum(int(a.sum()) for a in kept)
 
     ref = ray.put(np.full(MB, 1, np.uint8))
-    one_worker = keep.options(num_cpus=2)
-    assert get(one_worker.remote(ref)) == 10
+    assert get(keep.remote(ref)) == 10
     del ref
     for fill in range(100):
         get(make.remote(MB, fill))
-    assert get(one_worker.remote(ray.put(np.full(MB, 2, np.uint8)))) == 30
+    assert get(keep.remote(ray.put(np.full(MB, 2, np.uint8)))) == 30
 
 
 @pytest.mark.usefixtures("empty")
@@ -185,10 +185,20 @@ def test_a_full_store_is_an_error_and_not_the_end() -> None:
 
 
 @pytest.mark.usefixtures("empty")
+def test_what_was_dropped_makes_room_at_once() -> None:
+    for fill in range(12):
+        ref = ray.put(np.full(200 * MB, fill, np.uint8))
+        assert get(ref)[-1] == fill
+        assert get(ray.remote(lambda a: int(a[-1])).remote(ref)) == fill
+        del ref
+
+
+@pytest.mark.usefixtures("empty")
 def test_large_objects_of_every_kind() -> None:
     values = [
-        bytes(MB), bytearray(MB), "x" * MB, list(range(200_000)), {i: str(i) for i in range(50_000)},
-        np.arange(300_000).reshape(3, -1).T, np.array(["a" * 100] * 5_000), ray.Blob(MB),
+        bytes(MB), bytearray(MB), "x" * MB, list(range(200_000)),
+        {i: str(i) for i in range(50_000)}, np.arange(300_000).reshape(3, -1).T,
+        np.array(["a" * 100] * 5_000), ray.Blob(MB),
         {"a": np.zeros(MB, np.uint8), "b": [np.ones(10)]},
     ]  # fmt: skip
     echo = ray.remote(lambda value: value)
@@ -206,8 +216,12 @@ def test_large_objects_of_every_kind() -> None:
 
 @pytest.mark.usefixtures("empty")
 def test_a_blob_has_its_size() -> None:
+    @ray.remote
+    def blob_of(n: int) -> Any:
+        return ray.Blob(n)
+
     for nbytes in (0, 1, 3 * MB):
-        blob = get(ray.remote(lambda n: ray.Blob(n)).remote(nbytes))
+        blob = get(blob_of.remote(nbytes))
         assert blob.nbytes == nbytes
     with pytest.raises(ValueError):
         ray.Blob(-1)
@@ -226,13 +240,13 @@ def test_a_timeout_holds_for_large_values_too() -> None:
 
 @pytest.mark.usefixtures("empty")
 def test_threads_share_large_values() -> None:
-    ref = make.remote(4 * MB, 2)
+    refs = [make.remote(4 * MB, 2)]
     errors: list[BaseException] = []
 
     def look() -> None:
         try:
             for _ in range(100):
-                array = get(ref)
+                (array,) = get(refs)
                 assert array[0] == 2 and array[-1] == 2
                 del array
                 assert len(get(ray.put(np.zeros(200_000, np.uint8)))) == 200_000
@@ -246,5 +260,5 @@ def test_threads_share_large_values() -> None:
         thread.join(LIMIT_S)
         assert not thread.is_alive()
     assert not errors
-    del ref
+    refs.clear()
     is_freed()

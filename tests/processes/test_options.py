@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -167,22 +168,33 @@ def test_references_of_a_cluster_that_is_gone(start: Start) -> None:
     ref, array, large = plain.remote(1), plain.map(range(3)), ray.put(bytes(1_000_000))
     value = get(large)
     ray.shutdown()
-    for use in (
+    uses: list[Callable[[], Any]] = [
         lambda: ray.get(ref),
         lambda: ray.get([ref]),
         lambda: ray.get(array),
         lambda: ray.wait([ref]),
         lambda: ray.wait(list(array)),
-    ):
+    ]
+    for use in uses:
         with pytest.raises(ray.exceptions.RaySystemError, match="gone"):
             use()
     assert not ray.is_initialized()
     assert value == bytes(1_000_000)
     start(nodes=1, cpus_per_node=1)
-    for use in (lambda: ray.get(ref), lambda: plain.remote(ref), lambda: plain.remote([ref])):
+    for use in (*uses, lambda: plain.remote(ref), lambda: plain.remote([ref])):
         with pytest.raises(ray.exceptions.RaySystemError, match="gone"):
             use()
-    del ref, array, large, value
+    assert get(plain.remote(2)) == 2
+
+
+def test_references_that_outlive_their_cluster_go_quietly(start: Start) -> None:
+    start(nodes=1, cpus_per_node=1)
+    held = [plain.remote(1), plain.map(range(3)), ray.put(bytes(1_000_000))]
+    values = [get(ref) for ref in held]
+    ray.shutdown()
+    held.clear()
+    start(nodes=1, cpus_per_node=1)
+    values.clear()
     assert get(plain.remote(2)) == 2
 
 

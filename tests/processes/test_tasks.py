@@ -410,6 +410,11 @@ def test_many_inputs_of_medium_size_reach_many_tasks() -> None:
     assert get([length.remote(first) for _ in range(1500)]) == [11_000] * 1500
 
 
+def test_one_task_with_many_inputs_of_medium_size() -> None:
+    refs = [ray.put(np.zeros(11_000)) for _ in range(800)]
+    assert get(ray.remote(lambda *arrays: sum(map(len, arrays))).remote(*refs)) == 8_800_000
+
+
 def test_many_arguments_of_medium_size() -> None:
     items = [np.full(11_000, i) for i in range(900)]
     assert get(ray.remote(lambda a: int(a[0])).map(items)) == list(range(900))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from typing import Any
 
@@ -39,7 +40,7 @@ def stream_of(frames: list[tuple[str, str, list[Any]]]) -> bytes:
 
 def in_pieces(stream: bytes, cuts: list[int]) -> list[bytes]:
     places = sorted({cut % (len(stream) + 1) for cut in cuts} | {0, len(stream)})
-    return [stream[a:b] for a, b in zip(places, places[1:], strict=False)]
+    return [stream[a:b] for a, b in itertools.pairwise(places)]
 
 
 @given(FRAMES, st.lists(st.integers(0, 10**6), max_size=20))
@@ -106,16 +107,15 @@ def test_an_oversized_frame_is_refused_by_its_length_alone() -> None:
         wire.FrameReader().feed(b"\xff\xff\xff\xff")
 
 
-def test_what_is_too_long_for_one_frame_goes_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "FRAME_BYTES_MAX", 10_000)
+def test_what_is_too_long_for_one_frame_goes_in_several() -> None:
     sent = [m.Event("kind", str(i), "x" * (i * 70 % 3000)) for i in range(50)]
-    frames = wire.encode_all("node:0", "gcs", sent)
+    frames = wire.encode_all("node:0", "gcs", sent, 10_000)
     assert len(frames) > 5
     reader = wire.FrameReader(frame_bytes_max=10_000)
     found = [message for data in frames for f in reader.feed(data) for message in f.messages]
     assert found == sent
     with pytest.raises(wire.WireError, match="may travel"):
-        wire.encode_all("node:0", "gcs", [m.Event("x" * 20_000, "")])
+        wire.encode_all("node:0", "gcs", [m.Event("x" * 20_000, "")], 10_000)
 
 
 # -- who may send what ---------------------------------------------------------

@@ -1,0 +1,92 @@
+"""A simulated worker: client and executor in one process, and a program in a greenlet.
+
+The program takes ranges from the executor, runs them and reports, all its life.
+It is only made when there is something to run: most workers of a large cluster
+never run anything, and a greenlet with its stack is what takes memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from runtime.backend.execution import TaskRunner
+from runtime.backend.session import Session
+from runtime.control.client import Client
+from runtime.control.executor import Executor
+from runtime.control.messages import Exit, FunctionBlob, Resume, RunTasks, TakeBack
+from simulator.process import SimProcess
+from simulator.world import ProgramGreenlet, SimWorld
+
+if TYPE_CHECKING:
+    from simulator.cluster import SimCluster
+
+_FOR_EXECUTOR = frozenset((RunTasks, FunctionBlob, TakeBack, Resume, Exit))
+
+
+class SimWorker:
+    """The component at a worker's address; messages tell its two parts apart."""
+
+    def __init__(self, cluster: SimCluster, address: str, node: int, pid: int) -> None:
+        self.cluster = cluster
+        self.node = node
+        host = cluster.hosts[cluster.network.host_of(node)]
+        self.process = SimProcess(cluster, address, node, host, cluster.costs["worker"])
+        ctx = self.process.context(address)
+        self.client = Client(ctx, address, node, cluster.config)
+        self.executor = Executor(ctx, node, cluster.config)
+        self.process.add(address, self)
+        self._program: ProgramGreenlet | None = None
+        self.executor.start(pid)
+        self.process.begin()
+        self.client.flush()
+        self.process.after_turn = self._begin
+
+    def handle(self, source: str, message: Any) -> None:
+        if type(message) in _FOR_EXECUTOR:
+            self.executor.handle(source, message)
+        else:
+            self.client.handle(source, message)
+
+    def end_turn(self) -> None:
+        """Neither has anything left for the end of a turn."""
+
+    def end(self) -> None:
+        """End the process, and unwind the program wherever it waits."""
+        self.process.kill()
+        if self._program:
+            self._program.throw()
+
+    def _begin(self) -> None:
+        """Make and start the program once there is work."""
+        if not self.executor.queue:
+            return
+        world = SimWorld(
+            self.cluster,
+            self.process,
+            self.client,
+            self.executor,
+            self.cluster.stores[self.node],
+        )
+        session = Session(world)
+        runner = TaskRunner(world, session, self.executor, self.node)
+        self._program = ProgramGreenlet(
+            lambda: _work(world, session, self.executor, runner), self.cluster.hub
+        )
+        self._program.session = session
+        self._program.switch()
+
+
+def _work(world: SimWorld, session: Session, executor: Executor, runner: TaskRunner) -> None:
+    """What a worker does all its life."""
+    client = world.client
+    given = executor.queue.__len__
+    while True:
+        with world:
+            assignment = executor.next()
+            if assignment is None:
+                session.collect()
+                client.flush()
+        if assignment is not None:
+            runner.run(assignment)
+        else:
+            world.block(given, None)

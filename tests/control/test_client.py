@@ -1,0 +1,268 @@
+"""`Client`: reference counts, waiting, duplicates, pins."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from runtime.control.client import Client
+from runtime.control.config import Config
+from runtime.control.ids import object_id
+from runtime.control.messages import (
+    OK,
+    USER_ERROR,
+    ExportFunction,
+    ObjectAllocated,
+    ObjectsReady,
+    ObjectValue,
+    PutObjects,
+    QueryReply,
+    RangeResult,
+    Release,
+    SubmitTasks,
+    TaskResults,
+    Unpin,
+    WantObjects,
+)
+from tests.control.alone import Alone, array, result, spec
+
+ME, NODE = "driver:0.0", "node:0"
+
+
+def made() -> tuple[Alone, Client]:
+    ctx = Alone()
+    return ctx, Client(ctx, ME, 0, Config())
+
+
+def oid(number: int, index: int = 0) -> bytes:
+    return object_id(array(number), index, 0)
+
+
+def submit(client: Client, number: int, count: int = 1, *deps: bytes) -> bytes:
+    """Submit an array and hold one reference to it."""
+    client.submit(array(number), [spec(number, 0, count, deps=deps)], count, 1)
+    client.add_ref(oid(number))
+    return oid(number)
+
+
+def tell(client: Client, *results: RangeResult) -> None:
+    client.handle(NODE, TaskResults(ME, list(results)))
+
+
+def released(ctx: Alone, client: Client) -> list[bytes]:
+    client.flush()
+    return [a for message in ctx.take(Release, NODE) for a in message.arrays]
+
+
+def is_empty(client: Client) -> bool:
+    client.flush()
+    return not any(value for value in vars(client).values() if isinstance(value, dict | set | list))
+
+
+def test_an_array_lives_while_it_is_referenced() -> None:
+    ctx, client = made()
+    ref = submit(client, 1)
+    client.add_ref(ref)
+    tell(client, result(1))
+    client.drop_ref(ref)
+    assert released(ctx, client) == []
+    client.drop_ref(ref)
+    assert released(ctx, client) == [array(1)]
+    assert is_empty(client)
+
+
+def test_an_unfinished_array_is_released_when_it_is_done() -> None:
+    ctx, client = made()
+    client.drop_ref(submit(client, 1, 10))
+    tell(client, result(1, 0, 9))
+    assert released(ctx, client) == []
+    tell(client, result(1, 9, 1))
+    assert released(ctx, client) == [array(1)]
+
+
+def test_inputs_are_held_by_unfinished_tasks() -> None:
+    ctx, client = made()
+    ref = submit(client, 1)
+    tell(client, result(1))
+    client.add_ref(submit(client, 2, 1, ref, ref))
+    submit(client, 3, 1, ref)
+    client.drop_ref(ref)
+    tell(client, result(2))
+    assert released(ctx, client) == []
+    tell(client, result(3))
+    assert released(ctx, client) == [array(1)]
+
+
+def test_a_reference_that_went_away_in_a_value_holds_for_ever() -> None:
+    ctx, client = made()
+    ref = submit(client, 1)
+    client.escape(ref)
+    tell(client, result(1))
+    client.drop_ref(ref)
+    assert released(ctx, client) == []
+
+
+def test_a_put_is_sent_and_released() -> None:
+    ctx, client = made()
+    client.put(result(1))
+    client.add_ref(oid(1))
+    assert client.value(oid(1)) is not None
+    client.drop_ref(oid(1))
+    client.flush()
+    kinds = [type(m) for _, m in ctx.sent]
+    assert kinds.index(PutObjects) < kinds.index(Release)
+    assert is_empty(client)
+
+
+def test_submissions_travel_together() -> None:
+    ctx, client = made()
+    submit(client, 1)  # the first one at once
+    assert len(ctx.take(SubmitTasks)) == 1
+    for number in range(2, 10):
+        submit(client, number)
+    assert ctx.take(SubmitTasks) == []
+    ctx.pass_time(client.config.linger_s)
+    [message] = ctx.take(SubmitTasks, NODE)
+    assert [s.array for s in message.tasks] == [array(n) for n in range(2, 10)]
+    for number in range(10, 10 + client.config.submit_batch_max):
+        submit(client, number)
+    assert len(ctx.take(SubmitTasks)) == 1
+
+
+def test_a_function_is_exported_once() -> None:
+    ctx, client = made()
+    client.export(b"f", b"blob")
+    client.export(b"f", b"blob")
+    assert ctx.take(ExportFunction, NODE) == [ExportFunction(b"f", b"blob")]
+
+
+def test_waiting_for_some_and_for_all() -> None:
+    _, client = made()
+    submit(client, 1, 10)
+    some = client.watch([oid(1, 2), oid(1, 7), oid(1, 7)])
+    whole = client.watch_array(client.entries[array(1)])
+    assert some.missing == 3
+    tell(client, result(1, 0, 5))
+    assert some.missing == 2
+    tell(client, result(1, 5, 4))
+    assert (some.missing, whole.missing) == (0, 1)
+    tell(client, result(1, 9, 1))
+    assert whole.missing == 0
+    assert client.watch([oid(1, 2)]).missing == 0
+    assert client.watch_array(client.entries[array(1)]).missing == 0
+
+
+def test_results_that_come_twice_or_overlap_count_once(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(200):
+        _, client = made()
+        count = rng.randint(2, 30)
+        submit(client, 1, count)
+        waiters = [client.watch([oid(1, i)]) for i in range(count)]
+        have: set[int] = set()
+        while len(have) < count:
+            start = rng.randrange(count)
+            some = rng.randint(1, count - start)
+            tell(client, result(1, start, some, payload=str(start).encode()))
+            have |= set(range(start, start + some))
+            assert client.entries[array(1)].missing == count - len(have)
+            for index in range(count):
+                value = client.value(oid(1, index))
+                assert (value is not None) == (index in have)
+                assert (waiters[index].missing == 0) == (index in have)
+                if value is not None:
+                    assert int(value.payload) + value.position == index
+
+
+def test_a_result_after_the_release_is_ignored() -> None:
+    ctx, client = made()
+    client.drop_ref(submit(client, 1))
+    tell(client, result(1))
+    released(ctx, client)
+    tell(client, result(1))
+    assert is_empty(client)
+
+
+def test_a_large_value_is_asked_for_when_it_is_wanted() -> None:
+    ctx, client = made()
+    ref = submit(client, 1)
+    waiter = client.watch([ref])
+    tell(client, result(1, node=3, size=500, offset=1))
+    assert waiter.missing == 1 and client.made(ref) and client.value(ref) is None
+    assert ctx.take(WantObjects, NODE) == [WantObjects([ref])]
+    again = client.watch([ref])
+    assert ctx.take(WantObjects) == []
+    client.handle(NODE, ObjectsReady([ObjectValue(ref, OK, b"", 0, 64, 500)]))
+    assert (waiter.missing, again.missing) == (0, 0)
+    client.drop_ref(ref)
+    client.flush()
+    assert ctx.take(Unpin, NODE) == [Unpin([ref])]
+    assert is_empty(client)
+
+
+def test_a_pin_stays_while_a_view_does() -> None:
+    ctx, client = made()
+    ref = submit(client, 1)
+    client.watch([ref])
+    tell(client, result(1, node=3, size=500, offset=1))
+    client.handle(NODE, ObjectsReady([ObjectValue(ref, OK, b"", 0, 64, 500)]))
+    client.add_view(ref)
+    client.add_view(ref)
+    client.drop_ref(ref)
+    client.drop_view(ref)
+    client.flush()
+    assert ctx.take(Unpin) == []
+    client.drop_view(ref)
+    client.flush()
+    assert ctx.take(Unpin) == [Unpin([ref])]
+    assert is_empty(client)
+
+
+def test_a_borrowed_object_is_asked_of_the_node_and_let_go() -> None:
+    ctx, client = made()
+    client.add_ref(oid(9))
+    client.add_ref(oid(9))
+    waiter = client.watch([oid(9)])
+    assert ctx.take(WantObjects, NODE) == [WantObjects([oid(9)])]
+    client.handle(NODE, ObjectsReady([ObjectValue(oid(9), OK, b"", 0, 64, 500)]))
+    assert waiter.missing == 0
+    client.drop_ref(oid(9))
+    assert client.value(oid(9)) is not None
+    client.drop_ref(oid(9))
+    client.flush()
+    assert ctx.take(Unpin) == [Unpin([oid(9)])]
+    assert ctx.take(Release) == []
+    assert is_empty(client)
+
+
+def test_a_borrowed_object_that_comes_too_late_is_unpinned() -> None:
+    ctx, client = made()
+    client.add_ref(oid(9))
+    client.watch([oid(9)])
+    client.drop_ref(oid(9))
+    client.handle(NODE, ObjectsReady([ObjectValue(oid(9), OK, b"", 0, 64, 500)]))
+    client.flush()
+    assert ctx.take(Unpin) == [Unpin([oid(9)])]
+    assert is_empty(client)
+
+
+def test_errors_are_values() -> None:
+    _, client = made()
+    ref = submit(client, 1)
+    tell(client, result(1, status=USER_ERROR, payload=b"oh"))
+    value = client.value(ref)
+    assert value is not None and (value.status, value.payload) == (USER_ERROR, b"oh")
+
+
+def test_rooms_and_answers_wake_who_waits() -> None:
+    _, client = made()
+    room = client.allocate(oid(1), 500)
+    key, answer = client.query("nodes")
+    client.handle(NODE, ObjectAllocated(oid(1), 64))
+    assert (room.missing, answer.missing) == (0, 1)
+    assert client.allocations[oid(1)] == 64
+    client.handle(NODE, QueryReply(key, ME, ["row"]))
+    assert answer.missing == 0 and client.replies[key] == ["row"]
+    with pytest.raises(TypeError):
+        client.handle(NODE, Release([]))

@@ -1,0 +1,118 @@
+"""`Executor`: what a worker reports when, and what it gives back."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.control.config import Config
+from runtime.control.executor import Executor
+from runtime.control.messages import (
+    Assignment,
+    Blocked,
+    Exit,
+    Resume,
+    RunTasks,
+    TakeBack,
+    TakenBack,
+    TasksDone,
+    Timing,
+    Unblocked,
+)
+from tests.control.alone import Alone, array, result, spec
+
+NODE = "node:0"
+
+
+def made(*ranges: tuple[int, int, int]) -> tuple[Alone, Executor]:
+    """Return an executor that runs the first of these ranges."""
+    ctx = Alone()
+    executor = Executor(ctx, 0, Config(linger_s=1.0))
+    executor.handle(NODE, RunTasks([Assignment(spec(*r)) for r in ranges]))
+    assert executor.next() is not None
+    return ctx, executor
+
+
+def ran(executor: Executor, number: int, start: int, count: int = 1) -> None:
+    executor.report(result(number, start, count), Timing("t", 0.0, 0.1, count))
+
+
+def test_results_travel_together_until_the_queue_is_empty() -> None:
+    ctx, executor = made((1, 0, 1), (2, 0, 1), (3, 0, 1))
+    ran(executor, 1, 0)  # nothing was sent for long: it goes at once
+    assert len(ctx.take(TasksDone)) == 1
+    executor.next()
+    ran(executor, 2, 0)
+    assert ctx.sent == []
+    executor.next()
+    ran(executor, 3, 0)
+    [done] = ctx.take(TasksDone, NODE)
+    assert [r.array for r in done.results] == [array(2), array(3)]
+    assert len(done.timings) == 2
+    assert executor.running is None and executor.next() is None
+    ctx.pass_time(5.0)
+    assert ctx.sent == []
+
+
+def test_results_do_not_wait_longer_than_the_linger() -> None:
+    ctx, executor = made((1, 0, 1), (2, 0, 1), (3, 0, 1))
+    ran(executor, 1, 0)
+    executor.next()
+    ran(executor, 2, 0)
+    ctx.sent.clear()
+    ctx.pass_time(1.0)
+    [done] = ctx.take(TasksDone)
+    assert [r.array for r in done.results] == [array(2)]
+
+
+def test_the_tail_of_the_running_range_goes_back_but_not_what_has_started() -> None:
+    ctx, executor = made((1, 10, 10), (2, 0, 5))
+    ran(executor, 1, 10, 2)
+    executor.values += ["twelve", "thirteen"]  # done, not reported; 14 runs
+    executor.handle(NODE, TakeBack())
+    [back] = ctx.take(TakenBack, NODE)
+    assert back.ranges == [(array(1), 15, 5), (array(2), 0, 5)]
+    assert executor.limit == 15 and executor.alerts and not executor.queue
+    executor.values.append("fourteen")
+    ran(executor, 1, 12, 3)
+    assert executor.running is None
+    assert sum(r.count for d in ctx.take(TasksDone) for r in d.results) == 5
+
+
+def test_what_was_reported_is_sent_before_the_rest_goes_back() -> None:
+    ctx, executor = made((1, 0, 5), (2, 0, 1))
+    ran(executor, 1, 0)
+    ran(executor, 1, 1)
+    executor.handle(NODE, TakeBack())
+    kinds = [type(m) for _, m in ctx.sent]
+    assert kinds.index(TakenBack) == len(kinds) - 1 and kinds.count(TasksDone) == 2
+
+
+def test_take_back_is_always_answered() -> None:
+    ctx, executor = made((1, 0, 1))
+    executor.handle(NODE, TakeBack())
+    assert ctx.take(TakenBack) == [TakenBack([])]
+
+
+def test_a_range_that_waits_gives_up_all_else() -> None:
+    ctx, executor = made((1, 0, 3), (2, 0, 1))
+    executor.block()
+    assert [type(m) for _, m in ctx.sent] == [TakenBack, Blocked]
+    assert executor.suspended
+    assert ctx.take(TakenBack)[0].ranges == [(array(1), 1, 2), (array(2), 0, 1)]
+    # What was on its way to it may be what it waits for.
+    executor.handle(NODE, RunTasks([Assignment(spec(3))]))
+    assert ctx.take(TakenBack)[0].ranges == [(array(3), 0, 1)]
+    executor.unblock()
+    assert len(ctx.take(Unblocked, NODE)) == 1 and executor.suspended
+    executor.handle(NODE, Resume())
+    assert not executor.suspended
+    executor.handle(NODE, RunTasks([Assignment(spec(4))]))
+    assert len(executor.queue) == 1 and not ctx.take(TakenBack)
+
+
+def test_exit_and_nonsense() -> None:
+    _, executor = made((1, 0, 1))
+    executor.handle(NODE, Exit())
+    assert executor.exiting
+    with pytest.raises(TypeError):
+        executor.handle(NODE, Blocked())

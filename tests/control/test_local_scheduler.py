@@ -1,0 +1,345 @@
+"""The local scheduler and its workers, alone and in the small world."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from runtime.control.config import Config
+from runtime.control.ids import object_id
+from runtime.control.local_scheduler import WORKERS_WITHOUT_CPU_MAX, LocalScheduler
+from runtime.control.messages import (
+    SYSTEM_ERROR,
+    Blocked,
+    ExportFunction,
+    FreeObjects,
+    Release,
+    Resume,
+    RunTasks,
+    StartWorker,
+    SubmitTasks,
+    TakeBack,
+    TakenBack,
+    TaskResults,
+    TasksDone,
+    TaskSpec,
+    Timing,
+    Unblocked,
+    WorkerDied,
+    WorkerReady,
+)
+from runtime.control.worker_table import State
+from tests.control.alone import Alone, array, result, spec
+from tests.control.world import (
+    FUNCTION,
+    Code,
+    TaskFailed,
+    World,
+    run_program,
+    sequential,
+    units,
+)
+
+DRIVER, W1, W2 = "driver:0.0", "worker:0.1", "worker:0.2"
+
+
+class Node:
+    """Node 0, alone, with idle workers and a function that takes 0.1 ms."""
+
+    def __init__(self, cpus: int = 1, **resources: float) -> None:
+        self.ctx = Alone()
+        self.scheduler = LocalScheduler(self.ctx, 0, {"CPU": cpus, **resources}, Config())
+        self.scheduler.start("localhost", 1)
+        self.turn(DRIVER, ExportFunction(b"f", b"blob"))
+        for number in range(cpus):
+            self.turn(f"worker:0.{number + 1}", WorkerReady(1))
+        self.scheduler.means[b"f"] = 1e-4
+        self.ctx.sent.clear()
+
+    def turn(self, source: str, *messages: Any) -> None:
+        for message in messages:
+            self.scheduler.handle(source, message)
+        self.scheduler.end_turn()
+
+    def given(self, worker: str = "worker:") -> list[tuple[bytes, int, int, int]]:
+        return [
+            (a.spec.array, a.spec.start, a.spec.count, a.spec.retries)
+            for message in self.ctx.take(RunTasks, worker)
+            for a in message.tasks
+        ]
+
+    def free(self) -> dict[str, float]:
+        return self.scheduler.pool.available()
+
+    def done(self, worker: str, *rows: tuple[int, int, int]) -> None:
+        results = [result(*row) for row in rows]
+        timings = [Timing("t", 0.0, 1e-4 * r.count, r.count) for r in results]
+        self.turn(worker, TasksDone(results, timings))
+
+
+def ready(node: Node) -> Iterator[TaskSpec]:
+    queue = node.scheduler.ready
+    while queue.size:
+        yield queue.take(queue.demands()[0], 1 << 30)
+
+
+# -- leases and dispatch -------------------------------------------------------
+
+
+def test_an_untimed_function_gets_one_task_a_worker_a_timed_one_more() -> None:
+    node = Node()
+    del node.scheduler.means[b"f"]
+    node.turn(DRIVER, SubmitTasks([spec(1, 0, 1000)]))
+    assert node.given(W1) == [(array(1), 0, 1, 3)]
+    node.done(W1, (1, 0, 1))
+    [(_, start, count, _)] = node.given(W1)
+    # 5 ms of 0.1 ms each.
+    assert (start, count) == (1, 50)
+    node.done(W1, (1, 1, 25))
+    assert sum(row[2] for row in node.given(W1)) == 25
+
+
+def test_a_lease_holds_what_one_task_needs_and_ends_with_the_last() -> None:
+    node = Node(2, GPU=1)
+    node.turn(DRIVER, SubmitTasks([spec(1, 0, 4, demand="CPU:1,GPU:1")]))
+    assert node.free() == {"CPU": 1, "GPU": 0}
+    [worker] = [w for w in node.scheduler.workers.values() if w.state is State.LEASED]
+    node.done(worker.address, (1, 0, 3))
+    assert node.free() == {"CPU": 1, "GPU": 0}
+    node.done(worker.address, (1, 3, 1))
+    assert node.free() == {"CPU": 2, "GPU": 1}
+
+
+def test_a_blocked_worker_gives_up_its_cpu_and_waits_to_have_it_back() -> None:
+    node = Node(1, GPU=1)
+    node.turn(DRIVER, SubmitTasks([spec(1, demand="CPU:1,GPU:1"), spec(2)]))
+    assert node.given(W1) == [(array(1), 0, 1, 3)]
+    node.turn(W1, Blocked())
+    assert node.free() == {"CPU": 1, "GPU": 0}
+    assert len(node.ctx.take(StartWorker)) == 1
+    node.turn(W2, WorkerReady(2))
+    assert node.given(W2) == [(array(2), 0, 1, 3)]
+    node.turn(W1, Unblocked())
+    assert node.ctx.take(Resume) == [] and node.free()["CPU"] == 0
+    node.done(W2, (2, 0, 1))
+    assert len(node.ctx.take(Resume, W1)) == 1 and node.free()["CPU"] == 0
+    node.done(W1, (1, 0, 1))
+    assert node.free() == {"CPU": 1, "GPU": 1}
+
+
+def test_fractions_of_a_cpu_run_side_by_side() -> None:
+    world = World(1, seed=1)
+    driver = world.driver()
+    steps = [{"do": "call", "body": {"s": 1.0}, "demand": "CPU:0.25"} for _ in range(4)]
+    start_s = world.time_s
+    driver.call(run_program(driver, steps))
+    assert world.time_s - start_s < 2.0
+
+
+def test_a_task_without_a_cpu_does_not_take_a_cpu_s_worker() -> None:
+    world = World(1, seed=1)
+    driver = world.driver()
+
+    def program() -> Code:
+        [long] = driver.submit({"s": 9.0}, demand="")
+        yield 0.1
+        [short] = driver.submit({"s": 0.1})
+        start_s = world.time_s
+        yield from driver.get([short.oid])
+        took_s = world.time_s - start_s
+        long.drop()
+        short.drop()
+        return took_s
+
+    assert driver.call(program()) < 5.0, "the short task waited for the long one"
+
+
+def test_tasks_without_a_cpu_do_not_start_a_worker_each_for_ever() -> None:
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([spec(1, 0, 1_000_000, demand="")]))
+    node.turn(DRIVER, SubmitTasks([spec(2, demand="")]))
+    assert len(node.ctx.take(StartWorker)) <= WORKERS_WITHOUT_CPU_MAX
+
+
+def test_what_crosses_with_blocked_is_given_back() -> None:
+    # A parent submits a child, which is dispatched to its own worker at the
+    # moment at which it begins to wait for the child.
+    world = World(1, seed=1, delay_s=1e-3, jitter=0.0)
+    driver = world.driver()
+    world.run(for_s=0.1)
+    world.nodes[0].means[FUNCTION] = 1e-5
+    inner = [
+        {"do": "call", "body": {"salt": 1}},
+        {"do": "sleep", "s": 1.5e-3},
+        {"do": "get", "step": 0},
+    ]
+    steps = [{"do": "call", "body": {"salt": 2, "steps": inner}}]
+    assert driver.call(run_program(driver, steps)) == sequential(steps)
+    returned = [(t, m) for t, s, _, m in world.trace if isinstance(m, TakenBack)]
+    assert returned, "the messages did not cross"
+
+
+def test_short_tasks_behind_a_long_one_are_taken_back() -> None:
+    world = World([{"CPU": 2.0}], seed=1)
+    driver = world.driver()
+    world.run(for_s=0.1)
+    world.nodes[0].means[FUNCTION] = 1e-5
+    steps = [{"do": "call", "body": {"s": 2.0}}] + [
+        {"do": "call", "body": {"salt": n}} for n in range(20)
+    ]
+    driver.call(run_program(driver, steps))
+    assert any(isinstance(m, TakeBack) for *_, m in world.trace)
+    times = sorted(
+        t for t, s, _, m in world.trace if isinstance(m, TasksDone) for _ in m.results
+    )
+    assert times[-2] < times[-1] - 1.0, "a short task waited for the long one"
+
+
+def test_what_comes_back_twice_is_taken_off_once() -> None:
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([spec(1), spec(2, 0, 4)]))
+    # A task that runs twice may bring the same range here twice.
+    worker = node.scheduler.workers[W1]
+    worker.assigned.append(spec(2, 0, 4))
+    node.scheduler.assigned += 4
+    node.turn(W1, Blocked(), TakenBack([(array(2), 0, 4), (array(2), 0, 4)]))
+    assert [s.array for s in worker.assigned] == [array(1)]
+    assert node.scheduler.assigned == 1
+    assert sorted((s.array, s.start, s.count) for s in ready(node)) == [(array(2), 0, 4)] * 2
+
+
+def test_the_tail_of_the_running_range_comes_back() -> None:
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([spec(1, 0, 10), spec(2)]))
+    node.done(W1, (1, 0, 2))
+    node.turn(W1, TakenBack([(array(1), 5, 5), (array(2), 0, 1)]), Blocked())
+    [kept] = node.scheduler.workers[W1].assigned
+    assert (kept.start, kept.count) == (2, 3)
+    assert [(s.array, s.start, s.count) for s in ready(node)] == [
+        (array(1), 5, 5), (array(2), 0, 1),
+    ]  # fmt: skip
+
+
+# -- death of a worker ---------------------------------------------------------
+
+
+def test_the_running_range_is_retried_one_by_one_the_others_lose_nothing() -> None:
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([spec(1, 0, 3), spec(2, 0, 2), spec(3, retries=0)]))
+    node.turn("pool:0", WorkerDied(W1, "killed"))
+    assert node.free() == {"CPU": 1} and node.scheduler.assigned == 0
+    assert len(node.ctx.take(StartWorker)) == 1
+    assert [(s.array, s.start, s.count, s.retries) for s in ready(node)] == [
+        (array(1), 0, 1, 2), (array(1), 1, 1, 2), (array(1), 2, 1, 2),
+        (array(2), 0, 2, 3), (array(3), 0, 1, 0),
+    ]  # fmt: skip
+
+
+def test_infinite_retries_stay_so_and_none_is_an_error() -> None:
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([spec(1, retries=-1)]))
+    node.turn("pool:0", WorkerDied(W1, "killed"))
+    assert [s.retries for s in ready(node)] == [-1]
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([spec(1, retries=0)]))
+    node.turn("pool:0", WorkerDied(W1, "out of memory"))
+    [message] = node.ctx.take(TaskResults, DRIVER)
+    [failed] = message.results
+    assert failed.status == SYSTEM_ERROR
+    assert failed.payload.startswith(b"WorkerCrashedError: ")
+    assert b"out of memory" in failed.payload
+    assert node.scheduler.queue == 0
+
+
+def test_a_worker_dies_in_every_state() -> None:
+    for steps in ([], [Blocked()], [Blocked(), Unblocked()]):
+        node = Node(1, GPU=1)
+        node.turn(DRIVER, SubmitTasks([spec(1, demand="CPU:1,GPU:1")]))
+        node.turn(W1, *steps)
+        if len(steps) == 2:  # back in its CPU already: take it from another
+            assert len(node.ctx.take(Resume, W1)) == 1
+        node.turn("pool:0", WorkerDied(W1, "killed"))
+        assert node.free() == {"CPU": 1, "GPU": 1}, steps
+        assert W1 not in node.scheduler.workers
+    node = Node()
+    node.turn("pool:0", WorkerDied(W1, "killed"))
+    node.turn(DRIVER, SubmitTasks([spec(1)]))
+    assert node.given(W1) == []
+
+
+def test_last_words_that_come_after_the_news_of_the_death_are_nothing() -> None:
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([spec(1)]))
+    node.turn("pool:0", WorkerDied(W1, "killed"))
+    late = [WorkerReady(1), Blocked(), Unblocked(), TakenBack([(array(1), 0, 1)])]
+    node.turn(W1, *late, SubmitTasks([spec(7, owner=W1)]))
+    node.done(W1, (1, 0, 1))
+    assert array(7) not in node.scheduler.objects.owners
+    assert W1 not in node.scheduler.workers
+    assert node.ctx.take(TaskResults) == []
+    assert node.scheduler.queue == 1  # array 1 waits for its second run
+
+
+def test_the_children_of_a_retried_parent_run_once() -> None:
+    world = World(3, seed=5)
+    driver = world.driver()
+    world.run(for_s=0.1)
+    inner = [{"do": "map", "bodies": [{"salt": n, "s": 0.3} for n in range(6)], "chunk": 2}]
+    steps = [{"do": "call", "body": {"salt": 1, "steps": inner}}]
+
+    def kill() -> None:
+        [parent] = [a for a, shell in world.shells.items() if shell.waits]
+        world.kill_worker(parent)
+
+    world.at(0.15, kill)
+    assert driver.call(run_program(driver, steps)) == sequential(steps)
+    world.run(for_s=2.0)
+    assert not world.leftovers()
+    ran = [r.array for *_, m in world.trace if isinstance(m, TasksDone)
+           for r in m.results for _ in range(r.count)]  # fmt: skip
+    assert len(ran) == 7
+
+
+# -- inputs and errors ---------------------------------------------------------
+
+
+def test_an_input_that_its_owner_released_fails_the_task_and_not_the_node() -> None:
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([spec(1)]))
+    node.done(W1, (1, 0, 1))
+    node.turn(DRIVER, SubmitTasks([spec(2, 0, 2), spec(3, deps=(object_id(array(1), 0, 0),))]))
+    node.turn(W1, Blocked(), TakenBack([(array(3), 0, 1)]))
+    node.ctx.sent.clear()
+    node.turn(DRIVER, Release([array(1)]))
+    node.turn(W2, WorkerReady(2))
+    results = [r for m in node.ctx.take(TaskResults, DRIVER) for r in m.results]
+    assert [(r.array, r.status) for r in results] == [(array(3), SYSTEM_ERROR)]
+    assert results[0].payload.startswith(b"ObjectLostError")
+    assert node.free() == {"CPU": 1}
+
+
+def test_an_error_goes_down_a_long_chain() -> None:
+    world = World(1, seed=1)
+    driver = world.driver()
+    steps: list[dict[str, Any]] = [{"do": "call", "body": {"s": 0.1, "fail": "the first"}}]
+    steps += [{"do": "call", "body": {}, "deps": [[n, 0]]} for n in range(1500)]
+    try:
+        driver.call(run_program(driver, steps))
+    except TaskFailed as error:
+        assert error.text == "the first"
+    else:
+        raise AssertionError("the error was lost")
+    world.run(for_s=2.0)
+    assert not world.leftovers()
+
+
+def test_what_an_own_client_made_again_is_not_freed_by_the_gcs() -> None:
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([spec(1)]))
+    node.turn("gcs", FreeObjects([array(1)]))
+    node.done(W1, (1, 0, 1))
+    assert len(node.ctx.take(TaskResults, DRIVER)) == 1
+
+
+def test_units_are_the_pool_s_own() -> None:
+    assert LocalScheduler(Alone(), 0, {"CPU": 1.5}, Config()).pool.total == {"CPU": units(1.5)}

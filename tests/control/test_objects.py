@@ -1,0 +1,212 @@
+"""`ObjectDirectory`: pins, doom, fetching and its failures, owners."""
+
+from __future__ import annotations
+
+import random
+
+from runtime.control.ids import object_id
+from runtime.control.messages import (
+    OK,
+    SYSTEM_ERROR,
+    USER_ERROR,
+    Fetch,
+    Fetched,
+    Free,
+    LocateObjects,
+    Location,
+    ObjectPayload,
+    ObjectValue,
+    PullObject,
+)
+from runtime.control.objects import RETRY_S, ObjectDirectory
+from tests.control.alone import Alone, array, result
+
+OID = object_id(array(1), 0, 0)
+
+
+class Directory(ObjectDirectory):
+    """Of node 0, with what it said it had copied."""
+
+    def __init__(self) -> None:
+        self.alone = Alone()
+        self.copies: list[tuple[bytes, int]] = []
+        super().__init__(self.alone, 0, lambda _, oid, size: self.copies.append((oid, size)))
+        self.told: list[ObjectValue] = []
+
+    def ask(self, oid: bytes = OID) -> None:
+        self.want(oid, self.told.append)
+
+    def is_empty(self) -> bool:
+        return not any(
+            value for value in vars(self).values() if isinstance(value, dict | set)
+        )
+
+
+def test_small_values_by_position() -> None:
+    directory = Directory()
+    directory.add(result(1, 10, 5, returns=2, payload=b"ten"))
+    value = directory.lookup(object_id(array(1), 12, 1))
+    assert value is not None and (value.payload, value.position) == (b"ten", 5)
+    assert directory.lookup(object_id(array(1), 15, 0)) is None
+    assert directory.lookup(object_id(array(1), 9, 0)) is None
+
+
+def test_errors_are_values() -> None:
+    directory = Directory()
+    directory.ask()
+    directory.add(result(1, status=USER_ERROR, payload=b"oh"))
+    assert [(v.object, v.status, v.payload) for v in directory.told] == [(OID, USER_ERROR, b"oh")]
+
+
+def test_results_that_overlap_hide_nothing(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(200):
+        directory, covered = Directory(), set()
+        for _ in range(rng.randint(1, 8)):
+            start, count = rng.randrange(20), rng.randint(1, 12)
+            directory.add(result(1, start, count, payload=f"{start}".encode()))
+            covered |= set(range(start, start + count))
+        for index in range(35):
+            value = directory.lookup(object_id(array(1), index, 0))
+            assert (value is not None) == (index in covered)
+            if value is not None:
+                assert int(value.payload) + value.position == index
+
+
+def test_memory_is_freed_when_it_is_released_and_no_pin_is_left() -> None:
+    directory = Directory()
+    directory.own(array(1), "driver:0.0")
+    directory.add(result(1, size=500, offset=7))
+    directory.pin(OID, "worker:0.1")
+    directory.pin(OID, "worker:0.1")
+    directory.pin(OID, "worker:0.2")
+    directory.release(array(1))
+    directory.unpin(OID, "worker:0.1")
+    directory.unpin(OID, "worker:0.3")
+    assert directory.drop_client("worker:0.2") == []
+    assert directory.alone.sent == []
+    directory.unpin(OID, "worker:0.1")
+    assert directory.alone.take(Free, "store:0") == [Free(OID, 7)]
+    assert directory.is_empty()
+
+
+def test_what_is_made_again_while_it_is_pinned_stays() -> None:
+    directory = Directory()
+    directory.add(result(1, size=500, offset=7))
+    directory.pin(OID, "worker:0.1")
+    directory.release(array(1))
+    directory.add(result(1, size=500, offset=9))
+    assert directory.alone.take(Free) == [Free(OID, 9)]
+    directory.unpin(OID, "worker:0.1")
+    value = directory.lookup(OID)
+    assert value is not None and value.offset == 7
+    directory.release(array(1))
+    assert directory.alone.take(Free) == [Free(OID, 7)]
+    assert directory.is_empty()
+
+
+def test_a_large_object_is_located_fetched_and_reported() -> None:
+    directory = Directory()
+    directory.ask()
+    directory.ask()
+    ctx = directory.alone
+    assert ctx.take(LocateObjects, "gcs") == [LocateObjects([OID])]
+    directory.on_location(Location(OID, (2,), 500))
+    directory.on_location(Location(OID, (3,), 500))
+    assert ctx.take(Fetch, "store:0") == [Fetch(OID, 500, 2)]
+    directory.on_fetched(Fetched(OID, 7, 500, 0.5))
+    assert [(v.offset, v.size, v.status) for v in directory.told] == [(7, 500, OK)] * 2
+    assert directory.copies == [(OID, 500)]
+    assert directory.bandwidth == 1000.0
+    directory.ask()
+    assert len(directory.told) == 3 and ctx.sent == []
+
+
+def test_a_fetch_that_fails_asks_again_after_a_pause() -> None:
+    directory = Directory()
+    ctx = directory.alone
+    directory.ask()
+    directory.on_location(Location(OID, (2,), 500))
+    ctx.sent.clear()
+    directory.on_fetched(Fetched(OID, -1, 500, 0.0, "connection reset"))
+    assert ctx.sent == []
+    ctx.pass_time(RETRY_S)
+    assert ctx.take(LocateObjects) == [LocateObjects([OID])]
+    directory.on_location(Location(OID, (), 500, lost="node 2 died"))
+    [value] = directory.told
+    assert value.status == SYSTEM_ERROR
+    assert value.payload.startswith(b"ObjectLostError") and b"node 2 died" in value.payload
+    assert directory.is_empty()
+
+
+def test_a_full_store_is_an_error_at_once() -> None:
+    directory = Directory()
+    directory.ask()
+    directory.on_location(Location(OID, (2,), 500))
+    directory.on_fetched(Fetched(OID, -1, 500, 0.0, "ObjectStoreFullError: no room"))
+    assert directory.told[0].payload == b"ObjectStoreFullError: no room"
+
+
+def test_what_was_released_on_its_way_is_freed() -> None:
+    directory = Directory()
+    directory.ask()
+    directory.on_location(Location(OID, (2,), 500))
+    directory.release(array(1))
+    assert directory.told[0].status == SYSTEM_ERROR
+    directory.on_fetched(Fetched(OID, 7, 500, 0.1))
+    assert directory.alone.take(Free) == [Free(OID, 7)]
+    assert directory.is_empty()
+
+
+def test_a_small_object_is_pulled_and_again_if_its_node_dies_or_lacks_it() -> None:
+    directory = Directory()
+    ctx = directory.alone
+    directory.ask()
+    for failure in (
+        lambda: directory.on_payload(ObjectPayload(OID, None)),
+        lambda: directory.on_node_died(2),
+    ):
+        ctx.sent.clear()
+        directory.on_location(Location(OID, (2,), 0))
+        assert ctx.take(PullObject, "node:2") == [PullObject(OID)]
+        failure()
+        ctx.pass_time(RETRY_S)
+        assert ctx.take(LocateObjects) == [LocateObjects([OID])]
+    directory.on_location(Location(OID, (3,), 0))
+    directory.on_node_died(2)
+    directory.on_payload(ObjectPayload(OID, result(1, payload=b"here")))
+    assert directory.told[0].payload == b"here"
+    assert directory.copies == [(OID, 0)]
+
+
+def test_a_result_of_an_own_client_is_not_looked_for() -> None:
+    directory = Directory()
+    directory.own(array(1), "driver:0.0")
+    directory.ask()
+    assert directory.alone.sent == []
+    # Large and elsewhere: known by the result, fetched for who waits.
+    directory.add(result(1, node=4, size=500, offset=3))
+    assert directory.alone.take(Fetch) == [Fetch(OID, 500, 4)]
+    assert directory.lookup(OID) is None
+
+
+def test_owners_come_and_go() -> None:
+    directory = Directory()
+    directory.own(array(1), "worker:0.1")
+    directory.own(array(1), "worker:0.1")
+    assert directory.owns("worker:0.1")
+    # The same task runs twice at once: both wait, the last one releases.
+    directory.own(array(1), "worker:0.2")
+    assert directory.owners_of(array(1)) == ["worker:0.1", "worker:0.2"]
+    assert directory.drop_client("worker:0.2") == [array(1)]
+    assert not directory.let_go(array(1), "worker:0.1")
+    assert not directory.owns("worker:0.1")
+    assert directory.owners_of(array(1)) == ["worker:0.2"]
+    assert directory.let_go(array(1), "worker:0.2")
+    # It dies; its task is run again by another worker.
+    directory.orphan(array(1))
+    assert directory.owners_of(array(1)) == [] and not directory.owns("worker:0.2")
+    directory.own(array(1), "worker:0.3")
+    assert directory.owners_of(array(1)) == ["worker:0.3"]
+    directory.release(array(1))
+    assert directory.is_empty()

@@ -1,0 +1,35 @@
+"""`Ranges` against a set of integers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.control.ranges import Ranges
+
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 25)), max_size=30)
+SPAN = st.tuples(st.integers(0, 70), st.integers(1, 40))
+
+
+@given(SPANS, SPAN)
+def test_like_a_set(spans: list[tuple[int, int]], probe: tuple[int, int]) -> None:
+    ranges, oracle = Ranges(), set()
+    for start, count in spans:
+        new = set(range(start, start + count)) - oracle
+        assert ranges.add(start, count) == len(new)
+        oracle |= new
+        assert ranges.size == len(oracle)
+    for index in range(100):
+        assert (index in ranges) == (index in oracle)
+    kept = list(ranges)
+    assert {i for start, count in kept for i in range(start, start + count)} == oracle
+    # Disjoint, in order, and no two that could be one.
+    assert all(a + n < b for (a, n), (b, _) in pairwise(kept))
+    start, count = probe
+    wanted = set(range(start, start + count))
+    gaps = ranges.missing(start, count)
+    assert [i for s, n in gaps for i in range(s, s + n)] == sorted(wanted - oracle)
+    assert all(n > 0 for _, n in gaps)
+    assert ranges.overlaps(start, count) == bool(wanted & oracle)

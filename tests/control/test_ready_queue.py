@@ -1,0 +1,59 @@
+"""`ReadyQueue` against a plain list of elements."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from runtime.control.ready_queue import ReadyQueue, part_of
+from tests.control.alone import spec
+
+
+def test_like_a_list_per_demand(seed: int) -> None:
+    rng = random.Random(seed)
+    queue = ReadyQueue()
+    oracle: dict[str, list[tuple[bytes, int]]] = {}
+    for number in range(2000):
+        demand = rng.choice(["CPU:1", "CPU:2", ""])
+        line = oracle.setdefault(demand, [])
+        if rng.random() < 0.5:
+            pushed = spec(number, rng.randrange(5), rng.randint(1, 6), demand=demand)
+            elements = [(pushed.array, pushed.start + i) for i in range(pushed.count)]
+            if rng.random() < 0.3:
+                queue.push_front(pushed)
+                line[:0] = elements
+            else:
+                queue.push(pushed)
+                line += elements
+        elif line:
+            peeked = queue.peek(demand)
+            taken = queue.take(demand, rng.randint(1, 8))
+            assert peeked is not None and peeked.array == taken.array
+            assert taken.demand == demand and taken.args == peeked.args
+            for index in range(taken.count):
+                assert line.pop(0) == (taken.array, taken.start + index)
+        assert queue.size == sum(map(len, oracle.values()))
+        assert queue.count(demand) == len(line)
+        assert queue.has(demand) == bool(line)
+        assert sorted(queue.demands()) == sorted(d for d, line in oracle.items() if line)
+
+
+def test_the_demand_that_waits_longest_comes_first() -> None:
+    queue = ReadyQueue()
+    for number, demand in enumerate(["GPU:1", "CPU:1", "GPU:1", "CPU:2"]):
+        queue.push(spec(number, demand=demand))
+    assert queue.demands() == ["GPU:1", "CPU:1", "CPU:2"]
+    queue.take("GPU:1", 1)
+    assert queue.demands() == ["CPU:1", "GPU:1", "CPU:2"]
+    queue.push_front(spec(9, demand="CPU:2"))
+    assert queue.demands()[0] == "CPU:2"
+
+
+def test_a_part_is_within_its_range() -> None:
+    whole = spec(1, 10, 5, retries=7)
+    part = part_of(whole, 12, 3)
+    assert (part.start, part.count, part.retries, part.first) == (12, 3, 7, whole.first)
+    for start, count in [(9, 2), (14, 2), (12, 0)]:
+        with pytest.raises(AssertionError):
+            part_of(whole, start, count)
