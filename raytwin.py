@@ -1,15 +1,15 @@
 """raytwin: Ray-style distributed execution, real and in virtual time.
 
-    import raytwin as ray
+import raytwin as ray
 
-    ray.init(nodes=4, cpus_per_node=2)              # real processes
-    ray.init(backend="sim", nodes=100, seed=1)      # the same program, simulated
+ray.init(nodes=4, cpus_per_node=2)              # real processes
+ray.init(backend="sim", nodes=100, seed=1)      # the same program, simulated
 
-    @ray.remote
-    def square(x):
-        return x * x
+@ray.remote
+def square(x):
+    return x * x
 
-    print(ray.get([square.remote(i) for i in range(10)]))
+print(ray.get([square.remote(i) for i in range(10)]))
 """
 
 from __future__ import annotations

@@ -36,9 +36,7 @@ def run(request: Request) -> Outcome:
     if request.backend == "sim" and request.profile is not None:
         series.append(HOST)
     sizes = request.settings["sizes"]
-    request.progress.begin(
-        f"fig8a on {request.backend}", len(series) * len(POLICIES) * len(sizes)
-    )
+    request.progress.begin(f"fig8a on {request.backend}", len(series) * len(POLICIES) * len(sizes))
     for where in series:
         for policy in POLICIES:
             for size in sizes:

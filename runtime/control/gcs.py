@@ -157,9 +157,7 @@ class Gcs:
         info = self.nodes.get(node)
         if info is None or not info.alive:
             return
-        info = NodeInfo(
-            node, info.host, info.port, info.resources, False, info.incarnation, reason
-        )
+        info = NodeInfo(node, info.host, info.port, info.resources, False, info.incarnation, reason)
         self.nodes[node] = info
         self._alive.discard(node)
         self.detector.forget(node)

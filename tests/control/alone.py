@@ -87,6 +87,4 @@ def result(
     """Return what became of a range."""
     sizes = (size,) if size else ()
     offsets = (offset,) if size else ()
-    return RangeResult(
-        array(number), start, count, status, payload, node, returns, sizes, offsets
-    )
+    return RangeResult(array(number), start, count, status, payload, node, returns, sizes, offsets)

@@ -189,9 +189,7 @@ def test_short_tasks_behind_a_long_one_are_taken_back() -> None:
     ]
     driver.call(run_program(driver, steps))
     assert any(isinstance(m, TakeBack) for *_, m in world.trace)
-    times = sorted(
-        t for t, s, _, m in world.trace if isinstance(m, TasksDone) for _ in m.results
-    )
+    times = sorted(t for t, s, _, m in world.trace if isinstance(m, TasksDone) for _ in m.results)
     assert times[-2] < times[-1] - 1.0, "a short task waited for the long one"
 
 

@@ -37,9 +37,7 @@ class Directory(ObjectDirectory):
         self.want(oid, self.told.append)
 
     def is_empty(self) -> bool:
-        return not any(
-            value for value in vars(self).values() if isinstance(value, dict | set)
-        )
+        return not any(value for value in vars(self).values() if isinstance(value, dict | set))
 
 
 def test_small_values_by_position() -> None:

@@ -233,14 +233,10 @@ class World:
         self.turn(destination, handle)
 
     def _is_cut(self, source: str, destination: str) -> bool:
-        ends = [
-            node_of(address) if ":" in address else -1 for address in (source, destination)
-        ]
+        ends = [node_of(address) if ":" in address else -1 for address in (source, destination)]
         return ends[0] != ends[1] and any(end in self.cut for end in ends)
 
-    def run(
-        self, until: Callable[[], bool] | None = None, for_s: float | None = None
-    ) -> None:
+    def run(self, until: Callable[[], bool] | None = None, for_s: float | None = None) -> None:
         """Run until a predicate holds (at most 200 s) or for so long."""
         end_s = self.time_s + (200.0 if for_s is None else for_s)
         while until is None or not until():
@@ -768,9 +764,7 @@ class Shell:
                 self._report(spec, error.text.encode(), started_s, 1, USER_ERROR)
             started_s = self.ctx.now()
 
-    def _report_one(
-        self, spec: TaskSpec, index: int, values: list[Any], started_s: float
-    ) -> Code:
+    def _report_one(self, spec: TaskSpec, index: int, values: list[Any], started_s: float) -> Code:
         sizes, offsets, small = [], [], []
         for ret, value in enumerate(values):
             size = _size_of(value)
