@@ -262,6 +262,8 @@ class Scenario:
     part paragraphs."""
     options: tuple[Option, ...] = ()
     figures: tuple[FigureSpec, ...] = ()
+    cluster_sizes: tuple[int, ...] = ()
+    """The only numbers of nodes that make sense; empty: any."""
 
     def settings(self, scale: str, given: Mapping[str, str]) -> dict[str, Any]:
         """Return every option's value: `given` (as typed) over the defaults.

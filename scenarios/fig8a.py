@@ -15,7 +15,6 @@ from scenarios.base import (
     Outcome,
     Request,
     Scenario,
-    UsageError,
 )
 from scenarios.workloads import latencies_with_inputs
 
@@ -29,8 +28,6 @@ MEMORY_BYTES = 2_000_000_000
 
 def run(request: Request) -> Outcome:
     """Run every size under both policies; see `SCENARIO`."""
-    if request.nodes not in (None, (2,)):
-        raise UsageError("fig8a compares two nodes: leave --nodes out, or give --nodes 2")
     outcome = Outcome(rows=[])
     series = [HOST] if request.backend == "local" else [PAPER]
     if request.backend == "sim" and request.profile is not None:
@@ -134,6 +131,7 @@ SCENARIO = Scenario(
     title="Locality-aware placement",
     figure="Figure 8a",
     backends=("sim", "local"),
+    cluster_sizes=(2,),
     run=run,
     about=(
         "The paper runs 1,000 tasks on two nodes, each with a random object as its input, of"

@@ -102,6 +102,12 @@ def plan(
                     f"{scenario.name} does not run on {backend!r}: "
                     f"{did_you_mean(backend, scenario.backends)}"
                 )
+        sizes = scenario.cluster_sizes
+        if sizes and nodes and not set(nodes) <= set(sizes):
+            right = " or ".join(map(str, sizes))
+            raise UsageError(
+                f"{scenario.name} is about {right} nodes: leave --nodes out, or give {right}"
+            )
         settings = scenario.settings(scale, given)
         wanted = backends or scenario.backends
         jobs += [
