@@ -264,6 +264,8 @@ class Scenario:
     figures: tuple[FigureSpec, ...] = ()
     cluster_sizes: tuple[int, ...] = ()
     """The only numbers of nodes that make sense; empty: any."""
+    nodes_max: Mapping[str, int] = field(default_factory=dict)
+    """The most nodes that a backend can have in it."""
 
     def settings(self, scale: str, given: Mapping[str, str]) -> dict[str, Any]:
         """Return every option's value: `given` (as typed) over the defaults.

@@ -30,6 +30,8 @@ from scenarios.base import (
 from scenarios.results import CheckRecord, Record, Result, ResultError
 
 PROFILE = "profile.json"
+LOAD_MAX = 0.25
+"""Share of the cores that others may use before a measurement is called disturbed."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,12 @@ def plan(
             for backend in BACKENDS
             if backend in wanted
         ]
+        for backend in wanted:
+            most = scenario.nodes_max.get(backend)
+            if most is not None and nodes and max(nodes) > most:
+                raise UsageError(
+                    f"{scenario.name} on {backend} has at most {most} nodes, not {max(nodes)}"
+                )
     return jobs
 
 
@@ -203,8 +211,15 @@ def run_one(job: Job, out: Path, profile: Path | None, progress: Progress) -> Do
     progress.begin(job.name)
     request = Request(job.backend, job.scale, job.seed, job.nodes, job.settings, profile, progress)
     started_s = time.perf_counter()
+    others = foreign_load()
     try:
-        result = assemble(job, profile, job.scenario.run(request))
+        outcome = job.scenario.run(request)
+        if job.backend != "sim" and others > LOAD_MAX:
+            outcome.findings.append(
+                f"Before this run began, other programs kept {others:.0%} of the machine's cores"
+                " busy: what was measured is worth less for it."
+            )
+        result = assemble(job, profile, outcome)
         results.write(out, result)
     except (UsageError, ResultError):
         raise
@@ -218,6 +233,13 @@ def run_one(job: Job, out: Path, profile: Path | None, progress: Progress) -> Do
             trace=traceback.format_exc(),
         )
     return Done(job, time.perf_counter() - started_s, result)
+
+
+def foreign_load() -> float:
+    """Return the share of the cores that is in use now, before a run adds its own."""
+    import psutil
+
+    return float(psutil.cpu_percent(interval=0.2)) / 100
 
 
 def assemble(job: Job, profile: Path | None, outcome: Outcome) -> Result:

@@ -24,6 +24,7 @@ from greenlet import getcurrent
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import set_current
 from runtime.backend.journal import Journal
+from runtime.backend.nodes import node_resources
 from runtime.backend.protocol import Backend
 from runtime.backend.session import Session
 from runtime.control.client import Client
@@ -237,6 +238,7 @@ def connect(
     *,
     nodes: int | Sequence[Mapping[str, float]] = 1,
     cpus_per_node: float | None = None,
+    more_resources: Mapping[str, float] | None = None,
     profile: str | os.PathLike[str] = "paper",
     policy: str = "bottom-up",
     seed: int = 0,
@@ -251,13 +253,8 @@ def connect(
     make_policy(config)
     if nodes_per_host < 1:
         raise ValueError(f"{nodes_per_host} nodes per host")
-    if isinstance(nodes, int):
-        if nodes < 1:
-            raise ValueError(f"a cluster of {nodes} nodes")
-        cpus = load_profile(profile).cores if cpus_per_node is None else cpus_per_node
-        resources: list[Mapping[str, float]] = [{"CPU": float(cpus)}] * nodes
-    else:
-        resources = list(nodes)
+    cores = load_profile(profile).cores
+    resources = node_resources(nodes, cpus_per_node, cores, more_resources)
     cluster = SimCluster(
         resources, config, profile, nodes_per_host, cores_per_host, object_store_memory, journal
     )

@@ -32,12 +32,17 @@ import msgspec
 
 from runtime.control.messages import (
     AssignTasks,
+    ExportFunction,
+    FunctionBlob,
+    ObjectPayload,
+    ObjectsReady,
     PlaceTasks,
     PutObjects,
     RunTasks,
     SubmitTasks,
     TaskResults,
     TasksDone,
+    TaskUpdates,
 )
 
 
@@ -153,6 +158,30 @@ def _size_of_results(message: Any) -> Size:
     return len(message.results), elements, nbytes
 
 
+def _size_of_updates(message: TaskUpdates) -> Size:
+    elements = 0
+    nbytes = 120 * len(message.added) + 30 * (len(message.done) + len(message.copies))
+    for spec in message.added:
+        elements += spec.count
+        nbytes += len(spec.args)
+    for _, _, count, _ in message.done:
+        elements += count
+    ranges = len(message.added) + len(message.done) + len(message.copies)
+    return ranges + len(message.released), elements, nbytes + 12 * len(message.released)
+
+
+def _size_of_function(message: ExportFunction | FunctionBlob) -> Size:
+    return 0, 0, 60 + len(message.blob)
+
+
+def _size_of_payload(message: ObjectPayload) -> Size:
+    return 0, 0, 60 + (0 if message.result is None else len(message.result.payload))
+
+
+def _size_of_values(message: ObjectsReady) -> Size:
+    return 0, 0, 60 + sum(60 + len(value.payload) for value in message.values)
+
+
 _SIZES: dict[type, Callable[[Any], Size]] = {
     SubmitTasks: _size_of_tasks,
     PlaceTasks: _size_of_tasks,
@@ -161,6 +190,11 @@ _SIZES: dict[type, Callable[[Any], Size]] = {
     TasksDone: _size_of_results,
     TaskResults: _size_of_results,
     PutObjects: _size_of_results,
+    TaskUpdates: _size_of_updates,
+    ExportFunction: _size_of_function,
+    FunctionBlob: _size_of_function,
+    ObjectPayload: _size_of_payload,
+    ObjectsReady: _size_of_values,
 }
 
 

@@ -11,19 +11,19 @@ from runtime.api.state import current
 from runtime.backend.protocol import Backend
 
 
-def get(refs: ObjectRef | Sequence[ObjectRef], *, timeout: float | None = None) -> Any:
+def get(object_refs: ObjectRef | Sequence[ObjectRef], *, timeout: float | None = None) -> Any:
     """Return the value of a reference, or the list of values of several.
 
     Waits until all are there, at most ``timeout`` seconds. Raises the task's
     own exception (as a `RayTaskError` that also is of its class),
-    GetTimeoutError, ObjectLostError or WorkerCrashedError; TypeError for what
+    GetTimeoutError, ObjectLostError or WorkerCrashedError; ValueError for what
     is not a reference. Arrays are read-only and share the store's memory.
     """
-    if isinstance(refs, ObjectRef):
-        return _backend_of([refs]).get([refs], timeout)[0]
-    if isinstance(refs, ObjectRefArray):
-        return _backend_of([refs]).get_array(refs, timeout)
-    checked = _checked(refs, "get")
+    if isinstance(object_refs, ObjectRef):
+        return _backend_of([object_refs]).get([object_refs], timeout)[0]
+    if isinstance(object_refs, ObjectRefArray):
+        return _backend_of([object_refs]).get_array(object_refs, timeout)
+    checked = _checked(object_refs, "get", ValueError)
     return _backend_of(checked).get(checked, timeout) if checked else []
 
 
@@ -35,7 +35,7 @@ def put(value: Any) -> ObjectRef:
 
 
 def wait(
-    refs: Sequence[ObjectRef],
+    ray_waitables: Sequence[ObjectRef],
     *,
     num_returns: int = 1,
     timeout: float | None = None,
@@ -46,13 +46,16 @@ def wait(
     Both lists keep the order given; at most ``num_returns`` are in the first.
     After ``timeout`` seconds whatever is ready is returned. ``fetch_local``:
     ready means that the value has been brought to this node. Raises ValueError
-    for an empty or repeating list or an impossible ``num_returns``.
+    for a repeating list, an impossible ``num_returns`` or a negative timeout,
+    TypeError for what is not a list of references.
     """
-    if isinstance(refs, ObjectRef):
+    if isinstance(ray_waitables, ObjectRef):
         raise TypeError("wait takes a list of ObjectRefs, not a single one")
-    checked = _checked(refs, "wait")
+    checked = _checked(ray_waitables, "wait", TypeError)
+    if timeout is not None and timeout < 0:
+        raise ValueError(f"a timeout is not negative, but {timeout}")
     if not checked:
-        raise ValueError("wait needs at least one ObjectRef")
+        return [], []
     if len(set(checked)) != len(checked):
         raise ValueError("wait needs ObjectRefs that differ")
     if not 1 <= num_returns <= len(checked):
@@ -60,12 +63,12 @@ def wait(
     return _backend_of(checked).wait(checked, num_returns, timeout, fetch_local)
 
 
-def _checked(refs: Any, what: str) -> list[ObjectRef]:
+def _checked(refs: Any, what: str, error: type[Exception]) -> list[ObjectRef]:
     if not isinstance(refs, (list, tuple, ObjectRefArray)):
-        raise TypeError(f"{what} takes an ObjectRef or a list of them, not {type(refs).__name__}")
+        raise error(f"{what} takes an ObjectRef or a list of them, not {type(refs).__name__}")
     for ref in refs:
         if not isinstance(ref, ObjectRef):
-            raise TypeError(f"{what} takes ObjectRefs, not {type(ref).__name__}")
+            raise error(f"{what} takes ObjectRefs, not {type(ref).__name__}")
     return list(refs)
 
 

@@ -18,6 +18,8 @@ def init(
     *,
     backend: str = "local",
     num_cpus: float | None = None,
+    num_gpus: float | None = None,
+    resources: dict[str, float] | None = None,
     ignore_reinit_error: bool = False,
     **options: Any,
 ) -> Backend:
@@ -29,6 +31,7 @@ def init(
       per node; the driver lives on node 0;
     - ``cpus_per_node`` (or ``num_cpus``, Ray's name): default this machine's
       cores;
+    - ``num_gpus``, ``resources``: further resources of every node;
     - ``policy``: the scheduling policy's name (default ``bottom-up``) or import
       path;
     - ``seed``: of the control plane's random choices (default 0).
@@ -52,6 +55,9 @@ def init(
             raise ValueError(f"no backend {backend!r}; there are {', '.join(sorted(backends))}")
         if num_cpus is not None:
             options.setdefault("cpus_per_node", num_cpus)
+        more = {**(resources or {}), **({} if num_gpus is None else {"GPU": num_gpus})}
+        if more:
+            options["more_resources"] = more
         made = backends[backend](**options)
         atexit.register(_at_exit, made, os.getpid())
         return made

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
@@ -20,6 +22,8 @@ class RemoteFunction:
         self.function = function
         self.task_options = options
         self.function_name = getattr(function, "__qualname__", repr(function))
+        self._least, self._most = _positional(function)
+        """How many positional arguments alone are right."""
         self.exported: tuple[bytes, bytes] | None = None
         """(ID, serialized form), made by the first session that needs it."""
         functools.update_wrapper(self, function)
@@ -33,10 +37,24 @@ class RemoteFunction:
         """Submit a task; return its `ObjectRef`.
 
         A list of them for ``num_returns`` > 1, None for 0. An `ObjectRef` among
-        the arguments is replaced by its value before the task starts.
+        the arguments is replaced by its value before the task starts. Raises
+        TypeError for arguments that the function does not take.
         """
+        if kwargs or not self._least <= len(args) <= self._most:
+            self._check(args, kwargs)
         refs = current().submit(self, args, kwargs, self.task_options)
         return refs[0] if len(refs) == 1 else refs or None
+
+    def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise TypeError for arguments that the function does not take."""
+        try:
+            signature = inspect.signature(self.function)
+        except (TypeError, ValueError):
+            return  # some builtins do not say
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.function_name}(): {error}") from None
 
     def map(self, *iterables: Iterable[Any]) -> ObjectRefArray:
         """Submit ``f(x)`` for every x, as one task array.
@@ -69,6 +87,20 @@ class RemoteFunction:
 
     def __repr__(self) -> str:
         return f"RemoteFunction({self.function_name})"
+
+
+def _positional(function: Callable[..., Any]) -> tuple[int, int]:
+    """Return how many positional arguments a function needs and takes."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 0, sys.maxsize
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = sum(p.default is p.empty for p in named)
+    if any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters):
+        return sys.maxsize, 0
+    takes_all = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    return needed, sys.maxsize if takes_all else len(named)
 
 
 @overload

@@ -22,7 +22,7 @@ class Config(Struct, frozen=True, array_like=True):
     ahead_s: float = 0.005
     """How much work a worker is given ahead of need."""
     ahead_tasks_max: int = 1024
-    split_s: float = 0.0005
+    split_s: float = 0.001
     """A range worth less than this is not split for the sake of parallelism."""
     linger_s: float = 0.001
     """How long a client or worker holds back what could go in a larger batch."""

@@ -158,6 +158,7 @@ class LocalScheduler:
         """By the element that runs again."""
         self._names = 0
         self._watch: Timer | None = None
+        self._watch_due_s = 0.0
         self._last_done_s = 0.0
         self._incarnation = 0
         self._prestart = self.pool.slots("CPU:1")
@@ -341,16 +342,12 @@ class LocalScheduler:
             self._watch_stuck()
             return
         for demand in ready.demands():
-            # One share for all: taken anew for each worker, it would get smaller
-            # and smaller, and the work be cut into more ranges than workers.
-            workers = max(1, min(len(self.workers), self.pool.slots(demand)))
-            share = -(-ready.count(demand) // workers)
             while self._idle and ready.has(demand) and self.pool.fits(demand):
                 worker = self._idle.pop()
                 self.pool.take(demand)
                 worker.demand = demand
                 worker.state = State.LEASED
-                self._give(worker, share)
+                self._give(worker)
                 self._drain(worker)
             if not ready.has(demand):
                 continue
@@ -361,14 +358,15 @@ class LocalScheduler:
                 for worker in self.workers.values():
                     if worker.demand == demand and worker.state is State.LEASED:
                         if worker.ahead_s < self.config.ahead_s:
-                            self._give(worker, share)
+                            self._give(worker)
                         if not ready.has(demand):
                             break
         self._watch_stuck()
 
-    def _give(self, worker: Worker, share: int) -> None:
-        """Give a worker ranges worth ``ahead_s``, of `share` elements at most."""
+    def _give(self, worker: Worker) -> None:
+        """Give a worker ranges worth ``ahead_s``, its fair share at most."""
         ready, config, demand = self.ready, self.config, worker.demand
+        share = -(-ready.count(demand) // max(1, min(len(self.workers), self.pool.slots(demand))))
         head = ready.peek(demand)
         each_s = self.means.get(head.function, 0.0) if head is not None else 0.0
         # Below `split_s` a fair share costs more than it gains.
@@ -448,13 +446,23 @@ class LocalScheduler:
     def _watch_stuck(self) -> None:
         """Have a look later if a task may wait behind a longer one than thought."""
         if self._watch is None and self._idle and self.assigned > self._leased():
-            self._watch = self.ctx.after(STUCK_AHEADS * self.config.ahead_s, self._on_watch)
+            self._start_watch()
+
+    def _start_watch(self) -> None:
+        quiet_s = STUCK_AHEADS * self.config.ahead_s
+        self._watch_due_s = self.ctx.now() + quiet_s
+        self._watch = self.ctx.after(quiet_s, self._on_watch)
 
     def _leased(self) -> int:
         return len(self.workers) - len(self._idle)
 
     def _on_watch(self) -> None:
         self._watch = None
+        if self.ctx.now() - self._watch_due_s > self.config.ahead_s:
+            # It is this scheduler that was held up: what workers have said may
+            # not be read yet.
+            self._start_watch()
+            return
         quiet_s = STUCK_AHEADS * self.config.ahead_s
         if self.ready.size or self.ctx.now() - self._last_done_s < quiet_s:
             return

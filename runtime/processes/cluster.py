@@ -27,6 +27,7 @@ import psutil
 
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import connected, set_current
+from runtime.backend.nodes import node_resources
 from runtime.backend.session import Session
 from runtime.control.client import Client
 from runtime.control.config import Config
@@ -43,6 +44,8 @@ from runtime.processes.zygote import packet_pair, send_packet
 from runtime.store.arena import Arena
 
 START_TIMEOUT_S = 60.0
+NODES_MAX = 500
+"""Of a cluster on one machine; each node is two processes at least."""
 END_TIMEOUT_S = 20.0
 STORE_SHARE = 0.3
 """Part of the machine's memory that all object stores together may take."""
@@ -167,26 +170,11 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def node_resources(
-    nodes: int | Sequence[Mapping[str, float]], cpus_per_node: float | None
-) -> list[dict[str, float]]:
-    """Return the resources of each node; raises ValueError or TypeError."""
-    if cpus_per_node is not None and cpus_per_node < 0:
-        raise ValueError(f"a node with {cpus_per_node} CPUs")
-    if isinstance(nodes, int):
-        if nodes < 1:
-            raise ValueError(f"a cluster of {nodes} nodes")
-        cpus = (os.cpu_count() or 1) if cpus_per_node is None else cpus_per_node
-        return [{"CPU": float(cpus)} for _ in range(nodes)]
-    if not nodes:
-        raise ValueError("a cluster of no nodes")
-    return [{name: float(amount) for name, amount in node.items()} for node in nodes]
-
-
 def connect(
     *,
     nodes: int | Sequence[Mapping[str, float]] = 1,
     cpus_per_node: float | None = None,
+    more_resources: Mapping[str, float] | None = None,
     policy: str = "bottom-up",
     seed: int = 0,
     object_store_memory: int | None = None,
@@ -194,7 +182,9 @@ def connect(
     heartbeat_timeout_s: float = 5.0,
 ) -> Session:
     """Start a cluster on this machine and become its driver."""
-    resources = node_resources(nodes, cpus_per_node)
+    resources = node_resources(nodes, cpus_per_node, os.cpu_count() or 1, more_resources)
+    if len(resources) > NODES_MAX:
+        raise ValueError(f"{len(resources)} nodes on one machine; at most {NODES_MAX} may be")
     config = Config(policy=policy, seed=seed, heartbeat_timeout_s=heartbeat_timeout_s)
     make_policy(config)  # a bad name fails here, not in every process
     FailureDetector(heartbeat_timeout_s)

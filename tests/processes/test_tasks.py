@@ -66,9 +66,13 @@ def test_arguments_arrive_as_in_a_call() -> None:
     assert get(call.remote(a=1, c=None)) == (1, 2, (), None, {})
 
 
-def test_wrong_arguments_are_the_tasks_error() -> None:
-    with pytest.raises(TypeError, match="missing 1 required positional argument"):
-        get(call.remote())
+def test_wrong_arguments_are_refused_at_the_call() -> None:
+    with pytest.raises(TypeError, match="missing a required argument: 'a'"):
+        call.remote()
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        square.remote(1, 2)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'y'"):
+        square.remote(1, y=2)
 
 
 def test_references_are_replaced_by_their_values_at_the_top_level_only() -> None:
@@ -293,7 +297,7 @@ def test_map_has_one_return_value_a_task() -> None:
 
 def test_get_takes_references_only() -> None:
     for wrong in (1, [1], "ref", None, {square.remote(1)}):
-        with pytest.raises(TypeError):
+        with pytest.raises(ValueError):
             ray.get(wrong)
     assert ray.get([]) == []
     ref = square.remote(3)
@@ -354,9 +358,11 @@ def test_wait_for_large_and_for_failed_values() -> None:
 
 def test_wait_refuses_what_makes_no_sense() -> None:
     ref = ray.put(1)
-    for wrong in ([], [ref, ref]):
-        with pytest.raises(ValueError):
-            ray.wait(wrong)
+    assert ray.wait([]) == ([], [])
+    with pytest.raises(ValueError):
+        ray.wait([ref, ref])
+    with pytest.raises(ValueError):
+        ray.wait([ref], timeout=-1)
     for count in (0, 2):
         with pytest.raises(ValueError):
             ray.wait([ref], num_returns=count)

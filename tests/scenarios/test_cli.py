@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -264,7 +263,6 @@ def test_report_where_it_is_wanted(tmp_path: Path) -> None:
 
 def test_bench_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    module = ModuleType("scenarios.bench")
 
     def run_bench(peers: list[str], path: Path | None, progress: object) -> list[dict[str, object]]:
         asked.append((peers, path))
@@ -272,8 +270,7 @@ def test_bench_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             {"name": "tasks_sync", "ours": 2000.0, "peers": {}, "ratio": None, "unit": "tasks/s"}
         ]
 
-    module.run_bench = run_bench  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "scenarios.bench", module)
+    monkeypatch.setattr("scenarios.bench.run_bench", run_bench)
     result = raytwin("bench", "--json", tmp_path / "f.json")
     assert result.exit_code == 0, result.output
     assert asked == [([], tmp_path / "f.json")]

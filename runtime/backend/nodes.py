@@ -1,0 +1,34 @@
+"""From what `init` is asked for to the resources of each node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+def node_resources(
+    nodes: int | Sequence[Mapping[str, float]],
+    cpus_per_node: float | None,
+    cpus_default: float,
+    more: Mapping[str, float] | None = None,
+) -> list[dict[str, float]]:
+    """Return {resource: amount} for each node.
+
+    `nodes` is how many, or what each has; `more` is added to every node.
+    Raises ValueError for no nodes or a negative amount.
+    """
+    if isinstance(nodes, int):
+        if nodes < 1:
+            raise ValueError(f"a cluster of {nodes} nodes")
+        cpus = cpus_default if cpus_per_node is None else cpus_per_node
+        each: list[dict[str, float]] = [{"CPU": float(cpus)} for _ in range(nodes)]
+    else:
+        each = [{name: float(amount) for name, amount in node.items()} for node in nodes]
+    if not each:
+        raise ValueError("a cluster of no nodes")
+    for node in each:
+        for name, amount in (more or {}).items():
+            node.setdefault(name, float(amount))
+        for name, amount in node.items():
+            if not amount >= 0:
+                raise ValueError(f"a node with {amount:g} {name}")
+    return each
