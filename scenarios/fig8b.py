@@ -166,11 +166,11 @@ def _saturation(cluster: Any, row: dict[str, Any], before: list[float]) -> str:
     shares = [(b - a) / row["elapsed_s"] for a, b in zip(before, after, strict=True)]
     head, node = min(1.0, shares[0]), min(1.0, max(shares[1:]))
     who, busy = (
-        ("the head process, where the global scheduler runs", head)
+        ("the head process, where the global scheduler runs,", head)
         if head > node
         else ("every node's local scheduler", node)
     )
-    verdict = f"{who}, is what saturates" if busy >= SATURATED else "nothing is saturated"
+    verdict = f"{who} is what saturates" if busy >= SATURATED else "nothing is saturated"
     return (
         f"Policy {row['policy']} at {row['nodes']} nodes: {row['tasks_per_s']:,.0f} tasks/s;"
         f" {verdict} (head busy {head:.0%} of the time, busiest node {node:.0%})."
@@ -245,8 +245,8 @@ SCENARIO = Scenario(
     ),
     options=(
         Option("tasks", int, 0, 0, "tasks in all, at every size; 0: as below", minimum=0),
-        Option("tasks_per_node", int, 20_000, 100_000, "on the paper's cluster", minimum=1),
-        Option("tasks_centralized", int, 40_000, 120_000, "at most, centralized", minimum=1),
+        Option("tasks_per_node", int, 20_000, 60_000, "on the paper's cluster", minimum=1),
+        Option("tasks_centralized", int, 40_000, 80_000, "at most, centralized", minimum=1),
         Option("window", int, 20_000, 20_000, "tasks per array on it", minimum=1),
         Option("tasks_on_host", int, 20_000, 100_000, "tasks in all on one host", minimum=1),
         Option("window_on_host", int, 500, 500, "single tasks per window there", minimum=1),
