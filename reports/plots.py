@@ -323,10 +323,12 @@ def _published(
         label=label,
         zorder=7,
     )
+    # Of several at one place, the lower ones are written below.
+    below = any(other.x == point.x and other.y > point.y for other in figure.spec.published)
     axes.annotate(
         bound(point, figure.spec.y_unit),
         xy=(x, point.y),
-        xytext=(-8, 7),
+        xytext=(-8, -15 if below else 7),
         textcoords="offset points",
         ha="right",
         fontsize=9,

@@ -95,7 +95,7 @@ from runtime.control.worker_table import State, Worker
 WORKERS_WITHOUT_CPU_MAX = 64
 """How many workers a node starts for tasks that need no CPU and do not wait."""
 STUCK_AHEADS = 4
-"""After so many ``ahead_s`` without news, what was given ahead is taken back."""
+"""After so many ``ahead_s`` without news, twice, what was given ahead is taken back."""
 
 
 class _Waiting:
@@ -158,7 +158,6 @@ class LocalScheduler:
         """By the element that runs again."""
         self._names = 0
         self._watch: Timer | None = None
-        self._watch_due_s = 0.0
         self._last_done_s = 0.0
         self._incarnation = 0
         self._prestart = self.pool.slots("CPU:1")
@@ -446,25 +445,24 @@ class LocalScheduler:
     def _watch_stuck(self) -> None:
         """Have a look later if a task may wait behind a longer one than thought."""
         if self._watch is None and self._idle and self.assigned > self._leased():
-            self._start_watch()
+            self._start_watch(1)
 
-    def _start_watch(self) -> None:
+    def _start_watch(self, look: int) -> None:
         quiet_s = STUCK_AHEADS * self.config.ahead_s
-        self._watch_due_s = self.ctx.now() + quiet_s
-        self._watch = self.ctx.after(quiet_s, self._on_watch)
+        self._watch = self.ctx.after(quiet_s, lambda: self._on_watch(look))
 
     def _leased(self) -> int:
         return len(self.workers) - len(self._idle)
 
-    def _on_watch(self) -> None:
+    def _on_watch(self, look: int) -> None:
         self._watch = None
-        if self.ctx.now() - self._watch_due_s > self.config.ahead_s:
-            # It is this scheduler that was held up: what workers have said may
-            # not be read yet.
-            self._start_watch()
-            return
         quiet_s = STUCK_AHEADS * self.config.ahead_s
         if self.ready.size or self.ctx.now() - self._last_done_s < quiet_s:
+            return
+        if look == 1:
+            # It may be this scheduler that was held up, and what it handed out
+            # has only just left: look again.
+            self._start_watch(2)
             return
         for worker in self.workers.values():
             ahead = sum(spec.count for spec in worker.assigned) - 1

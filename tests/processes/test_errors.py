@@ -182,7 +182,7 @@ def test_what_cannot_be_sent_is_an_error_at_the_call() -> None:
     lock = threading.Lock()
     for wrong in (
         lambda: use.remote(lock),
-        lambda: use.remote(x=1, y=lock),
+        lambda: use.remote(1, [lock]),
         lambda: use.map([1, lock]),
         lambda: ray.put(lock),
         lambda: ray.remote(lambda: lock).remote(),

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import raytwin as ray
 from scenarios import fig8a, fig8b
 from scenarios.base import Request
+from scenarios.workloads import bag_of_tasks
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,6 +73,17 @@ def test_bottom_up_scales_and_centralized_does_not() -> None:
     assert rate["bottom-up", 20] > 9 * rate["bottom-up", 2]
     assert rate["centralized", 20] < 3 * rate["centralized", 2]
     assert all(check.ok for check in outcome.checks)
+
+
+@pytest.mark.parametrize("window", [300, 700, 800, 1000, 3000])
+def test_the_rate_of_a_node_does_not_depend_on_the_window(window: int) -> None:
+    """Work that was handed out is not taken back while its scheduler is busy."""
+    ray.init(backend="sim", nodes=1)
+    try:
+        elapsed_s = bag_of_tasks(1, 10 * window, window, False)
+    finally:
+        ray.shutdown()
+    assert 10 * window / elapsed_s > 0.9 * 18_000
 
 
 def test_fig8b_measures_real_processes() -> None:
