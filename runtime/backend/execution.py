@@ -169,6 +169,8 @@ class TaskRunner:
         try:
             payload = self.world.serialize(values)
         except Exception:
+            # Nothing is lost: this report is only early. The range's own report
+            # serializes the values again, one by one, and says which one failed.
             return
         if payload.nbytes <= self.session.client.config.inline_bytes_max:
             result = RangeResult(
