@@ -283,5 +283,5 @@ def _one(spec: TaskSpec, index: int) -> TaskSpec:
     """Return element `index` of a range as a range."""
     return TaskSpec(
         spec.array, index, 1, spec.function, b"", spec.owner, spec.demand, (), spec.returns,
-        spec.retries, spec.first, spec.name,
+        spec.retries, spec.first, spec.name, spec.extra,
     )  # fmt: skip

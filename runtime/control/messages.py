@@ -50,6 +50,13 @@ SYSTEM_ERROR = 2
 """The system gave up: `payload` is a UTF-8 ``ExceptionName: message``."""
 
 
+class TaskExtra(Struct, array_like=True, gc=False):
+    """What few tasks need: `TaskSpec.extra` is None for all others."""
+
+    strategy: str = ""
+    """Where it should run; see `policies`."""
+
+
 class TaskSpec(Struct, array_like=True, gc=False):
     """A range of tasks: elements ``start`` to ``start + count`` of an array.
 
@@ -74,6 +81,7 @@ class TaskSpec(Struct, array_like=True, gc=False):
     """How often a range may start again after its worker or node died."""
     first: int = -1
     name: str = ""
+    extra: Union[TaskExtra, None] = None
 
 
 class RangeResult(Struct, array_like=True, gc=False):

@@ -15,7 +15,7 @@ def part_of(spec: TaskSpec, start: int, count: int) -> TaskSpec:
     assert spec.start <= start and start + count <= spec.start + spec.count and count > 0
     return TaskSpec(
         spec.array, start, count, spec.function, spec.args, spec.owner, spec.demand,
-        spec.deps, spec.returns, spec.retries, spec.first, spec.name,
+        spec.deps, spec.returns, spec.retries, spec.first, spec.name, spec.extra,
     )  # fmt: skip
 
 
