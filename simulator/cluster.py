@@ -76,6 +76,8 @@ class SimCluster:
         self.incarnations: dict[int, int] = {}
         self._hosts_of: dict[int, int] = {}
         self._removed: set[int] = set()
+        self.on_membership: list[Callable[[int, bool], None]] = []
+        """Called with a node's number and whether it lives, when it joins and when it dies."""
         self.workers: dict[str, SimWorker] = {}
         self.journal = Journal(Path(journal)) if journal is not None else None
         self.journaled: set[str] = {"gcs", "global"}
@@ -119,7 +121,7 @@ class SimCluster:
         gcs = Gcs(process.context("gcs"), self.config)
         process.add("gcs", gcs)
         process.add("global", GlobalScheduler(process.context("global"), self.config))
-        process.add("links", SimLinks(process))
+        process.add("links", SimLinks(process, on_change=self._on_change))
         gcs.start()
         process.begin()
         self.head = process
@@ -244,11 +246,29 @@ class SimCluster:
                 node, node, 0, partial(scheduler.arrive, f"pool:{node}", f"node:{node}", [died])
             )
 
+    def pause_worker(self, node: int, which: int = 0) -> None:
+        """Have a worker stand still; counted as in `kill_worker`."""
+        self._check(node)
+        workers = [address for address in self.workers if node_of(address) == node]
+        if workers:
+            self.workers[workers[which % len(workers)]].process.pause()
+
+    def resume_workers(self, node: int) -> None:
+        """Have all paused workers of a node go on, unless that is paused itself."""
+        processes = self._processes_of(node)
+        if processes and not processes[0].paused:
+            for process in processes:
+                process.resume()
+
     def set_latency(self, source: int, destination: int, latency_s: float | None) -> None:
         """Give the link from one node to another a latency; None is the profile's."""
         self._check(source)
         self._check(destination)
         self.network.set_link(source, destination, latency_s)
+
+    def _on_change(self, node: int, alive: bool) -> None:
+        for told in list(self.on_membership):
+            told(node, alive)
 
     def _processes_of(self, node: int) -> list[SimProcess]:
         """Return a node's scheduler and workers, not the driver."""

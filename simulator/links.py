@@ -16,9 +16,15 @@ from simulator.process import SimProcess
 class SimLinks:
     """``links`` of the head, ``links:<n>`` of a node."""
 
-    def __init__(self, process: SimProcess, drop_peer: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self,
+        process: SimProcess,
+        drop_peer: Callable[[int], None] | None = None,
+        on_change: Callable[[int, bool], None] | None = None,
+    ) -> None:
         self._process = process
         self._drop_peer = drop_peer
+        self._on_change = on_change
 
     def handle(self, source: str, message: Any) -> None:
         if not isinstance(message, NodeChanged):
@@ -29,6 +35,8 @@ class SimLinks:
             self._process.refused[f"node:{info.node}"] = over
         if not info.alive and self._drop_peer is not None:
             self._drop_peer(info.node)
+        if self._on_change is not None:
+            self._on_change(info.node, info.alive)
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""

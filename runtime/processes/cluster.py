@@ -70,6 +70,7 @@ class LocalCluster:
         """Of every node that was ever started, by number."""
         self._incarnations: dict[int, int] = {}
         self._removed: set[int] = set()
+        self._paused: set[int] = set()
         self._token = auth.new_token()
         self._journal = journal
         self._store_bytes = store_bytes
@@ -207,11 +208,24 @@ class LocalCluster:
 
     def kill_worker(self, node: int, which: int = 0) -> None:
         """Send SIGKILL to a worker, counted from the node's oldest, round and round."""
+        self._signal_worker(node, which, signal.SIGKILL)
+
+    def pause_worker(self, node: int, which: int = 0) -> None:
+        """Send SIGSTOP to a worker; counted as in `kill_worker`."""
+        self._signal_worker(node, which, signal.SIGSTOP)
+
+    def resume_workers(self, node: int) -> None:
+        """Send SIGCONT to all workers of a node, unless that is paused itself."""
         self._check(node)
-        packet = ["signal worker", f"node:{node}", which, int(signal.SIGKILL)]
-        send_packet(self._control, packet)
+        if node not in self._paused:
+            self._signal(node, signal.SIGCONT)
+
+    def _signal_worker(self, node: int, which: int, number: int) -> None:
+        self._check(node)
+        send_packet(self._control, ["signal worker", f"node:{node}", which, int(number)])
 
     def _signal(self, node: int, number: int) -> None:
+        (self._paused.add if number == signal.SIGSTOP else self._paused.discard)(node)
         send_packet(self._control, ["signal", f"node:{node}", int(number)])
 
     def _check(self, node: int, spare_driver: bool = False) -> None:
