@@ -76,6 +76,8 @@ class SimCluster:
         self.incarnations: dict[int, int] = {}
         self._hosts_of: dict[int, int] = {}
         self._removed: set[int] = set()
+        self.after_node_turn: list[Callable[[int], None]] = []
+        """Called with the number of a node that has had a turn: where invariants look."""
         self.on_membership: list[Callable[[int, bool], None]] = []
         """Called with a node's number and whether it lives, when it joins and when it dies."""
         self.workers: dict[str, SimWorker] = {}
@@ -145,12 +147,14 @@ class SimCluster:
         process.add(f"store:{number}", store)
         process.add(f"pool:{number}", SimPool(self, number, process))
         process.add(f"links:{number}", SimLinks(process, store.drop_peer))
-        process.after_turn = lambda: self._leave_if_fenced(number, scheduler)
+        process.after_turn = lambda: self._after_turn(number, scheduler)
         scheduler.start(f"host-{host}", 0)
         process.begin()
 
-    def _leave_if_fenced(self, number: int, scheduler: LocalScheduler) -> None:
+    def _after_turn(self, number: int, scheduler: LocalScheduler) -> None:
         """A node that was declared dead leaves, as a real one does."""
+        for called in self.after_node_turn:
+            called(number)
         if scheduler.members.fenced:
             self._end_node(number)
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from runtime.control.config import Config
@@ -105,7 +106,8 @@ class _Waiting:
 
     def __init__(self) -> None:
         self.missing = 1  # held until every input was asked for
-        self.failed: ObjectValue | None = None
+        self.failed: tuple[int, ObjectValue] | None = None
+        """The first input, in the order of the arguments, that is an error."""
 
 
 class _Orphans:
@@ -310,23 +312,23 @@ class LocalScheduler:
         entry = _Waiting()
         self.waiting += spec.count
 
-        def arrived(value: ObjectValue) -> None:
+        def arrived(position: int, value: ObjectValue) -> None:
             entry.missing -= 1
-            if value.status != OK:
-                entry.failed = value
+            if value.status != OK and (entry.failed is None or position < entry.failed[0]):
+                entry.failed = position, value
             if entry.missing:
                 return
             self.waiting -= spec.count
             if entry.failed is not None:
                 # An input that is an error is the result.
-                self._failed.append((spec, entry.failed))
+                self._failed.append((spec, entry.failed[1]))
             else:
                 self.ready.push(spec)
 
-        for oid in spec.deps:
+        for position, oid in enumerate(spec.deps):
             entry.missing += 1
-            self.objects.want(oid, arrived)
-        arrived(ObjectValue(b"", OK, b""))
+            self.objects.want(oid, partial(arrived, position))
+        arrived(-1, ObjectValue(b"", OK, b""))
 
     def _on_export(self, source: str, message: ExportFunction) -> None:
         self.ctx.send("gcs", message)
