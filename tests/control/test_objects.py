@@ -35,6 +35,7 @@ class Directory(ObjectDirectory):
 
     def ask(self, oid: bytes = OID) -> None:
         self.want(oid, self.told.append)
+        self.end_turn()
 
     def is_empty(self) -> bool:
         return not any(value for value in vars(self).values() if isinstance(value, dict | set))
@@ -129,6 +130,7 @@ def test_a_fetch_that_fails_asks_again_after_a_pause() -> None:
     directory.on_fetched(Fetched(OID, -1, 500, 0.0, "connection reset"))
     assert ctx.sent == []
     ctx.pass_time(RETRY_S)
+    directory.end_turn()
     assert ctx.take(LocateObjects) == [LocateObjects([OID])]
     directory.on_location(Location(OID, (), 500, lost="node 2 died"))
     [value] = directory.told
@@ -162,16 +164,17 @@ def test_a_small_object_is_pulled_and_again_if_its_node_dies_or_lacks_it() -> No
     directory.ask()
     for failure in (
         lambda: directory.on_payload(ObjectPayload(OID, None)),
-        lambda: directory.on_node_died(2),
+        lambda: directory.on_node_changed(2, alive=False),
     ):
         ctx.sent.clear()
         directory.on_location(Location(OID, (2,), 0))
         assert ctx.take(PullObject, "node:2") == [PullObject(OID)]
         failure()
         ctx.pass_time(RETRY_S)
+        directory.end_turn()
         assert ctx.take(LocateObjects) == [LocateObjects([OID])]
     directory.on_location(Location(OID, (3,), 0))
-    directory.on_node_died(2)
+    directory.on_node_changed(2, alive=False)
     directory.on_payload(ObjectPayload(OID, result(1, payload=b"here")))
     assert directory.told[0].payload == b"here"
     assert directory.copies == [(OID, 0)]
