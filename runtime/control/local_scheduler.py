@@ -251,7 +251,7 @@ class LocalScheduler:
             if new < end:
                 part = spec if new == spec.start else part_of(spec, new, end - new)
                 if running is not None and attempt_of(running):
-                    self.log.spilled(part)
+                    self.log.spilled(part, self.objects.owners)
                     claims.append(part)
                 else:
                     self._submit(part)
@@ -304,7 +304,7 @@ class LocalScheduler:
             self.log.accept(head)
             self._accept(head)
         rest = part_of(spec, spec.start + kept, spec.count - kept)
-        self.log.spilled(rest)
+        self.log.spilled(rest, self.objects.owners)
         self.ctx.send("global", PlaceTasks([rest]))
 
     def _kept(self, spec: TaskSpec) -> int:

@@ -23,6 +23,7 @@ chain of a value that is lost later can be followed to its beginning.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 from runtime.control.config import Config
@@ -100,12 +101,16 @@ class TaskLog:
         self._copies.setdefault(array, []).append((oid, size))
         self._touch(array)
 
-    def spilled(self, spec: TaskSpec) -> None:
-        """A range left for the global scheduler, which logs it."""
+    def spilled(self, spec: TaskSpec, own: Container[bytes]) -> None:
+        """A range left for the global scheduler, which logs it.
+
+        Of its inputs, those that clients here own are news of this node.
+        """
         self._begin_again(spec.array)
         self._known.add(spec.array)
         for oid in spec.deps:
-            self.expose(oid[: len(spec.array)])
+            if oid[: len(spec.array)] in own:
+                self.expose(oid[: len(spec.array)])
 
     def expose(self, array: bytes) -> None:
         """Another node may look for this array's objects from now on."""

@@ -80,7 +80,8 @@ def test_exposed_arrays_do_not_wait() -> None:
     log.end_turn()
     assert ctx.sent == []
     # A task with it as input leaves the node: others will look for it.
-    log.spilled(spec(2, deps=(object_id(array(1), 0, 0),)))
+    log.spilled(spec(2, deps=(object_id(array(1), 0, 0), object_id(array(9), 0, 0))), {array(1)})
+    assert log._exposed == {array(1)}
     log.end_turn()
     [update] = ctx.take(TaskUpdates)
     assert update.done == [(array(1), 0, 1, ())]
@@ -93,7 +94,7 @@ def test_exposed_arrays_do_not_wait() -> None:
 
 def test_a_spilled_array_is_released_at_the_gcs() -> None:
     ctx, log = made()
-    log.spilled(spec(1))
+    log.spilled(spec(1), {})
     log.release(array(1))
     [update] = later(ctx, log)
     assert update.released == [array(1)]
@@ -102,8 +103,8 @@ def test_a_spilled_array_is_released_at_the_gcs() -> None:
 
 def test_a_release_and_a_new_life_are_not_in_one_batch() -> None:
     ctx, log = made()
-    for begin in (log.accept, log.spilled):
-        log.spilled(spec(1))
+    for begin in (log.accept, lambda again: log.spilled(again, {})):
+        log.spilled(spec(1), {})
         log.release(array(1))
         begin(spec(1))
         log.flush()
