@@ -506,6 +506,8 @@ class Fetched(Struct, array_like=True, tag=64):
     size: int
     elapsed_s: float
     reason: str = ""
+    node: int = -1
+    """The node that was asked."""
 
 
 class StartWorker(Struct, array_like=True, tag=65):

@@ -371,7 +371,10 @@ class ObjectDirectory:
     def on_fetched(self, message: Fetched) -> None:
         """The store has copied a large object into the arena, or failed to."""
         oid = message.object
-        asked = self._fetching.pop(oid, None)
+        # A node that died may answer after another was asked.
+        late = self._fetching.get(oid) not in (message.node, None)
+        if not late:
+            self._fetching.pop(oid, None)
         array = split_object_id(oid)[0]
         if message.offset >= 0:
             if message.elapsed_s > 0:
@@ -384,12 +387,12 @@ class ObjectDirectory:
             self._keep(array, oid, message.offset, message.size)
             self._copied(array, oid, message.size)
             self._resolve(array)
-        elif oid in self._wanted:
+        elif oid in self._wanted and not late:
             if message.reason.startswith("ObjectStoreFullError"):
                 self._tell(ObjectValue(oid, SYSTEM_ERROR, message.reason.encode()))
             else:
-                if asked is not None and message.reason == GONE:
-                    self._missing(oid, asked)
+                if message.reason == GONE and message.node not in self._dead:
+                    self._missing(oid, message.node)
                 self._retry(oid)
 
     def _fetch(self, oid: bytes, size: int, node: int) -> None:
@@ -415,7 +418,7 @@ class ObjectDirectory:
             elif oid not in self._fetching:
                 _, index, ret = split_object_id(oid)
                 result = self._result(array, index)
-                if result is not None:
+                if result is not None and result.node not in self._dead:
                     self._fetch(oid, result.sizes[ret], result.node)
 
     def _tell(self, value: ObjectValue) -> None:

@@ -226,7 +226,7 @@ def test_a_result_that_was_on_its_way_from_a_dead_node_is_made_again(
         assert driver.call(program()) == 7
         assert list(runs_of(world).values()) == [2]
     else:
-        with pytest.raises(TaskFailed, match="ObjectLostError.*no retries left"):
+        with pytest.raises(TaskFailed, match=r"ObjectLostError.*no retries left"):
             driver.call(program())
     clean(world, 70.0)
 

@@ -429,7 +429,7 @@ class Store:
                 reason = f"ObjectStoreFullError: no room for {message.size} bytes"
             else:
                 self.values[offset] = source.values[held]
-        answer = Fetched(message.object, offset, message.size, took_s, reason)
+        answer = Fetched(message.object, offset, message.size, took_s, reason, message.node)
         self.world.turn(f"store:{self.node}", lambda: self._tell(answer))
 
 
