@@ -40,6 +40,8 @@ from simulator.cluster import connect
 HEARTBEAT_TIMEOUT_S = 0.5
 HORIZON_S = 1.2
 """Faults begin within this time of a run, in virtual seconds."""
+LIMIT_S = 300.0
+"""Virtual seconds after which a program goes round in circles; most take two or three."""
 KILLS = ("kill", "restart", "pause", "remove_node")
 """Actions that may take a running task along."""
 
@@ -119,9 +121,7 @@ def draw_plan(rng: random.Random, nodes: int, lossless: bool = False) -> Plan:
             target = victim if kind == "long pause" else Node(rng.randrange(nodes))
             most_s = 3.0 if kind == "long pause" else 0.5
             steps.append(Step("pause", target, at_s))
-            steps.append(
-                Step("resume", target, at_s + HEARTBEAT_TIMEOUT_S * most_s * rng.random())
-            )
+            steps.append(Step("resume", target, at_s + HEARTBEAT_TIMEOUT_S * most_s * rng.random()))
         else:
             source, destination = rng.sample(range(nodes), 2)
             link = Link(source, destination)
@@ -148,6 +148,7 @@ def run_case(case: Case) -> Report:
         heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
     )
     watch = invariants.Watch(session.cluster)
+    session.cluster.after_node_turn.append(lambda _: _check_time(session))
     injector = attach(session, case.plan)
     try:
         outcomes = run_body(Api(driver=True), case.program)
@@ -166,6 +167,11 @@ def run_case(case: Case) -> Report:
         api.shutdown()
     report.failures += watch.found
     return report
+
+
+def _check_time(session: Session) -> None:
+    if session.now() > LIMIT_S:
+        raise invariants.Violation(f"it has not ended after {LIMIT_S:g} virtual seconds")
 
 
 def _finish_plan(plan: Plan, injector: Any) -> None:

@@ -23,7 +23,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from runtime.control.context import incarnation_of, node_of
 from runtime.control.ids import ARRAY_BYTES
 from runtime.control.resources import UNIT, parse_demand
 
@@ -119,23 +118,18 @@ def _kept(session: Any) -> set[bytes]:
     """Return the arrays that are rightly there.
 
     Those of which a reference was sent away in a value live as long as their
-    owner, those whose owner's node has died wait to be made again.
+    owner, those whose owner's node has died wait to be made again, and the
+    specs of released ones are kept while others may need them.
     """
     cluster = session.cluster
     clients = [session.client, *(worker.client for worker in cluster.workers.values())]
-    kept = {
-        array for client in clients for array, entry in client.entries.items() if entry.escaped
-    }
-    gcs = cluster.head.components["gcs"]
-    for array, row in gcs.arrays.items():
-        if row.owner_node < -1 or (row.owner and not _lives(gcs, row.owner)):
+    kept = {array for client in clients for array, entry in client.entries.items() if entry.escaped}
+    table = cluster.head.components["gcs"].table
+    for array, row in table.rows.items():
+        # A released row is what makes those again that had it as an input.
+        if array in table.lineage.uses if row.released else not row.owners:
             kept.add(array)
     return kept
-
-
-def _lives(gcs: Any, client: str) -> bool:
-    info = gcs.nodes.get(node_of(client))
-    return info is not None and info.alive and info.incarnation == incarnation_of(client)
 
 
 def _resources(

@@ -32,6 +32,7 @@ import msgspec
 
 from runtime.control.messages import (
     AssignTasks,
+    ClaimTasks,
     ExportFunction,
     FunctionBlob,
     ObjectPayload,
@@ -41,6 +42,7 @@ from runtime.control.messages import (
     RunTasks,
     SubmitTasks,
     TaskResults,
+    TasksClaimed,
     TasksDone,
     TaskUpdates,
 )
@@ -166,7 +168,8 @@ def _size_of_updates(message: TaskUpdates) -> Size:
         nbytes += len(spec.args)
     for _, _, count, _ in message.done:
         elements += count
-    ranges = len(message.added) + len(message.done) + len(message.copies)
+    nbytes += 30 * len(message.puts)
+    ranges = len(message.added) + len(message.done) + len(message.copies) + len(message.puts)
     return ranges + len(message.released), elements, nbytes + 12 * len(message.released)
 
 
@@ -186,6 +189,8 @@ _SIZES: dict[type, Callable[[Any], Size]] = {
     SubmitTasks: _size_of_tasks,
     PlaceTasks: _size_of_tasks,
     AssignTasks: _size_of_tasks,
+    ClaimTasks: _size_of_tasks,
+    TasksClaimed: _size_of_tasks,
     RunTasks: _size_of_assignments,
     TasksDone: _size_of_results,
     TaskResults: _size_of_results,

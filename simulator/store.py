@@ -91,7 +91,7 @@ class SimStore:
         offset = self._allocate(fetch.object, fetch.size)
         if offset < 0:
             reason = f"ObjectStoreFullError: no room for {fetch.size:,} bytes"
-            self._tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason))
+            self._tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason, node))
             self._next(node)
             return
         current = self._current[node] = _Fetching(fetch, offset)
@@ -116,11 +116,11 @@ class SimStore:
             elapsed_s = cluster.env.now - started_s
             if arrived and payload is not None:
                 self.values[offset] = payload
-                self._tell(Fetched(fetch.object, offset, fetch.size, elapsed_s))
+                self._tell(Fetched(fetch.object, offset, fetch.size, elapsed_s, "", node))
             else:
                 self._free(fetch.object, offset)
                 reason = "the connection was lost" if not arrived else "it is not there any more"
-                self._tell(Fetched(fetch.object, -1, fetch.size, elapsed_s, reason))
+                self._tell(Fetched(fetch.object, -1, fetch.size, elapsed_s, reason, node))
             self._next(node)
 
         if node not in cluster.stores:
@@ -140,7 +140,7 @@ class SimStore:
             self._free(current.fetch.object, current.offset)
             waiting.appendleft(current.fetch)
         for fetch in waiting:
-            self._tell(Fetched(fetch.object, -1, fetch.size, 0.0, "its node died"))
+            self._tell(Fetched(fetch.object, -1, fetch.size, 0.0, "its node died", node))
 
     @property
     def _gone(self) -> bool:

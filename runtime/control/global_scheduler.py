@@ -156,7 +156,9 @@ class GlobalScheduler:
             chosen = self.nodes[node]
             chosen.sent += count
             part = part_of(spec, at, count)
-            self.ctx.send("gcs", TaskUpdates(node, [part], [], [], [], chosen.incarnation))
+            self.ctx.send(
+                "gcs", TaskUpdates(node, [part], [], [], [], incarnation=chosen.incarnation)
+            )
             self.ctx.send(f"node:{node}", AssignTasks([part]))
             at += count
         self.placed += spec.count

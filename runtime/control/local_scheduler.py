@@ -32,7 +32,6 @@ from typing import Any
 from runtime.control.config import Config
 from runtime.control.context import WORKERS_PER_LIFE, Context, Timer, node_of
 from runtime.control.ids import object_id
-from runtime.control.lineage import TaskLog
 from runtime.control.membership import Membership
 from runtime.control.messages import (
     OK,
@@ -44,10 +43,12 @@ from runtime.control.messages import (
     Assignment,
     AssignTasks,
     Blocked,
+    ClaimTasks,
     Event,
     ExportFunction,
     Fetched,
     FetchFunction,
+    ForwardResults,
     Free,
     FreeObjects,
     FunctionBlob,
@@ -69,6 +70,7 @@ from runtime.control.messages import (
     Registered,
     RegisterNode,
     Release,
+    ResultsMissing,
     Resume,
     RunTasks,
     StartWorker,
@@ -77,9 +79,9 @@ from runtime.control.messages import (
     TakeBack,
     TakenBack,
     TaskResults,
+    TasksClaimed,
     TasksDone,
     TaskSpec,
-    TaskUpdates,
     Unblocked,
     Unpin,
     WantObjects,
@@ -89,12 +91,17 @@ from runtime.control.messages import (
 from runtime.control.objects import NOBODY, ObjectDirectory, released_error
 from runtime.control.policies import LocalView, make_policy
 from runtime.control.queries import QueryDesk
+from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import ReadyQueue, part_of
 from runtime.control.resources import ResourcePool, cpu_part
+from runtime.control.tables import attempt_of
+from runtime.control.task_log import TaskLog
 from runtime.control.worker_table import State, Worker
 
 WORKERS_WITHOUT_CPU_MAX = 64
 """How many workers a node starts for tasks that need no CPU and do not wait."""
+MISSING_MAX = 4096
+"""Ranges in one message about results that have not come."""
 STUCK_AHEADS = 4
 """After so many ``ahead_s`` without news, twice, what was given ahead is taken back."""
 
@@ -164,6 +171,10 @@ class LocalScheduler:
         """Of arrays of several elements: the end of what was submitted, in order."""
         self._orphans: dict[tuple[bytes, int], list[_Orphans]] = {}
         """By the element that runs again."""
+        self._for_others: set[bytes] = set()
+        """Arrays that their owner here has released and that are made again for others."""
+        self._heirs: dict[bytes, dict[str, None]] = {}
+        """Who waits for an array besides the owner that its specs name."""
         self._names = (incarnation - 1) * WORKERS_PER_LIFE
         self._watch: Timer | None = None
         self._last_done_s = 0.0
@@ -193,6 +204,8 @@ class LocalScheduler:
             ObjectPayload: lambda _, m: self.objects.on_payload(m),
             Fetched: lambda _, m: self.objects.on_fetched(m),
             FreeObjects: self._on_free,
+            TasksClaimed: self._on_claimed,
+            ForwardResults: self._on_forward,
             PullObject: self._on_pull,
             Query: self.queries.on_query,
             QueryReply: self.queries.on_reply,
@@ -219,6 +232,7 @@ class LocalScheduler:
             while self._failed:
                 self._finish_failed(*self._failed.popleft())
             self._dispatch()
+        self.objects.end_turn()
         self.log.end_turn()
 
     @property
@@ -229,6 +243,10 @@ class LocalScheduler:
     # -- submission ------------------------------------------------------------
 
     def _on_submit(self, source: str, message: SubmitTasks) -> None:
+        # Children of a task that was placed again may be there already.
+        worker = self.workers.get(source)
+        running = worker.assigned[0] if worker is not None and worker.assigned else None
+        claims: list[TaskSpec] = []
         for spec in message.tasks:
             array, end = spec.array, spec.start + spec.count
             new = spec.start
@@ -239,9 +257,38 @@ class LocalScheduler:
             if new > spec.start:
                 self._tell_made(spec, source)
             if new < end:
-                self._submit(spec if new == spec.start else part_of(spec, new, end - new))
+                part = spec if new == spec.start else part_of(spec, new, end - new)
+                if running is not None and attempt_of(running):
+                    self.log.spilled(part, self.objects.owners)
+                    claims.append(part)
+                else:
+                    self._submit(part)
             if end > 1:
                 self._ends[array] = max(end, self._ends.get(array, 0))
+        if claims:
+            self.ctx.send("gcs", ClaimTasks(claims))
+
+    def _on_claimed(self, source: str, message: TasksClaimed) -> None:
+        """What of a repeated task's children is to be run after all."""
+        for spec in message.tasks:
+            if spec.array in self.objects.owners:
+                self._submit(spec)
+
+    def _on_forward(self, source: str, message: ForwardResults) -> None:
+        """Somebody else waits for what was run here, or is to be, for a dead owner."""
+        end = message.start + message.count
+        results = [
+            result
+            for result in self.objects.results_of(message.array)
+            if result.start < end and message.start < result.start + result.count
+        ]
+        self._heirs.setdefault(message.array, {})[message.owner] = None
+        if results:
+            self._send_results(message.owner, results)
+
+    def _send_results(self, owner: str, results: list[RangeResult]) -> None:
+        to = owner if node_of(owner) == self.node else f"node:{node_of(owner)}"
+        self.ctx.send(to, TaskResults(owner, results))
 
     def _tell_made(self, spec: TaskSpec, owner: str) -> None:
         """Tell the new owner what its parent's earlier run has led to so far."""
@@ -265,7 +312,7 @@ class LocalScheduler:
             self.log.accept(head)
             self._accept(head)
         rest = part_of(spec, spec.start + kept, spec.count - kept)
-        self.log.spilled(rest)
+        self.log.spilled(rest, self.objects.owners)
         self.ctx.send("global", PlaceTasks([rest]))
 
     def _kept(self, spec: TaskSpec) -> int:
@@ -284,10 +331,8 @@ class LocalScheduler:
         for spec in message.tasks:
             self.accepted += spec.count
             if node_of(spec.owner) == self.node and spec.array not in self.objects.owners:
-                # Placed again while its result was on its way; it is released by now.
-                ended = (spec.array, spec.start, spec.count, ())
-                self.ctx.send("gcs", TaskUpdates(self.node, [], [ended], [], [], self.incarnation))
-                continue
+                # The GCS will free it, when nobody needs it any more.
+                self._for_others.add(spec.array)
             self.log.expose(spec.array)
             self._accept(spec)
 
@@ -671,7 +716,7 @@ class LocalScheduler:
             error = ObjectValue(b"", SYSTEM_ERROR, f"WorkerCrashedError: {text}".encode())
             self._finish_failed(running, error)
             return
-        self.ctx.send("gcs", Event("task_retried", running.name, reason))
+        self.ctx.send("gcs", Event("task_retried", running.name, reason, running.count))
         # One by one: of a range, only one element brought the worker down.
         for index in reversed(range(running.start, running.start + running.count)):
             one = part_of(running, index, 1)
@@ -694,9 +739,16 @@ class LocalScheduler:
             self.objects.add(result)
             self.log.finish(result)
             self._tell_owner([result])
+        elif result.array in self._for_others:
+            self.objects.add(result)
+            self.log.finish(result)
         else:
             # The owner died: nobody can ask for the values.
             self._free_places(result)
+        if self._heirs:
+            for heir in self._heirs.get(result.array, ()):
+                if heir != owner:
+                    self._send_results(heir, [result])
         if self._orphans:
             self._end_orphans(result)
 
@@ -738,7 +790,7 @@ class LocalScheduler:
             self.objects.own(result.array, source)
             self._allocated.pop(object_id(result.array, 0, 0), None)
             self.objects.add(result)
-            self.log.finish(result)
+            self.log.put(result.array, sum(result.sizes))
 
     def _on_release(self, source: str, message: Release) -> None:
         for array in message.arrays:
@@ -747,15 +799,18 @@ class LocalScheduler:
 
     def _release(self, array: bytes) -> None:
         self._ends.pop(array, None)
+        self._heirs.pop(array, None)
         self.log.release(array)
         self.objects.release(array)
 
     def _on_free(self, source: str, message: FreeObjects) -> None:
         for array in message.arrays:
+            self._for_others.discard(array)
             if array in self.objects.owners:
                 continue  # made again by a client of this node, which will let go of it
+            self._heirs.pop(array, None)
             self.log.forget(array)
-            self.objects.release(array)
+            self.objects.release(array, by_owner=False)
 
     def _on_want(self, source: str, message: WantObjects) -> None:
         def arrived(value: ObjectValue) -> None:
@@ -817,8 +872,23 @@ class LocalScheduler:
         self.members.update(message.info)
         self.ctx.send(f"links:{self.node}", message)
         self.queries.on_node_changed(message.info)
+        self.objects.on_node_changed(message.info.node, message.info.alive)
         if not message.info.alive:
-            self.objects.on_node_died(message.info.node)
+            self._report_missing()
+
+    def _report_missing(self) -> None:
+        """Say which results have not come: one may have been on its way from a dead node."""
+        ranges: list[tuple[bytes, int, int]] = []
+        for array in self.objects.owners:
+            if self.log.knows(array):
+                made = Ranges()
+                for result in self.objects.results_of(array):
+                    made.add(result.start, result.count)
+                gaps = made.missing(0, self._ends.get(array, 1))
+                ranges += [(array, start, count) for start, count in gaps]
+        for at in range(0, len(ranges), MISSING_MAX):
+            missing = ResultsMissing(self.node, ranges[at : at + MISSING_MAX])
+            self.ctx.send("gcs", missing)
 
     def _beat(self) -> None:
         load = Load(

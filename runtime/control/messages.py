@@ -18,9 +18,11 @@ worker  -> node      WorkerReady, TasksDone, TakenBack, Blocked, Unblocked
 node    -> client    TaskResults, ObjectsReady, ObjectAllocated, QueryReply
 node    -> worker    FunctionBlob, RunTasks, TakeBack, Resume, Exit
 node    -> gcs       RegisterNode, Heartbeat, ExportFunction, FetchFunction,
-                     TaskUpdates, LocateObjects, Query, Event
+                     TaskUpdates, LocateObjects, Query, Event, ResultsMissing,
+                     ObjectsMissing, ClaimTasks
 gcs     -> node      Registered, NodeChanged, FunctionBlob, ObjectLocations,
-                     FreeObjects, QueryReply
+                     FreeObjects, QueryReply, TaskResults (of what cannot be
+                     placed again), TasksClaimed, ForwardResults
 gcs     -> global    NodeChanged, LoadChanged, ObjectLocations, PlaceTasks
 gcs     -> links     NodeChanged
 node    -> global    PlaceTasks
@@ -58,6 +60,8 @@ class TaskExtra(Struct, array_like=True, gc=False):
 
     strategy: str = ""
     """Where it should run; see `policies`."""
+    attempt: int = 0
+    """How often the GCS has placed it again: what it submits may exist already."""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):
@@ -265,7 +269,7 @@ class Exit(Struct, array_like=True, tag=21):
 
 
 class Query(Struct, array_like=True, tag=22):
-    """Ask the cluster something: ``nodes``, ``timeline`` or ``stores``.
+    """Ask the cluster something; `queries` says what there is to ask.
 
     ``key`` names the asker's request; it comes back in the answer.
     """
@@ -351,6 +355,7 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     sizes) of ranges that ended here, whose values this node holds; ``sizes``
     is empty where every value is small. ``copies``: (object, size) of objects
     brought here from elsewhere. ``released``: arrays whose owner has let go.
+    ``puts``: (array, size) of what clients here have put, size 0 for a small value.
     ``incarnation``: the one of the node that is meant; 0: whichever it is.
     """
 
@@ -359,6 +364,7 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     done: list[tuple[bytes, int, int, tuple[int, ...]]]
     copies: list[tuple[bytes, int]]
     released: list[bytes]
+    puts: list[tuple[bytes, int]] = []
     incarnation: int = 0
 
 
@@ -405,6 +411,8 @@ class Event(Struct, array_like=True, tag=41):
     kind: str
     subject: str
     detail: str = ""
+    count: int = 1
+    """How many it stands for, tasks for instance."""
 
 
 class NodeUnreachable(Struct, array_like=True, tag=42):
@@ -412,6 +420,45 @@ class NodeUnreachable(Struct, array_like=True, tag=42):
 
     node: int
     reason: str
+
+
+class ResultsMissing(Struct, array_like=True, tag=43):
+    """A node died, and these ranges that clients of ``node`` wait for have not come.
+
+    Each is (array, start, count). Results that were on their way from the dead
+    node are made again; what still runs elsewhere is left alone.
+    """
+
+    node: int
+    ranges: list[tuple[bytes, int, int]]
+
+
+class ObjectsMissing(Struct, array_like=True, tag=44):
+    """The table is wrong: ``node`` was asked for these and does not have them."""
+
+    node: int
+    objects: list[bytes]
+
+
+class ClaimTasks(Struct, array_like=True, tag=45):
+    """Children of a task that was placed again: run only what is not there yet."""
+
+    tasks: list[TaskSpec]
+
+
+class TasksClaimed(Struct, array_like=True, tag=46):
+    """What of a `ClaimTasks` is to be run; the results of all else will come."""
+
+    tasks: list[TaskSpec]
+
+
+class ForwardResults(Struct, array_like=True, tag=47):
+    """``owner`` waits for this range too: send what there is, and what will be."""
+
+    array: bytes
+    start: int
+    count: int
+    owner: str
 
 
 # -- node <-> node -------------------------------------------------------------
@@ -468,6 +515,8 @@ class Fetched(Struct, array_like=True, tag=64):
     size: int
     elapsed_s: float
     reason: str = ""
+    node: int = -1
+    """The node that was asked."""
 
 
 class StartWorker(Struct, array_like=True, tag=65):
@@ -490,7 +539,8 @@ Message = Union[
     Query, QueryReply, RegisterNode, Registered, NodeChanged, Heartbeat, LoadChanged,
     TaskUpdates, LocateObjects, ObjectLocations, FreeObjects, PlaceTasks, AssignTasks,
     Event, NodeUnreachable, PullObject, ObjectPayload, Allocate, Allocated, Free, Fetch,
-    Fetched, StartWorker, StopWorker, WorkerDied,
+    Fetched, StartWorker, StopWorker, WorkerDied, ResultsMissing, ObjectsMissing, ClaimTasks,
+    TasksClaimed, ForwardResults,
 ]  # fmt: skip
 
 

@@ -1,7 +1,12 @@
 """What a client may ask of the cluster: its nodes, its timeline, its stores.
 
-The client asks its own node. ``nodes`` is answered from the node table there;
-the others are gathered from every living node, as flat rows:
+The client asks its own node. ``nodes`` is answered from the node table there, and
+the GCS is asked for
+
+``events``        [time_s, kind, subject, detail] of the last events, by time
+``event_counts``  how many there were of each kind, since the cluster started
+
+The others are gathered from every living node, as flat rows:
 
 ``timeline``  [name, node, worker number, start_s, elapsed_s, count] of the last
               ``timeline_ranges_max`` ranges that ran on each, by start
@@ -23,6 +28,7 @@ _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "timeline": lambda row: (row[3], row[1], row[2]),
     "stores": lambda row: row[0],
 }
+_AT_GCS = frozenset({"events", "event_counts"})
 
 
 class _Gathering:
@@ -54,6 +60,8 @@ class QueryDesk:
         self._members = members
         self._ranges: deque[list[Any]] = deque(maxlen=config.timeline_ranges_max)
         self._gathering: dict[int, _Gathering] = {}
+        self._asked: dict[int, tuple[str, int]] = {}
+        """Questions that the GCS was asked, for whom and by which key."""
         self._keys = 0
         self._rows: dict[str, Callable[[], list[list[Any]]]] = {
             "timeline": lambda: list(self._ranges),
@@ -84,13 +92,21 @@ class QueryDesk:
                 for _, info in sorted(self._members.nodes.items())
             ]
             self._ctx.send(source, QueryReply(message.key, source, table))
+        elif message.kind in _AT_GCS:
+            self._keys += 1
+            self._asked[self._keys] = (source, message.key)
+            self._ctx.send("gcs", Query(message.kind, self._keys, source))
         elif message.kind in self._rows:
             self._gather(message.kind, source, message.key)
         else:
             raise ValueError(f"unknown query {message.kind!r}")
 
     def on_reply(self, source: str, message: QueryReply) -> None:
-        """A node sent its part of the rows."""
+        """A node sent its part of the rows, or the GCS all there is."""
+        if source == "gcs":
+            client, key = self._asked.pop(message.key)
+            self._ctx.send(client, QueryReply(key, client, message.value))
+            return
         gathering = self._gathering.get(message.key)
         if gathering is not None:
             gathering.rows += message.value

@@ -17,9 +17,11 @@ from runtime.control.messages import (
     AllocateObject,
     AssignTasks,
     Blocked,
+    ClaimTasks,
     Event,
     ExportFunction,
     FetchFunction,
+    ForwardResults,
     Frame,
     FreeObjects,
     FunctionBlob,
@@ -28,6 +30,7 @@ from runtime.control.messages import (
     NodeChanged,
     ObjectLocations,
     ObjectPayload,
+    ObjectsMissing,
     PlaceTasks,
     PullObject,
     PutObjects,
@@ -36,9 +39,11 @@ from runtime.control.messages import (
     Registered,
     RegisterNode,
     Release,
+    ResultsMissing,
     SubmitTasks,
     TakenBack,
     TaskResults,
+    TasksClaimed,
     TasksDone,
     TaskUpdates,
     Unblocked,
@@ -52,6 +57,7 @@ Kinds = frozenset[type]
 NODE_TO_HEAD: Mapping[str, Kinds] = {
     "gcs": frozenset({
         RegisterNode, Heartbeat, ExportFunction, FetchFunction, TaskUpdates, LocateObjects, Event,
+        Query, ResultsMissing, ObjectsMissing, ClaimTasks,
     }),
     "global": frozenset({PlaceTasks}),
 }  # fmt: skip
@@ -60,6 +66,7 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
 HEAD_TO_NODE: Mapping[str, Kinds] = {
     "gcs": frozenset({
         Registered, NodeChanged, FunctionBlob, ObjectLocations, FreeObjects, TaskResults,
+        QueryReply, TasksClaimed, ForwardResults,
     }),
     "global": frozenset({AssignTasks, TaskResults}),
 }  # fmt: skip

@@ -100,7 +100,8 @@ class ObjectManager:
 
     def give_back(self, oid: bytes, offset: int) -> None:
         """Free the place of an object whose transfer failed."""
-        self._places.pop(oid, None)
+        if self._places.get(oid, (-1, 0))[0] == offset:
+            del self._places[oid]
         self._free(offset)
 
     def begin_sending(self, oid: bytes) -> tuple[int, int] | None:
@@ -232,7 +233,7 @@ class Fetcher:
         offset = self._manager.allocate(fetch.object, fetch.size)
         if offset < 0:
             reason = f"ObjectStoreFullError: no room for {fetch.size:,} bytes"
-            self._manager.tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason))
+            self._manager.tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason, fetch.node))
             self._next()
             return
         self._current = fetch
@@ -319,7 +320,7 @@ class Fetcher:
         if offset < 0:
             self._manager.give_back(fetch.object, self._offset)
         elapsed_s = time.monotonic() - self._started_s
-        self._manager.tell(Fetched(fetch.object, offset, fetch.size, elapsed_s, reason))
+        self._manager.tell(Fetched(fetch.object, offset, fetch.size, elapsed_s, reason, fetch.node))
         self._next()
 
     def _fail(self, reason: str) -> None:
@@ -332,4 +333,4 @@ class Fetcher:
         if self._current is not None:
             self._end_current(-1, reason)
         for fetch in waiting:
-            self._manager.tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason))
+            self._manager.tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason, fetch.node))

@@ -54,7 +54,7 @@ def done(row: ArrayRow, start: int, count: int, node: int, *sizes: int) -> None:
 
 def test_where_an_object_is() -> None:
     row = ArrayRow()
-    row.owner_node = 0
+    row.owners[0] = "driver:0.0"
     small, large, never = (object_id(array(1), index, 0) for index in (3, 5, 9))
     assert row.locate(small, {0, 1, 2}) is None
     done(row, 0, 5, 1)
@@ -72,10 +72,10 @@ def test_where_an_object_is() -> None:
 
 def test_what_is_lost_and_what_the_owner_still_has() -> None:
     row = ArrayRow()
-    row.owner_node = 0
+    row.owners[0] = "driver:0.0"
     done(row, 0, 2, 1)
     done(row, 2, 1, 1, 5000)
-    row.lost[1] = "it burnt"
+    row.lose_node(1, "it burnt")
     small = row.locate(object_id(array(1), 1, 0), {0, 2})
     assert small is not None and small.nodes == (0,) and not small.lost
     oid = object_id(array(1), 2, 0)
@@ -90,7 +90,7 @@ def test_ranges_that_ran_twice_hide_nothing(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(100):
         row, oracle = ArrayRow(), {}
-        row.owner_node = 9  # dead
+        row.owners[9] = "driver:9.0"  # dead
         for _ in range(rng.randint(1, 8)):
             start, count, node = rng.randrange(20), rng.randint(1, 12), rng.randrange(4)
             done(row, start, count, node)
