@@ -62,7 +62,7 @@ def oversubscription(cluster: Any, node: int) -> list[str]:
                     used[name] += units
     has = {**cluster.resources[node], f"node:{node}": 1.0}
     return [
-        f"oversubscription: node {node} has {has.get(name, 0):g} {name}, {units / UNIT:g} are in use"
+        f"oversubscription: node {node} uses {units / UNIT:g} of {has.get(name, 0):g} {name}"
         for name, units in used.items()
         if units > round(has.get(name, 0) * UNIT)
     ]

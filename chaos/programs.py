@@ -291,9 +291,8 @@ class _Draw:
         ops: list[Op] = []
         single: list[int] = []
         """Variables that hold one reference."""
-        out = 0
         before = self.left
-        for _ in range(rng.randint(2, ops_max)):
+        for out in range(rng.randint(2, ops_max)):
             do = rng.choices(
                 ("call", "lend", "map", "put", "get", "wait", "drop"), (10, 2, 3, 2, 2, 2, 1)
             )[0]
@@ -321,7 +320,6 @@ class _Draw:
                 ops.append(Op(do, (chosen,)))
                 if do == "drop":
                     single.remove(chosen)
-            out += 1
         return Body(tuple(ops), before - self.left)
 
     def call(self, depth: int) -> Call:

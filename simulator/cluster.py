@@ -172,8 +172,9 @@ class SimCluster:
             self.workers[address] = SimWorker(self, address, node, len(self.workers) + 1)
 
     def stop_worker(self, address: str) -> None:
-        """A worker is not needed any more."""
-        self._end_process(address)
+        """A worker is not needed any more; its node hears of its end, as of any."""
+        if address in self.workers:
+            self._end_worker(address, "exit code 0")
 
     def _end_process(self, address: str) -> None:
         worker = self.workers.pop(address, None)
@@ -241,14 +242,7 @@ class SimCluster:
         self._check(node)
         workers = [address for address in self.workers if node_of(address) == node]
         if workers:
-            address = workers[which % len(workers)]
-            self._end_process(address)
-            died = WorkerDied(address, "killed by SIGKILL")
-            scheduler = self.processes[f"node:{node}"]
-            # What it had sent before its end comes before the news of it.
-            self.network.send(
-                node, node, 0, partial(scheduler.arrive, f"pool:{node}", f"node:{node}", [died])
-            )
+            self._end_worker(workers[which % len(workers)], "killed by SIGKILL")
 
     def pause_worker(self, node: int, which: int = 0) -> None:
         """Have a worker stand still; counted as in `kill_worker`."""
@@ -273,6 +267,16 @@ class SimCluster:
     def _on_change(self, node: int, alive: bool) -> None:
         for told in list(self.on_membership):
             told(node, alive)
+
+    def _end_worker(self, address: str, reason: str) -> None:
+        node = node_of(address)
+        self._end_process(address)
+        scheduler = self.processes[f"node:{node}"]
+        # What it had sent before its end comes before the news of it.
+        died = [WorkerDied(address, reason)]
+        self.network.send(
+            node, node, 0, partial(scheduler.arrive, f"pool:{node}", f"node:{node}", died)
+        )
 
     def _processes_of(self, node: int) -> list[SimProcess]:
         """Return a node's scheduler and workers, not the driver."""

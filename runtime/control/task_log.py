@@ -205,10 +205,10 @@ class TaskLog:
             self._ctx.send("gcs", part)
             added = added[ADDED_MAX:]
         puts = list(self._puts.items())
-        rows = TaskUpdates(
+        news = TaskUpdates(
             self._node, added, done, copies, released, puts, incarnation=self._incarnation
         )
-        self._ctx.send("gcs", rows)
+        self._ctx.send("gcs", news)
         self._added, self._done, self._large, self._copies = {}, {}, {}, {}
         self._puts, self._deps, self._uses, self._kept = {}, {}, {}, {}
         self._released = {}
