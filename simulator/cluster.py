@@ -75,6 +75,8 @@ class SimCluster:
         """Of every node that was ever started, by number."""
         self.incarnations: dict[int, int] = {}
         self._hosts_of: dict[int, int] = {}
+        self._leaving: set[int] = set()
+        """Nodes that have learned that they were declared dead."""
         self._removed: set[int] = set()
         self.after_node_turn: list[Callable[[int], None]] = []
         """Called with the number of a node that has had a turn: where invariants look."""
@@ -155,7 +157,16 @@ class SimCluster:
         """A node that was declared dead leaves, as a real one does."""
         for called in self.after_node_turn:
             called(number)
-        if scheduler.members.fenced:
+        if scheduler.members.fenced and number not in self._leaving:
+            # What it has just sent still goes out: for others to refuse.
+            self._leaving.add(number)
+            left = self.incarnations[number]
+            self.env.timeout(2 * self.profile.latency_s).callbacks.append(
+                lambda _: self._leave(number, left)
+            )
+
+    def _leave(self, number: int, incarnation: int) -> None:
+        if self.incarnations[number] == incarnation and f"node:{number}" in self.processes:
             self._end_node(number)
 
     def _end_node(self, number: int) -> None:
@@ -164,6 +175,7 @@ class SimCluster:
             if address.partition(":")[2].partition(".")[0] == str(number):
                 self._end_process(address)
         self.stores.pop(number, None)
+        self._leaving.discard(number)
         self.network.remove_node(number)
 
     def start_worker(self, address: str, node: int) -> None:

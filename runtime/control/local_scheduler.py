@@ -159,7 +159,10 @@ class LocalScheduler:
         self.means: dict[bytes, float] = {}
         self.mean_task_s = 0.0
         self.functions: dict[bytes, bytes] = {}
-        self.queries = QueryDesk(ctx, node, self.members, config, self._store_usage)
+        self.queries = QueryDesk(
+            ctx, node, self.members, config, self._store_usage,
+            lambda: (self.queue, self.resources, self.pool.available()),
+        )  # fmt: skip
         self._idle: list[Worker] = []
         self._resuming: deque[Worker] = deque()
         self._failed: deque[tuple[TaskSpec, ObjectValue]] = deque()

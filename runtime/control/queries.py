@@ -11,6 +11,8 @@ The others are gathered from every living node, as flat rows:
 ``timeline``  [name, node, worker number, start_s, elapsed_s, count] of the last
               ``timeline_ranges_max`` ranges that ran on each, by start
 ``stores``    [node, large objects, their bytes, places not sealed yet], by node
+``loads``     [node, tasks that wait or run, {resource: amount}, the same of what is
+              free], by node
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from runtime.control.messages import NodeInfo, Query, QueryReply, Timing
 _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "timeline": lambda row: (row[3], row[1], row[2]),
     "stores": lambda row: row[0],
+    "loads": lambda row: row[0],
 }
 _AT_GCS = frozenset({"events", "event_counts"})
 
@@ -54,6 +57,7 @@ class QueryDesk:
         members: Membership,
         config: Config,
         store: Callable[[], tuple[int, int, int]],
+        load: Callable[[], tuple[int, dict[str, float], dict[str, float]]],
     ) -> None:
         self._ctx = ctx
         self._node = node
@@ -66,6 +70,7 @@ class QueryDesk:
         self._rows: dict[str, Callable[[], list[list[Any]]]] = {
             "timeline": lambda: list(self._ranges),
             "stores": lambda: [[node, *store()]],
+            "loads": lambda: [[node, *load()]],
         }
 
     def record(self, worker: int, timing: Timing) -> None:
