@@ -42,7 +42,7 @@ from runtime.api.exceptions import ObjectLostError, RayTaskError, WorkerCrashedE
 from simulator.cluster import connect
 
 HEARTBEAT_TIMEOUT_S = 0.5
-HORIZON_S = 1.2
+HORIZON_S = 0.5
 """Faults begin within this time of a run, in virtual seconds."""
 LIMIT_S = 300.0
 """Virtual seconds after which a program goes round in circles; most take two or three."""
@@ -97,7 +97,7 @@ def draw_plan(rng: random.Random, nodes: int, lossless: bool = False) -> Plan:
     """
     steps: list[Step] = []
     numbers = nodes
-    for _ in range(rng.randint(1, 5)):
+    for _ in range(rng.randint(1, 6)):
         at_s = rng.random() * HORIZON_S
         kinds = ["worker", "worker", "pause", "pause worker", "latency"]
         if not lossless:

@@ -332,7 +332,7 @@ class _Draw:
             body = self.body(depth + 1, 4)
         return Call(
             key,
-            seconds=rng.choice([0.0, 0.001, 0.01, 0.05, rng.random() * 0.2]),
+            seconds=rng.choice([0.0, 0.001, 0.01, 0.05, 0.1, rng.random() * 0.3]),
             nbytes=self.nbytes(),
             fails=rng.random() < 0.06,
             retries=rng.choice(RETRIES),
