@@ -11,8 +11,9 @@ Which errors are legitimate (see `excuse`):
 
 ================== ==============================================================
 WorkerCrashedError names a task of r retries, and at least r + 1 kills came before
-ObjectLostError    a node had died before, and what is lost was put, or
-                   names a task of r retries as above
+ObjectLostError    a node had died before, and what is lost was put (it may be
+                   the input of a task that is to be run again, and released
+                   since), or names a task of r retries as above
 ================== ==============================================================
 
 A lost result whose task has retries left is made again, by lineage; under plans
@@ -24,7 +25,7 @@ from __future__ import annotations
 import gc
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +34,7 @@ from chaos import invariants
 from chaos.attach import attach
 from chaos.injector import Injection
 from chaos.plan import Plan, Step
-from chaos.programs import Api, Body, Boom, Sequential, draw, run_body
+from chaos.programs import Api, Body, Boom, Sequential, draw, put_here, run_body
 from chaos.targets.cluster import WholeCluster
 from chaos.targets.link import Link
 from chaos.targets.node import Node
@@ -49,6 +50,7 @@ LIMIT_S = 300.0
 KILLS = ("kill", "restart", "pause", "remove_node")
 """Actions that may take a running task along."""
 
+_OBJECT = re.compile(r"\bobject ([0-9a-f]{36}) is lost")
 _TASK = re.compile(r"\bk\d+r(-?\d+)\b")
 
 
@@ -145,6 +147,7 @@ def run_case(case: Case) -> Report:
     """Run a case on `sim` and hold it against everything."""
     report = Report(case, tasks=case.program.tasks)
     expected = run_body(Sequential(), case.program)
+    put_here.clear()
     session: Any = connect(
         nodes=case.nodes,
         cpus_per_node=case.cpus,
@@ -200,7 +203,7 @@ def _compare(
         if right == got:
             continue
         if isinstance(got, Exception) and not isinstance(got, Boom):
-            wrong = excuse(got, kills, deaths)
+            wrong = excuse(got, kills, deaths, put_here)
             if not wrong:
                 report.excused += 1
                 continue
@@ -213,8 +216,13 @@ def _events(session: Any) -> list[tuple[float, str, str, str]]:
     return list(session.cluster.head.components["gcs"].events)
 
 
-def excuse(error: BaseException, kills: int, deaths: int) -> str:
-    """Return why an error may not come after so many kills and deaths of nodes; "" if it may."""
+def excuse(
+    error: BaseException, kills: int, deaths: int, puts: Container[str] = frozenset()
+) -> str:
+    """Return why an error may not come after so many kills and deaths of nodes; "" if it may.
+
+    `puts` are the objects that were put, in hexadecimal.
+    """
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
     text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
@@ -223,7 +231,8 @@ def excuse(error: BaseException, kills: int, deaths: int) -> str:
     if isinstance(error, ObjectLostError):
         if not deaths:
             return f"{text} (no node died)"
-        if "it was put" in str(error):
+        lost = _OBJECT.search(str(error))
+        if "it was put" in str(error) or (lost is not None and lost[1] in puts):
             return ""
     named = _TASK.search(str(error))
     if named is None:

@@ -33,6 +33,8 @@ LARGE_BYTES = Config().inline_bytes_max + 100
 """Just too large to ride in a message."""
 DEPTH_MAX = 2
 RETRIES = (0, 1, 3, 3, 3, -1)
+put_here: set[str] = set()
+"""Objects that programs have put in this process; in a simulation all of them."""
 
 
 class Boom(Exception):
@@ -223,7 +225,9 @@ class Api:
         return _options(call, _element).map([call] * count, range(count))
 
     def put(self, value: Any) -> Any:
-        return api.put(value)
+        ref = api.put(value)
+        put_here.add(ref.hex())
+        return ref
 
     def get(self, ref: Any) -> Any:
         """Return the value or the `Boom` that it is; in a task, raise whatever else."""

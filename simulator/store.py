@@ -47,7 +47,8 @@ class SimStore:
         self.used = 0
         self.values: dict[int, bytes] = {}
         self._sizes: dict[int, int] = {}
-        self._places: dict[bytes, int] = {}
+        self._places: dict[bytes, dict[int, None]] = {}
+        """Where an object is: in several places for a while if it is made or fetched twice."""
         self._offsets = 0
         self._queues: dict[int, deque[Fetch]] = {}
         self._current: dict[int, _Fetching] = {}
@@ -74,13 +75,15 @@ class SimStore:
         self.used += size
         self._offsets += 1
         self._sizes[self._offsets] = size
-        self._places[oid] = self._offsets
+        self._places.setdefault(oid, {})[self._offsets] = None
         return self._offsets
 
     def _free(self, oid: bytes, offset: int) -> None:
         self.used -= self._sizes.pop(offset)
         self.values.pop(offset, None)
-        if self._places.get(oid) == offset:
+        places = self._places[oid]
+        del places[offset]
+        if not places:
             del self._places[oid]
 
     def _next(self, node: int) -> None:
@@ -149,7 +152,8 @@ class SimStore:
 
     def value_of(self, oid: bytes) -> bytes | None:
         """Return the pickle of an object that is here."""
-        offset = self._places.get(oid)
+        # The oldest: it is complete if any is.
+        offset = next(iter(self._places.get(oid, ())), None)
         return None if offset is None else self.values.get(offset)
 
     def _tell(self, message: Any) -> None:
