@@ -390,7 +390,9 @@ class ArrayTable:
         if row is None or row.released:
             return
         row.former = row.owners.pop(node, row.former)
-        if not row.live_owner(self._alive):
+        if row.live_owner(self._alive):
+            row.forget_node(node)  # it has freed what it had, another owner has not
+        else:
             self._let_go(array, row, node)
 
     def _drop_orphans(self, arrays: list[bytes]) -> None:
