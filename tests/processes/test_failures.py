@@ -259,7 +259,7 @@ def test_a_paused_node_is_declared_dead_and_leaves_when_it_comes_back(three: Any
 
 
 def test_a_fetch_from_a_paused_node_ends_when_it_is_declared_dead(three: Any) -> None:
-    held = on(make, 1).remote(64 * MB)
+    held = on(make, 1, max_retries=0).remote(64 * MB)
     assert ray.wait([held], timeout=LIMIT_S, fetch_local=False)[0]
     pid = three.cluster.pids["node:1"]
     os.kill(pid, signal.SIGSTOP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -136,3 +137,17 @@ def test_values_lost_again_and_again_come_back(four: Any) -> None:
         time.sleep(0.3)
     assert get(sums) == list(range(40))
     assert [int(value[-1]) for value in get(refs)] == list(range(40))
+
+
+def test_what_a_paused_node_holds_is_made_again_when_it_is_declared_dead(
+    four: Any, tmp_path: Path
+) -> None:
+    last = chain(tmp_path / "runs", 1)
+    [holder] = [node for node, large, *_ in four.query("stores") if large]
+    pid = four.cluster.pids[f"node:{holder}"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert (get(last) == 0).all()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert (tmp_path / "runs").read_text() == "00"
