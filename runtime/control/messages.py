@@ -22,6 +22,7 @@ node    -> gcs       RegisterNode, Heartbeat, ExportFunction, FetchFunction,
 gcs     -> node      Registered, NodeChanged, FunctionBlob, ObjectLocations,
                      FreeObjects, QueryReply
 gcs     -> global    NodeChanged, LoadChanged, ObjectLocations, PlaceTasks
+gcs     -> links     NodeChanged
 node    -> global    PlaceTasks
 global  -> node      AssignTasks, TaskResults (of what cannot be placed)
 global  -> gcs       LocateObjects
@@ -30,6 +31,7 @@ node    -> store     Allocate, Free, Fetch
 store   -> node      Allocated, Fetched
 node    -> pool      StartWorker, StopWorker
 pool    -> node      WorkerDied
+node    -> links     NodeChanged
 world   -> gcs       NodeUnreachable
 
 actors:
@@ -44,8 +46,9 @@ global  -> gcs       ActorPlaced
 node    -> node      ActorCalls
 ==================== =======================================================
 
-``store:<n>`` and ``pool:<n>`` are not components but the two things that a node
-cannot do without I/O: move bytes and start processes. Each world has its own.
+``store:<n>``, ``pool:<n>`` and ``links`` are not components but what needs I/O:
+moving bytes, starting processes, and closing the connections of who has died.
+Each world has its own.
 """
 
 from __future__ import annotations
@@ -317,7 +320,11 @@ class QueryReply(Struct, array_like=True, tag=23):
 
 
 class NodeInfo(Struct, array_like=True):
-    """A row of the node table."""
+    """A row of the node table.
+
+    ``incarnation`` counts from 1 how often a node of this number was started;
+    whoever starts it knows. What an earlier one still says counts no more.
+    """
 
     node: int
     host: str
@@ -377,6 +384,7 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     sizes) of ranges that ended here, whose values this node holds; ``sizes``
     is empty where every value is small. ``copies``: (object, size) of objects
     brought here from elsewhere. ``released``: arrays whose owner has let go.
+    ``incarnation``: the one of the node that is meant; 0: whichever it is.
     """
 
     node: int
@@ -384,6 +392,7 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     done: list[tuple[bytes, int, int, tuple[int, ...]]]
     copies: list[tuple[bytes, int]]
     released: list[bytes]
+    incarnation: int = 0
 
 
 class LocateObjects(Struct, array_like=True, tag=36):

@@ -16,6 +16,8 @@ Requests (one packet each, descriptors attached)::
 
     ["spawn", kind, key, payload]     kind: head, node, worker
     ["kill", key, signal]
+    ["signal", key, signal]           a node, and every worker that it has asked for
+    ["signal worker", key, which, signal]   of that node, counted from its oldest
 
 Answers: ``["spawned", key, pid]`` and ``["exited", key, reason]``. Whoever asked
 for a process is told of its end; when the asker is gone, what it has asked for
@@ -117,13 +119,15 @@ def packet_pair() -> tuple[socket.socket, socket.socket]:
 class _Child:
     """A process that the zygote has forked."""
 
-    __slots__ = ("key", "owner", "pid", "pidfd")
+    __slots__ = ("asks", "key", "owner", "pid", "pidfd")
 
     def __init__(self, key: str, owner: int, pid: int, pidfd: int) -> None:
         self.key = key
         self.owner = owner
         self.pid = pid
         self.pidfd = pidfd
+        self.asks = -1
+        """The socket over which it asks for processes, if it does."""
 
 
 class Zygote:
@@ -198,19 +202,45 @@ class Zygote:
             for child in self._children.values():
                 if child.key == request[1] and child.owner == fd:
                     signal.pidfd_send_signal(child.pidfd, request[2])
+        elif request[0] == "signal":
+            self._signal(fd, request[1], request[2])
+        elif request[0] == "signal worker":
+            workers = [child for node in self._of(fd, request[1]) for child in self._asked(node)]
+            if workers:
+                child = workers[request[2] % len(workers)]
+                signal.pidfd_send_signal(child.pidfd, request[3])
         elif request[1] == "worker" and not self._warm:
             self._late.append((fd, request, fds))
         else:
             self._spawn(fd, request, fds)
         return True
 
+    def _of(self, owner: int, key: str) -> list[_Child]:
+        return [c for c in self._children.values() if c.key == key and c.owner == owner]
+
+    def _asked(self, asker: _Child) -> list[_Child]:
+        """Return what a process has asked for and is there, oldest first."""
+        return [c for c in self._children.values() if asker.asks >= 0 and c.owner == asker.asks]
+
+    def _signal(self, owner: int, key: str, number: int) -> None:
+        for node in self._of(owner, key):
+            everyone = [node, *self._asked(node)]
+            # A node stops before its workers, and goes on after them: it must not
+            # see them silent.
+            for child in reversed(everyone) if number == signal.SIGCONT else everyone:
+                signal.pidfd_send_signal(child.pidfd, number)
+
     def _drop_asker(self, fd: int) -> None:
         self._epoll.unregister(fd)
         del self._answers[fd]
         self._askers.pop(fd).close()
+        # The number of the descriptor may be used again.
         for child in self._children.values():
             if child.owner == fd:
+                child.owner = -1
                 signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+            elif child.asks == fd:
+                child.asks = -1
 
     def _spawn(self, asker: int, request: list[Any], fds: list[int]) -> None:
         _, kind, key, payload = request
@@ -232,6 +262,8 @@ class Zygote:
         for fd in fds:
             os.close(fd)
         child = _Child(key, asker, pid, os.pidfd_open(pid))
+        if ours is not None:
+            child.asks = ours.fileno()
         self._children[child.pidfd] = child
         self._epoll.register(child.pidfd, select.EPOLLIN)
         self._answer(asker, ["spawned", key, pid])
