@@ -64,6 +64,10 @@ SYSTEM_ERROR = 2
 """The system gave up: `payload` is a UTF-8 ``ExceptionName: message``."""
 
 
+READY_METHOD = "__ray_ready__"
+"""A call without effect on the actor: it is neither counted nor logged."""
+
+
 class ActorInfo(Struct, array_like=True, gc=False):
     """What makes a task an actor's creation: its array ID is the actor's ID."""
 
@@ -89,8 +93,9 @@ class TaskExtra(Struct, array_like=True, gc=False):
     actor: Union[ActorInfo, None] = None
     """It creates an actor."""
     call: bytes = b""
-    """It is a call of this actor, and ``name`` ends with the method's."""
+    """It is a call of this actor."""
     method: str = ""
+    """Which one; `READY_METHOD` is answered by the worker itself."""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):
