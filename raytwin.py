@@ -20,9 +20,13 @@ from typing import Any
 
 from runtime.api import (
     Blob,
+    DynamicObjectRefGenerator,
     ObjectRef,
     ObjectRefArray,
+    ObjectRefGenerator,
     RemoteFunction,
+    available_resources,
+    cancel,
     cluster_resources,
     compute,
     exceptions,
@@ -52,7 +56,8 @@ def _version() -> str:
 __version__ = _version()
 
 __all__ = [
-    "Blob", "ObjectRef", "ObjectRefArray", "RemoteFunction", "cluster_resources", "compute",
+    "Blob", "DynamicObjectRefGenerator", "ObjectRef", "ObjectRefArray", "ObjectRefGenerator",
+    "RemoteFunction", "available_resources", "cancel", "cluster_resources", "compute",
     "exceptions", "get", "init", "is_initialized", "main", "nodes", "now", "put", "remote",
     "shutdown", "sleep", "timeline", "wait",
 ]  # fmt: skip

@@ -13,14 +13,15 @@ from runtime.backend.execution import TaskRunner
 from runtime.backend.session import Session
 from runtime.control.client import Client
 from runtime.control.executor import Executor
-from runtime.control.messages import Exit, FunctionBlob, Resume, RunTasks, TakeBack
+from runtime.control.ids import task_id
+from runtime.control.messages import CancelTask, Exit, FunctionBlob, Resume, RunTasks, TakeBack
 from simulator.process import SimProcess
 from simulator.world import ProgramGreenlet, SimWorld
 
 if TYPE_CHECKING:
     from simulator.cluster import SimCluster
 
-_FOR_EXECUTOR = frozenset((RunTasks, FunctionBlob, TakeBack, Resume, Exit))
+_FOR_EXECUTOR = frozenset((RunTasks, FunctionBlob, TakeBack, Resume, Exit, CancelTask))
 
 
 class SimWorker:
@@ -36,6 +37,7 @@ class SimWorker:
         self.executor = Executor(ctx, node, cluster.config)
         self.process.add(address, self)
         self._program: ProgramGreenlet | None = None
+        self.executor.on_cancel = self._on_cancel
         self.executor.start(pid)
         self.process.begin()
         self.client.flush()
@@ -46,6 +48,13 @@ class SimWorker:
             self.executor.handle(source, message)
         else:
             self.client.handle(source, message)
+
+    def _on_cancel(self, message: CancelTask) -> None:
+        running = self.executor.running
+        if message.recursive and running is not None:
+            self.client.cancel_children(
+                task_id(running.array, self.executor.cancelled), message.force
+            )
 
     def end_turn(self) -> None:
         """Neither has anything left for the end of a turn."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
+from runtime.backend.environment import Environment
 from runtime.control.client import Client
 from runtime.control.executor import Executor
 from simulator import values
@@ -60,6 +61,7 @@ class SimWorld:
         self.client = client
         self.executor = executor
         self.store = store
+        self.environment = Environment()
         self._env = cluster.env
         self._profile = cluster.profile
         self._depth = 0
@@ -156,7 +158,13 @@ class SimWorld:
         """
         cluster, process = self.cluster, self.process
         if process.alive and not cluster.closed:
+            # Other programs share this process: a task's variables are its own.
+            environment = self.environment
+            if environment.variables:
+                environment.withdraw()
             cluster.hub.switch()
+            if environment.variables:
+                environment.apply()
         if not process.alive or cluster.closed:
             self._sleeping = None
             raise GreenletExit
@@ -175,7 +183,11 @@ class SimWorld:
 
     def sleep(self, seconds: float) -> None:
         self.settle()
-        self._pass(self._call_after, seconds)
+        executor = self.executor
+        if executor is None or executor.running is None:
+            self._pass(self._call_after, seconds)
+        else:
+            self.block(lambda: executor.interrupt, seconds)
         self._look_up()
 
     def _call_after(self, seconds: float, done: Callable[[], None]) -> None:
@@ -196,6 +208,12 @@ class SimWorld:
         """Time has passed within an element: report it before the next one."""
         if self.executor is not None:
             self.executor.alerts.append("time")
+            if self.executor.interrupt:
+                self.executor.interrupt = False
+                raise KeyboardInterrupt
+
+    def on_task_thread(self) -> bool:
+        return True
 
     def due(self) -> Callable[[], bool]:
         assert self.executor is not None

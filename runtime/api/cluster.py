@@ -111,6 +111,16 @@ def cluster_resources() -> dict[str, float]:
     return total
 
 
+def available_resources() -> dict[str, float]:
+    """Return what is free on all living nodes together; what is used up is left out."""
+    total: dict[str, float] = {}
+    for _, free in state.current().query("available"):
+        for name, amount in free.items():
+            if amount:
+                total[name] = total.get(name, 0.0) + amount
+    return total
+
+
 def timeline(filename: str | None = None) -> list[dict[str, Any]] | None:
     """Return what ran where and when as Chrome trace events, or write them.
 

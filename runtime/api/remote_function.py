@@ -11,6 +11,8 @@ from typing import Any, overload
 from runtime.api.options import TaskOptions
 from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.state import current
+from runtime.api.streams import ObjectRefGenerator
+from runtime.control.messages import STREAM
 
 _DEFAULT = TaskOptions()
 
@@ -24,6 +26,8 @@ class RemoteFunction:
         self.function_name = getattr(function, "__qualname__", repr(function))
         self._least, self._most = _positional(function)
         """How many positional arguments alone are right."""
+        self.stream = STREAM if inspect.isgeneratorfunction(function) else 0
+        """What its calls return where ``num_returns`` does not say."""
         self.exported: tuple[bytes, bytes] | None = None
         """(ID, serialized form), made by the first session that needs it."""
         functools.update_wrapper(self, function)
@@ -36,13 +40,16 @@ class RemoteFunction:
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Submit a task; return its `ObjectRef`.
 
-        A list of them for ``num_returns`` > 1, None for 0. An `ObjectRef` among
+        A list of them for ``num_returns`` > 1, None for 0; an `ObjectRefGenerator`
+        of a generator function's. An `ObjectRef` among
         the arguments is replaced by its value before the task starts. Raises
         TypeError for arguments that the function does not take.
         """
         if kwargs or not self._least <= len(args) <= self._most:
             self._check(args, kwargs)
         refs = current().submit(self, args, kwargs, self.task_options)
+        if isinstance(refs, ObjectRefGenerator):
+            return refs
         return refs[0] if len(refs) == 1 else refs or None
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -128,6 +135,10 @@ def _make(function: Any, options: TaskOptions) -> RemoteFunction:
         raise TypeError("raytwin has no actors yet: @remote takes functions, not classes")
     if isinstance(function, RemoteFunction) or not callable(function):
         raise TypeError(f"@remote takes a function, not {function!r}")
+    if inspect.iscoroutinefunction(function):
+        raise ValueError(
+            "an async function cannot be a task: let a plain one call asyncio.run(f())"
+        )
     return RemoteFunction(function, options)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from runtime.backend.environment import Environment
 from runtime.control.client import Client
 from runtime.control.executor import Executor
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from runtime.api.options import TaskOptions
     from runtime.api.refs import ObjectRef, ObjectRefArray
     from runtime.api.remote_function import RemoteFunction
+    from runtime.api.streams import ObjectRefGenerator
 
 
 class Backend(Protocol):
@@ -31,8 +33,8 @@ class Backend(Protocol):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         options: TaskOptions,
-    ) -> list[ObjectRef]:
-        """Submit one task; return a reference per return value."""  # fmt: skip
+    ) -> list[ObjectRef] | ObjectRefGenerator:
+        """Submit one task; return a reference per return value, or its stream."""  # fmt: skip
 
     def map(
         self, function: RemoteFunction, items: Sequence[Any], star: bool, options: TaskOptions
@@ -56,6 +58,12 @@ class Backend(Protocol):
         fetch_local: bool,
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
         """Return (ready, not ready), both in the order given."""  # fmt: skip
+
+    def next_item(self, array: bytes, index: int, timeout_s: float | None) -> ObjectRef | None:
+        """Wait for an item of a stream; None: it has ended. Raises GetTimeoutError."""
+
+    def cancel(self, ref: ObjectRef, force: bool, recursive: bool) -> None:
+        """Take back the task that makes an object."""
 
     def query(self, kind: str) -> Any:
         """Return ``nodes``, ``timeline`` or ``stores`` rows; see `runtime.control.queries`."""
@@ -96,6 +104,8 @@ class World(Protocol):
     client: Client
     executor: Executor | None
     """None in a driver."""
+    environment: Environment
+    """Of the running task."""
 
     def __enter__(self) -> Any: ...
     def __exit__(self, *exc: object) -> None: ...
@@ -108,6 +118,9 @@ class World(Protocol):
 
     def due(self) -> Callable[[], bool]:
         """Return a quick test for: should a running range report by now?"""
+
+    def on_task_thread(self) -> bool:
+        """Whether the caller is the thread that runs tasks, and may be interrupted."""
 
     def charge(self, what: str, count: int) -> None:
         """Account for the CPU time of an API call, where time is virtual."""

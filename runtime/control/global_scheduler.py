@@ -25,10 +25,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from runtime.control.cancellation import cancelled_result, cut
 from runtime.control.config import Config
-from runtime.control.context import Context
+from runtime.control.context import Context, node_of
 from runtime.control.messages import (
+    SYSTEM_ERROR,
     AssignTasks,
+    CancelTask,
     Event,
     Load,
     LoadChanged,
@@ -37,12 +40,15 @@ from runtime.control.messages import (
     NodeChanged,
     ObjectLocations,
     PlaceTasks,
+    RangeResult,
+    TaskResults,
     TaskSpec,
     TaskUpdates,
 )
 from runtime.control.policies import NodeView, make_policy
 from runtime.control.ready_queue import part_of
 from runtime.control.resources import ResourcePool
+from runtime.control.strategies import SPREAD, Spreading, is_hard, strategy_of
 
 
 class _Node:
@@ -65,10 +71,11 @@ class _Node:
 class _Locating:
     """A range whose inputs' places were asked for."""
 
-    __slots__ = ("known", "spec")
+    __slots__ = ("cancelled", "known", "spec")
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
+        self.cancelled = False
         self.known: dict[bytes, Location] = {}
 
 
@@ -78,6 +85,7 @@ class GlobalScheduler:
     def __init__(self, ctx: Context, config: Config) -> None:
         self.ctx = ctx
         self.policy = make_policy(config)
+        self.spreading = Spreading()
         self.nodes: dict[int, _Node] = {}
         self.infeasible: list[TaskSpec] = []
         self.placed = 0
@@ -97,6 +105,8 @@ class GlobalScheduler:
                 self._on_location(location)
         elif isinstance(message, NodeChanged):
             self._on_node(message)
+        elif isinstance(message, CancelTask):
+            self._on_cancel(source, message)
         else:
             raise TypeError(f"the global scheduler was sent {type(message).__name__}")
 
@@ -130,7 +140,11 @@ class GlobalScheduler:
                 self._place(entry.spec, entry.known)
 
     def _place(self, spec: TaskSpec, inputs: dict[bytes, Location]) -> None:
-        views = self._views(spec, inputs)
+        strategy = strategy_of(spec)
+        views = self.spreading.allowed(strategy, self._views(spec, inputs))
+        if not views and is_hard(strategy):
+            self._refuse(spec, f"no living {strategy} has what it needs ({spec.demand})")
+            return
         if not views:
             self.infeasible.append(spec)
             self.ctx.send("gcs", Event("infeasible", spec.name, f"needs {spec.demand}"))
@@ -138,9 +152,11 @@ class GlobalScheduler:
         step = -(-spec.count // (2 * len(views)))
         pieces = [min(step, spec.count - done) for done in range(0, spec.count, step)]
         shares: dict[int, int] = {}
-        for view, count in zip(
-            self.policy.spread(views, pieces, self.ctx.rng), pieces, strict=True
-        ):
+        if strategy == SPREAD:
+            chosen = self.spreading.spread(views, pieces)
+        else:
+            chosen = self.policy.spread(views, pieces, self.ctx.rng)
+        for view, count in zip(chosen, pieces, strict=True):
             shares[view.node] = shares.get(view.node, 0) + count
         # Elements differ by their arguments alone: how many go to a node was
         # chosen, and neighbours travel and run as one range.
@@ -152,6 +168,43 @@ class GlobalScheduler:
             self.ctx.send(f"node:{node}", AssignTasks([part]))
             at += count
         self.placed += spec.count
+
+    def _refuse(self, spec: TaskSpec, reason: str) -> None:
+        """Tell a range's owner that no node will ever run it."""
+        text = f"TaskUnschedulableError: {spec.name} cannot be scheduled: {reason}"
+        self._tell_owner(
+            spec.owner,
+            RangeResult(
+                spec.array, spec.start, spec.count, SYSTEM_ERROR, text.encode(), -1, spec.returns
+            ),
+        )
+
+    def _tell_owner(self, owner: str, result: RangeResult) -> None:
+        self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+
+    def _on_cancel(self, source: str, message: CancelTask) -> None:
+        """Cancel what waits here; what was assigned is where the GCS says."""
+        if source == "gcs":
+            for node in message.nodes:
+                self.ctx.send(f"node:{node}", message)
+            return
+        kept: list[TaskSpec] = []
+        for spec in self.infeasible:
+            left, cancelled = cut(spec, message)
+            kept += left
+            if cancelled is not None:
+                self._tell_owner(cancelled.owner, cancelled_result(cancelled, -1))
+        self.infeasible = kept
+        for oid, entries in list(self._locating.items()):
+            for entry in [e for e in entries if cut(e.spec, message)[1] is not None]:
+                # A range with inputs has one element: all of it is cancelled.
+                entries.remove(entry)
+                if not entry.cancelled:
+                    entry.cancelled = True
+                    self._tell_owner(entry.spec.owner, cancelled_result(entry.spec, -1))
+            if not entries:
+                del self._locating[oid]
+        self.ctx.send("gcs", message)
 
     def _views(self, spec: TaskSpec, inputs: dict[bytes, Location]) -> list[NodeView]:
         """Return the nodes that could run the range, as the policy sees them."""

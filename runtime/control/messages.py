@@ -12,23 +12,24 @@ Who speaks with whom
 --------------------
 ==================== =======================================================
 client  -> node      SubmitTasks, ExportFunction, WantObjects, PutObjects,
-                     AllocateObject, AbandonObject, Release, Unpin, Query
-worker  -> node      WorkerReady, TasksDone, TakenBack, Blocked, Unblocked
+                     AllocateObject, AbandonObject, Release, Unpin, Query, CancelTask
+worker  -> node      WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, StreamItems
                      (and all of the above)
 node    -> client    TaskResults, ObjectsReady, ObjectAllocated, QueryReply
-node    -> worker    FunctionBlob, RunTasks, TakeBack, Resume, Exit
+node    -> worker    FunctionBlob, RunTasks, TakeBack, Resume, Exit, CancelTask
 node    -> gcs       RegisterNode, Heartbeat, ExportFunction, FetchFunction,
                      TaskUpdates, LocateObjects, Query, Event
 gcs     -> node      Registered, NodeChanged, FunctionBlob, ObjectLocations,
                      FreeObjects, QueryReply
 gcs     -> global    NodeChanged, LoadChanged, ObjectLocations, PlaceTasks
-node    -> global    PlaceTasks
-global  -> node      AssignTasks, TaskResults (of what cannot be placed)
-global  -> gcs       LocateObjects
+gcs     -> global    CancelTask (with the nodes that have it)
+node    -> global    PlaceTasks, CancelTask
+global  -> node      AssignTasks, TaskResults (of what cannot be placed), CancelTask
+global  -> gcs       LocateObjects, TaskUpdates, CancelTask
 node    -> node      TaskResults, PullObject, ObjectPayload
 node    -> store     Allocate, Free, Fetch
 store   -> node      Allocated, Fetched
-node    -> pool      StartWorker, StopWorker
+node    -> pool      StartWorker, StopWorker, KillWorker
 pool    -> node      WorkerDied
 world   -> gcs       NodeUnreachable
 ==================== =======================================================
@@ -48,13 +49,28 @@ USER_ERROR = 1
 """The task's own code raised: `RangeResult.payload` is the pickled exception."""
 SYSTEM_ERROR = 2
 """The system gave up: `payload` is a UTF-8 ``ExceptionName: message``."""
+RETRY = 3
+"""Its own code raised what `TaskExtra.retry_on` names: from worker to node only."""
+
+STREAM = 1
+DYNAMIC = 2
 
 
 class TaskExtra(Struct, array_like=True, gc=False):
     """What few tasks need: `TaskSpec.extra` is None for all others."""
 
     strategy: str = ""
-    """Where it should run; see `policies`."""
+    """Where it should run; see `strategies`."""
+    stream: int = 0
+    """`STREAM`: its items become objects as they are made; `DYNAMIC`: and its value
+    is the sequence of their references. See `streams`."""
+    retry_on: bytes = b""
+    """Classes of its own errors that count as failures of the system, serialized;
+    the worker knows them."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Environment variables for as long as it runs."""
+    group: str = ""
+    """The placement group that it runs in, ``id`` or ``id/capture``."""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):
@@ -259,6 +275,27 @@ class TakeBack(Struct, array_like=True, tag=20):
 
 class Exit(Struct, array_like=True, tag=21):
     """Leave, when the running task is done."""
+
+
+class StreamItems(Struct, array_like=True, tag=25):
+    """Items that the running task of a worker has yielded; see `streams`."""
+
+    results: list[RangeResult]
+
+
+class CancelTask(Struct, array_like=True, tag=26):
+    """Elements of an array are not wanted any more; see `cancellation`.
+
+    ``force``: end the worker that runs one of them. ``recursive``: cancel what
+    they have submitted, too. ``nodes``: from the GCS, who has accepted them.
+    """
+
+    array: bytes
+    start: int
+    count: int
+    force: bool
+    recursive: bool
+    nodes: tuple[int, ...] = ()
 
 
 class Query(Struct, array_like=True, tag=22):
@@ -469,6 +506,12 @@ class StopWorker(Struct, array_like=True, tag=66):
     worker: str
 
 
+class KillWorker(Struct, array_like=True, tag=120):
+    """End a worker whatever it is doing; `WorkerDied` follows."""
+
+    worker: str
+
+
 class WorkerDied(Struct, array_like=True, tag=67):
     worker: str
     reason: str
@@ -481,7 +524,7 @@ Message = Union[
     Query, QueryReply, RegisterNode, Registered, NodeChanged, Heartbeat, LoadChanged,
     TaskUpdates, LocateObjects, ObjectLocations, FreeObjects, PlaceTasks, AssignTasks,
     Event, NodeUnreachable, PullObject, ObjectPayload, Allocate, Allocated, Free, Fetch,
-    Fetched, StartWorker, StopWorker, WorkerDied,
+    Fetched, StartWorker, StopWorker, WorkerDied, StreamItems, CancelTask, KillWorker,
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from runtime.control.messages import TaskSpec
+from runtime.control.messages import CancelTask, TaskSpec
 
 
 def part_of(spec: TaskSpec, start: int, count: int) -> TaskSpec:
@@ -77,6 +77,25 @@ class ReadyQueue:
         else:
             del self._counts[demand]
         return spec
+
+    def cancel(self, message: CancelTask) -> list[TaskSpec]:
+        """Take out what a message cancels and return it; looks at every range."""
+        from runtime.control.cancellation import cut
+
+        found: list[TaskSpec] = []
+        for demand, queue in list(self._queues.items()):
+            kept: deque[tuple[int, TaskSpec]] = deque()
+            for age, spec in queue:
+                left, cancelled = cut(spec, message)
+                kept.extend((age, part) for part in left)
+                if cancelled is not None:
+                    found.append(cancelled)
+                    self.size -= cancelled.count
+                    self._counts[demand] -= cancelled.count
+            self._queues[demand] = kept
+            if not kept:
+                del self._queues[demand], self._counts[demand]
+        return found
 
     def _queue(self, spec: TaskSpec) -> deque[tuple[int, TaskSpec]]:
         self.size += spec.count

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
-from runtime.control.messages import TaskSpec
+from runtime.control.messages import CancelTask, TaskSpec
 
 
 class State(Enum):
@@ -35,6 +35,7 @@ class Worker:
         "assigned",
         "demand",
         "functions",
+        "killed_for",
         "number",
         "pid",
         "state",
@@ -53,5 +54,7 @@ class Worker:
         """What they are estimated to take."""
         self.functions: set[bytes] = set()
         """Functions it was sent already."""
+        self.killed_for: CancelTask | None = None
+        """It was killed to end what this names."""
         self.taking_back = False
         """It was asked to give back what it has not started."""

@@ -17,6 +17,7 @@ from runtime.control.messages import (
     AllocateObject,
     AssignTasks,
     Blocked,
+    CancelTask,
     Event,
     ExportFunction,
     FetchFunction,
@@ -36,6 +37,7 @@ from runtime.control.messages import (
     Registered,
     RegisterNode,
     Release,
+    StreamItems,
     SubmitTasks,
     TakenBack,
     TaskResults,
@@ -53,7 +55,7 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
     "gcs": frozenset({
         RegisterNode, Heartbeat, ExportFunction, FetchFunction, TaskUpdates, LocateObjects, Event,
     }),
-    "global": frozenset({PlaceTasks}),
+    "global": frozenset({PlaceTasks, CancelTask}),
 }  # fmt: skip
 """By the component that is addressed."""
 
@@ -61,7 +63,7 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
     "gcs": frozenset({
         Registered, NodeChanged, FunctionBlob, ObjectLocations, FreeObjects, TaskResults,
     }),
-    "global": frozenset({AssignTasks, TaskResults}),
+    "global": frozenset({AssignTasks, TaskResults, CancelTask}),
 }  # fmt: skip
 """By the component that speaks."""
 
@@ -71,10 +73,12 @@ NODE_TO_NODE: Kinds = frozenset({
 
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
-    Unpin, Query,
+    Unpin, Query, CancelTask,
 })  # fmt: skip
 
-WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {WorkerReady, TasksDone, TakenBack, Blocked, Unblocked}
+WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {
+    WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, StreamItems,
+}  # fmt: skip
 
 _NODE = re.compile(r"node:(0|[1-9][0-9]{0,8})")
 

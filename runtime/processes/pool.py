@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from runtime.control.config import Config
-from runtime.control.messages import Frame, StartWorker, StopWorker, WorkerDied
+from runtime.control.messages import Frame, KillWorker, StartWorker, StopWorker, WorkerDied
 from runtime.processes.admission import WORKER_TO_NODE, foreign
 from runtime.processes.connection import Connection
 from runtime.processes.process import Process
@@ -41,6 +41,8 @@ class WorkerPool:
             connection = self._process.routes.pop(message.worker, None)
             if connection is not None:
                 connection.close("not needed any more")
+        elif isinstance(message, KillWorker):
+            send_packet(self._spawner, ["kill", message.worker, 9])
         else:
             raise TypeError(f"a worker pool was sent {type(message).__name__}")
 

@@ -16,19 +16,21 @@ from runtime.backend.session import Session
 from runtime.control.client import Client
 from runtime.control.executor import Executor
 from runtime.control.messages import (
+    CancelTask,
     Exit,
     FunctionBlob,
     Resume,
     RunTasks,
     TakeBack,
 )
+from runtime.processes import interrupts
 from runtime.processes.connection import Connection
 from runtime.processes.local_world import LocalWorld
 from runtime.processes.process import Process
 from runtime.processes.settings import WorkerSettings, set_up_logging
 from runtime.store.arena import Arena
 
-_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, Exit)
+_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, Exit, CancelTask)
 
 
 class _Both:
@@ -83,6 +85,7 @@ def main(payload: bytes, fds: list[int]) -> None:
     set_current(session)
     runner = TaskRunner(world, session, executor, settings.node)
     world.report_meanwhile = runner.report_meanwhile
+    interrupts.install(client, executor)
     world.start()
     with world:
         executor.start(os.getpid())
