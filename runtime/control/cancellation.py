@@ -101,10 +101,17 @@ class Canceller:
         for spec in found:
             scheduler.fail(spec, cancelled_error(spec.name))
 
-    def on_taken_back(self, worker: str) -> None:
-        """A worker has given back what it had not started."""
-        for message in self._taking_back.pop(worker, ()):
+    def on_taken_back(self, worker: Worker) -> None:
+        """A worker has given back what it had not started, and reported what is done."""
+        for message in self._taking_back.pop(worker.address, ()):
             self.cancel_waiting(message)
+            if message.force and worker.assigned:
+                if cut(worker.assigned[0], message)[1] is not None:
+                    self._kill(worker, message)
+
+    def _kill(self, worker: Worker, message: CancelTask) -> None:
+        worker.killed_for = message
+        self._scheduler.ctx.send(f"pool:{self._scheduler.node}", KillWorker(worker.address))
 
     def cancel_children(self, arrays: list[bytes], cause: CancelTask) -> None:
         """A worker was killed for `cause`: these are what its task had submitted."""
@@ -114,16 +121,16 @@ class Canceller:
                 self.on_cancel("", message)
 
     def _cancel_on(self, worker: Worker, message: CancelTask) -> None:
-        ctx = self._scheduler.ctx
-        running = cut(worker.assigned[0], message)[1] is not None
-        if running and message.force:
-            worker.killed_for = message
-            ctx.send(f"pool:{self._scheduler.node}", KillWorker(worker.address))
+        if message.force and cut(worker.assigned[0], message)[1] is not None:
+            # At once: it may not be able to answer.
+            self._kill(worker, message)
             return
+        # It may be done with the first, and not have said so: its answer will tell.
         worker.taking_back = True
         self._taking_back.setdefault(worker.address, []).append(message)
-        ctx.send(worker.address, TakeBack())
-        ctx.send(worker.address, message)
+        self._scheduler.ctx.send(worker.address, TakeBack())
+        if not message.force:
+            self._scheduler.ctx.send(worker.address, message)
 
     def _all_done(self, message: CancelTask) -> bool:
         """Whether all that the message names has ended, as far as known here."""

@@ -552,11 +552,13 @@ class LocalScheduler:
 
     def _on_items(self, source: str, message: StreamItems) -> None:
         worker = self.workers.get(source)
-        if worker is None or not worker.assigned:
+        if worker is None:
             return  # it was declared dead; its task runs elsewhere
         self._last_done_s = self.ctx.now()
         for result in message.results:
-            self._finish(result, worker.assigned[0].owner)
+            # Not always the first: those before it may be done, and not reported yet.
+            owner = next(s.owner for s in worker.assigned if s.array == result.array)
+            self._finish(result, owner)
 
     def _take_off(self, worker: Worker, result: RangeResult, elapsed_s: float) -> str:
         """Take a result off the worker's list, into the averages; return its owner."""
@@ -614,7 +616,7 @@ class LocalScheduler:
             self.ready.push_front(tail)
         worker.assigned = staying
         worker.ahead_s = sum(s.count * self.means.get(s.function, 0.0) for s in staying)
-        self.canceller.on_taken_back(source)
+        self.canceller.on_taken_back(worker)
         self._drain(worker)
 
     @staticmethod
