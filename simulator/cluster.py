@@ -15,6 +15,7 @@ import gc
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from typing import Any
 from greenlet import getcurrent
 
 from runtime.api.exceptions import RaySystemError
+from runtime.api.refs import ObjectRef
 from runtime.api.state import set_current
+from runtime.backend.futures import LazyFuture
 from runtime.backend.journal import Journal
 from runtime.backend.nodes import node_resources
 from runtime.backend.protocol import Backend
@@ -228,6 +231,9 @@ class SimSession(Session):
     def __init__(self, world: SimWorld, cluster: SimCluster) -> None:
         super().__init__(world, cluster.close)
         self.cluster = cluster
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        return LazyFuture(self, ref)
 
 
 def _lookup() -> Backend | None:

@@ -7,9 +7,12 @@ never run anything, and a greenlet with its stack is what takes memory.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from runtime.api.refs import ObjectRef
 from runtime.backend.execution import TaskRunner
+from runtime.backend.futures import LazyFuture
 from runtime.backend.session import Session
 from runtime.control.client import Client
 from runtime.control.executor import Executor
@@ -22,6 +25,13 @@ if TYPE_CHECKING:
     from simulator.cluster import SimCluster
 
 _FOR_EXECUTOR = frozenset((RunTasks, FunctionBlob, TakeBack, Resume, Exit, CancelTask))
+
+
+class SimWorkerSession(Session):
+    """A simulated worker's session."""
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        return LazyFuture(self, ref)
 
 
 class SimWorker:
@@ -76,7 +86,7 @@ class SimWorker:
             self.executor,
             self.cluster.stores[self.node],
         )
-        session = Session(world)
+        session = SimWorkerSession(world)
         runner = TaskRunner(world, session, self.executor, self.node)
         self._program = ProgramGreenlet(
             lambda: _work(world, session, self.executor, runner), self.cluster.hub

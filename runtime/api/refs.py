@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any, Protocol, overload
 
 from runtime.control.ids import TASK_BYTES, object_id
@@ -71,6 +73,19 @@ class ObjectRef:
     def hex(self) -> str:
         """Return the object's ID in hexadecimal."""
         return self._id.hex()
+
+    def future(self) -> Future[Any]:
+        """Return a `concurrent.futures.Future` of the value."""
+        from runtime.api.state import current
+
+        return current().future(self)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.wrap_future(self.future()).__await__()
+
+    def as_future(self) -> asyncio.Future[Any]:
+        """Return an asyncio future of the value; an event loop runs."""
+        return asyncio.wrap_future(self.future())
 
     def task_id(self) -> TaskID:
         """Return the ID of the task that makes the object."""

@@ -52,7 +52,10 @@ class ObjectRefGenerator:
     async def __anext__(self) -> ObjectRef:
         import asyncio
 
-        ref = await asyncio.get_running_loop().run_in_executor(None, self._next, None)
+        if self._backend.virtual:
+            ref = self._next(None)  # waiting is what lets its time pass
+        else:
+            ref = await asyncio.get_running_loop().run_in_executor(None, self._next, None)
         if ref is None:
             raise StopAsyncIteration
         return ref

@@ -86,6 +86,7 @@ class TaskRunner:
             self._run_range(spec, function, items, started_s)
         if extra is not None and extra.env:
             self.world.environment.leave()
+        self.session.futures.abandon()
 
     # -- a call ----------------------------------------------------------------
 

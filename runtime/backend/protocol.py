@@ -9,6 +9,7 @@ own (Ray) implements `Backend` itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runtime.backend.environment import Environment
@@ -26,6 +27,8 @@ class Backend(Protocol):
     """What `runtime.api` needs of whoever runs the program."""
 
     name: str
+    virtual: bool
+    """Time is virtual, and passes only while the program waits."""
 
     def submit(
         self,
@@ -61,6 +64,9 @@ class Backend(Protocol):
 
     def next_item(self, array: bytes, index: int, timeout_s: float | None) -> ObjectRef | None:
         """Wait for an item of a stream; None: it has ended. Raises GetTimeoutError."""
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        """Return a future of an object's value."""
 
     def cancel(self, ref: ObjectRef, force: bool, recursive: bool) -> None:
         """Take back the task that makes an object."""
@@ -121,6 +127,9 @@ class World(Protocol):
 
     def on_task_thread(self) -> bool:
         """Whether the caller is the thread that runs tasks, and may be interrupted."""
+
+    def look_again(self) -> None:
+        """Have those in `block` ask again whether they are `ready`."""
 
     def charge(self, what: str, count: int) -> None:
         """Account for the CPU time of an API call, where time is virtual."""

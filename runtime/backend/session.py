@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from runtime.api.exceptions import (
@@ -29,6 +30,7 @@ from runtime.api.options import TaskOptions
 from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.remote_function import RemoteFunction
 from runtime.api.streams import ObjectRefGenerator
+from runtime.backend.futures import FutureDesk
 from runtime.backend.protocol import Serialized, World
 from runtime.backend.submission import specify
 from runtime.control.client import Waiter
@@ -79,6 +81,7 @@ class Session:
     def __init__(self, world: World, end_cluster: Callable[[], None] | None = None) -> None:
         self.world = world
         self.name = world.name
+        self.virtual = world.name == "sim"
         self.client = world.client
         self.closed = False
         self._end_cluster = end_cluster
@@ -88,6 +91,7 @@ class Session:
         self._waiting = 0
         """Threads of the running task that wait and have given up its CPU."""
         self._element: tuple[bytes, int] | None = None
+        self.futures = FutureDesk(self)
         self.env_vars: tuple[tuple[str, str], ...] = ()
         """Of every task that this driver submits."""
 
@@ -309,6 +313,10 @@ class Session:
         # It ran again, and the item is on its way from the first run.
         self._wait_until(lambda: client.made(oid), timeout_s)
         return ObjectRef(oid, self)
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        self._check_open([ref])
+        return self.futures.future(ref)
 
     def cancel(self, ref: ObjectRef, force: bool, recursive: bool) -> None:
         self._check_open([ref])
@@ -540,6 +548,10 @@ class Session:
             return RayTaskError("unpickle", f"{type(error).__name__}: {error}", None)
 
     # -- waiting ---------------------------------------------------------------
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait for a condition, as `get` does."""
+        self._wait_until(ready, None)
 
     def _wait(self, waiter: Waiter, timeout_s: float | None) -> bool:
         return self._wait_until(lambda: not waiter.missing, timeout_s)

@@ -105,9 +105,9 @@ class Canceller:
         """A worker has given back what it had not started, and reported what is done."""
         for message in self._taking_back.pop(worker.address, ()):
             self.cancel_waiting(message)
-            if message.force and worker.assigned:
-                if cut(worker.assigned[0], message)[1] is not None:
-                    self._kill(worker, message)
+            first = worker.assigned[0] if message.force and worker.assigned else None
+            if first is not None and cut(first, message)[1] is not None:
+                self._kill(worker, message)
 
     def _kill(self, worker: Worker, message: CancelTask) -> None:
         worker.killed_for = message

@@ -286,12 +286,14 @@ class Client:
 
     # -- waiting ---------------------------------------------------------------
 
-    def watch(self, oids: Iterable[bytes], fetch: bool = True) -> Waiter:
+    def watch(
+        self, oids: Iterable[bytes], fetch: bool = True, waiter: Waiter | None = None
+    ) -> Waiter:
         """Return a waiter for these objects' values; fetches those not here.
 
         Without `fetch`, own objects only need to exist somewhere.
         """
-        waiter = Waiter(fetch)
+        waiter = Waiter(fetch) if waiter is None else waiter
         wants: list[bytes] = []
         for oid in oids:
             self._watch(oid, waiter, wants)
