@@ -18,19 +18,28 @@ import importlib
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from runtime.api import (
+from runtime.api import modules
+
+__path__: list[str] = []
+modules.install(__name__ if __name__ != "__main__" else modules.FRONT)
+
+from runtime.api import (  # noqa: E402  (submodules have to be importable first)
     Blob,
     DynamicObjectRefGenerator,
     ObjectRef,
     ObjectRefArray,
     ObjectRefGenerator,
     RemoteFunction,
+    RuntimeContext,
+    TaskID,
     available_resources,
     cancel,
     cluster_resources,
     compute,
     exceptions,
     get,
+    get_gpu_ids,
+    get_runtime_context,
     init,
     is_initialized,
     nodes,
@@ -41,6 +50,7 @@ from runtime.api import (
     shutdown,
     sleep,
     timeline,
+    util,
     wait,
 )
 
@@ -57,9 +67,10 @@ __version__ = _version()
 
 __all__ = [
     "Blob", "DynamicObjectRefGenerator", "ObjectRef", "ObjectRefArray", "ObjectRefGenerator",
-    "RemoteFunction", "available_resources", "cancel", "cluster_resources", "compute",
-    "exceptions", "get", "init", "is_initialized", "main", "nodes", "now", "put", "remote",
-    "shutdown", "sleep", "timeline", "wait",
+    "RemoteFunction", "RuntimeContext", "TaskID", "available_resources", "cancel",
+    "cluster_resources", "compute", "exceptions", "get", "get_gpu_ids", "get_runtime_context",
+    "init", "is_initialized", "main", "nodes", "now", "put", "remote", "shutdown", "sleep",
+    "timeline", "util", "wait",
 ]  # fmt: skip
 
 
@@ -74,6 +85,10 @@ def _lazily(module: str) -> Any:
 
 register_backend("local", _lazily("runtime.processes.cluster"))
 register_backend("sim", _lazily("simulator.cluster"))
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(modules.missing(name))
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.api import exceptions
+from runtime.api import exceptions, util
 from runtime.api.calls import Blob, cancel, compute, get, now, put, sleep, wait
 from runtime.api.cluster import (
     available_resources,
@@ -13,14 +13,16 @@ from runtime.api.cluster import (
     shutdown,
     timeline,
 )
-from runtime.api.refs import ObjectRef, ObjectRefArray
+from runtime.api.refs import ObjectRef, ObjectRefArray, TaskID
 from runtime.api.remote_function import RemoteFunction, remote
+from runtime.api.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
 from runtime.api.state import register_backend
 from runtime.api.streams import DynamicObjectRefGenerator, ObjectRefGenerator
 
 __all__ = [
     "Blob", "DynamicObjectRefGenerator", "ObjectRef", "ObjectRefArray", "ObjectRefGenerator",
-    "RemoteFunction", "available_resources", "cancel", "cluster_resources", "compute",
-    "exceptions", "get", "init", "is_initialized", "nodes", "now", "put", "register_backend",
-    "remote", "shutdown", "sleep", "timeline", "wait",
+    "RemoteFunction", "RuntimeContext", "TaskID", "available_resources", "cancel",
+    "cluster_resources", "compute", "exceptions", "get", "get_gpu_ids", "get_runtime_context",
+    "init", "is_initialized", "nodes", "now", "put", "register_backend", "remote", "shutdown",
+    "sleep", "timeline", "util", "wait",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from runtime.backend.environment import Environment
 from runtime.control.client import Client
 from runtime.control.executor import Executor
+from runtime.control.messages import TaskSpec
 
 if TYPE_CHECKING:
     from runtime.api.options import TaskOptions
@@ -29,6 +30,17 @@ class Backend(Protocol):
     name: str
     virtual: bool
     """Time is virtual, and passes only while the program waits."""
+
+    node: int
+    """The calling code's."""
+    address: str
+    """The calling process's."""
+    namespace: str
+    env_vars: tuple[tuple[str, str], ...]
+    """Of every task of this driver."""
+
+    def running_task(self) -> tuple[TaskSpec, bytes] | None:
+        """Return the task that the calling code is part of and its ID; None in a driver."""
 
     def submit(
         self,
@@ -70,6 +82,12 @@ class Backend(Protocol):
 
     def cancel(self, ref: ObjectRef, force: bool, recursive: bool) -> None:
         """Take back the task that makes an object."""
+
+    def create_group(self, name: str, bundles: list[dict[str, float]], strategy: str) -> bytes:
+        """Begin to reserve a placement group; return its ID."""
+
+    def remove_group(self, group: bytes) -> None:
+        """Give a placement group back."""
 
     def query(self, kind: str) -> Any:
         """Return ``nodes``, ``timeline`` or ``stores`` rows; see `runtime.control.queries`."""

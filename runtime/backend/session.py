@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from runtime.api.context import ClusterContext
 from runtime.api.exceptions import (
     GetTimeoutError,
     ObjectStoreFullError,
@@ -34,6 +35,7 @@ from runtime.backend.futures import FutureDesk
 from runtime.backend.protocol import Serialized, World
 from runtime.backend.submission import specify
 from runtime.control.client import Waiter
+from runtime.control.context import node_of
 from runtime.control.ids import (
     ELEMENTS_MAX,
     function_id,
@@ -45,8 +47,10 @@ from runtime.control.messages import (
     OK,
     STREAM,
     USER_ERROR,
+    CreateGroup,
     ObjectValue,
     RangeResult,
+    RemoveGroup,
     TaskExtra,
     TaskSpec,
 )
@@ -75,7 +79,7 @@ class Input:
         return Input, (self.index,)
 
 
-class Session:
+class Session(ClusterContext):
     """The `Backend` of a driver or worker of raytwin's own runtime."""
 
     def __init__(self, world: World, end_cluster: Callable[[], None] | None = None) -> None:
@@ -83,6 +87,9 @@ class Session:
         self.name = world.name
         self.virtual = world.name == "sim"
         self.client = world.client
+        self.address = world.client.address
+        self.node = node_of(world.client.address)
+        self.namespace = ""
         self.closed = False
         self._end_cluster = end_cluster
         self._dropped: deque[bytes] = deque()
@@ -279,6 +286,12 @@ class Session:
         deps.append(ref.binary())
         return Input(len(deps) - 1)
 
+    def running_task(self) -> tuple[TaskSpec, bytes] | None:
+        executor = self.world.executor
+        if executor is None or executor.running is None:
+            return None
+        return executor.running, task_id(executor.running.array, executor.current())
+
     def inherited(self) -> TaskExtra | None:
         """Return what the running task's children get from it, None for nothing."""
         executor = self.world.executor
@@ -317,6 +330,22 @@ class Session:
     def future(self, ref: ObjectRef) -> Future[Any]:
         self._check_open([ref])
         return self.futures.future(ref)
+
+    def create_group(self, name: str, bundles: list[dict[str, float]], strategy: str) -> bytes:
+        self._check_open()
+        with self.world:
+            self.collect()
+            group = self._next_array()
+            self.client.ctx.send(
+                self.client.node, CreateGroup(group.hex(), name, bundles, strategy)
+            )
+        return group
+
+    def remove_group(self, group: bytes) -> None:
+        self._check_open()
+        with self.world:
+            self.client.flush()
+            self.client.ctx.send(self.client.node, RemoveGroup(group.hex()))
 
     def cancel(self, ref: ObjectRef, force: bool, recursive: bool) -> None:
         self._check_open([ref])

@@ -23,6 +23,7 @@ the policy is bottom-up, O(nodes) where it is one that looks at all each time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from runtime.control.cancellation import cancelled_result, cut
@@ -31,7 +32,9 @@ from runtime.control.context import Context, node_of
 from runtime.control.messages import (
     SYSTEM_ERROR,
     AssignTasks,
+    BundlePrepared,
     CancelTask,
+    CreateGroup,
     Event,
     Load,
     LoadChanged,
@@ -40,11 +43,15 @@ from runtime.control.messages import (
     NodeChanged,
     ObjectLocations,
     PlaceTasks,
+    Query,
+    QueryReply,
     RangeResult,
+    RemoveGroup,
     TaskResults,
     TaskSpec,
     TaskUpdates,
 )
+from runtime.control.placement_groups import GroupTable, group_of, removed_error
 from runtime.control.policies import NodeView, make_policy
 from runtime.control.ready_queue import part_of
 from runtime.control.resources import ResourcePool
@@ -86,6 +93,7 @@ class GlobalScheduler:
         self.ctx = ctx
         self.policy = make_policy(config)
         self.spreading = Spreading()
+        self.groups = GroupTable(ctx, self._free, self._on_bundle)
         self.nodes: dict[int, _Node] = {}
         self.infeasible: list[TaskSpec] = []
         self.placed = 0
@@ -107,6 +115,15 @@ class GlobalScheduler:
             self._on_node(message)
         elif isinstance(message, CancelTask):
             self._on_cancel(source, message)
+        elif isinstance(message, BundlePrepared):
+            self.groups.on_prepared(message)
+        elif isinstance(message, CreateGroup):
+            self.groups.create(message)
+        elif isinstance(message, RemoveGroup):
+            self.groups.remove(message)
+            self._try_infeasible()
+        elif isinstance(message, Query):
+            self.ctx.send(source, QueryReply(message.key, message.client, self.groups.rows()))
         else:
             raise TypeError(f"the global scheduler was sent {type(message).__name__}")
 
@@ -117,8 +134,35 @@ class GlobalScheduler:
         info = message.info
         if not info.alive:
             self.nodes.pop(info.node, None)
+            self.groups.on_node_died(info.node)
             return
         self.nodes[info.node] = _Node(info.resources)
+        self.groups.place_soon()
+        self._try_infeasible()
+
+    def _on_bundle(
+        self, number: int, bundle: Mapping[str, float], named: dict[str, float], there: bool
+    ) -> None:
+        """A node has a bundle's named resources from now on, or the plain ones again."""
+        node = self.nodes.get(number)
+        if node is None:
+            return
+        if there:
+            node.pool.remove(bundle)
+            node.pool.add(named)
+            self._try_infeasible()
+        else:
+            node.pool.remove(named)
+            node.pool.add(bundle)
+
+    def _free(self) -> dict[int, dict[str, float]]:
+        """Return what is free on each node, by its last word."""
+        return {
+            number: dict(node.load.available or node.pool.available())
+            for number, node in self.nodes.items()
+        }
+
+    def _try_infeasible(self) -> None:
         again, self.infeasible = self.infeasible, []
         for spec in again:
             self._take(spec)
@@ -142,6 +186,10 @@ class GlobalScheduler:
     def _place(self, spec: TaskSpec, inputs: dict[bytes, Location]) -> None:
         strategy = strategy_of(spec)
         views = self.spreading.allowed(strategy, self._views(spec, inputs))
+        if not views and self.groups.is_removed(spec):
+            payload = removed_error(spec.name, group_of(spec))
+            self._end(spec, payload)
+            return
         if not views and is_hard(strategy):
             self._refuse(spec, f"no living {strategy} has what it needs ({spec.demand})")
             return
@@ -172,12 +220,14 @@ class GlobalScheduler:
     def _refuse(self, spec: TaskSpec, reason: str) -> None:
         """Tell a range's owner that no node will ever run it."""
         text = f"TaskUnschedulableError: {spec.name} cannot be scheduled: {reason}"
-        self._tell_owner(
-            spec.owner,
-            RangeResult(
-                spec.array, spec.start, spec.count, SYSTEM_ERROR, text.encode(), -1, spec.returns
-            ),
+        self._end(spec, text.encode())
+
+    def _end(self, spec: TaskSpec, payload: bytes) -> None:
+        """A range ends here, with an error of the system's."""
+        result = RangeResult(
+            spec.array, spec.start, spec.count, SYSTEM_ERROR, payload, -1, spec.returns
         )
+        self._tell_owner(spec.owner, result)
 
     def _tell_owner(self, owner: str, result: RangeResult) -> None:
         self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))

@@ -46,6 +46,8 @@ from runtime.control.messages import (
     AssignTasks,
     Blocked,
     CancelTask,
+    CommitBundle,
+    CreateGroup,
     Event,
     ExportFunction,
     Fetched,
@@ -63,6 +65,7 @@ from runtime.control.messages import (
     ObjectsReady,
     ObjectValue,
     PlaceTasks,
+    PrepareBundle,
     PullObject,
     PutObjects,
     Query,
@@ -71,7 +74,9 @@ from runtime.control.messages import (
     Registered,
     RegisterNode,
     Release,
+    RemoveGroup,
     Resume,
+    ReturnBundle,
     RunTasks,
     StartWorker,
     StopWorker,
@@ -90,6 +95,7 @@ from runtime.control.messages import (
     WorkerReady,
 )
 from runtime.control.objects import NOBODY, ObjectDirectory, released_error
+from runtime.control.placement_groups import Bundles
 from runtime.control.policies import LocalView, make_policy
 from runtime.control.queries import QueryDesk
 from runtime.control.ready_queue import ReadyQueue, part_of
@@ -143,6 +149,7 @@ class LocalScheduler:
         self.ready = ReadyQueue()
         self.workers: dict[str, Worker] = {}
         self.canceller = Canceller(self)
+        self.bundles = Bundles(self, self.pool)
         self.awaiting: set[_Waiting] = set()
         self.waiting = 0
         """Elements that wait for an input."""
@@ -185,6 +192,11 @@ class LocalScheduler:
             Unpin: self._on_unpin,
             StreamItems: self._on_items,
             CancelTask: self.canceller.on_cancel,
+            CreateGroup: self._pass_on,
+            RemoveGroup: self._pass_on,
+            PrepareBundle: self.bundles.on_prepare,
+            CommitBundle: self.bundles.on_commit,
+            ReturnBundle: self.bundles.on_return,
             ExportFunction: self._on_export,
             FunctionBlob: self._on_function,
             AssignTasks: self._on_assign,
@@ -218,6 +230,7 @@ class LocalScheduler:
 
     def end_turn(self) -> None:
         """Assign what can run, then send what must not wait."""
+        self.bundles.end_turn()
         self._resume()
         self._dispatch()
         while self._failed:
@@ -307,7 +320,18 @@ class LocalScheduler:
         elif spec.deps:
             self._await_inputs(spec)
         else:
+            self._push(spec)
+
+    def _push(self, spec: TaskSpec) -> None:
+        """Queue a range that could run now, if what it needs still exists here."""
+        if spec.extra is not None and spec.extra.group and not self.pool.feasible(spec.demand):
+            # Its placement group has left this node.
+            self.ctx.send("global", PlaceTasks([spec]))
+        else:
             self.ready.push(spec)
+
+    def _pass_on(self, source: str, message: CreateGroup | RemoveGroup) -> None:
+        self.ctx.send("global", message)
 
     def _await_function(self, spec: TaskSpec) -> None:
         waiting = self._for_function.get(spec.function)
@@ -334,7 +358,7 @@ class LocalScheduler:
                 # An input that is an error is the result.
                 self._failed.append((spec, entry.failed))
             else:
-                self.ready.push(spec)
+                self._push(spec)
 
         for oid in spec.deps:
             entry.missing += 1
@@ -721,6 +745,9 @@ class LocalScheduler:
         if not ranges:
             return
         running = ranges[0]
+        if worker.kill_error is not None:
+            self.fail(running, worker.kill_error)
+            return
         if worker.killed_for is not None:
             # One that had only just begun behind it keeps its retries.
             left, cancelled = cut(running, worker.killed_for)

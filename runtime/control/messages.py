@@ -12,7 +12,8 @@ Who speaks with whom
 --------------------
 ==================== =======================================================
 client  -> node      SubmitTasks, ExportFunction, WantObjects, PutObjects,
-                     AllocateObject, AbandonObject, Release, Unpin, Query, CancelTask
+                     AllocateObject, AbandonObject, Release, Unpin, Query, CancelTask,
+                     CreateGroup, RemoveGroup
 worker  -> node      WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, StreamItems
                      (and all of the above)
 node    -> client    TaskResults, ObjectsReady, ObjectAllocated, QueryReply
@@ -23,8 +24,10 @@ gcs     -> node      Registered, NodeChanged, FunctionBlob, ObjectLocations,
                      FreeObjects, QueryReply
 gcs     -> global    NodeChanged, LoadChanged, ObjectLocations, PlaceTasks
 gcs     -> global    CancelTask (with the nodes that have it)
-node    -> global    PlaceTasks, CancelTask
-global  -> node      AssignTasks, TaskResults (of what cannot be placed), CancelTask
+node    -> global    PlaceTasks, CancelTask, CreateGroup, RemoveGroup,
+                     BundlePrepared, Query
+global  -> node      AssignTasks, TaskResults (of what cannot be placed), CancelTask,
+                     PrepareBundle, CommitBundle, ReturnBundle, QueryReply
 global  -> gcs       LocateObjects, TaskUpdates, CancelTask
 node    -> node      TaskResults, PullObject, ObjectPayload
 node    -> store     Allocate, Free, Fetch
@@ -298,6 +301,19 @@ class CancelTask(Struct, array_like=True, tag=26):
     nodes: tuple[int, ...] = ()
 
 
+class CreateGroup(Struct, array_like=True, tag=27):
+    """Reserve these bundles; see `placement_groups`."""
+
+    group: str
+    name: str
+    bundles: list[dict[str, float]]
+    strategy: str
+
+
+class RemoveGroup(Struct, array_like=True, tag=28):
+    group: str
+
+
 class Query(Struct, array_like=True, tag=22):
     """Ask the cluster something: ``nodes``, ``timeline`` or ``stores``.
 
@@ -506,6 +522,33 @@ class StopWorker(Struct, array_like=True, tag=66):
     worker: str
 
 
+class PrepareBundle(Struct, array_like=True, tag=121):
+    """Take these resources for a group; answered by `BundlePrepared`."""
+
+    group: str
+    index: int
+    resources: dict[str, float]
+
+
+class BundlePrepared(Struct, array_like=True, tag=122):
+    node: int
+    group: str
+    index: int
+    ok: bool
+
+
+class CommitBundle(Struct, array_like=True, tag=123):
+    """Every bundle is prepared: tasks may use this one."""
+
+    group: str
+    index: int
+
+
+class ReturnBundle(Struct, array_like=True, tag=124):
+    group: str
+    index: int
+
+
 class KillWorker(Struct, array_like=True, tag=120):
     """End a worker whatever it is doing; `WorkerDied` follows."""
 
@@ -525,6 +568,7 @@ Message = Union[
     TaskUpdates, LocateObjects, ObjectLocations, FreeObjects, PlaceTasks, AssignTasks,
     Event, NodeUnreachable, PullObject, ObjectPayload, Allocate, Allocated, Free, Fetch,
     Fetched, StartWorker, StopWorker, WorkerDied, StreamItems, CancelTask, KillWorker,
+    CreateGroup, RemoveGroup, PrepareBundle, BundlePrepared, CommitBundle, ReturnBundle,
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ Splitting is lazy: a range stays whole until a worker takes a part of it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from runtime.control.messages import CancelTask, TaskSpec
 
@@ -77,6 +78,23 @@ class ReadyQueue:
         else:
             del self._counts[demand]
         return spec
+
+    def withdraw(self, chosen: Callable[[TaskSpec], bool]) -> list[TaskSpec]:
+        """Take out every range that is chosen, and return them."""
+        found: list[TaskSpec] = []
+        for demand, queue in list(self._queues.items()):
+            left = [(age, spec) for age, spec in queue if not chosen(spec)]
+            if len(left) == len(queue):
+                continue
+            gone = [spec for _, spec in queue if chosen(spec)]
+            found += gone
+            count = sum(spec.count for spec in gone)
+            self.size -= count
+            self._counts[demand] -= count
+            self._queues[demand] = deque(left)
+            if not left:
+                del self._queues[demand], self._counts[demand]
+        return found
 
     def cancel(self, message: CancelTask) -> list[TaskSpec]:
         """Take out what a message cancels and return it; looks at every range."""

@@ -17,7 +17,10 @@ from runtime.control.messages import (
     AllocateObject,
     AssignTasks,
     Blocked,
+    BundlePrepared,
     CancelTask,
+    CommitBundle,
+    CreateGroup,
     Event,
     ExportFunction,
     FetchFunction,
@@ -30,6 +33,7 @@ from runtime.control.messages import (
     ObjectLocations,
     ObjectPayload,
     PlaceTasks,
+    PrepareBundle,
     PullObject,
     PutObjects,
     Query,
@@ -37,6 +41,8 @@ from runtime.control.messages import (
     Registered,
     RegisterNode,
     Release,
+    RemoveGroup,
+    ReturnBundle,
     StreamItems,
     SubmitTasks,
     TakenBack,
@@ -55,7 +61,9 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
     "gcs": frozenset({
         RegisterNode, Heartbeat, ExportFunction, FetchFunction, TaskUpdates, LocateObjects, Event,
     }),
-    "global": frozenset({PlaceTasks, CancelTask}),
+    "global": frozenset({
+        PlaceTasks, CancelTask, CreateGroup, RemoveGroup, BundlePrepared, Query,
+    }),
 }  # fmt: skip
 """By the component that is addressed."""
 
@@ -63,7 +71,10 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
     "gcs": frozenset({
         Registered, NodeChanged, FunctionBlob, ObjectLocations, FreeObjects, TaskResults,
     }),
-    "global": frozenset({AssignTasks, TaskResults, CancelTask}),
+    "global": frozenset({
+        AssignTasks, TaskResults, CancelTask, PrepareBundle, CommitBundle, ReturnBundle,
+        QueryReply,
+    }),
 }  # fmt: skip
 """By the component that speaks."""
 
@@ -73,7 +84,7 @@ NODE_TO_NODE: Kinds = frozenset({
 
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
-    Unpin, Query, CancelTask,
+    Unpin, Query, CancelTask, CreateGroup, RemoveGroup,
 })  # fmt: skip
 
 WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {
