@@ -10,6 +10,7 @@ import sys
 import msgspec
 import numpy as np
 
+from runtime.api import modules
 from runtime.api.state import set_current
 from runtime.backend.execution import TaskRunner
 from runtime.backend.session import Session
@@ -64,6 +65,8 @@ def main(payload: bytes, fds: list[int]) -> None:
     # What a task prints is seen when it is printed: workers do not live to flush.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    if os.environ.get(modules.AS_RAY):
+        modules.install("ray")
     # Forked processes start with equal generators.
     random.seed()
     np.random.seed()
