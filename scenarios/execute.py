@@ -47,7 +47,8 @@ def execute(script: Path, args: Sequence[str], options: dict[str, Any]) -> int:
     except Exception as error:
         here = error.__traceback__
         # Without the frame above: it is not the script's.
-        sys.excepthook(type(error), error, here.tb_next if here is not None else None)
+        error.__traceback__ = here.tb_next if here is not None else None
+        sys.excepthook(type(error), error, error.__traceback__)
         return 1
     finally:
         sys.stdout.flush()

@@ -23,6 +23,8 @@ from runtime.api.refs import ObjectRef
 from runtime.api.remote_function import RemoteFunction, remote
 from runtime.api.runtime_context import get_runtime_context
 
+__path__: list[str] = []
+
 CHUNKS_PER_SLOT = 4
 """Into how many chunks per slot `map` divides its work, unless told."""
 
@@ -33,8 +35,7 @@ Outcome = tuple[bool, Any]
 """(True, value) or (False, exception) of one call."""
 
 
-@remote(num_returns=2, name="pool_chunk")
-def _run_chunk(
+def run_chunk(
     pool: str,
     initializer: Callable[..., Any] | None,
     initargs: tuple[Any, ...],
@@ -42,6 +43,7 @@ def _run_chunk(
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]],
     before: Any,
 ) -> tuple[list[Outcome], None]:
+    """Run a chunk of calls in a worker; the task of every pool."""
     key = (pool, get_runtime_context().get_worker_id())
     if initializer is not None and key not in _initialized:
         initializer(*initargs)
@@ -53,6 +55,10 @@ def _run_chunk(
         except Exception as error:
             outcomes.append((False, error))
     return outcomes, None
+
+
+# By another name than the function's own, which workers import.
+_CHUNK = remote(num_returns=2, name="pool_chunk")(run_chunk)
 
 
 class AsyncResult:
@@ -194,7 +200,7 @@ class Pool:
         self._initializer = initializer
         self._initargs = tuple(initargs or ())
         self._id = uuid.uuid4().hex
-        self._task: RemoteFunction = _run_chunk.options(**(ray_remote_args or {}))
+        self._task: RemoteFunction = _CHUNK.options(**(ray_remote_args or {}))
         self._slots: list[Any] = [None] * self.processes
         self._turn = 0
         self._chunks: list[ObjectRef] = []

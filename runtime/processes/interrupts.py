@@ -25,6 +25,8 @@ from runtime.processes.local_world import LocalWorld
 
 _RUNTIME = str(Path(__file__).resolve().parents[1])
 _EXECUTION = execution.__file__
+_LIBRARY = {str(Path(_RUNTIME, "api", "pool.py"))}
+"""Files that run as tasks, as a program's own do."""
 _HARMLESS = {
     function.__code__
     for function in (
@@ -60,7 +62,8 @@ def _in_user_code(frame: FrameType | None) -> bool:
         if path == _EXECUTION:
             # In the loop itself there is nothing to interrupt.
             return frame is not top
-        if path.startswith(_RUNTIME) and frame.f_code not in _HARMLESS:
+        inside = path.startswith(_RUNTIME) and path not in _LIBRARY
+        if inside and frame.f_code not in _HARMLESS:
             return False
         frame = frame.f_back
     return False
