@@ -36,9 +36,10 @@ from runtime.control.actor_table import ActorTable
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.health import FailureDetector
-from runtime.control.ids import ARRAY_BYTES, object_id
+from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, object_id
 from runtime.control.messages import (
     SYSTEM_ERROR,
+    CancelTask,
     Event,
     ExportFunction,
     FetchFunction,
@@ -105,6 +106,7 @@ class Gcs:
             TaskUpdates: self._on_updates,
             LocateObjects: self._on_locate,
             Event: self._on_event,
+            CancelTask: self._on_cancel,
         }
         self.actors = ActorTable(ctx, self.pubsub, self._alive, self._log)
         self._handlers.update(self.actors.handlers)
@@ -260,7 +262,8 @@ class Gcs:
             self._accept(spec, node, alive)
         for array, start, count, sizes in message.done:
             if array in self._tombstones:
-                self._bury(array, node, count)
+                if start < STREAM_BASE:
+                    self._bury(array, node, count)
                 if array not in self.arrays:
                     continue
             if array in self._early and array not in self.arrays:
@@ -339,6 +342,20 @@ class Gcs:
                 self.ctx.send(f"node:{node}", FreeObjects([array]))
         if not left:
             del self._tombstones[array]
+
+    def _on_cancel(self, source: str, message: CancelTask) -> None:
+        """Say who has what is to be cancelled; the answer follows its assignment."""
+        row = self.arrays.get(message.array)
+        if row is None:
+            return
+        nodes = dict.fromkeys([node for _, node in row.accepted] + [row.owner_node])
+        self.ctx.send(
+            "global",
+            CancelTask(
+                message.array, message.start, message.count, message.force, message.recursive,
+                tuple(node for node in nodes if node in self._alive),
+            ),
+        )  # fmt: skip
 
     def _on_locate(self, source: str, message: LocateObjects) -> None:
         found = []

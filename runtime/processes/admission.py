@@ -23,9 +23,13 @@ from runtime.control.messages import (
     AllocateObject,
     AssignTasks,
     Blocked,
+    BundlePrepared,
     CallsLogged,
     CallsReceived,
+    CancelTask,
+    CommitBundle,
     CreateActors,
+    CreateGroup,
     Event,
     ExitActor,
     ExportFunction,
@@ -43,6 +47,7 @@ from runtime.control.messages import (
     ObjectLocations,
     ObjectPayload,
     PlaceTasks,
+    PrepareBundle,
     PullObject,
     PutObjects,
     Query,
@@ -50,8 +55,11 @@ from runtime.control.messages import (
     Registered,
     RegisterNode,
     Release,
+    RemoveGroup,
+    ReturnBundle,
     SaveActor,
     StopActor,
+    StreamItems,
     SubmitTasks,
     TakenBack,
     TaskResults,
@@ -72,7 +80,9 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
         CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor, LogCalls, SaveActor,
         FetchLineage, CallsReceived, FindActor,
     }),
-    "global": frozenset({PlaceTasks}),
+    "global": frozenset({
+        PlaceTasks, CancelTask, CreateGroup, RemoveGroup, BundlePrepared, Query,
+    }),
 }  # fmt: skip
 """By the component that is addressed."""
 
@@ -81,7 +91,10 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
         Registered, NodeChanged, FunctionBlob, ObjectLocations, FreeObjects, TaskResults,
         ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound,
     }),
-    "global": frozenset({AssignTasks, TaskResults}),
+    "global": frozenset({
+        AssignTasks, TaskResults, CancelTask, PrepareBundle, CommitBundle, ReturnBundle,
+        QueryReply,
+    }),
 }  # fmt: skip
 """By the component that speaks."""
 
@@ -91,11 +104,11 @@ NODE_TO_NODE: Kinds = frozenset({
 
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
-    Unpin, Query, KillActor, FindActor,
+    Unpin, Query, KillActor, FindActor, CancelTask, CreateGroup, RemoveGroup,
 })  # fmt: skip
 
 WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {
-    WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, SaveActor, ExitActor,
+    WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, SaveActor, ExitActor, StreamItems,
 }  # fmt: skip
 
 _NODE = re.compile(r"node:(0|[1-9][0-9]{0,8})")
