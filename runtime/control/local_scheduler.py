@@ -793,6 +793,9 @@ class LocalScheduler:
             self.pool.take(cpus)
             worker.state = State.LEASED
             self.ctx.send(worker.address, Resume())
+            if not worker.actor:
+                # The task may have ended while another of its threads waited.
+                self._drain(worker)
 
     def _on_worker_died(self, source: str, message: WorkerDied) -> None:
         worker = self.workers.pop(message.worker, None)
