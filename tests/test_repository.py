@@ -32,7 +32,7 @@ OWNERS = {
     "socket": "runtime.processes",
     "socketserver": "runtime.processes",
     "selectors": "runtime.processes",
-    "asyncio": "runtime.processes",
+    "asyncio": "runtime.api.awaiting",
     "mmap": "runtime.store",
     "multiprocessing.shared_memory": "runtime.store",
     "os.memfd_create": "runtime.store",

@@ -86,7 +86,6 @@ class TaskRunner:
             self._run_range(spec, function, items, started_s)
         if extra is not None and extra.env:
             self.world.environment.leave()
-        self.session.futures.abandon()
 
     # -- a call ----------------------------------------------------------------
 
@@ -112,7 +111,10 @@ class TaskRunner:
 
     def _run_call(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
         try:
-            value = call()
+            try:
+                value = call()
+            finally:
+                self.session.futures.abandon()
             if spec.returns != 1:
                 value = self._several(spec, value)
         except Exception as error:
@@ -132,9 +134,12 @@ class TaskRunner:
         assert spec.extra is not None
         count = 0
         try:
-            for value in call():
-                self._report_item(spec, count, value)
-                count += 1
+            try:
+                for value in call():
+                    self._report_item(spec, count, value)
+                    count += 1
+            finally:
+                self.session.futures.abandon()
         except Exception as error:
             if self._wants_retry(spec, error):
                 self._report_error(spec, started_s, error)
@@ -216,6 +221,7 @@ class TaskRunner:
                 if executor.cancelled < 0:
                     raise
                 cancelled = True
+            self.session.futures.abandon()
             with self.world:
                 self._looping = False
                 # The limit may have come down while the loop ran; the elements

@@ -685,6 +685,8 @@ class LocalScheduler:
             self.pool.take(cpus)
             worker.state = State.LEASED
             self.ctx.send(worker.address, Resume())
+            # Its task may have ended while a thread of it waited.
+            self._drain(worker)
 
     def _on_worker_died(self, source: str, message: WorkerDied) -> None:
         worker = self.workers.pop(message.worker, None)

@@ -117,6 +117,25 @@ def test_tasks_may_await_too(backend: str) -> None:
     assert ray.get([awaits.remote(5) for _ in range(6)], timeout=LIMIT_S) == [list(range(5))] * 6
 
 
+def test_a_thread_that_outlives_its_task(backend: str) -> None:
+    if backend == "sim":
+        pytest.skip("simulated programs have no threads")
+
+    @ray.remote
+    def leave(ref: list[Any]) -> None:
+        thread = threading.Thread(target=ray.get, args=(ref,), daemon=True)
+        thread.start()
+        ray.sleep(0.1)  # it waits by now, and has given up the CPU
+
+    long = later.remote(0, 1.0)
+    ray.get([leave.remote([long]) for _ in range(4)], timeout=LIMIT_S)
+    assert ray.get(long, timeout=LIMIT_S) == 0
+    end_s = ray.now() + LIMIT_S
+    while ray.available_resources().get("CPU") != 4.0:
+        assert ray.now() < end_s, ray.available_resources()
+        ray.sleep(0.02)
+
+
 def test_a_future_that_nobody_waits_for() -> None:
     long = later.remote(0, 1.0)
     assert ray.get([leaves.remote([long]) for _ in range(6)], timeout=LIMIT_S) == ["left"] * 6
