@@ -24,6 +24,8 @@ __path__: list[str] = []
 modules.install(__name__ if __name__ != "__main__" else modules.FRONT)
 
 from runtime.api import (  # noqa: E402  (submodules have to be importable first)
+    ActorClass,
+    ActorHandle,
     Blob,
     DynamicObjectRefGenerator,
     ObjectRef,
@@ -37,11 +39,15 @@ from runtime.api import (  # noqa: E402  (submodules have to be importable first
     cluster_resources,
     compute,
     exceptions,
+    exit_actor,
     get,
+    get_actor,
     get_gpu_ids,
     get_runtime_context,
     init,
     is_initialized,
+    kill,
+    method,
     nodes,
     now,
     put,
@@ -66,11 +72,12 @@ def _version() -> str:
 __version__ = _version()
 
 __all__ = [
-    "Blob", "DynamicObjectRefGenerator", "ObjectRef", "ObjectRefArray", "ObjectRefGenerator",
-    "RemoteFunction", "RuntimeContext", "TaskID", "available_resources", "cancel",
-    "cluster_resources", "compute", "exceptions", "get", "get_gpu_ids", "get_runtime_context",
-    "init", "is_initialized", "main", "nodes", "now", "put", "remote", "shutdown", "sleep",
-    "timeline", "util", "wait",
+    "ActorClass", "ActorHandle", "Blob", "DynamicObjectRefGenerator", "ObjectRef",
+    "ObjectRefArray", "ObjectRefGenerator", "RemoteFunction", "RuntimeContext", "TaskID",
+    "available_resources", "cancel", "cluster_resources", "compute", "exceptions", "exit_actor",
+    "get", "get_actor", "get_gpu_ids", "get_runtime_context", "init", "is_initialized", "kill",
+    "main", "method", "nodes", "now", "put", "remote", "shutdown", "sleep", "timeline", "util",
+    "wait",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runtime.api import exceptions, util
+from runtime.api.actors import ActorClass, ActorHandle, exit_actor, get_actor, kill, method
 from runtime.api.calls import Blob, cancel, compute, get, now, put, sleep, wait
 from runtime.api.cluster import (
     available_resources,
@@ -20,9 +21,10 @@ from runtime.api.state import register_backend
 from runtime.api.streams import DynamicObjectRefGenerator, ObjectRefGenerator
 
 __all__ = [
-    "Blob", "DynamicObjectRefGenerator", "ObjectRef", "ObjectRefArray", "ObjectRefGenerator",
-    "RemoteFunction", "RuntimeContext", "TaskID", "available_resources", "cancel",
-    "cluster_resources", "compute", "exceptions", "get", "get_gpu_ids", "get_runtime_context",
-    "init", "is_initialized", "nodes", "now", "put", "register_backend", "remote", "shutdown",
-    "sleep", "timeline", "util", "wait",
+    "ActorClass", "ActorHandle", "Blob", "DynamicObjectRefGenerator", "ObjectRef",
+    "ObjectRefArray", "ObjectRefGenerator", "RemoteFunction", "RuntimeContext", "TaskID",
+    "available_resources", "cancel", "cluster_resources", "compute", "exceptions", "exit_actor",
+    "get", "get_actor", "get_gpu_ids", "get_runtime_context", "init", "is_initialized", "kill",
+    "method", "nodes", "now", "put", "register_backend", "remote", "shutdown", "sleep",
+    "timeline", "util", "wait",
 ]  # fmt: skip

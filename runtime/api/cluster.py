@@ -113,6 +113,8 @@ def init(
         made.namespace = namespace or ""
         made.env_vars = env
         atexit.register(_at_exit, made, os.getpid())
+        for told in state.on_connect:
+            told(made)
         return made
 
 

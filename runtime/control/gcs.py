@@ -5,6 +5,7 @@ table      row                                  told
 ========== ==================================== ============================
 node       NodeInfo, by number                  every node, global scheduler
 function   serialized function, by ID           who has asked for it
+actor      `actor_table.ActorRow`, by ID        the nodes of its callers
 task,      one `ArrayRow` per array             who has asked where an
 object                                          object is
 event log  what happened to the cluster         --
@@ -13,11 +14,13 @@ event log  what happened to the cluster         --
 The life of a node in its table::
 
     RegisterNode ──> ALIVE ──NodeUnreachable, or silent too long──> DEAD
+                       ↑                                             │
+                       └────RegisterNode with a later incarnation────┘
 
 When a node dies, every range that it had accepted and not finished is placed
 again (one retry less), every value that only it held is lost, and all are told.
-A node that is declared dead stays so: if it was merely slow, it is told by the
-answer to its next heartbeat and leaves.
+An incarnation that is declared dead stays so: if it was merely slow, it is told by
+the answer to its next heartbeat and leaves, and what it says meanwhile is ignored.
 
 Nodes release an array once its owner has let go. A result may still be on its
 way to the table then: the row's *tombstone* waits for it, to free it there too.
@@ -29,8 +32,9 @@ from collections import deque
 from functools import partial
 from typing import Any
 
+from runtime.control.actor_table import ActorTable
 from runtime.control.config import Config
-from runtime.control.context import Context, node_of
+from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.health import FailureDetector
 from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, object_id
 from runtime.control.messages import (
@@ -59,7 +63,7 @@ from runtime.control.messages import (
 )
 from runtime.control.pubsub import PubSub
 from runtime.control.ready_queue import part_of
-from runtime.control.tables import ArrayRow, Done
+from runtime.control.tables import ArrayRow, Done, ghost_of
 
 RELEASED = "its owner has died or released it"
 EVENTS_MAX = 10_000
@@ -84,11 +88,14 @@ class Gcs:
         self.detector = FailureDetector(config.heartbeat_timeout_s)
         self.pubsub = PubSub(ctx)
         self.pubsub.subscribe("nodes", "global")
+        self.pubsub.subscribe("nodes", "links")
         self._alive: set[int] = set()
         self._checked_s = 0.0
         self._tombstones: dict[bytes, dict[int, int]] = {}
         self._released: dict[bytes, str] = {}
         """The last released arrays, oldest first, and their owners as far as known."""
+        self._early: dict[bytes, None] = {}
+        """Arrays that were released before anything of them was heard, oldest first."""
         self._waited: dict[bytes, dict[bytes, None]] = {}
         self._handlers: dict[type, Any] = {
             RegisterNode: self._on_register,
@@ -101,6 +108,8 @@ class Gcs:
             Event: self._on_event,
             CancelTask: self._on_cancel,
         }
+        self.actors = ActorTable(ctx, self.pubsub, self._alive, self._log)
+        self._handlers.update(self.actors.handlers)
 
     def start(self) -> None:
         """The first turn: begin to watch the nodes."""
@@ -119,9 +128,12 @@ class Gcs:
     def _on_register(self, source: str, message: RegisterNode) -> None:
         info = message.info
         known = self.nodes.get(info.node)
-        if known is not None and known.alive:
+        incarnation = info.incarnation
+        if known is not None:
+            if incarnation <= known.incarnation:
+                self.ctx.send(source, NodeChanged(known))
+                return
             self._declare_dead(info.node, "another process took its place")
-        incarnation = known.incarnation + 1 if known is not None else 1
         info = NodeInfo(
             info.node, info.host, info.port, info.resources, alive=True, incarnation=incarnation
         )
@@ -169,26 +181,32 @@ class Gcs:
         self.pubsub.drop(f"node:{node}")
         for array in [a for a, left in self._tombstones.items() if node in left]:
             self._bury(array, node, self._tombstones[array][node])
+        ghost = ghost_of(node, info.incarnation)
         for array, row in self.arrays.items():
-            row.lost[node] = reason
             unfinished = row.unfinished_at(node)
-            row.accepted = [(s, n) for s, n in row.accepted if n != node]
+            row.bury(node, ghost, reason)
             for spec, gaps in unfinished:
                 self._place_again(row, spec, gaps, reason)
             self._tell_of_losses(array, row, node)
-        self.ctx.after(ORPHANED_S, lambda: self._drop_orphans(node))
+        self.actors.on_node_died(node, reason)
+        self.ctx.after(ORPHANED_S, lambda: self._drop_orphans(ghost))
 
-    def _drop_orphans(self, node: int) -> None:
+    def _drop_orphans(self, ghost: int) -> None:
         """Release what a node's clients owned, unless a task has made it its own since."""
-        if node not in self._alive:
-            for array in [a for a, row in self.arrays.items() if row.owner_node == node]:
-                self._release(array, node)
+        self.actors.drop_orphans(lambda o: ghost_of(node_of(o), incarnation_of(o)) == ghost)
+        for array in [a for a, row in self.arrays.items() if row.owner_node == ghost]:
+            self._release(array, ghost)
+
+    def _lives(self, client: str) -> bool:
+        """Whether a client's node is alive, and still the same."""
+        node = node_of(client)
+        return node in self._alive and self.nodes[node].incarnation == incarnation_of(client)
 
     def _place_again(
         self, row: ArrayRow, spec: TaskSpec, gaps: list[tuple[int, int]], reason: str
     ) -> None:
         owner_node = node_of(spec.owner)
-        if owner_node not in self._alive:
+        if not self._lives(spec.owner):
             return  # its owner died too; run again, that will submit it again
         for start, count in gaps:
             part = part_of(spec, start, count)
@@ -237,18 +255,23 @@ class Gcs:
 
     def _on_updates(self, source: str, message: TaskUpdates) -> None:
         node = message.node
-        if source == f"node:{node}" and node not in self._alive:
+        alive = node in self._alive and message.incarnation in (0, self.nodes[node].incarnation)
+        if source == f"node:{node}" and not alive:
             return  # it was declared dead, and what it had is done elsewhere
         for spec in message.added:
-            self._accept(spec, node)
+            self._accept(spec, node, alive)
         for array, start, count, sizes in message.done:
             if array in self._tombstones:
                 if start < STREAM_BASE:
                     self._bury(array, node, count)
                 if array not in self.arrays:
                     continue
+            if array in self._early and array not in self.arrays:
+                del self._early[array]
+                self.ctx.send(f"node:{node}", FreeObjects([array]))
+                continue
             row = self._row(array)
-            if row.owner_node < 0:
+            if row.owner_node == -1 or (row.owner_node < 0 and not row.accepted):
                 row.owner_node = node
             row.finish(Done(start, count, node, sizes))
             self._tell_range(array, row, start, count)
@@ -262,16 +285,20 @@ class Gcs:
         for array in message.released:
             self._release(array, node)
 
-    def _accept(self, spec: TaskSpec, node: int) -> None:
+    def _accept(self, spec: TaskSpec, node: int, alive: bool) -> None:
         if spec.array not in self.arrays and self._released.get(spec.array) == spec.owner:
             # Placed again while its result was on its way: nobody waits for this run.
             left = self._tombstones.setdefault(spec.array, {})
             left[node] = left.get(node, 0) + spec.count
             return
         row = self._row(spec.array)
-        row.owner_node = node_of(spec.owner)
         row.owner = spec.owner
-        if node in self._alive:
+        row.owner_node = node_of(spec.owner)
+        if not self._lives(spec.owner):
+            # Its owner died while it was on its way.
+            ghost = row.owner_node = ghost_of(row.owner_node, incarnation_of(spec.owner))
+            self.ctx.after(ORPHANED_S, lambda: self._drop_orphans(ghost))
+        if alive:
             row.accepted.append((spec, node))
         else:
             reason = self.nodes[node].reason if node in self.nodes else "it never joined"
@@ -286,6 +313,10 @@ class Gcs:
     def _release(self, array: bytes, node: int) -> None:
         row = self.arrays.pop(array, None)
         if row is None:
+            # A large result of an actor's call: the node that has it says so late.
+            self._early[array] = None
+            if len(self._early) > RELEASED_MAX:
+                del self._early[next(iter(self._early))]
             return
         self._released.pop(array, None)
         self._released[array] = row.owner

@@ -26,11 +26,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from runtime.control.actor_placement import ActorPlacement
 from runtime.control.cancellation import cancelled_result
 from runtime.control.config import Config
-from runtime.control.context import Context, node_of
+from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.messages import (
     SYSTEM_ERROR,
+    ActorChanged,
+    ActorFailed,
+    ActorPlaced,
     AssignTasks,
     BundlePrepared,
     CancelTask,
@@ -61,9 +65,10 @@ from runtime.control.strategies import SPREAD, Spreading, is_hard, strategy_of
 class _Node:
     """A living node."""
 
-    __slots__ = ("load", "pool", "sent")
+    __slots__ = ("incarnation", "load", "pool", "sent")
 
-    def __init__(self, resources: dict[str, float]) -> None:
+    def __init__(self, resources: dict[str, float], incarnation: int) -> None:
+        self.incarnation = incarnation
         self.pool = ResourcePool(resources)
         self.load = Load(0, 0.0, 0.0, 0, {})
         self.sent = 0
@@ -99,6 +104,7 @@ class GlobalScheduler:
         self.placed = 0
         """Elements placed so far."""
         self._locating: dict[bytes, list[_Locating]] = {}
+        self._actors = ActorPlacement()
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
@@ -113,6 +119,8 @@ class GlobalScheduler:
                 self._on_location(location)
         elif isinstance(message, NodeChanged):
             self._on_node(message)
+        elif isinstance(message, ActorChanged):
+            self._actors.gone(message.actor)
         elif isinstance(message, CancelTask):
             self._on_cancel(source, message)
         elif isinstance(message, BundlePrepared):
@@ -132,11 +140,18 @@ class GlobalScheduler:
 
     def _on_node(self, message: NodeChanged) -> None:
         info = message.info
+        self._actors.on_node(info)
         if not info.alive:
             self.nodes.pop(info.node, None)
             self.groups.on_node_died(info.node)
+            # Nobody waits for these any more; run again, their parent submits them again.
+            self.infeasible = [
+                spec
+                for spec in self.infeasible
+                if node_of(spec.owner) != info.node or incarnation_of(spec.owner) > info.incarnation
+            ]
             return
-        self.nodes[info.node] = _Node(info.resources)
+        self.nodes[info.node] = _Node(info.resources, info.incarnation)
         self.groups.place_soon()
         self._try_infeasible()
 
@@ -144,6 +159,7 @@ class GlobalScheduler:
         self, number: int, bundle: Mapping[str, float], named: dict[str, float], there: bool
     ) -> None:
         """A node has a bundle's named resources from now on, or the plain ones again."""
+        self._actors.on_bundle(number, *((bundle, named) if there else (named, bundle)))
         node = self.nodes.get(number)
         if node is None:
             return
@@ -168,6 +184,9 @@ class GlobalScheduler:
             self._take(spec)
 
     def _take(self, spec: TaskSpec) -> None:
+        if spec.extra is not None and spec.extra.actor is not None:
+            self._place_actor(spec, spec.extra.actor.incarnation)
+            return
         if not spec.deps or not self.policy.uses_locations:
             self._place(spec, {})
             return
@@ -176,6 +195,34 @@ class GlobalScheduler:
         for oid in wanted:
             self._locating.setdefault(oid, []).append(entry)
         self.ctx.send("gcs", LocateObjects(wanted, subscribe=False))
+
+    def _place_actor(self, spec: TaskSpec, incarnation: int) -> None:
+        strategy = strategy_of(spec)
+        node = self._actors.place(spec, strategy)
+        if node < 0 and self.groups.is_removed(spec):
+            self._fail_actor(spec, removed_error(spec.name, group_of(spec)).decode())
+            return
+        if node < 0 and is_hard(strategy):
+            text = f"no living {strategy} has what it needs ({spec.demand})"
+            self._fail_actor(spec, f"ActorUnschedulableError: {spec.name}: {text}")
+            return
+        if node < 0:
+            self._set_aside(spec)
+            return
+        self.nodes[node].sent += 1
+        self.ctx.send("gcs", ActorPlaced(spec.array, incarnation, node))
+        self.ctx.send(f"node:{node}", AssignTasks([spec]))
+
+    def _fail_actor(self, spec: TaskSpec, reason: str) -> None:
+        """No node will ever run it: it is dead before it was alive."""
+        assert spec.extra is not None and spec.extra.actor is not None
+        incarnation = spec.extra.actor.incarnation
+        self.ctx.send("gcs", ActorFailed(spec.array, incarnation, reason, True))
+
+    def _set_aside(self, spec: TaskSpec) -> None:
+        """No node could ever run it: wait for one that can."""
+        self.infeasible.append(spec)
+        self.ctx.send("gcs", Event("infeasible", spec.name, f"needs {spec.demand}"))
 
     def _on_location(self, location: Location) -> None:
         for entry in self._locating.pop(location.object, ()):
@@ -194,8 +241,7 @@ class GlobalScheduler:
             self._refuse(spec, f"no living {strategy} has what it needs ({spec.demand})")
             return
         if not views:
-            self.infeasible.append(spec)
-            self.ctx.send("gcs", Event("infeasible", spec.name, f"needs {spec.demand}"))
+            self._set_aside(spec)
             return
         step = -(-spec.count // (2 * len(views)))
         pieces = [min(step, spec.count - done) for done in range(0, spec.count, step)]
@@ -210,9 +256,10 @@ class GlobalScheduler:
         # chosen, and neighbours travel and run as one range.
         at = spec.start
         for node, count in shares.items():
-            self.nodes[node].sent += count
+            there = self.nodes[node]
+            there.sent += count
             part = part_of(spec, at, count)
-            self.ctx.send("gcs", TaskUpdates(node, [part], [], [], []))
+            self.ctx.send("gcs", TaskUpdates(node, [part], [], [], [], there.incarnation))
             self.ctx.send(f"node:{node}", AssignTasks([part]))
             at += count
         self.placed += spec.count

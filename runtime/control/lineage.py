@@ -30,9 +30,10 @@ ADDED_MAX = 256
 class TaskLog:
     """Buffers the rows this node owes the GCS."""
 
-    def __init__(self, ctx: Context, node: int, config: Config) -> None:
+    def __init__(self, ctx: Context, node: int, config: Config, incarnation: int = 1) -> None:
         self._ctx = ctx
         self._node = node
+        self._incarnation = incarnation
         self._linger_s = config.log_linger_s
         self._added: dict[bytes, list[TaskSpec]] = {}
         self._done: dict[bytes, Ranges | tuple[tuple[int, int]]] = {}
@@ -85,6 +86,10 @@ class TaskLog:
         for oid in spec.deps:
             self.expose(oid[: len(spec.array)])
 
+    def made_elsewhere(self, array: bytes) -> None:
+        """Another node made it and logs it; its owner is here, and will let go of it."""
+        self._known.add(array)
+
     def expose(self, array: bytes) -> None:
         """Another node may look for this array's objects from now on."""
         if array not in self._exposed:
@@ -135,11 +140,22 @@ class TaskLog:
         released = list(self._released)
         # Arguments come along: in pieces, or a burst would outgrow a frame.
         while len(added) > ADDED_MAX:
-            self._ctx.send("gcs", TaskUpdates(self._node, added[:ADDED_MAX], [], [], []))
+            self._send(added[:ADDED_MAX], [], [], [])
             added = added[ADDED_MAX:]
-        self._ctx.send("gcs", TaskUpdates(self._node, added, done, copies, released))
+        self._send(added, done, copies, released)
         self._added, self._done, self._large, self._copies = {}, {}, {}, {}
         self._released = {}
+
+    def _send(
+        self,
+        added: list[TaskSpec],
+        done: list[tuple[bytes, int, int, tuple[int, ...]]],
+        copies: list[tuple[bytes, int]],
+        released: list[bytes],
+    ) -> None:
+        self._ctx.send(
+            "gcs", TaskUpdates(self._node, added, done, copies, released, self._incarnation)
+        )
 
     def _begin_again(self, array: bytes) -> None:
         """A parent that runs again makes its released arrays anew: not in one batch."""

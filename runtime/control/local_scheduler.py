@@ -28,9 +28,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from runtime.control.actor_host import Actor, ActorHost
+from runtime.control.actor_router import ActorRouter
 from runtime.control.cancellation import Canceller, cancelled_error
 from runtime.control.config import Config
-from runtime.control.context import Context, Timer, node_of
+from runtime.control.context import WORKERS_PER_LIFE, Context, Timer, node_of
 from runtime.control.ids import STREAM_BASE, object_id
 from runtime.control.lineage import TaskLog
 from runtime.control.membership import Membership
@@ -39,23 +41,33 @@ from runtime.control.messages import (
     RETRY,
     SYSTEM_ERROR,
     AbandonObject,
+    ActorCalls,
+    ActorChanged,
+    ActorFound,
+    ActorLineage,
     Allocate,
     Allocated,
     AllocateObject,
     Assignment,
     AssignTasks,
     Blocked,
+    CallsLogged,
     CancelTask,
     CommitBundle,
+    CreateActors,
     CreateGroup,
     Event,
+    ExitActor,
     ExportFunction,
     Fetched,
     FetchFunction,
+    FindActor,
     Free,
     FreeObjects,
     FunctionBlob,
     Heartbeat,
+    KillActor,
+    KillWorker,
     Load,
     NodeChanged,
     NodeInfo,
@@ -78,7 +90,9 @@ from runtime.control.messages import (
     Resume,
     ReturnBundle,
     RunTasks,
+    SaveActor,
     StartWorker,
+    StopActor,
     StopWorker,
     StreamItems,
     SubmitTasks,
@@ -135,17 +149,23 @@ class LocalScheduler:
     """Schedules the tasks of one node; see the module's theory of operation."""
 
     def __init__(
-        self, ctx: Context, node: int, resources: Mapping[str, float], config: Config
+        self,
+        ctx: Context,
+        node: int,
+        resources: Mapping[str, float],
+        config: Config,
+        incarnation: int = 1,
     ) -> None:
         self.ctx = ctx
         self.node = node
+        self.incarnation = incarnation
         self.config = config
         self.resources = dict(resources)
         self.pool = ResourcePool(resources)
         self.policy = make_policy(config)
-        self.log = TaskLog(ctx, node, config)
+        self.log = TaskLog(ctx, node, config, incarnation)
         self.objects = ObjectDirectory(ctx, node, self.log.copied)
-        self.members = Membership(node)
+        self.members = Membership(node, incarnation)
         self.ready = ReadyQueue()
         self.workers: dict[str, Worker] = {}
         self.canceller = Canceller(self)
@@ -160,9 +180,13 @@ class LocalScheduler:
         self.means: dict[bytes, float] = {}
         self.mean_task_s = 0.0
         self.functions: dict[bytes, bytes] = {}
+        self.actors = ActorHost(ctx, node, self)
+        self.router = ActorRouter(ctx, node, config, self.actors.on_calls, self.finish_call)
+        self._owned_actors: set[bytes] = set()
         self.queries = QueryDesk(
             ctx, node, self.members, config, self._store_usage, self.pool.available
         )
+        self.queries.add("actors", self.actors.rows)
         self._idle: list[Worker] = []
         self._resuming: deque[Worker] = deque()
         self._failed: deque[tuple[TaskSpec, ObjectValue]] = deque()
@@ -174,10 +198,9 @@ class LocalScheduler:
         """Of arrays of several elements: the end of what was submitted, in order."""
         self._orphans: dict[tuple[bytes, int], list[_Orphans]] = {}
         """By the element that runs again."""
-        self._names = 0
+        self._names = (incarnation - 1) * WORKERS_PER_LIFE
         self._watch: Timer | None = None
         self._last_done_s = 0.0
-        self._incarnation = 0
         self._prestart = self.pool.slots("CPU:1")
         self._handlers: dict[type, Any] = {
             SubmitTasks: self._on_submit,
@@ -212,13 +235,24 @@ class LocalScheduler:
             Fetched: lambda _, m: self.objects.on_fetched(m),
             FreeObjects: self._on_free,
             PullObject: self._on_pull,
+            ActorCalls: lambda _, m: self.actors.on_calls(m),
+            ActorChanged: lambda _, m: self.router.on_changed(m),
+            ActorLineage: lambda _, m: self.actors.on_lineage(m),
+            CallsLogged: lambda _, m: self.actors.on_logged(m),
+            StopActor: lambda _, m: self.actors.on_stop(m),
+            SaveActor: lambda s, m: self.actors.on_save(self.workers[s], m),
+            ExitActor: lambda s, m: self.actors.on_exit(self.workers[s], m),
+            KillActor: lambda _, m: self.ctx.send("gcs", m),
+            FindActor: self._on_find_actor,
+            ActorFound: self._on_actor_found,
             Query: self.queries.on_query,
             QueryReply: self.queries.on_reply,
         }
 
     def start(self, host: str, port: int) -> None:
         """Join the cluster: the first turn of a node."""
-        self.ctx.send("gcs", RegisterNode(NodeInfo(self.node, host, port, self.resources)))
+        info = NodeInfo(self.node, host, port, self.resources, incarnation=self.incarnation)
+        self.ctx.send("gcs", RegisterNode(info))
         for _ in range(self._prestart):
             self._start_worker()
 
@@ -237,6 +271,8 @@ class LocalScheduler:
             while self._failed:
                 self._finish_failed(*self._failed.popleft())
             self._dispatch()
+        self.router.end_turn()
+        self.actors.end_turn()
         self.log.end_turn()
 
     @property
@@ -256,10 +292,42 @@ class LocalScheduler:
             self.objects.own(array, source)
             if new > spec.start:
                 self._tell_made(spec, source)
+            if new < end and spec.extra is not None and self._is_actors(spec, source):
+                continue
             if new < end:
                 self._submit(spec if new == spec.start else part_of(spec, new, end - new))
             if end > 1:
                 self._ends[array] = max(end, self._ends.get(array, 0))
+
+    def _is_actors(self, spec: TaskSpec, owner: str) -> bool:
+        """Take the creation of an actor or a call; return whether it was one."""
+        extra = spec.extra
+        assert extra is not None
+        if extra.call:
+            for oid in spec.deps:
+                self.log.expose(oid[: len(spec.array)])
+            self.router.submit(spec)
+        elif extra.actor is not None:
+            self._own_actor(spec)
+            self.ctx.send("gcs", CreateActors([spec]))
+        else:
+            return False
+        return True
+
+    def _own_actor(self, spec: TaskSpec) -> None:
+        assert spec.extra is not None and spec.extra.actor is not None
+        self.log.spilled(spec)
+        if not spec.extra.actor.detached:
+            self._owned_actors.add(spec.array)
+
+    def _on_find_actor(self, source: str, message: FindActor) -> None:
+        if message.create is not None:
+            self.objects.own(message.create.array, source)
+            self._own_actor(message.create)
+        self.ctx.send("gcs", message)
+
+    def _on_actor_found(self, source: str, message: ActorFound) -> None:
+        self.ctx.send(message.client, message)
 
     def _tell_made(self, spec: TaskSpec, owner: str) -> None:
         """Tell the new owner what its parent's earlier run has led to so far."""
@@ -305,12 +373,18 @@ class LocalScheduler:
     def _on_assign(self, source: str, message: AssignTasks) -> None:
         for spec in message.tasks:
             self.accepted += spec.count
-            if node_of(spec.owner) == self.node and spec.array not in self.objects.owners:
+            is_actor = spec.extra is not None and spec.extra.actor is not None
+            local = node_of(spec.owner) == self.node
+            if local and not is_actor and spec.array not in self.objects.owners:
                 # Placed again while its result was on its way; it is released by now.
                 ended = (spec.array, spec.start, spec.count, ())
-                self.ctx.send("gcs", TaskUpdates(self.node, [], [ended], [], []))
+                self.ctx.send("gcs", TaskUpdates(self.node, [], [ended], [], [], self.incarnation))
                 continue
-            self.log.expose(spec.array)
+            if is_actor:
+                if not self.actors.accept(spec):
+                    continue
+            else:
+                self.log.expose(spec.array)
             self._accept(spec)
 
     def _accept(self, spec: TaskSpec) -> None:
@@ -327,6 +401,8 @@ class LocalScheduler:
         if spec.extra is not None and spec.extra.group and not self.pool.feasible(spec.demand):
             # Its placement group has left this node.
             self.ctx.send("global", PlaceTasks([spec]))
+        elif spec.extra is not None and spec.extra.actor is not None:
+            self.actors.ready(spec)
         else:
             self.ready.push(spec)
 
@@ -397,6 +473,8 @@ class LocalScheduler:
 
     def _dispatch(self) -> None:
         """Give ready ranges to workers."""
+        if self.actors.queued:
+            self._begin_actors()
         ready = self.ready
         if not ready.size:
             self._watch_stuck()
@@ -416,7 +494,8 @@ class LocalScheduler:
             elif len(ready.demands()) == 1 and not self._resuming:
                 # Only one kind of task waits: nobody starves if leases go on.
                 for worker in self.workers.values():
-                    if worker.demand == demand and worker.state is State.LEASED:
+                    leased = worker.state is State.LEASED and not worker.actor
+                    if worker.demand == demand and leased:
                         if worker.ahead_s < self.config.ahead_s:
                             self._give(worker)
                         if not ready.has(demand):
@@ -426,7 +505,8 @@ class LocalScheduler:
     def _give(self, worker: Worker) -> None:
         """Give a worker ranges worth ``ahead_s``, its fair share at most."""
         ready, config, demand = self.ready, self.config, worker.demand
-        share = -(-ready.count(demand) // max(1, min(len(self.workers), self.pool.slots(demand))))
+        workers = len(self.workers) - len(self.actors.actors)
+        share = -(-ready.count(demand) // max(1, min(workers, self.pool.slots(demand))))
         head = ready.peek(demand)
         each_s = self.means.get(head.function, 0.0) if head is not None else 0.0
         # Below `split_s` a fair share costs more than it gains.
@@ -451,22 +531,25 @@ class LocalScheduler:
             else:
                 most = room
             part = ready.take(demand, min(room, most))
-            inputs = self._inputs(part, worker.address)
+            inputs = self.inputs_of(part, worker.address)
             if inputs is None:
                 continue
             room -= part.count
             worker.assigned.append(part)
             worker.ahead_s += part.count * (mean or 0.0)
             self.assigned += part.count
-            if part.function not in worker.functions:
-                worker.functions.add(part.function)
-                blob = self.functions[part.function]
-                self.ctx.send(worker.address, FunctionBlob(part.function, blob))
+            self.teach(worker, part.function)
             batch.append(Assignment(part, inputs))
         if batch:
             self.ctx.send(worker.address, RunTasks(batch))
 
-    def _inputs(self, spec: TaskSpec, worker: str) -> tuple[ObjectValue, ...] | None:
+    def teach(self, worker: Worker, function: bytes) -> None:
+        """Send a worker a function that it was not sent yet."""
+        if function not in worker.functions:
+            worker.functions.add(function)
+            self.ctx.send(worker.address, FunctionBlob(function, self.functions[function]))
+
+    def inputs_of(self, spec: TaskSpec, worker: str) -> tuple[ObjectValue, ...] | None:
         """Return the inputs, pinned for the worker; None if the range failed for one."""
         if not spec.deps:
             return ()
@@ -483,6 +566,28 @@ class LocalScheduler:
             if value.size:
                 self.objects.pin(value.object, worker)
         return tuple(values)
+
+    def _begin_actors(self) -> None:
+        """Give queued actors resources and workers, oldest first."""
+        queued = self.actors.queued
+        waiting: list[Actor] = []
+        while queued:
+            actor = queued.popleft()
+            if self._idle and self.pool.fits(actor.spec.demand):
+                worker = self._idle.pop()
+                worker.demand = actor.spec.demand
+                worker.state = State.LEASED
+                self.pool.take(worker.demand)
+                self.actors.begin(actor, worker)
+            else:
+                waiting.append(actor)
+        queued.extend(waiting)
+        # Those that fit one by one may not fit together: none starts in vain for long,
+        # idle workers take tasks as well.
+        starting = sum(w.state is State.STARTING for w in self.workers.values())
+        fitting = sum(self.pool.fits(actor.spec.demand) for actor in waiting)
+        for _ in range(fitting - starting):
+            self._start_worker()
 
     def _start_workers_for(self, demand: str) -> None:
         """Start as many workers as waiting tasks could use and none is idle for."""
@@ -513,7 +618,7 @@ class LocalScheduler:
         self._watch = self.ctx.after(quiet_s, lambda: self._on_watch(look))
 
     def _leased(self) -> int:
-        return len(self.workers) - len(self._idle)
+        return len(self.workers) - len(self._idle) - len(self.actors.actors)
 
     def _on_watch(self, look: int) -> None:
         self._watch = None
@@ -556,6 +661,9 @@ class LocalScheduler:
         if worker is None:
             return  # it was declared dead; its tasks run elsewhere
         self._last_done_s = self.ctx.now()
+        if worker.actor:
+            self.actors.on_done(worker, message.results, message.timings)
+            return
         for result, timing in zip(message.results, message.timings, strict=True):
             self.queries.record(worker.number, timing)
             spec = worker.assigned[0]
@@ -715,9 +823,17 @@ class LocalScheduler:
             if worker.state is State.RESUMING:
                 self._resuming.remove(worker)
         self.ctx.send("gcs", Event("worker_died", message.worker, message.reason))
+        if worker.actor:
+            self.actors.on_worker_died(worker, message.reason)
+            return
         self._retry(worker, message.reason)
         if worker.state is not State.STARTING and len(self.workers) < self._prestart:
             self._start_worker()
+
+    def end_worker(self, worker: Worker, reason: str) -> None:
+        """End a worker at once, whatever it is doing."""
+        self.ctx.send(f"pool:{self.node}", KillWorker(worker.address))
+        self._on_worker_died(f"pool:{self.node}", WorkerDied(worker.address, reason))
 
     def _orphan(self, arrays: list[bytes], parent: TaskSpec) -> None:
         """Keep what a dead worker's running range owned: run again, it submits the same."""
@@ -807,8 +923,34 @@ class LocalScheduler:
                 oid = object_id(result.array, result.start, ret)
                 self.ctx.send(f"store:{self.node}", Free(oid, offset))
 
+    def finish_call(self, result: RangeResult, owner: str) -> None:
+        """A call of an actor ended here: only large values stay, the owner's node has the rest."""
+        if node_of(owner) == self.node:
+            self.router.received(result.array)
+            if not self.objects.has_array(result.array):
+                self._finish(result, owner)
+            return
+        for ret, offset in enumerate(result.offsets):
+            if offset >= 0:
+                self._allocated.pop(object_id(result.array, 0, ret), None)
+        if any(result.sizes):
+            self.remade(result)
+        self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+
+    def remade(self, result: RangeResult) -> None:
+        """Keep large values that a call made here for an owner on another node."""
+        for ret, offset in enumerate(result.offsets):
+            if offset >= 0:
+                self._allocated.pop(object_id(result.array, 0, ret), None)
+        self.log.expose(result.array)
+        self.objects.add(result)
+        self.log.finish(result)
+
     def _finish_failed(self, spec: TaskSpec, error: ObjectValue) -> None:
         """A range ends without having run."""
+        if spec.extra is not None and spec.extra.actor is not None:
+            self.actors.creation_failed(spec, error)
+            return
         self._finish(
             RangeResult(
                 spec.array, spec.start, spec.count, error.status, error.payload, self.node,
@@ -820,9 +962,21 @@ class LocalScheduler:
     def _on_results(self, source: str, message: TaskResults) -> None:
         """Results from another node for a client of this one."""
         owners = self.objects.owners
-        results = [result for result in message.results if result.array in owners]
-        for result in results:
+        results = []
+        for result in message.results:
+            called = self.router.received(result.array)
+            if result.array not in owners:
+                continue
+            if called:
+                if any(result.sizes):
+                    self.log.made_elsewhere(result.array)
+                else:
+                    # The only copy of its values: here, where its owner is.
+                    self.log.finish(result)
+            elif result.array in self._owned_actors and self.objects.has_array(result.array):
+                continue  # the actor was created once more
             self.objects.add(result)
+            results.append(result)
         self._tell_owner(results)
 
     def _on_put(self, source: str, message: PutObjects) -> None:
@@ -839,6 +993,12 @@ class LocalScheduler:
 
     def _release(self, array: bytes) -> None:
         self._ends.pop(array, None)
+        self.router.forget(array)
+        if array in self._owned_actors:
+            self._owned_actors.discard(array)
+            owner = self.objects.owners.get(array, NOBODY)
+            reason = "ActorDiedError: no handle of the actor is left, or its owner has died"
+            self.ctx.send("gcs", KillActor(array, reason, owner=owner))
         self.log.release(array)
         self.objects.release(array)
 
@@ -903,11 +1063,11 @@ class LocalScheduler:
     def _on_registered(self, source: str, message: Registered) -> None:
         for info in message.nodes:
             self.members.update(info)
-        self._incarnation = message.incarnation
         self._beat()
 
     def _on_node_changed(self, source: str, message: NodeChanged) -> None:
         self.members.update(message.info)
+        self.ctx.send(f"links:{self.node}", message)
         self.queries.on_node_changed(message.info)
         if not message.info.alive:
             self.objects.on_node_died(message.info.node)
@@ -920,5 +1080,5 @@ class LocalScheduler:
             assigned=self.accepted,
             available=self.pool.available(),
         )
-        self.ctx.send("gcs", Heartbeat(self.node, self._incarnation, load))
+        self.ctx.send("gcs", Heartbeat(self.node, self.incarnation, load))
         self.ctx.after(self.config.heartbeat_s, self._beat)

@@ -23,6 +23,7 @@ node    -> gcs       RegisterNode, Heartbeat, ExportFunction, FetchFunction,
 gcs     -> node      Registered, NodeChanged, FunctionBlob, ObjectLocations,
                      FreeObjects, QueryReply
 gcs     -> global    NodeChanged, LoadChanged, ObjectLocations, PlaceTasks
+gcs     -> links     NodeChanged
 gcs     -> global    CancelTask (with the nodes that have it)
 node    -> global    PlaceTasks, CancelTask, CreateGroup, RemoveGroup,
                      BundlePrepared, Query
@@ -34,11 +35,24 @@ node    -> store     Allocate, Free, Fetch
 store   -> node      Allocated, Fetched
 node    -> pool      StartWorker, StopWorker, KillWorker
 pool    -> node      WorkerDied
+node    -> links     NodeChanged
 world   -> gcs       NodeUnreachable
+
+actors:
+client  -> node      SubmitTasks (creations and calls), KillActor, FindActor
+worker  -> node      SaveActor, ExitActor
+node    -> worker    RestoreActor
+node    -> gcs       CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor,
+                     LogCalls, SaveActor, FetchLineage, CallsReceived, FindActor
+gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound
+gcs     -> global    ActorChanged, PlaceTasks (creations)
+global  -> gcs       ActorPlaced
+node    -> node      ActorCalls
 ==================== =======================================================
 
-``store:<n>`` and ``pool:<n>`` are not components but the two things that a node
-cannot do without I/O: move bytes and start processes. Each world has its own.
+``store:<n>``, ``pool:<n>`` and ``links`` are not components but what needs I/O:
+moving bytes, starting processes, and closing the connections of who has died.
+Each world has its own.
 """
 
 from __future__ import annotations
@@ -59,11 +73,38 @@ STREAM = 1
 DYNAMIC = 2
 
 
+READY_METHOD = "__ray_ready__"
+"""A call without effect on the actor: it is neither counted nor logged."""
+
+
+class ActorInfo(Struct, array_like=True, gc=False):
+    """What makes a task an actor's creation: its array ID is the actor's ID."""
+
+    max_restarts: int = 0
+    """-1: for ever."""
+    max_concurrency: int = 1
+    checkpoint_interval: int = 0
+    """Take a checkpoint after so many calls; 0: never."""
+    name: str = ""
+    namespace: str = ""
+    detached: bool = False
+    handle: bytes = b""
+    """Opaque: what whoever looks the actor up by name needs to call it."""
+    incarnation: int = 0
+    """How often the actor was started before."""
+
+
 class TaskExtra(Struct, array_like=True, gc=False):
     """What few tasks need: `TaskSpec.extra` is None for all others."""
 
     strategy: str = ""
     """Where it should run; see `strategies`."""
+    actor: Union[ActorInfo, None] = None
+    """It creates an actor."""
+    call: bytes = b""
+    """It is a call of this actor."""
+    method: str = ""
+    """Which one; `READY_METHOD` is answered by the worker itself."""
     stream: int = 0
     """`STREAM`: its items become objects as they are made; `DYNAMIC`: and its value
     is the sequence of their references. See `streams`."""
@@ -337,7 +378,11 @@ class QueryReply(Struct, array_like=True, tag=23):
 
 
 class NodeInfo(Struct, array_like=True):
-    """A row of the node table."""
+    """A row of the node table.
+
+    ``incarnation`` counts from 1 how often a node of this number was started;
+    whoever starts it knows. What an earlier one still says counts no more.
+    """
 
     node: int
     host: str
@@ -397,6 +442,7 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     sizes) of ranges that ended here, whose values this node holds; ``sizes``
     is empty where every value is small. ``copies``: (object, size) of objects
     brought here from elsewhere. ``released``: arrays whose owner has let go.
+    ``incarnation``: the one of the node that is meant; 0: whichever it is.
     """
 
     node: int
@@ -404,6 +450,7 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     done: list[tuple[bytes, int, int, tuple[int, ...]]]
     copies: list[tuple[bytes, int]]
     released: list[bytes]
+    incarnation: int = 0
 
 
 class LocateObjects(Struct, array_like=True, tag=36):
@@ -519,6 +566,8 @@ class StartWorker(Struct, array_like=True, tag=65):
 
 
 class StopWorker(Struct, array_like=True, tag=66):
+    """It is not needed any more: it leaves of itself."""
+
     worker: str
 
 
@@ -560,7 +609,190 @@ class WorkerDied(Struct, array_like=True, tag=67):
     reason: str
 
 
+# -- actors --------------------------------------------------------------------
+
+
+class CreateActors(Struct, array_like=True, tag=70):
+    """Put these into the actor table and have them started somewhere."""
+
+    tasks: list[TaskSpec]
+
+
+class ActorPlaced(Struct, array_like=True, tag=71):
+    """The global scheduler has chosen a node; said before the node hears of it."""
+
+    actor: bytes
+    incarnation: int
+    node: int
+
+
+class ActorStarted(Struct, array_like=True, tag=72):
+    """It has run its constructor, and what was to be replayed: it takes calls."""
+
+    actor: bytes
+    incarnation: int
+    node: int
+    replayed: int = 0
+
+
+class ActorFailed(Struct, array_like=True, tag=73):
+    """It is gone. ``final``: it may not start again, whatever its restarts."""
+
+    actor: bytes
+    incarnation: int
+    reason: str
+    final: bool = False
+
+
+class WatchActors(Struct, array_like=True, tag=74):
+    """Tell me where these are, now and whenever that changes."""
+
+    actors: list[bytes]
+
+
+class ActorChanged(Struct, array_like=True, tag=75):
+    """``state``: see `actor_table`. ``reason``: why it is dead or restarts."""
+
+    actor: bytes
+    state: int
+    node: int
+    incarnation: int
+    reason: str = ""
+    logged: bool = False
+    """Its calls are logged; the GCS wants `CallsReceived`."""
+
+
+class ActorCalls(Struct, array_like=True, tag=76):
+    """Calls from the clients of one node, in order.
+
+    ``probes``: calls that must not run any more (their retries are used up), but
+    whose result is wanted if they did run.
+    """
+
+    actor: bytes
+    incarnation: int
+    tasks: list[TaskSpec]
+    probes: list[TaskSpec]
+
+
+class CallsReceived(Struct, array_like=True, tag=77):
+    """The results of these calls have arrived: nobody will ask again."""
+
+    actor: bytes
+    calls: list[bytes]
+
+
+class KillActor(Struct, array_like=True, tag=78):
+    actor: bytes
+    reason: str
+    restart: bool = False
+    """Start again if it has restarts left."""
+    owner: str = ""
+    """Not empty: only if this is still the actor's owner, and it is not detached."""
+
+
+class StopActor(Struct, array_like=True, tag=79):
+    """End this incarnation, or forget that it was to start."""
+
+    actor: bytes
+    incarnation: int
+
+
+class CallRecord(Struct, array_like=True, gc=False):
+    """An edge of an actor's lineage: a call that took effect, and its result."""
+
+    task: TaskSpec
+    result: RangeResult
+    values: tuple[ObjectValue, ...] = ()
+    """Its inputs in order; small ones with their value."""
+
+
+class LogCalls(Struct, array_like=True, tag=80):
+    """Calls ``first``, ``first + 1`` ... that took effect, in this order."""
+
+    actor: bytes
+    incarnation: int
+    first: int
+    calls: list[CallRecord]
+
+
+class CallsLogged(Struct, array_like=True, tag=81):
+    """All calls below ``upto`` are in the actor's lineage."""
+
+    actor: bytes
+    incarnation: int
+    upto: int
+
+
+class SaveActor(Struct, array_like=True, tag=82):
+    """The actor's state after its first ``upto`` calls."""
+
+    actor: bytes
+    incarnation: int
+    upto: int
+    state: bytes
+
+
+class FetchLineage(Struct, array_like=True, tag=83):
+    actor: bytes
+    incarnation: int
+
+
+class ActorLineage(Struct, array_like=True, tag=84):
+    """A piece of what an actor is rebuilt from: a checkpoint, then calls.
+
+    ``kept``: calls before the checkpoint whose results may still be asked for.
+    """
+
+    actor: bytes
+    incarnation: int
+    upto: int
+    """Calls that the checkpoint contains."""
+    checkpoint: bytes
+    """Empty: none, or it came with an earlier piece."""
+    calls: list[CallRecord]
+    kept: list[CallRecord]
+    more: bool = False
+
+
+class RestoreActor(Struct, array_like=True, tag=85):
+    """To a worker, after the creation: take this state instead."""
+
+    state: bytes
+    calls: int
+    """How many calls it contains."""
+
+
+class ExitActor(Struct, array_like=True, tag=86):
+    """The actor on this worker ends itself, after what it has reported."""
+
+    reason: str
+
+
+class FindActor(Struct, array_like=True, tag=87):
+    """Look an actor up by name; with ``create``, make it if there is none."""
+
+    key: int
+    client: str
+    namespace: str
+    name: str
+    create: Union[TaskSpec, None] = None
+
+
+class ActorFound(Struct, array_like=True, tag=88):
+    """``actor`` is empty: there is none. ``created``: it was made just now."""
+
+    key: int
+    client: str
+    actor: bytes
+    handle: bytes
+    created: bool = False
+
+
 Message = Union[
+    CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
+    CallsReceived, KillActor, StopActor, LogCalls, CallsLogged, SaveActor, FetchLineage,
+    ActorLineage, RestoreActor, ExitActor, FindActor, ActorFound,
     SubmitTasks, ExportFunction, FetchFunction, FunctionBlob, WantObjects, ObjectsReady,
     PutObjects, AllocateObject, ObjectAllocated, AbandonObject, Release, Unpin, Blocked,
     Unblocked, Resume, TasksDone, TakenBack, TaskResults, WorkerReady, RunTasks, TakeBack, Exit,

@@ -5,6 +5,8 @@ the others are gathered from every living node, as flat rows:
 
 ``timeline``  [name, node, worker number, start_s, elapsed_s, count] of the last
               ``timeline_ranges_max`` ranges that ran on each, by start
+``actors``    [name, node, incarnation, state, calls that took effect, calls replayed], of
+              those that live
 ``groups``    [id, name, bundles, {bundle: node}, strategy, state] of the placement
               groups, as the global scheduler knows them
 ``available`` [node, {resource: amount that is free}], by node
@@ -71,6 +73,10 @@ class QueryDesk:
             "available": lambda: [[node, available()]],
         }
 
+    def add(self, kind: str, rows: Callable[[], list[list[Any]]]) -> None:
+        """Answer another kind of query, sorted by its first two columns."""
+        self._rows[kind] = rows
+
     def record(self, worker: int, timing: Timing) -> None:
         """Remember a range that ran here."""
         self._ranges.append(
@@ -132,5 +138,5 @@ class QueryDesk:
         gathering.missing.discard(node)
         if not gathering.missing:
             del self._gathering[key]
-            rows = sorted(gathering.rows, key=_ORDER[gathering.kind])
+            rows = sorted(gathering.rows, key=_ORDER.get(gathering.kind, lambda row: row[:2]))
             self._ctx.send(gathering.client, QueryReply(gathering.key, gathering.client, rows))

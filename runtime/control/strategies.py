@@ -38,10 +38,10 @@ def kept(strategy: str, node: int, count: int, feasible: bool, alone: bool) -> i
         return 0
     if strategy == SPREAD:
         return count if alone else 0
-    return count if _target(strategy) == node else 0
+    return count if target_of(strategy) == node else 0
 
 
-def _target(strategy: str) -> int:
+def target_of(strategy: str) -> int:
     return int(strategy.partition(":")[2])
 
 
@@ -60,7 +60,7 @@ class Spreading:
         """Return those of the nodes that could run it which the strategy leaves."""
         if not strategy or strategy == SPREAD:
             return views
-        target = [view for view in views if view.node == _target(strategy)]
+        target = [view for view in views if view.node == target_of(strategy)]
         return target if target or is_hard(strategy) else views
 
     def spread(self, views: Sequence[NodeView], pieces: Sequence[int]) -> list[NodeView]:

@@ -14,21 +14,35 @@ from collections.abc import Mapping
 
 from runtime.control.messages import (
     AbandonObject,
+    ActorCalls,
+    ActorChanged,
+    ActorFailed,
+    ActorFound,
+    ActorLineage,
+    ActorStarted,
     AllocateObject,
     AssignTasks,
     Blocked,
     BundlePrepared,
+    CallsLogged,
+    CallsReceived,
     CancelTask,
     CommitBundle,
+    CreateActors,
     CreateGroup,
     Event,
+    ExitActor,
     ExportFunction,
     FetchFunction,
+    FetchLineage,
+    FindActor,
     Frame,
     FreeObjects,
     FunctionBlob,
     Heartbeat,
+    KillActor,
     LocateObjects,
+    LogCalls,
     NodeChanged,
     ObjectLocations,
     ObjectPayload,
@@ -43,6 +57,8 @@ from runtime.control.messages import (
     Release,
     RemoveGroup,
     ReturnBundle,
+    SaveActor,
+    StopActor,
     StreamItems,
     SubmitTasks,
     TakenBack,
@@ -52,6 +68,7 @@ from runtime.control.messages import (
     Unblocked,
     Unpin,
     WantObjects,
+    WatchActors,
     WorkerReady,
 )
 
@@ -60,6 +77,8 @@ Kinds = frozenset[type]
 NODE_TO_HEAD: Mapping[str, Kinds] = {
     "gcs": frozenset({
         RegisterNode, Heartbeat, ExportFunction, FetchFunction, TaskUpdates, LocateObjects, Event,
+        CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor, LogCalls, SaveActor,
+        FetchLineage, CallsReceived, FindActor,
     }),
     "global": frozenset({
         PlaceTasks, CancelTask, CreateGroup, RemoveGroup, BundlePrepared, Query,
@@ -70,6 +89,7 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
 HEAD_TO_NODE: Mapping[str, Kinds] = {
     "gcs": frozenset({
         Registered, NodeChanged, FunctionBlob, ObjectLocations, FreeObjects, TaskResults,
+        ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound,
     }),
     "global": frozenset({
         AssignTasks, TaskResults, CancelTask, PrepareBundle, CommitBundle, ReturnBundle,
@@ -79,16 +99,16 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
 """By the component that speaks."""
 
 NODE_TO_NODE: Kinds = frozenset({
-    TaskResults, PullObject, ObjectPayload, Query, QueryReply,
+    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
-    Unpin, Query, CancelTask, CreateGroup, RemoveGroup,
+    Unpin, Query, KillActor, FindActor, CancelTask, CreateGroup, RemoveGroup,
 })  # fmt: skip
 
 WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {
-    WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, StreamItems,
+    WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, SaveActor, ExitActor, StreamItems,
 }  # fmt: skip
 
 _NODE = re.compile(r"node:(0|[1-9][0-9]{0,8})")

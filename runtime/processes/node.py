@@ -7,7 +7,7 @@ import socket
 import msgspec
 
 from runtime.control.local_scheduler import LocalScheduler
-from runtime.control.messages import Frame, NodeChanged
+from runtime.control.messages import Frame, NodeChanged, NodeInfo
 from runtime.processes.admission import (
     DRIVER_TO_NODE,
     HEAD_TO_NODE,
@@ -24,6 +24,7 @@ from runtime.processes.connection import (
     listen,
     log,
 )
+from runtime.processes.links import Links
 from runtime.processes.object_manager import ObjectManager
 from runtime.processes.pool import WorkerPool
 from runtime.processes.process import Process
@@ -38,11 +39,14 @@ class Node:
         number = settings.node
         self.address = f"node:{number}"
         self._token = settings.token
-        self.process = Process(settings.config.seed, journal_path(settings.journal))
+        # Each life of a node has a journal of its own.
+        life = f".{settings.incarnation}" if settings.incarnation > 1 else ""
+        self.process = Process(settings.config.seed, journal_path(settings.journal), life)
         reactor = self.process.reactor
         self.scheduler = LocalScheduler(
-            self.process.context(self.address), number, settings.resources, settings.config
-        )
+            self.process.context(self.address), number, settings.resources, settings.config,
+            settings.incarnation,
+        )  # fmt: skip
         self.process.add(self.address, self.scheduler)
         spawner, arena_fd = socket.socket(fileno=fds[0]), fds[1]
         self.pool = WorkerPool(self.process, number, settings.config, spawner, arena_fd)
@@ -50,11 +54,14 @@ class Node:
         arena = Arena.attach(arena_fd)
         self.store = ObjectManager(self.process, number, arena, self._token, self._address_of)
         self.process.add(f"store:{number}", self.store, journaled=False)
+        self._links = Links(self._info_of)
+        self.process.add(f"links:{number}", _NodeLinks(self._links, self.store), journaled=False)
         self.process.find_route = self._dial
         listener = Listener(reactor, listen(settings.host), self._accept)
         head = DialedConnection(
-            reactor, settings.head, self._token, self._on_head_frame, self._on_head_lost, "head"
-        )
+            reactor, settings.head, self._token, self._on_head_frame, self._on_head_lost, "head",
+            mine=settings.incarnation,
+        )  # fmt: skip
         self.process.routes["gcs"] = self.process.routes["global"] = head
         if len(fds) > 2:
             self._connect_driver(socket.socket(fileno=fds[2]))
@@ -88,9 +95,6 @@ class Node:
 
     def _on_head_frame(self, connection: Connection, frame: Frame) -> None:
         self._take(connection, frame, HEAD_TO_NODE.get(frame.source))
-        for message in frame.messages:
-            if isinstance(message, NodeChanged) and not message.info.alive:
-                self._drop_peer(message.info.node)
 
     # -- peers -----------------------------------------------------------------
 
@@ -112,30 +116,25 @@ class Node:
         if connection.bound and connection.peer != frame.source:
             connection.refuse(f"{connection.peer} speaks as {frame.source}")
             return
-        self._take(connection, frame, NODE_TO_NODE)
-        if not connection.bound and not connection.closed:
-            connection.bound = True
-            connection.peer = frame.source
+        if not connection.bound:
+            if foreign(frame, NODE_TO_NODE if frame.destination == self.address else None):
+                self._take(connection, frame, NODE_TO_NODE)  # refuses it
+                return
+            if not self._links.bind(connection, frame.source):
+                return
             self.process.routes.setdefault(frame.source, connection)
+        self._take(connection, frame, NODE_TO_NODE)
 
     def _on_peer_lost(self, connection: Connection, reason: str) -> None:
+        self._links.discard(connection)
         if self.process.routes.get(connection.peer) is connection:
             del self.process.routes[connection.peer]
 
-    def _drop_peer(self, number: int) -> None:
-        """A node is dead for the cluster: nothing more is expected from it.
-
-        It may hang with its connections open, so these do not tell.
-        """
-        if number == self.scheduler.node:
-            return
-        connection = self.process.routes.get(f"node:{number}")
-        if connection is not None:
-            connection.close("it was declared dead")
-        self.store.drop_peer(number)
+    def _info_of(self, node: int) -> NodeInfo | None:
+        return self.scheduler.members.nodes.get(node)
 
     def _address_of(self, node: int) -> tuple[str, int] | None:
-        info = self.scheduler.members.nodes.get(node)
+        info = self._info_of(node)
         return (info.host, info.port) if info is not None and info.alive else None
 
     def _dial(self, destination: str) -> Connection | None:
@@ -143,8 +142,8 @@ class Node:
         kind, _, number = destination.partition(":")
         if kind != "node":
             return None
-        address = self._address_of(int(number))
-        if address is None:
+        address, info = self._address_of(int(number)), self._info_of(int(number))
+        if address is None or info is None:
             return None
         connection = DialedConnection(
             self.process.reactor,
@@ -153,8 +152,11 @@ class Node:
             self._on_frame,
             self._on_peer_lost,
             peer=destination,
+            mine=self.scheduler.incarnation,
         )
-        connection.bound = True
+        connection.incarnation = info.incarnation
+        if not self._links.bind(connection, destination):
+            return None
         self.process.routes[destination] = connection
         return connection
 
@@ -168,6 +170,23 @@ class Node:
             if fenced:
                 log.warning("leaving: the cluster declared this node dead: %s", fenced)
                 process.stop(fenced)
+
+
+class _NodeLinks:
+    """What a node drops with a peer: its connections, and what is fetched from it."""
+
+    def __init__(self, links: Links, store: ObjectManager) -> None:
+        self._links = links
+        self._store = store
+
+    def handle(self, source: str, message: NodeChanged) -> None:
+        self._links.handle(source, message)
+        if not message.info.alive:
+            # It may hang with its connections open, so these do not tell.
+            self._store.drop_peer(message.info.node)
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
 
 
 def main(payload: bytes, fds: list[int]) -> None:

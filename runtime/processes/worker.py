@@ -20,6 +20,7 @@ from runtime.control.messages import (
     CancelTask,
     Exit,
     FunctionBlob,
+    RestoreActor,
     Resume,
     RunTasks,
     TakeBack,
@@ -31,7 +32,7 @@ from runtime.processes.process import Process
 from runtime.processes.settings import WorkerSettings, set_up_logging
 from runtime.store.arena import Arena
 
-_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, Exit, CancelTask)
+_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask)
 
 
 class _Both:
@@ -69,7 +70,7 @@ def main(payload: bytes, fds: list[int]) -> None:
         modules.install("ray")
     # Forked processes start with equal generators.
     random.seed()
-    np.random.seed()
+    np.random.seed(int.from_bytes(os.urandom(4)))
     process = Process(settings.config.seed)
     ctx = process.context(settings.address)
     client = Client(ctx, settings.address, settings.node, settings.config)
@@ -94,7 +95,7 @@ def main(payload: bytes, fds: list[int]) -> None:
         executor.start(os.getpid())
     while True:
         with world:
-            assignment = executor.next()
+            assignment = executor.next() if runner.has_room() else None
             leaving = executor.exiting
         if assignment is not None:
             runner.run(assignment)
@@ -104,4 +105,4 @@ def main(payload: bytes, fds: list[int]) -> None:
             with world:
                 session.collect()
                 client.flush()
-            world.block(lambda: bool(executor.queue) or executor.exiting, None)
+            world.block(lambda: runner.has_work() or executor.exiting, None)
