@@ -136,7 +136,8 @@ class TaskRunner:
             try:
                 value = call()
             finally:
-                self.session.futures.abandon()
+                if not self.executor.concurrent:
+                    self.session.futures.abandon()
             if spec.returns != 1:
                 value = self.several(spec, value)
         except Exception as error:
