@@ -102,6 +102,9 @@ class TaskRunner:
 
     def _run_actor(self, assignment: Assignment) -> None:
         if self.actor is None:
+            extra = assignment.spec.extra
+            assert extra is not None
+            self.session.actor = (assignment.spec.array, extra.actor)
             self.actor = ActorRunner(self, assignment)
         else:
             self.actor.call(assignment)
