@@ -128,7 +128,8 @@ def test_who_has_accepted_it_is_asked() -> None:
     ctx = Alone()
     gcs = Gcs(ctx, Config())
     for node in range(3):
-        gcs.handle(f"node:{node}", RegisterNode(NodeInfo(node, "host", 0, {"CPU": 1.0})))
+        info = NodeInfo(node, "host", 0, {"CPU": 1.0}, incarnation=1)
+        gcs.handle(f"node:{node}", RegisterNode(info))
     gcs.handle("global", TaskUpdates(2, [spec(1)], [], [], []))
     gcs.handle("global", cancel(1))
     (asked,) = ctx.take(CancelTask, "global")
