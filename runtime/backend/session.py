@@ -111,6 +111,7 @@ class Session(ClusterContext):
         self.address = world.client.address
         self.node = node_of(world.client.address)
         self.namespace = ""
+        self.actor: tuple[bytes, ActorInfo | None] | None = None
         self.closed = False
         self.before_shutdown: list[Callable[[], None]] = []
         """Called when the session begins to end, while all still works."""
@@ -401,6 +402,13 @@ class Session(ClusterContext):
         held.append(ref)
         deps.append(ref.binary())
         return Input(len(deps) - 1)
+
+    def task_id(self) -> bytes | None:
+        frame = frame_of_call.get()
+        if frame is not None:
+            return frame.task
+        task = self.running_task()
+        return None if task is None else task[1]
 
     def running_task(self) -> tuple[TaskSpec, bytes] | None:
         executor = self.world.executor
