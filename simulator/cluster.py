@@ -11,10 +11,12 @@ the first host, as does the driver with node 0.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,9 @@ from typing import Any
 from greenlet import getcurrent
 
 from runtime.api.exceptions import RaySystemError
+from runtime.api.refs import ObjectRef
 from runtime.api.state import set_current
+from runtime.backend.futures import LazyFuture
 from runtime.backend.journal import Journal
 from runtime.backend.nodes import check_node, node_resources
 from runtime.backend.protocol import Backend
@@ -69,6 +73,8 @@ class SimCluster:
         self.seed = config.seed
         self.env = Clock()
         self.hub: Any = getcurrent()
+        self.loop_of_hub: asyncio.AbstractEventLoop | None = None
+        """The asyncio loop that runs in the hub, while a program's greenlet has the thread."""
         self.processes: dict[str, SimProcess] = {}
         self.stores: dict[int, SimStore] = {}
         self.resources: dict[int, dict[str, float]] = {}
@@ -187,6 +193,13 @@ class SimCluster:
         """A worker is not needed any more; its node hears of its end, as of any."""
         if address in self.workers:
             self._end_worker(address, "exit code 0")
+
+    def worker_left(self, process: SimProcess) -> None:
+        """A worker has ended by itself, as an actor does that exits."""
+        self._end_process(process.name)
+        # Behind what it has sent, as a real one's last words come first.
+        died = [WorkerDied(process.name, "exit code 0")]
+        self.transmit(process.node, f"pool:{process.node}", f"node:{process.node}", died, 60)
 
     def _end_process(self, address: str) -> None:
         worker = self.workers.pop(address, None)
@@ -365,6 +378,9 @@ class SimSession(Session):
     def __init__(self, world: SimWorld, cluster: SimCluster) -> None:
         super().__init__(world, cluster.close)
         self.cluster = cluster
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        return LazyFuture(self, ref)
 
 
 def _lookup() -> Backend | None:

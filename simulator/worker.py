@@ -7,20 +7,46 @@ never run anything, and a greenlet with its stack is what takes memory.
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from runtime.api.refs import ObjectRef
 from runtime.backend.execution import TaskRunner
+from runtime.backend.futures import LazyFuture
 from runtime.backend.session import Session
 from runtime.control.client import Client
 from runtime.control.executor import Executor
-from runtime.control.messages import Exit, FunctionBlob, Resume, RunTasks, TakeBack
+from runtime.control.ids import task_id
+from runtime.control.messages import (
+    CancelTask,
+    Exit,
+    FunctionBlob,
+    RestoreActor,
+    Resume,
+    RunTasks,
+    TakeBack,
+)
+from simulator.event_loop import VirtualEventLoop
 from simulator.process import SimProcess
 from simulator.world import ProgramGreenlet, SimWorld
 
 if TYPE_CHECKING:
     from simulator.cluster import SimCluster
 
-_FOR_EXECUTOR = frozenset((RunTasks, FunctionBlob, TakeBack, Resume, Exit))
+_FOR_EXECUTOR = frozenset(
+    (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask)
+)
+
+
+class SimWorkerSession(Session):
+    """A simulated worker's session."""
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        loop = asyncio._get_running_loop()
+        if isinstance(loop, VirtualEventLoop):
+            return loop.future_of(ref)
+        return LazyFuture(self, ref)
 
 
 class SimWorker:
@@ -35,7 +61,9 @@ class SimWorker:
         self.client = Client(ctx, address, node, cluster.config)
         self.executor = Executor(ctx, node, cluster.config)
         self.process.add(address, self)
+        self._world: SimWorld | None = None
         self._program: ProgramGreenlet | None = None
+        self.executor.on_cancel = self._on_cancel
         self.executor.start(pid)
         self.process.begin()
         self.client.flush()
@@ -47,6 +75,13 @@ class SimWorker:
         else:
             self.client.handle(source, message)
 
+    def _on_cancel(self, message: CancelTask) -> None:
+        running = self.executor.running
+        if message.recursive and running is not None:
+            self.client.cancel_children(
+                task_id(running.array, self.executor.cancelled), message.force
+            )
+
     def end_turn(self) -> None:
         """Neither has anything left for the end of a turn."""
 
@@ -55,6 +90,8 @@ class SimWorker:
         self.process.kill()
         if self._program:
             self._program.throw()
+        if self._world is not None:
+            self._world.end_spawned()
 
     def _begin(self) -> None:
         """Make and start the program once there is work."""
@@ -67,10 +104,12 @@ class SimWorker:
             self.executor,
             self.cluster.stores[self.node],
         )
-        session = Session(world)
+        self._world = world
+        session = SimWorkerSession(world)
+        world.session = session
         runner = TaskRunner(world, session, self.executor, self.node)
         self._program = ProgramGreenlet(
-            lambda: _work(world, session, self.executor, runner), self.cluster.hub
+            lambda: _work(world, session, self.executor, runner), self.cluster
         )
         self._program.session = session
         self._program.switch()
@@ -79,14 +118,16 @@ class SimWorker:
 def _work(world: SimWorld, session: Session, executor: Executor, runner: TaskRunner) -> None:
     """What a worker does all its life."""
     client = world.client
-    given = executor.queue.__len__
-    while True:
+    while not executor.exiting:
         with world:
-            assignment = executor.next()
+            assignment = executor.next() if runner.has_room() else None
             if assignment is None:
                 session.collect()
                 client.flush()
         if assignment is not None:
             runner.run(assignment)
         else:
-            world.block(given, None)
+            world.block(lambda: runner.has_work() or executor.exiting, None)
+    with world:
+        client.flush()
+    world.leave()

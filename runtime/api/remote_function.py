@@ -8,9 +8,14 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
+from runtime.api.actor_options import NAMES as ACTOR_NAMES
+from runtime.api.actor_options import ActorOptions
+from runtime.api.actors import ActorClass
 from runtime.api.options import TaskOptions
 from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.state import current
+from runtime.api.streams import ObjectRefGenerator
+from runtime.control.messages import STREAM
 
 _DEFAULT = TaskOptions()
 
@@ -24,6 +29,8 @@ class RemoteFunction:
         self.function_name = getattr(function, "__qualname__", repr(function))
         self._least, self._most = _positional(function)
         """How many positional arguments alone are right."""
+        self.stream = STREAM if inspect.isgeneratorfunction(function) else 0
+        """What its calls return where ``num_returns`` does not say."""
         self.exported: tuple[bytes, bytes] | None = None
         """(ID, serialized form), made by the first session that needs it."""
         functools.update_wrapper(self, function)
@@ -36,13 +43,16 @@ class RemoteFunction:
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Submit a task; return its `ObjectRef`.
 
-        A list of them for ``num_returns`` > 1, None for 0. An `ObjectRef` among
+        A list of them for ``num_returns`` > 1, None for 0; an `ObjectRefGenerator`
+        of a generator function's. An `ObjectRef` among
         the arguments is replaced by its value before the task starts. Raises
         TypeError for arguments that the function does not take.
         """
         if kwargs or not self._least <= len(args) <= self._most:
             self._check(args, kwargs)
         refs = current().submit(self, args, kwargs, self.task_options)
+        if isinstance(refs, ObjectRefGenerator):
+            return refs
         return refs[0] if len(refs) == 1 else refs or None
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -104,31 +114,42 @@ def _positional(function: Callable[..., Any]) -> tuple[int, int]:
 
 
 @overload
+def remote(function: type, /) -> ActorClass: ...  # type: ignore[overload-overlap]
+@overload
 def remote(function: Callable[..., Any], /) -> RemoteFunction: ...
 @overload
-def remote(**options: Any) -> Callable[[Callable[..., Any]], RemoteFunction]: ...
+def remote(**options: Any) -> Callable[[Any], Any]: ...
 def remote(*args: Any, **options: Any) -> Any:
-    """Make a function remote: ``@remote`` or ``@remote(num_cpus=2, ...)``.
+    """Make a function remote, or actors of a class: ``@remote``, ``@remote(num_cpus=2)``.
 
-    Raises TypeError for what is not a function (actors are not there yet) and
-    ValueError for unknown options.
+    Raises TypeError for what is neither and ValueError for unknown options.
     """
     if args and options:
         raise TypeError("use @remote or @remote(option=value), not both at once")
     if len(args) > 1:
-        raise TypeError("@remote takes one function")
+        raise TypeError("@remote takes one function or class")
     if args:
-        return _make(args[0], _DEFAULT)
-    checked = _DEFAULT.changed(options)
-    return lambda function: _make(function, checked)
+        return _make(args[0], {})
+    _check_names(options)
+    return lambda target: _make(target, options)
 
 
-def _make(function: Any, options: TaskOptions) -> RemoteFunction:
-    if isinstance(function, type):
-        raise TypeError("raytwin has no actors yet: @remote takes functions, not classes")
-    if isinstance(function, RemoteFunction) or not callable(function):
-        raise TypeError(f"@remote takes a function, not {function!r}")
-    return RemoteFunction(function, options)
+def _check_names(options: dict[str, Any]) -> None:
+    """Raise ValueError now for an option that neither a function nor a class has."""
+    if not all(name in ACTOR_NAMES for name in options):
+        _DEFAULT.changed(options)
+
+
+def _make(target: Any, options: dict[str, Any]) -> RemoteFunction | ActorClass:
+    if isinstance(target, type):
+        return ActorClass(target, ActorOptions().changed(options) if options else ActorOptions())
+    if isinstance(target, (RemoteFunction, ActorClass)) or not callable(target):
+        raise TypeError(f"@remote takes a function or a class, not {target!r}")
+    if inspect.iscoroutinefunction(target):
+        raise ValueError(
+            "an async function cannot be a task: let a plain one call asyncio.run(f())"
+        )
+    return RemoteFunction(target, _DEFAULT.changed(options) if options else _DEFAULT)
 
 
 __all__ = ["ObjectRef", "RemoteFunction", "remote"]

@@ -16,12 +16,19 @@ from collections.abc import Callable
 from typing import Any
 
 from runtime.api.exceptions import ObjectStoreFullError
+from runtime.api.refs import ObjectRef
+from runtime.api.streams import DynamicObjectRefGenerator
+from runtime.backend.actor_execution import ActorRunner
 from runtime.backend.protocol import World
 from runtime.backend.session import Input, Session
+from runtime.backend.submission import ANY
+from runtime.control.cancellation import cancelled_error
 from runtime.control.executor import Executor
-from runtime.control.ids import object_id
+from runtime.control.ids import STREAM_BASE, object_id
 from runtime.control.messages import (
     OK,
+    RETRY,
+    STREAM,
     SYSTEM_ERROR,
     USER_ERROR,
     Assignment,
@@ -29,6 +36,7 @@ from runtime.control.messages import (
     TaskSpec,
     Timing,
 )
+from runtime.control.streams import item_id
 
 
 class _Returns(tuple[Any, ...]):
@@ -45,6 +53,7 @@ class TaskRunner:
         executor.before_results = session.client.flush
         self.node = node
         self._functions: dict[bytes, Callable[..., Any]] = {}
+        self.actor: ActorRunner | None = None
         self._looping = False
         """User code runs in the loop over a range, and nobody else touches its values."""
         self._since_s = 0.0
@@ -53,18 +62,26 @@ class TaskRunner:
     def run(self, assignment: Assignment) -> None:
         """Run one range and report all of it that was not given back."""
         spec = assignment.spec
+        if spec.extra is not None and (spec.extra.actor is not None or spec.extra.call):
+            self._run_actor(assignment)
+            return
         started_s = self.world.now()
         try:
             if spec.first < 0:
-                call = self._prepare(assignment)
+                call = self.prepare(assignment)
             else:
-                function = self._function(spec.function)
+                function = self.function(spec.function)
                 star, items = self.world.deserialize(spec.args)
         except Exception as error:
-            self._report_error(spec, started_s, error)
+            self.report_error(spec, started_s, error)
             return
-        if spec.first < 0:
-            self._run_call(spec, call, started_s)
+        extra = spec.extra
+        if extra is not None and extra.env:
+            self.world.environment.enter(extra.env)
+        if extra is not None and extra.stream:
+            self._run_stream(spec, call, started_s)
+        elif spec.first < 0:
+            self.run_call(spec, call, started_s)
         else:
             if star:
                 plain = function
@@ -73,15 +90,36 @@ class TaskRunner:
                     return plain(*item)
 
             self._run_range(spec, function, items, started_s)
+        if extra is not None and extra.env:
+            self.world.environment.leave()
+
+    def has_room(self) -> bool:
+        """Whether another assignment may begin now."""
+        return self.actor is None or self.actor.has_room()
+
+    def has_work(self) -> bool:
+        """Whether one is here and may begin."""
+        return bool(self.executor.queue) and self.has_room()
+
+    def _run_actor(self, assignment: Assignment) -> None:
+        if self.actor is None:
+            extra = assignment.spec.extra
+            assert extra is not None
+            self.session.actor = (assignment.spec.array, extra.actor)
+            self.actor = ActorRunner(self, assignment)
+        else:
+            self.actor.call(assignment)
 
     # -- a call ----------------------------------------------------------------
 
-    def _prepare(self, assignment: Assignment) -> Callable[[], Any]:
+    def prepare(
+        self, assignment: Assignment, of_actor: Callable[..., Any] | None = None
+    ) -> Callable[[], Any]:
         """Return the call with everything in its place."""
         spec = assignment.spec
         unread = list(reversed(assignment.values))
         try:
-            function = self._function(spec.function)
+            function = of_actor or self.function(spec.function)
             if not spec.args:
                 return function
             args, kwargs = self.world.deserialize(spec.args)
@@ -96,18 +134,80 @@ class TaskRunner:
                 self.session.skip_input(value)
         return lambda: function(*args, **kwargs)
 
-    def _run_call(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
+    def run_call(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
+        """Run a call and report what became of it."""
         try:
-            value = call()
+            try:
+                value = call()
+            finally:
+                if not self.executor.concurrent:
+                    self.session.futures.abandon()
             if spec.returns != 1:
-                value = self._several(spec, value)
+                value = self.several(spec, value)
         except Exception as error:
-            self._report_error(spec, started_s, error)
+            self.report_error(spec, started_s, error)
             return
-        self._report_values(spec, started_s, [value])
+        except KeyboardInterrupt:
+            if self.executor.cancelled < 0:
+                raise  # the task's own: it ends the worker
+            self._report_cancelled(spec, started_s)
+            return
+        self.report_values(spec, started_s, [value])
+
+    # -- a stream --------------------------------------------------------------
+
+    def _run_stream(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
+        """Report items as they come, then how many there were; see `streams`."""
+        assert spec.extra is not None
+        count = 0
+        try:
+            try:
+                for value in call():
+                    self._report_item(spec, count, value)
+                    count += 1
+            finally:
+                self.session.futures.abandon()
+        except Exception as error:
+            if self._wants_retry(spec, error):
+                self.report_error(spec, started_s, error)
+                return
+            self._send_item(spec, count, USER_ERROR, self._pack_error(spec.name, error))
+            count += 1
+        except KeyboardInterrupt:
+            if self.executor.cancelled < 0:
+                raise
+            self._report_cancelled(spec, started_s)
+            return
+        if spec.extra.stream == STREAM:
+            self.report_values(spec, started_s, [count])
+            return
+        refs = [ObjectRef(item_id(spec.array, index), self.session) for index in range(count)]
+        self.report_values(spec, started_s, [DynamicObjectRefGenerator(refs)])
+
+    def _report_item(self, spec: TaskSpec, index: int, value: Any) -> None:
+        payload = self.world.serialize([value])
+        if payload.nbytes <= self.session.client.config.inline_bytes_max:
+            self._send_item(spec, index, OK, payload.to_bytes())
+            return
+        serialized = self.world.serialize(value)
+        offset = self.session.store(item_id(spec.array, index), serialized)
+        self._send_item(spec, index, OK, b"", (serialized.nbytes,), (offset,))
+
+    def _send_item(
+        self, spec: TaskSpec, index: int, status: int, payload: bytes,
+        sizes: tuple[int, ...] = (), offsets: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        result = RangeResult(
+            spec.array, STREAM_BASE + index, 1, status, payload, self.node, 1, sizes, offsets
+        )
+        self.world.charge("put", 1)
+        with self.world:
+            self.session.collect()
+            self.executor.items([result])
+        self.session.interrupt_here()
 
     @staticmethod
-    def _several(spec: TaskSpec, value: Any) -> Any:
+    def several(spec: TaskSpec, value: Any) -> Any:
         if spec.returns == 0:
             return _Returns()
         try:
@@ -135,6 +235,7 @@ class TaskRunner:
             due = self.world.due()
             append = executor.values.append
             error: Exception | None = None
+            cancelled = False
             self._looping = True
             try:
                 for item in items[at - spec.first : executor.limit - spec.first]:
@@ -143,6 +244,11 @@ class TaskRunner:
                         break
             except Exception as raised:
                 error = raised
+            except KeyboardInterrupt:
+                if executor.cancelled < 0:
+                    raise
+                cancelled = True
+            self.session.futures.abandon()
             with self.world:
                 self._looping = False
                 # The limit may have come down while the loop ran; the elements
@@ -151,10 +257,12 @@ class TaskRunner:
                 values = list(executor.values)
                 done = executor.current()
             if values:
-                self._since_s = self._report_values(spec, self._since_s, values)
+                self._since_s = self.report_values(spec, self._since_s, values)
             if error is not None:
                 one = _one(spec, done)
-                self._since_s = self._report_error(one, self._since_s, error)
+                self._since_s = self.report_error(one, self._since_s, error)
+            elif cancelled:
+                self._since_s = self._report_cancelled(_one(spec, done), self._since_s)
 
     def report_meanwhile(self) -> None:
         """Report what a range has made so far, while an element of it runs.
@@ -181,9 +289,9 @@ class TaskRunner:
 
     # -- reports ---------------------------------------------------------------
 
-    def _report_values(self, spec: TaskSpec, started_s: float, values: list[Any]) -> float:
+    def report_values(self, spec: TaskSpec, started_s: float, values: list[Any]) -> float:
         """Report the values of elements from `Executor.base` on; return the time."""
-        start = self.executor.base
+        start = self._base_of(spec)
         count = len(values)
         try:
             if spec.returns != 1:
@@ -196,17 +304,17 @@ class TaskRunner:
                 return self._report(spec, result, started_s)
         except Exception as error:
             if count == 1:
-                return self._report_error(_one(spec, start), started_s, error)
+                return self.report_error(_one(spec, start), started_s, error)
         if count == 1:
             return self._report_large(spec, started_s, values)
         # Together too large, or one cannot be serialized: one by one.
         for value in values:
-            started_s = self._report_values(spec, started_s, [value])
+            started_s = self.report_values(spec, started_s, [value])
         return started_s
 
     def _report_large(self, spec: TaskSpec, started_s: float, values: list[Any]) -> float:
         """Report one element whose values do not all fit into a message."""
-        index = self.executor.base
+        index = self._base_of(spec)
         small: list[Any] = []
         sizes: list[int] = []
         offsets: list[int] = []
@@ -228,23 +336,44 @@ class TaskRunner:
                 for ret, offset in enumerate(offsets):
                     if offset >= 0:
                         self.session.client.abandon(object_id(spec.array, index, ret))
-            return self._report_error(_one(spec, index), started_s, error)
+            return self.report_error(_one(spec, index), started_s, error)
         result = RangeResult(
             spec.array, index, 1, OK, payload, self.node, spec.returns, tuple(sizes),
             tuple(offsets),
         )  # fmt: skip
         return self._report(spec, result, started_s)
 
-    def _report_error(self, spec: TaskSpec, started_s: float, error: Exception) -> float:
+    def report_error(self, spec: TaskSpec, started_s: float, error: Exception) -> float:
         """Report elements that failed: all of `spec` that are still this worker's."""
-        if isinstance(error, ObjectStoreFullError):
+        if self._wants_retry(spec, error):
+            status, payload = RETRY, b""
+        elif isinstance(error, ObjectStoreFullError):
             status, payload = SYSTEM_ERROR, f"ObjectStoreFullError: {error}".encode()
         else:
             status, payload = USER_ERROR, self._pack_error(spec.name, error)
+        return self._report_failure(spec, started_s, status, payload)
+
+    def _report_cancelled(self, spec: TaskSpec, started_s: float) -> float:
+        """Report an element that a cancellation has ended; see `cancellation`."""
+        error = cancelled_error(spec.name)
+        return self._report_failure(spec, started_s, error.status, error.payload)
+
+    def _wants_retry(self, spec: TaskSpec, error: Exception) -> bool:
+        """Whether an error counts as one of the system, and tries are left."""
+        extra = spec.extra
+        if extra is None or not extra.retry_on or not spec.retries:
+            return False
+        return extra.retry_on == ANY or isinstance(error, self.world.deserialize(extra.retry_on))
+
+    def _report_failure(
+        self, spec: TaskSpec, started_s: float, status: int, payload: bytes
+    ) -> float:
         with self.world:
             # In one turn: the limit may come down at any other time.
-            start = self.executor.base
-            count = max(1, min(spec.start + spec.count, self.executor.limit) - start)
+            start = self._base_of(spec)
+            count = 1
+            if not self.executor.concurrent:
+                count = max(1, min(spec.start + spec.count, self.executor.limit) - start)
             result = RangeResult(spec.array, start, count, status, payload, self.node, spec.returns)
             return self._report(spec, result, started_s)
 
@@ -269,10 +398,19 @@ class TaskRunner:
         timing = Timing(spec.name, started_s, now_s - started_s, result.count)
         with self.world:
             self.session.collect()
-            self.executor.report(result, timing)
+            if self.executor.concurrent:
+                self.executor.report_call(result, timing)
+            else:
+                if not self._looping:
+                    self.executor.end_interrupt()
+                self.executor.report(result, timing)
         return now_s
 
-    def _function(self, key: bytes) -> Callable[..., Any]:
+    def _base_of(self, spec: TaskSpec) -> int:
+        """Return the first element of a range that is not reported."""
+        return spec.start if self.executor.concurrent else self.executor.base
+
+    def function(self, key: bytes) -> Callable[..., Any]:
         function = self._functions.get(key)
         if function is None:
             function = self.world.loads_function(self.executor.functions[key])

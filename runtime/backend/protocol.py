@@ -8,22 +8,48 @@ own (Ray) implements `Backend` itself.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
+from runtime.backend.environment import Environment
 from runtime.control.client import Client
 from runtime.control.executor import Executor
+from runtime.control.messages import ActorInfo, TaskSpec
 
 if TYPE_CHECKING:
+    from runtime.api.actor_options import ActorOptions
+    from runtime.api.actors import ActorCall, ActorClass
     from runtime.api.options import TaskOptions
     from runtime.api.refs import ObjectRef, ObjectRefArray
     from runtime.api.remote_function import RemoteFunction
+    from runtime.api.streams import ObjectRefGenerator
 
 
 class Backend(Protocol):
     """What `runtime.api` needs of whoever runs the program."""
 
     name: str
+    virtual: bool
+    """Time is virtual, and passes only while the program waits."""
+
+    node: int
+    """The calling code's."""
+    address: str
+    """The calling process's."""
+    namespace: str
+    env_vars: tuple[tuple[str, str], ...]
+    """Of every task of this driver."""
+
+    actor: tuple[bytes, ActorInfo | None] | None
+    """The ID and description of the actor that the calling code is part of."""
+
+    def task_id(self) -> bytes | None:
+        """Return the ID of the task or call that calls; None in a driver."""
+
+    def running_task(self) -> tuple[TaskSpec, bytes] | None:
+        """Return the task that the calling code is part of and its ID; None in a driver."""
 
     def submit(
         self,
@@ -31,8 +57,8 @@ class Backend(Protocol):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         options: TaskOptions,
-    ) -> list[ObjectRef]:
-        """Submit one task; return a reference per return value."""  # fmt: skip
+    ) -> list[ObjectRef] | ObjectRefGenerator:
+        """Submit one task; return a reference per return value, or its stream."""  # fmt: skip
 
     def map(
         self, function: RemoteFunction, items: Sequence[Any], star: bool, options: TaskOptions
@@ -56,6 +82,51 @@ class Backend(Protocol):
         fetch_local: bool,
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
         """Return (ready, not ready), both in the order given."""  # fmt: skip
+
+    def create_actor(
+        self,
+        actor_class: ActorClass,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: ActorOptions,
+    ) -> tuple[bytes, ObjectRef, bytes]:
+        """Create an actor, or find the one of that name where `options` allow it.
+
+        Return its ID, a reference that keeps it alive, and, if it was found, its
+        handle's description as it was given; raise ValueError if the name is taken.
+        """
+
+    def call_actor(
+        self,
+        call: ActorCall,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> list[ObjectRef]:
+        """Submit a call of an actor; return a reference per return value."""
+
+    def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:
+        """Return (ID, reference, handle's description) of a named actor, or None."""
+
+    def kill_actor(self, actor: bytes, restart: bool) -> None:
+        """End an actor at once; with `restart` it starts again if it may."""
+
+    def exit_actor(self) -> None:
+        """End the actor that calls."""
+
+    def next_item(self, array: bytes, index: int, timeout_s: float | None) -> ObjectRef | None:
+        """Wait for an item of a stream; None: it has ended. Raises GetTimeoutError."""
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        """Return a future of an object's value."""
+
+    def cancel(self, ref: ObjectRef, force: bool, recursive: bool) -> None:
+        """Take back the task that makes an object."""
+
+    def create_group(self, name: str, bundles: list[dict[str, float]], strategy: str) -> bytes:
+        """Begin to reserve a placement group; return its ID."""
+
+    def remove_group(self, group: bytes) -> None:
+        """Give a placement group back."""
 
     def query(self, kind: str) -> Any:
         """Return ``nodes``, ``timeline`` or ``stores`` rows; see `runtime.control.queries`."""
@@ -96,6 +167,8 @@ class World(Protocol):
     client: Client
     executor: Executor | None
     """None in a driver."""
+    environment: Environment
+    """Of the running task."""
 
     def __enter__(self) -> Any: ...
     def __exit__(self, *exc: object) -> None: ...
@@ -106,8 +179,23 @@ class World(Protocol):
         Raises RaySystemError if the cluster is gone.
         """
 
+    def spawn(self, run: Callable[[], None]) -> None:
+        """Run something beside the program that calls: a thread, or what stands for one."""
+
+    def start_event_loop(self) -> asyncio.AbstractEventLoop:
+        """Return an event loop that runs beside the program, until the process ends."""
+
+    def nudge(self) -> None:
+        """Make those who `block` look again: something changed without a message."""
+
     def due(self) -> Callable[[], bool]:
         """Return a quick test for: should a running range report by now?"""
+
+    def on_task_thread(self) -> bool:
+        """Whether the caller is the thread that runs tasks, and may be interrupted."""
+
+    def look_again(self) -> None:
+        """Have those in `block` ask again whether they are `ready`."""
 
     def charge(self, what: str, count: int) -> None:
         """Account for the CPU time of an API call, where time is virtual."""

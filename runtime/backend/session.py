@@ -15,8 +15,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextvars import ContextVar
 from typing import Any
 
+from runtime.api.actor_options import ActorOptions
+from runtime.api.actors import ActorCall, ActorClass, ActorExit
+from runtime.api.context import ClusterContext
 from runtime.api.exceptions import (
     GetTimeoutError,
     ObjectStoreFullError,
@@ -28,15 +33,35 @@ from runtime.api.exceptions import (
 from runtime.api.options import TaskOptions
 from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.remote_function import RemoteFunction
+from runtime.api.streams import ObjectRefGenerator
+from runtime.backend.futures import FutureDesk
 from runtime.backend.protocol import Serialized, World
+from runtime.backend.submission import specify
 from runtime.control.client import Waiter
+from runtime.control.context import node_of
+from runtime.control.executor import Executor
 from runtime.control.ids import (
     ELEMENTS_MAX,
+    array_id,
     function_id,
     object_id,
+    put_id,
     task_id,
 )
-from runtime.control.messages import OK, USER_ERROR, ObjectValue, RangeResult, TaskSpec
+from runtime.control.messages import (
+    DYNAMIC,
+    OK,
+    STREAM,
+    USER_ERROR,
+    ActorInfo,
+    CreateGroup,
+    ObjectValue,
+    RangeResult,
+    RemoveGroup,
+    TaskExtra,
+    TaskSpec,
+)
+from runtime.control.streams import item_id
 
 SEQUENCE_CHUNK = 1024
 """Items of a sequence that travel in one range; a `range` travels whole."""
@@ -61,13 +86,32 @@ class Input:
         return Input, (self.index,)
 
 
-class Session:
+class Frame:
+    """A call that runs beside others in one worker: it numbers its own children."""
+
+    __slots__ = ("children", "puts", "task")
+
+    def __init__(self, task: bytes) -> None:
+        self.task = task
+        self.children = 0
+        self.puts = 0
+
+
+frame_of_call: ContextVar[Frame | None] = ContextVar("frame_of_call", default=None)
+
+
+class Session(ClusterContext):
     """The `Backend` of a driver or worker of raytwin's own runtime."""
 
     def __init__(self, world: World, end_cluster: Callable[[], None] | None = None) -> None:
         self.world = world
         self.name = world.name
+        self.virtual = world.name == "sim"
         self.client = world.client
+        self.address = world.client.address
+        self.node = node_of(world.client.address)
+        self.namespace = ""
+        self.actor: tuple[bytes, ActorInfo | None] | None = None
         self.closed = False
         self.before_shutdown: list[Callable[[], None]] = []
         """Called when the session begins to end, while all still works."""
@@ -75,9 +119,12 @@ class Session:
         self._dropped: deque[bytes] = deque()
         self._unviewed: deque[bytes] = deque()
         self._inputs_done: deque[bytes] = deque()
-        self._waiting = 0
-        """Threads of the running task that wait and have given up its CPU."""
+        self._returning = 0
+        """Threads of the running task that need not wait any more and want its CPU."""
         self._element: tuple[bytes, int] | None = None
+        self.futures = FutureDesk(self)
+        self.env_vars: tuple[tuple[str, str], ...] = ()
+        """Of every task that this driver submits."""
 
     # -- references ------------------------------------------------------------
 
@@ -117,8 +164,10 @@ class Session:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         options: TaskOptions,
-    ) -> list[ObjectRef]:
+    ) -> list[ObjectRef] | ObjectRefGenerator:
         self._check_open()
+        stream = options.stream if options.stream >= 0 else function.stream
+        demand, extra = specify(self, options, stream)
         key, blob = self._serialized(function)
         held: list[ObjectRef] = []
         payload, deps = self._pack(args, kwargs, held)
@@ -128,11 +177,17 @@ class Session:
             self.client.export(key, blob)
             array = self._next_array()
             spec = TaskSpec(
-                array, 0, 1, key, payload, self.client.address, options.demand, deps,
+                array, 0, 1, key, payload, self.client.address, demand, deps,
                 options.num_returns, options.max_retries, -1,
-                options.name or function.function_name,
+                options.name or function.function_name, extra,
             )  # fmt: skip
-            self.client.submit(array, [spec], 1, options.num_returns)
+            entry = self.client.submit(array, [spec], 1, options.num_returns)
+            if stream:
+                entry.items = {} if entry.items is None else entry.items
+                # Who holds the references in a sequence of them is not tracked.
+                entry.escaped |= stream == DYNAMIC
+            if stream == STREAM:
+                return ObjectRefGenerator(ObjectRef(object_id(array, 0, 0), self), self)
             return [ObjectRef(object_id(array, 0, ret), self) for ret in range(options.num_returns)]
 
     def map(
@@ -140,6 +195,10 @@ class Session:
     ) -> ObjectRefArray:
         self._check_open()
         count = len(items)
+        stream = options.stream if options.stream >= 0 else function.stream
+        if stream:
+            raise ValueError("a task array has one return value per task, not a stream")
+        demand, extra = specify(self, options, 0)
         if count > ELEMENTS_MAX:
             raise ValueError(f"a task array has at most {ELEMENTS_MAX} tasks, not {count}")
         if not count:
@@ -154,8 +213,8 @@ class Session:
             name = options.name or function.function_name
             specs = [
                 TaskSpec(
-                    array, start, size, key, payload, self.client.address, options.demand, deps,
-                    1, options.max_retries, first, name,
+                    array, start, size, key, payload, self.client.address, demand, deps,
+                    1, options.max_retries, first, name, extra,
                 )
                 for start, size, first, payload, deps in packed
             ]  # fmt: skip
@@ -197,17 +256,110 @@ class Session:
             start + half, chunk[half:], star, held
         )
 
-    def _serialized(self, function: RemoteFunction) -> tuple[bytes, bytes]:
-        """Return (ID, serialized form) of a function."""
+    def _serialized(self, function: RemoteFunction | ActorClass) -> tuple[bytes, bytes]:
+        """Return (ID, serialized form) of a function or class."""
         if function.exported is None:
-            blob = self.world.dumps_function(function.function)
+            plain: Callable[..., Any]
+            if isinstance(function, ActorClass):
+                plain, name = function.cls, function.class_name
+            else:
+                plain, name = function.function, f"{function.function_name}()"
+            blob = self.world.dumps_function(plain)
             if len(blob) > FUNCTION_BYTES_MAX:
                 raise ValueError(
-                    f"{function.function_name}() and what it refers to are {len(blob):,} bytes"
+                    f"{name} and what it refers to are {len(blob):,} bytes"
                     f" long; {FUNCTION_BYTES_MAX:,} is the most: pass large values as arguments"
                 )
             function.exported = (function_id(blob), blob)
         return function.exported
+
+    # -- actors ----------------------------------------------------------------
+
+    def create_actor(
+        self,
+        actor_class: ActorClass,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: ActorOptions,
+    ) -> tuple[bytes, ObjectRef, bytes]:
+        self._check_open()
+        key, blob = self._serialized(actor_class)
+        held: list[ObjectRef] = []
+        payload, deps = self._pack(args, kwargs, held)
+        info = ActorInfo(
+            options.max_restarts,
+            actor_class.concurrency,
+            options.checkpoint_interval,
+            options.name,
+            options.namespace,
+            options.lifetime == "detached",
+            self.world.serialize(actor_class.description()).to_bytes() if options.name else b"",
+        )
+        demand, extra = specify(self, options.task, 0)
+        extra = extra or TaskExtra()
+        extra.actor = info
+        with self.world:
+            self.collect()
+            self.world.charge("submit", 1)
+            self.client.export(key, blob)
+            array = self._next_array()
+            spec = TaskSpec(
+                array, 0, 1, key, payload, self.client.address, demand, deps, 1, 0, -1,
+                actor_class.class_name, extra,
+            )  # fmt: skip
+            if not options.name:
+                self.client.submit(array, [spec], 1, 1)
+                return array, ObjectRef(object_id(array, 0, 0), self), b""
+            reply_key, waiter = self.client.find_actor(options.namespace, options.name, spec)
+            ref = ObjectRef(object_id(array, 0, 0), self)
+        self._block(waiter, None)
+        with self.world:
+            found = self.client.replies.pop(reply_key)
+            if found.created or found.actor == array:
+                return array, ref, b""
+            self.client.disown(array)
+        if not options.get_if_exists:
+            raise ValueError(f"there is an actor named {options.name!r} already")
+        return found.actor, ObjectRef(object_id(found.actor, 0, 0), self), found.handle
+
+    def call_actor(
+        self, call: ActorCall, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[ObjectRef]:
+        self._check_open()
+        held: list[ObjectRef] = []
+        payload, deps = self._pack(args, kwargs, held)
+        with self.world:
+            self.collect()
+            self.world.charge("submit", 1)
+            array = self._next_array()
+            returns = call.num_returns
+            spec = TaskSpec(
+                array, 0, 1, b"", payload, self.client.address, "", deps, returns, call.retries,
+                -1, call.name, TaskExtra(call=call.actor, method=call.method),
+            )  # fmt: skip
+            self.client.submit(array, [spec], 1, returns, (call.hold,))
+            return [ObjectRef(object_id(array, 0, ret), self) for ret in range(returns)]
+
+    def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:
+        self._check_open()
+        with self.world:
+            key, waiter = self.client.find_actor(namespace, name, None)
+        self._block(waiter, None)
+        with self.world:
+            found = self.client.replies.pop(key)
+            if not found.actor:
+                return None
+            return found.actor, ObjectRef(object_id(found.actor, 0, 0), self), found.handle
+
+    def kill_actor(self, actor: bytes, restart: bool) -> None:
+        self._check_open()
+        with self.world:
+            self.client.kill_actor(actor, "ActorDiedError: it was killed by kill()", restart)
+
+    def exit_actor(self) -> None:
+        if self.world.executor is None or not self.world.executor.actor:
+            raise TypeError("exit_actor is for the methods of actors")
+        raise ActorExit("exit_actor() was called")
 
     def _pack(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], held: list[ObjectRef]
@@ -251,6 +403,80 @@ class Session:
         deps.append(ref.binary())
         return Input(len(deps) - 1)
 
+    def task_id(self) -> bytes | None:
+        frame = frame_of_call.get()
+        if frame is not None:
+            return frame.task
+        task = self.running_task()
+        return None if task is None else task[1]
+
+    def running_task(self) -> tuple[TaskSpec, bytes] | None:
+        executor = self.world.executor
+        if executor is None or executor.running is None:
+            return None
+        return executor.running, task_id(executor.running.array, executor.current())
+
+    def inherited(self) -> TaskExtra | None:
+        """Return what the running task's children get from it, None for nothing."""
+        executor = self.world.executor
+        if executor is not None and executor.running is not None:
+            extra = executor.running.extra
+            return extra if extra is not None and (extra.env or extra.group) else None
+        return TaskExtra(env=self.env_vars) if self.env_vars else None
+
+    def next_item(self, array: bytes, index: int, timeout_s: float | None) -> ObjectRef | None:
+        self._check_open()
+        client = self.client
+        oid = item_id(array, index)
+        with self.world:
+            self.collect()
+            client.flush()
+            entry = client.entries[array]
+        assert entry.items is not None
+
+        def ready() -> bool:
+            return entry.result is not None or client.made(oid)
+
+        if not ready() and not self._wait_until(ready, timeout_s):
+            raise GetTimeoutError(f"item {index} was not there after {timeout_s} s")
+        if client.made(oid):
+            return ObjectRef(oid, self)
+        assert entry.result is not None
+        if entry.result.status != OK:
+            # The system failed: the end of the stream says so, once.
+            return ObjectRef(object_id(array, 0, 0), self) if index == len(entry.items) else None
+        if index >= self.world.deserialize(entry.result.payload)[0]:
+            return None
+        # It ran again, and the item is on its way from the first run.
+        self._wait_until(lambda: client.made(oid), timeout_s)
+        return ObjectRef(oid, self)
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        self._check_open([ref])
+        return self.futures.future(ref)
+
+    def create_group(self, name: str, bundles: list[dict[str, float]], strategy: str) -> bytes:
+        self._check_open()
+        with self.world:
+            self.collect()
+            group = self._next_array()
+            self.client.ctx.send(
+                self.client.node, CreateGroup(group.hex(), name, bundles, strategy)
+            )
+        return group
+
+    def remove_group(self, group: bytes) -> None:
+        self._check_open()
+        with self.world:
+            self.client.flush()
+            self.client.ctx.send(self.client.node, RemoveGroup(group.hex()))
+
+    def cancel(self, ref: ObjectRef, force: bool, recursive: bool) -> None:
+        self._check_open([ref])
+        with self.world:
+            self.collect()
+            self.client.cancel(ref.binary(), force, recursive)
+
     def _enter_element(self) -> None:
         """In a worker, children are numbered within the element that runs."""
         executor = self.world.executor
@@ -262,10 +488,18 @@ class Session:
             self.client.begin_task(task_id(*element))
 
     def _next_array(self) -> bytes:
+        frame = frame_of_call.get()
+        if frame is not None:
+            frame.children += 1
+            return array_id(frame.task, frame.children)
         self._enter_element()
         return self.client.next_array()
 
     def _next_put(self) -> bytes:
+        frame = frame_of_call.get()
+        if frame is not None:
+            frame.puts += 1
+            return put_id(frame.task, frame.puts)
         self._enter_element()
         return self.client.next_put()
 
@@ -476,6 +710,10 @@ class Session:
 
     # -- waiting ---------------------------------------------------------------
 
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait for a condition, as `get` does."""
+        self._wait_until(ready, None)
+
     def _wait(self, waiter: Waiter, timeout_s: float | None) -> bool:
         return self._wait_until(lambda: not waiter.missing, timeout_s)
 
@@ -484,23 +722,42 @@ class Session:
         executor = self.world.executor
         if executor is None or executor.running is None:
             return self.world.block(ready, timeout_s)
-        if executor.suspended:
-            # Another thread of the task is about to get the CPU back.
-            self.world.block(lambda: not executor.suspended, None)
         with self.world:
             if ready():
                 return True
-            self._waiting += 1
-            if self._waiting == 1:
+            # Where another thread of the task waits, the CPU is given up already;
+            # where one is about to get it back, it keeps it.
+            if not executor.suspended and not self._returning:
                 executor.block()
+        interruptible = self.world.on_task_thread()
         try:
-            return self.world.block(ready, timeout_s)
+            done = self.world.block(
+                lambda: ready() or (interruptible and executor.interrupt), timeout_s
+            )
         finally:
-            with self.world:
-                self._waiting -= 1
-                if not self._waiting:
-                    executor.unblock()
-            self.world.block(lambda: not executor.suspended, None)
+            self._take_cpu_back(executor)
+        self.interrupt_here()
+        return done
+
+    def _take_cpu_back(self, executor: Executor) -> None:
+        """Go on only with the CPU: one thread asks for it, for all that leave."""
+        with self.world:
+            if not executor.suspended:
+                return
+            resumes = executor.resumes
+            if not self._returning:
+                executor.unblock()
+            self._returning += 1
+        self.world.block(lambda: executor.resumes != resumes, None)
+        with self.world:
+            self._returning -= 1
+
+    def interrupt_here(self) -> None:
+        """Raise KeyboardInterrupt if the calling task was cancelled; a safe place for it."""
+        executor = self.world.executor
+        if executor is not None and executor.interrupt and self.world.on_task_thread():
+            executor.interrupt = False
+            raise KeyboardInterrupt
 
     def _block(self, waiter: Waiter, timeout_s: float | None) -> bool:
         """Wait for the system itself: the CPU stays taken."""

@@ -27,7 +27,7 @@ from functools import partial
 
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
-from runtime.control.ids import ARRAY_BYTES, object_id, split_object_id
+from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, object_id, split_object_id
 from runtime.control.lineage import Lineage, by_recipe, placed_again, refusal
 from runtime.control.messages import (
     SYSTEM_ERROR,
@@ -84,6 +84,10 @@ class ArrayTable:
         self._released: dict[bytes, tuple[str, int, str]] = {}
         """The last dropped rows, oldest first: owner, if known, node that released it,
         and why it is lost for who asks."""
+        self._early: dict[bytes, None] = {}
+        """Arrays that were released before they were heard of, oldest first."""
+        self.replays: Callable[[bytes, bytes], bool] = lambda actor, array: False
+        """Whether an actor is being rebuilt, and makes that array again by it."""
         self._ctx = ctx
         self._nodes = nodes
         self._alive = alive
@@ -106,9 +110,22 @@ class ArrayTable:
             self._adopt(array, row, f"node:{node}")
             row.finish(Done(0, 1, node, (size,) if size else ()))
             self._on_made(array, row, 0, 1)
+        late: set[bytes] = set()
+        for array, owner, actor in message.calls:
+            if self._early.pop(array, 0) is None and array not in self.rows:
+                late.add(array)
+                self._ctx.send(f"node:{node}", FreeObjects([array]))
+                continue
+            row = self._row(array)
+            row.actor = actor
+            self._adopt(array, row, owner)
         for array, start, count, sizes in message.done:
+            if array in late:
+                continue
             if array in self.tombstones:
-                self._bury(array, node, count)
+                # The items of a stream are results, but their task goes on.
+                if start < STREAM_BASE:
+                    self._bury(array, node, count)
                 if array not in self.rows:
                     continue
             if array not in self.rows:
@@ -318,6 +335,8 @@ class ArrayTable:
     def _seek(self, array: bytes, row: ArrayRow, oids: Iterable[bytes]) -> None:
         """Have those of the awaited objects made again that are lost and not under way."""
         absent: dict[int, list[bytes]] = {}
+        if row.actor and self.replays(row.actor, array):
+            return
         for oid in oids:
             index = split_object_id(oid)[1]
             location = row.locate(oid, self._alive)
@@ -351,6 +370,18 @@ class ArrayTable:
         self.lineage.need(array, row)
         self._log("task_reconstructed" if made else "task_retried", spec.name, detail, count)
         self._ctx.send("global", PlaceTasks([part]))
+
+    def on_actor_settled(self, actor: bytes) -> None:
+        """It is rebuilt, or dead: what it has not made again is lost."""
+
+        def look() -> None:
+            for array in list(self.waited):
+                row = self.rows.get(array)
+                if row is not None and row.actor == actor:
+                    self._seek(array, row, self._waited_for(array))
+
+        # The news of what it made may come after those of itself.
+        self._ctx.after(LOST_S, look)
 
     def on_claim(self, source: str, message: ClaimTasks) -> None:
         """A task that was placed again submits: what is there is not made twice."""
@@ -388,6 +419,11 @@ class ArrayTable:
     def _release(self, array: bytes, node: int) -> None:
         """An owner on that node has let go."""
         row = self.rows.get(array)
+        if row is None:
+            # A large result of an actor's call: the node that has it says so late.
+            self._early[array] = None
+            if len(self._early) > RELEASED_MAX:
+                del self._early[next(iter(self._early))]
         if row is None or row.released:
             return
         row.former = row.owners.pop(node, row.former)

@@ -27,12 +27,16 @@ from typing import Any
 
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
-from runtime.control.ids import array_id, object_id, put_id, split_object_id
+from runtime.control.ids import STREAM_BASE, array_id, object_id, put_id, split_object_id
 from runtime.control.messages import (
     OK,
     AbandonObject,
+    ActorFound,
     AllocateObject,
+    CancelTask,
     ExportFunction,
+    FindActor,
+    KillActor,
     ObjectAllocated,
     ObjectsReady,
     ObjectValue,
@@ -69,7 +73,7 @@ class Entry:
     """An array that this client owns."""
 
     __slots__ = (
-        "all_waiters", "array", "count", "covered", "deps", "escaped", "holds", "local",
+        "all_waiters", "array", "count", "covered", "deps", "escaped", "holds", "items", "local",
         "missing", "refs", "result", "results", "returns", "waiters",
     )  # fmt: skip
 
@@ -84,6 +88,8 @@ class Entry:
         self.results: list[RangeResult] = []
         """Those of a longer array, by start; later ones may overlap."""
         self.covered: Ranges | None = None
+        self.items: dict[int, RangeResult] | None = None
+        """Of a stream: its items so far, by element; see `streams`."""
         self.refs = 0
         """`ObjectRef`s alive."""
         self.holds = 0
@@ -101,6 +107,8 @@ class Entry:
     def find(self, index: int) -> RangeResult | None:
         """Return the result that covers an element."""
         if self.count == 1:
+            if self.items is not None and index:
+                return self.items.get(index)
             return self.result
         if self.covered is None or index not in self.covered:
             return None
@@ -165,12 +173,22 @@ class Client:
             self._exported.add(function)
             self.ctx.send(self.node, ExportFunction(function, blob))
 
-    def submit(self, array: bytes, specs: list[TaskSpec], count: int, returns: int) -> Entry:
-        """Submit an array, given as the ranges it starts out as."""
+    def submit(
+        self,
+        array: bytes,
+        specs: list[TaskSpec],
+        count: int,
+        returns: int,
+        holds: tuple[bytes, ...] = (),
+    ) -> Entry:
+        """Submit an array, given as the ranges it starts out as.
+
+        It holds its inputs until it is done, and the objects `holds` likewise.
+        """
         entry = self.entries.get(array)
         if entry is None:
             entry = self._own(Entry(array, count, returns))
-        deps = [oid for spec in specs for oid in spec.deps]
+        deps = [*holds, *(oid for spec in specs for oid in spec.deps)]
         if deps:
             entry.deps += tuple(deps)
             for oid in deps:
@@ -183,6 +201,27 @@ class Client:
         else:
             self._flush_soon()
         return entry
+
+    def cancel(self, oid: bytes, force: bool, recursive: bool) -> None:
+        """The task of an object is not wanted any more, unless it is done."""
+        array, index, _ = split_object_id(oid)
+        entry = self.entries.get(array)
+        index = 0 if index >= STREAM_BASE else index
+        if entry is None or entry.find(index) is None:
+            self.flush()
+            self.ctx.send(self.node, CancelTask(array, index, 1, force, recursive))
+
+    def cancel_children(self, task: bytes, force: bool) -> None:
+        """Cancel all that a task of this worker has submitted and is not done."""
+        if task != self.parent:
+            return  # it has submitted nothing
+        self.flush()
+        for number in range(1, self._children + 1):
+            entry = self.entries.get(array_id(task, number))
+            if entry is not None and entry.missing:
+                self.ctx.send(
+                    self.node, CancelTask(entry.array, 0, entry.count, force, recursive=True)
+                )
 
     def put(self, result: RangeResult) -> Entry:
         """Take a value that this client made: inline, or sealed in the arena."""
@@ -226,6 +265,29 @@ class Client:
         self.ctx.send(self.node, Query(kind, self._keys, self.address))
         return self._keys, waiter
 
+    def find_actor(self, namespace: str, name: str, create: TaskSpec | None) -> tuple[int, Waiter]:
+        """Look an actor up, or create it; `replies` will hold an `ActorFound`."""
+        self.flush()
+        if create is not None and create.array not in self.entries:
+            self._own(Entry(create.array, 1, 1))
+        self._keys += 1
+        waiter = Waiter()
+        waiter.missing = 1
+        self._object_waiters.setdefault(self._keys.to_bytes(8, "big"), []).append(waiter)
+        self.ctx.send(self.node, FindActor(self._keys, self.address, namespace, name, create))
+        return self._keys, waiter
+
+    def disown(self, array: bytes) -> None:
+        """What was to be created was there already, under another ID."""
+        entry = self.entries[array]
+        entry.missing = 0
+        self._release_if_free(entry)
+
+    def kill_actor(self, actor: bytes, reason: str, restart: bool) -> None:
+        """End an actor, after what was sent to it before."""
+        self.flush()
+        self.ctx.send(self.node, KillActor(actor, reason, restart))
+
     def flush(self) -> None:
         """Send all that was held back to go in a larger batch."""
         if self._timer is not None:
@@ -260,12 +322,14 @@ class Client:
 
     # -- waiting ---------------------------------------------------------------
 
-    def watch(self, oids: Iterable[bytes], fetch: bool = True) -> Waiter:
+    def watch(
+        self, oids: Iterable[bytes], fetch: bool = True, waiter: Waiter | None = None
+    ) -> Waiter:
         """Return a waiter for these objects' values; fetches those not here.
 
         Without `fetch`, own objects only need to exist somewhere.
         """
-        waiter = Waiter(fetch)
+        waiter = Waiter(fetch) if waiter is None else waiter
         wants: list[bytes] = []
         for oid in oids:
             self._watch(oid, waiter, wants)
@@ -368,6 +432,9 @@ class Client:
         elif isinstance(message, QueryReply):
             self.replies[message.key] = message.value
             self._wake(message.key.to_bytes(8, "big"))
+        elif isinstance(message, ActorFound):
+            self.replies[message.key] = message
+            self._wake(message.key.to_bytes(8, "big"))
         else:
             raise TypeError(f"a client was sent {type(message).__name__}")
 
@@ -378,6 +445,9 @@ class Client:
         entry = self.entries.get(result.array)
         if entry is None:
             return  # released: it was made twice, and this is the second
+        if result.start >= STREAM_BASE:
+            self._on_item(entry, result, wants)
+            return
         if entry.count == 1:
             if entry.result is not None:
                 return
@@ -399,6 +469,12 @@ class Client:
             self._wake_elements(entry, result, wants)
         if not entry.missing:
             self._complete(entry)
+
+    def _on_item(self, entry: Entry, result: RangeResult, wants: list[bytes]) -> None:
+        if entry.items is not None and result.start not in entry.items:
+            entry.items[result.start] = result
+            if entry.waiters is not None:
+                self._wake_elements(entry, result, wants)
 
     def _wake_elements(self, entry: Entry, result: RangeResult, wants: list[bytes]) -> None:
         assert entry.waiters is not None

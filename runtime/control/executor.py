@@ -9,6 +9,9 @@ The world runs user code; this machine decides the rest::
 Results wait up to ``linger_s`` for more to travel with, unless the queue is
 empty. When the running element waits in `get`, everything unstarted goes back
 to the node: it might be what the element waits for.
+
+A worker that is an **actor** gives nothing back: its calls are its own. With a
+`concurrent` one several run at a time, and each is reported when it is done.
 """
 
 from __future__ import annotations
@@ -22,11 +25,16 @@ from runtime.control.context import Context, Timer
 from runtime.control.messages import (
     Assignment,
     Blocked,
+    CancelTask,
     Exit,
+    ExitActor,
     FunctionBlob,
     RangeResult,
+    RestoreActor,
     Resume,
     RunTasks,
+    SaveActor,
+    StreamItems,
     TakeBack,
     TakenBack,
     TasksDone,
@@ -47,8 +55,16 @@ class Executor:
         self.queue: deque[Assignment] = deque()
         self.functions: dict[bytes, bytes] = {}
         self.exiting = False
+        self.actor = False
+        """This worker is an actor."""
+        self.concurrent = False
+        """Several calls may run at a time."""
+        self.restore: RestoreActor | None = None
+        """What the actor's state is to become before its next call."""
         self.suspended = False
         """The running element waits, or waits for its CPU."""
+        self.resumes = 0
+        """How often it got the CPU back."""
         self.alerts: list[str] = []
         """Not empty: the running range should look up between elements."""
         self.values: list[Any] = []
@@ -60,6 +76,12 @@ class Executor:
         """The element at which the running range ends; shrinks, never grows."""
         self.before_results: Callable[[], None] = lambda: None
         """Sends what the results may refer to: what their tasks put and submitted."""
+        self.cancelled = -1
+        """The element of the running range that is to be interrupted, -1 for none."""
+        self.interrupt = False
+        """It has not been interrupted yet; the world does that and resets it."""
+        self.on_cancel: Callable[[CancelTask], None] | None = None
+        """Called when the running element is cancelled."""
         self._results: list[RangeResult] = []
         self._timings: list[Timing] = []
         self._timer: Timer | None = None
@@ -82,6 +104,11 @@ class Executor:
             self._give_back(answer_always=True)
         elif isinstance(message, Resume):
             self.suspended = False
+            self.resumes += 1
+        elif isinstance(message, RestoreActor):
+            self.restore = message
+        elif isinstance(message, CancelTask):
+            self._cancel(message)
         elif isinstance(message, Exit):
             self.exiting = True
         else:
@@ -98,11 +125,14 @@ class Executor:
             return None
         assignment = self.queue.popleft()
         spec = assignment.spec
+        if self.concurrent:
+            return assignment
         self.running = spec
         self.base = spec.start
         self.limit = spec.start + spec.count
         self.values = []
         self.alerts.clear()
+        self.end_interrupt()
         return assignment
 
     def current(self) -> int:
@@ -111,13 +141,20 @@ class Executor:
 
     def report(self, result: RangeResult, timing: Timing) -> None:
         """Elements from `base` on are done; more of the range may follow."""
-        self._results.append(result)
-        self._timings.append(timing)
         self.base = result.start + result.count
         # What ran and is not reported yet still counts as started.
         del self.values[: result.count]
         if self.base >= self.limit:
             self.running = None
+        self._owe(result, timing)
+
+    def report_call(self, result: RangeResult, timing: Timing) -> None:
+        """A call of a concurrent actor is done."""
+        self._owe(result, timing)
+
+    def _owe(self, result: RangeResult, timing: Timing) -> None:
+        self._results.append(result)
+        self._timings.append(timing)
         if self.running is None and not self.queue:
             self.flush()
         elif self._timer is None:
@@ -125,6 +162,30 @@ class Executor:
                 self.flush()
             else:
                 self._timer = self.ctx.after(self.config.linger_s, self._on_timer)
+
+    def items(self, results: list[RangeResult]) -> None:
+        """The running task has yielded; see `streams`."""
+        self.ctx.send(self.node, StreamItems(results))
+
+    # -- cancelling ------------------------------------------------------------
+
+    def _cancel(self, message: CancelTask) -> None:
+        """Interrupt the running element; what was not started is taken back instead."""
+        running = self.running
+        if running is None or running.array != message.array:
+            return
+        if message.start <= self.current() < message.start + message.count:
+            self.cancelled = self.current()
+            self.interrupt = True
+            if self.on_cancel is not None:
+                self.on_cancel(message)
+
+    def end_interrupt(self) -> None:
+        """The element is over, however it took the interruption."""
+        self.cancelled = -1
+        self.interrupt = False
+
+    # -- reporting -------------------------------------------------------------
 
     def flush(self) -> None:
         """Send all results that were held back."""
@@ -136,6 +197,17 @@ class Executor:
             self.ctx.send(self.node, TasksDone(self._results, self._timings))
             self._results, self._timings = [], []
         self._flushed_s = self.ctx.now()
+
+    def save(self, upto: int, state: bytes) -> None:
+        """The actor's state after its first `upto` calls, all of them reported."""
+        self.flush()
+        self.ctx.send(self.node, SaveActor(b"", 0, upto, state))
+
+    def exit_actor(self, reason: str) -> None:
+        """The actor ends itself."""
+        self.flush()
+        self.exiting = True
+        self.ctx.send(self.node, ExitActor(reason))
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -155,6 +227,8 @@ class Executor:
         self.ctx.send(self.node, Unblocked())
 
     def _give_back(self, answer_always: bool) -> None:
+        if self.actor:
+            return
         ranges = [(a.spec.array, a.spec.start, a.spec.count) for a in self.queue]
         self.queue.clear()
         if self.running is not None:

@@ -5,6 +5,7 @@ table      row                                  told
 ========== ==================================== ============================
 node       NodeInfo, by number                  every node, global scheduler
 function   serialized function, by ID           who has asked for it
+actor      `actor_table.ActorRow`, by ID        the nodes of its callers
 task,      one `ArrayRow` per array             who has asked where an
 object                                          object is
 event log  what happened to the cluster         --
@@ -29,11 +30,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import Any
 
-from runtime.control.arrays import ArrayTable
+from runtime.control.actor_table import ActorTable
+from runtime.control.arrays import ORPHANED_S, ArrayTable
 from runtime.control.config import Config
-from runtime.control.context import Context
+from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.health import FailureDetector
 from runtime.control.messages import (
+    CancelTask,
     ClaimTasks,
     Event,
     ExportFunction,
@@ -90,7 +93,12 @@ class Gcs:
             ClaimTasks: self.table.on_claim,
             Event: self._on_event,
             Query: self._on_query,
+            CancelTask: self._on_cancel,
         }
+        self.actors = ActorTable(ctx, self.pubsub, self._alive, self._log)
+        self.actors.on_settled = self.table.on_actor_settled
+        self.table.replays = self.actors.replays
+        self._handlers.update(self.actors.handlers)
 
     def start(self) -> None:
         """The first turn: begin to watch the nodes."""
@@ -160,7 +168,15 @@ class Gcs:
         # The dead node is told as well: it may only be cut off.
         self.pubsub.publish("nodes", NodeChanged(info))
         self.pubsub.drop(f"node:{node}")
+        self.actors.on_node_died(node, reason)
         self.table.on_node_died(node, reason)
+        self.ctx.after(ORPHANED_S, lambda: self._drop_actors(node, info.incarnation))
+
+    def _drop_actors(self, node: int, incarnation: int) -> None:
+        """End what a dead node's clients own, unless somebody else owns it since."""
+        self.actors.drop_orphans(
+            lambda owner: node_of(owner) == node and incarnation_of(owner) == incarnation
+        )
 
     # -- functions and events --------------------------------------------------
 
@@ -186,3 +202,17 @@ class Gcs:
     def _log(self, kind: str, subject: str, detail: str = "", count: int = 1) -> None:
         self.events.append((self.ctx.now(), kind, subject, detail))
         self.counts[kind] += count
+
+    def _on_cancel(self, source: str, message: CancelTask) -> None:
+        """Say who has what is to be cancelled; the answer follows its assignment."""
+        row = self.arrays.get(message.array)
+        if row is None:
+            return
+        nodes = dict.fromkeys([*(node for _, node in row.accepted), *row.owners])
+        self.ctx.send(
+            "global",
+            CancelTask(
+                message.array, message.start, message.count, message.force, message.recursive,
+                tuple(node for node in nodes if node in self._alive),
+            ),
+        )  # fmt: skip

@@ -107,6 +107,8 @@ def refusal(row: ArrayRow, spec: TaskSpec | None, lost: str) -> str:
     """Return why a value cannot be made again, or an empty string."""
     if row.put:
         return f"it was put, and {lost}"
+    if row.actor is not None:
+        return f"{lost}, and the actor that made it has gone on since"
     if spec is None:
         return f"{lost}, and the record of its task is gone"
     if not spec.retries:

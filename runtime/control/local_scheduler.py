@@ -29,30 +29,47 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from runtime.control.actor_host import Actor, ActorHost
+from runtime.control.actor_router import ActorRouter
+from runtime.control.cancellation import Canceller, cancelled_error
 from runtime.control.config import Config
 from runtime.control.context import WORKERS_PER_LIFE, Context, Timer, node_of
-from runtime.control.ids import object_id
+from runtime.control.ids import STREAM_BASE, object_id
 from runtime.control.membership import Membership
 from runtime.control.messages import (
     OK,
+    RETRY,
     SYSTEM_ERROR,
     AbandonObject,
+    ActorCalls,
+    ActorChanged,
+    ActorFound,
+    ActorLineage,
     Allocate,
     Allocated,
     AllocateObject,
     Assignment,
     AssignTasks,
     Blocked,
+    CallsLogged,
+    CancelTask,
     ClaimTasks,
+    CommitBundle,
+    CreateActors,
+    CreateGroup,
     Event,
+    ExitActor,
     ExportFunction,
     Fetched,
     FetchFunction,
+    FindActor,
     ForwardResults,
     Free,
     FreeObjects,
     FunctionBlob,
     Heartbeat,
+    KillActor,
+    KillWorker,
     Load,
     NodeChanged,
     NodeInfo,
@@ -62,6 +79,7 @@ from runtime.control.messages import (
     ObjectsReady,
     ObjectValue,
     PlaceTasks,
+    PrepareBundle,
     PullObject,
     PutObjects,
     Query,
@@ -70,11 +88,16 @@ from runtime.control.messages import (
     Registered,
     RegisterNode,
     Release,
+    RemoveGroup,
     ResultsMissing,
     Resume,
+    ReturnBundle,
     RunTasks,
+    SaveActor,
     StartWorker,
+    StopActor,
     StopWorker,
+    StreamItems,
     SubmitTasks,
     TakeBack,
     TakenBack,
@@ -89,11 +112,13 @@ from runtime.control.messages import (
     WorkerReady,
 )
 from runtime.control.objects import NOBODY, ObjectDirectory, released_error
+from runtime.control.placement_groups import Bundles
 from runtime.control.policies import LocalView, make_policy
 from runtime.control.queries import QueryDesk
 from runtime.control.ranges import Ranges
-from runtime.control.ready_queue import ReadyQueue, part_of
+from runtime.control.ready_queue import ReadyQueue, cut, part_of
 from runtime.control.resources import ResourcePool, cpu_part
+from runtime.control.strategies import kept, strategy_of
 from runtime.control.tables import attempt_of
 from runtime.control.task_log import TaskLog
 from runtime.control.worker_table import State, Worker
@@ -109,9 +134,11 @@ STUCK_AHEADS = 4
 class _Waiting:
     """A range whose inputs are not all here."""
 
-    __slots__ = ("failed", "missing")
+    __slots__ = ("cancelled", "failed", "missing", "spec")
 
-    def __init__(self) -> None:
+    def __init__(self, spec: TaskSpec) -> None:
+        self.spec = spec
+        self.cancelled = False
         self.missing = 1  # held until every input was asked for
         self.failed: tuple[int, ObjectValue] | None = None
         """The first input, in the order of the arguments, that is an error."""
@@ -150,6 +177,9 @@ class LocalScheduler:
         self.members = Membership(node, incarnation)
         self.ready = ReadyQueue()
         self.workers: dict[str, Worker] = {}
+        self.canceller = Canceller(self)
+        self.bundles = Bundles(self, self.pool)
+        self.awaiting: set[_Waiting] = set()
         self.waiting = 0
         """Elements that wait for an input."""
         self.assigned = 0
@@ -159,10 +189,14 @@ class LocalScheduler:
         self.means: dict[bytes, float] = {}
         self.mean_task_s = 0.0
         self.functions: dict[bytes, bytes] = {}
+        self.actors = ActorHost(ctx, node, self)
+        self.router = ActorRouter(ctx, node, config, self.actors.on_calls, self.finish_call)
+        self._owned_actors: set[bytes] = set()
         self.queries = QueryDesk(
             ctx, node, self.members, config, self._store_usage,
             lambda: (self.queue, self.resources, self.pool.available()),
         )  # fmt: skip
+        self.queries.add("actors", self.actors.rows)
         self._idle: list[Worker] = []
         self._resuming: deque[Worker] = deque()
         self._failed: deque[tuple[TaskSpec, ObjectValue]] = deque()
@@ -193,6 +227,13 @@ class LocalScheduler:
             Allocated: self._on_allocated,
             AbandonObject: self._on_abandon,
             Unpin: self._on_unpin,
+            StreamItems: self._on_items,
+            CancelTask: self.canceller.on_cancel,
+            CreateGroup: self._pass_on,
+            RemoveGroup: self._pass_on,
+            PrepareBundle: self.bundles.on_prepare,
+            CommitBundle: self.bundles.on_commit,
+            ReturnBundle: self.bundles.on_return,
             ExportFunction: self._on_export,
             FunctionBlob: self._on_function,
             AssignTasks: self._on_assign,
@@ -210,6 +251,16 @@ class LocalScheduler:
             TasksClaimed: self._on_claimed,
             ForwardResults: self._on_forward,
             PullObject: self._on_pull,
+            ActorCalls: lambda _, m: self.actors.on_calls(m),
+            ActorChanged: lambda _, m: self.router.on_changed(m),
+            ActorLineage: lambda _, m: self.actors.on_lineage(m),
+            CallsLogged: lambda _, m: self.actors.on_logged(m),
+            StopActor: lambda _, m: self.actors.on_stop(m),
+            SaveActor: lambda s, m: self.actors.on_save(self.workers[s], m),
+            ExitActor: lambda s, m: self.actors.on_exit(self.workers[s], m),
+            KillActor: lambda _, m: self.ctx.send("gcs", m),
+            FindActor: self._on_find_actor,
+            ActorFound: self._on_actor_found,
             Query: self.queries.on_query,
             QueryReply: self.queries.on_reply,
         }
@@ -229,12 +280,15 @@ class LocalScheduler:
 
     def end_turn(self) -> None:
         """Assign what can run, then send what must not wait."""
+        self.bundles.end_turn()
         self._resume()
         self._dispatch()
         while self._failed:
             while self._failed:
                 self._finish_failed(*self._failed.popleft())
             self._dispatch()
+        self.router.end_turn()
+        self.actors.end_turn()
         self.objects.end_turn()
         self.log.end_turn()
 
@@ -259,6 +313,8 @@ class LocalScheduler:
             self.objects.own(array, source)
             if new > spec.start:
                 self._tell_made(spec, source)
+            if new < end and spec.extra is not None and self._is_actors(spec, source):
+                continue
             if new < end:
                 part = spec if new == spec.start else part_of(spec, new, end - new)
                 if running is not None and attempt_of(running):
@@ -293,34 +349,69 @@ class LocalScheduler:
         to = owner if node_of(owner) == self.node else f"node:{node_of(owner)}"
         self.ctx.send(to, TaskResults(owner, results))
 
+    def _is_actors(self, spec: TaskSpec, owner: str) -> bool:
+        """Take the creation of an actor or a call; return whether it was one."""
+        extra = spec.extra
+        assert extra is not None
+        if extra.call:
+            for oid in spec.deps:
+                if oid[: len(spec.array)] in self.objects.owners:
+                    self.log.expose(oid[: len(spec.array)])
+            self.router.submit(spec)
+        elif extra.actor is not None:
+            self._own_actor(spec)
+            self.ctx.send("gcs", CreateActors([spec]))
+        else:
+            return False
+        return True
+
+    def _own_actor(self, spec: TaskSpec) -> None:
+        assert spec.extra is not None and spec.extra.actor is not None
+        self.log.spilled(spec, self.objects.owners)
+        if not spec.extra.actor.detached:
+            self._owned_actors.add(spec.array)
+
+    def _on_find_actor(self, source: str, message: FindActor) -> None:
+        if message.create is not None:
+            self.objects.own(message.create.array, source)
+            self._own_actor(message.create)
+        self.ctx.send("gcs", message)
+
+    def _on_actor_found(self, source: str, message: ActorFound) -> None:
+        self.ctx.send(message.client, message)
+
     def _tell_made(self, spec: TaskSpec, owner: str) -> None:
         """Tell the new owner what its parent's earlier run has led to so far."""
         end = spec.start + spec.count
         made = [
             result
             for result in self.objects.results_of(spec.array)
-            if result.start < end and spec.start < result.start + result.count
+            if (result.start < end and spec.start < result.start + result.count)
+            or result.start >= STREAM_BASE
         ]
         if made:
             self.ctx.send(owner, TaskResults(owner, made))
 
     def _submit(self, spec: TaskSpec) -> None:
-        kept = self._kept(spec)
-        if kept == spec.count:
+        stay = self._kept(spec)
+        if stay == spec.count:
             self.log.accept(spec)
             self._accept(spec)
             return
-        if kept:
-            head = part_of(spec, spec.start, kept)
+        if stay:
+            head = part_of(spec, spec.start, stay)
             self.log.accept(head)
             self._accept(head)
-        rest = part_of(spec, spec.start + kept, spec.count - kept)
+        rest = part_of(spec, spec.start + stay, spec.count - stay)
         self.log.spilled(rest, self.objects.owners)
         self.ctx.send("global", PlaceTasks([rest]))
 
     def _kept(self, spec: TaskSpec) -> int:
         slots = self.pool.slots(spec.demand)
         feasible = slots > 0 and self.pool.feasible(spec.demand)
+        strategy = strategy_of(spec)
+        if strategy:
+            return kept(strategy, self.node, spec.count, feasible, self.members.alone)
         view = LocalView(
             alone=self.members.alone,
             feasible=feasible,
@@ -333,10 +424,14 @@ class LocalScheduler:
     def _on_assign(self, source: str, message: AssignTasks) -> None:
         for spec in message.tasks:
             self.accepted += spec.count
-            if node_of(spec.owner) == self.node and spec.array not in self.objects.owners:
-                # The GCS will free it, when nobody needs it any more.
-                self._for_others.add(spec.array)
-            self.log.expose(spec.array)
+            if spec.extra is not None and spec.extra.actor is not None:
+                if not self.actors.accept(spec):
+                    continue
+            else:
+                if node_of(spec.owner) == self.node and spec.array not in self.objects.owners:
+                    # The GCS will free it, when nobody needs it any more.
+                    self._for_others.add(spec.array)
+                self.log.expose(spec.array)
             self._accept(spec)
 
     def _accept(self, spec: TaskSpec) -> None:
@@ -346,7 +441,20 @@ class LocalScheduler:
         elif spec.deps:
             self._await_inputs(spec)
         else:
+            self._push(spec)
+
+    def _push(self, spec: TaskSpec) -> None:
+        """Queue a range that could run now, if what it needs still exists here."""
+        if spec.extra is not None and spec.extra.group and not self.pool.feasible(spec.demand):
+            # Its placement group has left this node.
+            self.ctx.send("global", PlaceTasks([spec]))
+        elif spec.extra is not None and spec.extra.actor is not None:
+            self.actors.ready(spec)
+        else:
             self.ready.push(spec)
+
+    def _pass_on(self, source: str, message: CreateGroup | RemoveGroup) -> None:
+        self.ctx.send("global", message)
 
     def _await_function(self, spec: TaskSpec) -> None:
         waiting = self._for_function.get(spec.function)
@@ -357,26 +465,46 @@ class LocalScheduler:
         self.waiting += spec.count
 
     def _await_inputs(self, spec: TaskSpec) -> None:
-        entry = _Waiting()
+        entry = _Waiting(spec)
         self.waiting += spec.count
+        self.awaiting.add(entry)
 
         def arrived(position: int, value: ObjectValue) -> None:
             entry.missing -= 1
             if value.status != OK and (entry.failed is None or position < entry.failed[0]):
                 entry.failed = position, value
-            if entry.missing:
+            if entry.missing or entry.cancelled:
                 return
+            self.awaiting.discard(entry)
             self.waiting -= spec.count
             if entry.failed is not None:
                 # An input that is an error is the result.
                 self._failed.append((spec, entry.failed[1]))
             else:
-                self.ready.push(spec)
+                self._push(spec)
 
         for position, oid in enumerate(spec.deps):
             entry.missing += 1
             self.objects.want(oid, partial(arrived, position))
         arrived(-1, ObjectValue(b"", OK, b""))
+
+    def cancel_without_function(self, message: CancelTask) -> list[TaskSpec]:
+        """Take out what a message cancels of what waits for its function."""
+        found = []
+        for function, specs in self._for_function.items():
+            left: list[TaskSpec] = []
+            for spec in specs:
+                parts, cancelled = cut(spec, message)
+                left += parts
+                if cancelled is not None:
+                    found.append(cancelled)
+                    self.waiting -= cancelled.count
+            self._for_function[function] = left
+        return found
+
+    def fail(self, spec: TaskSpec, error: ObjectValue) -> None:
+        """End a range with an error, at the end of the turn."""
+        self._failed.append((spec, error))
 
     def _on_export(self, source: str, message: ExportFunction) -> None:
         self.ctx.send("gcs", message)
@@ -392,6 +520,8 @@ class LocalScheduler:
 
     def _dispatch(self) -> None:
         """Give ready ranges to workers."""
+        if self.actors.queued:
+            self._begin_actors()
         ready = self.ready
         if not ready.size:
             self._watch_stuck()
@@ -411,7 +541,8 @@ class LocalScheduler:
             elif len(ready.demands()) == 1 and not self._resuming:
                 # Only one kind of task waits: nobody starves if leases go on.
                 for worker in self.workers.values():
-                    if worker.demand == demand and worker.state is State.LEASED:
+                    leased = worker.state is State.LEASED and not worker.actor
+                    if worker.demand == demand and leased:
                         if worker.ahead_s < self.config.ahead_s:
                             self._give(worker)
                         if not ready.has(demand):
@@ -421,7 +552,8 @@ class LocalScheduler:
     def _give(self, worker: Worker) -> None:
         """Give a worker ranges worth ``ahead_s``, its fair share at most."""
         ready, config, demand = self.ready, self.config, worker.demand
-        share = -(-ready.count(demand) // max(1, min(len(self.workers), self.pool.slots(demand))))
+        workers = len(self.workers) - len(self.actors.actors)
+        share = -(-ready.count(demand) // max(1, min(workers, self.pool.slots(demand))))
         head = ready.peek(demand)
         each_s = self.means.get(head.function, 0.0) if head is not None else 0.0
         # Below `split_s` a fair share costs more than it gains.
@@ -446,22 +578,25 @@ class LocalScheduler:
             else:
                 most = room
             part = ready.take(demand, min(room, most))
-            inputs = self._inputs(part, worker.address)
+            inputs = self.inputs_of(part, worker.address)
             if inputs is None:
                 continue
             room -= part.count
             worker.assigned.append(part)
             worker.ahead_s += part.count * (mean or 0.0)
             self.assigned += part.count
-            if part.function not in worker.functions:
-                worker.functions.add(part.function)
-                blob = self.functions[part.function]
-                self.ctx.send(worker.address, FunctionBlob(part.function, blob))
+            self.teach(worker, part.function)
             batch.append(Assignment(part, inputs))
         if batch:
             self.ctx.send(worker.address, RunTasks(batch))
 
-    def _inputs(self, spec: TaskSpec, worker: str) -> tuple[ObjectValue, ...] | None:
+    def teach(self, worker: Worker, function: bytes) -> None:
+        """Send a worker a function that it was not sent yet."""
+        if function not in worker.functions:
+            worker.functions.add(function)
+            self.ctx.send(worker.address, FunctionBlob(function, self.functions[function]))
+
+    def inputs_of(self, spec: TaskSpec, worker: str) -> tuple[ObjectValue, ...] | None:
         """Return the inputs, pinned for the worker; None if the range failed for one."""
         if not spec.deps:
             return ()
@@ -478,6 +613,28 @@ class LocalScheduler:
             if value.size:
                 self.objects.pin(value.object, worker)
         return tuple(values)
+
+    def _begin_actors(self) -> None:
+        """Give queued actors resources and workers, oldest first."""
+        queued = self.actors.queued
+        waiting: list[Actor] = []
+        while queued:
+            actor = queued.popleft()
+            if self._idle and self.pool.fits(actor.spec.demand):
+                worker = self._idle.pop()
+                worker.demand = actor.spec.demand
+                worker.state = State.LEASED
+                self.pool.take(worker.demand)
+                self.actors.begin(actor, worker)
+            else:
+                waiting.append(actor)
+        queued.extend(waiting)
+        # Those that fit one by one may not fit together: none starts in vain for long,
+        # idle workers take tasks as well.
+        starting = sum(w.state is State.STARTING for w in self.workers.values())
+        fitting = sum(self.pool.fits(actor.spec.demand) for actor in waiting)
+        for _ in range(fitting - starting):
+            self._start_worker()
 
     def _start_workers_for(self, demand: str) -> None:
         """Start as many workers as waiting tasks could use and none is idle for."""
@@ -508,7 +665,7 @@ class LocalScheduler:
         self._watch = self.ctx.after(quiet_s, lambda: self._on_watch(look))
 
     def _leased(self) -> int:
-        return len(self.workers) - len(self._idle)
+        return len(self.workers) - len(self._idle) - len(self.actors.actors)
 
     def _on_watch(self, look: int) -> None:
         self._watch = None
@@ -551,11 +708,36 @@ class LocalScheduler:
         if worker is None:
             return  # it was declared dead; its tasks run elsewhere
         self._last_done_s = self.ctx.now()
+        if worker.actor:
+            self.actors.on_done(worker, message.results, message.timings)
+            return
         for result, timing in zip(message.results, message.timings, strict=True):
             self.queries.record(worker.number, timing)
+            spec = worker.assigned[0]
             owner = self._take_off(worker, result, timing.elapsed_s)
-            self._finish(result, owner)
+            if result.status == RETRY:
+                self._run_again(spec, result)
+            else:
+                self._finish(result, owner)
         self._drain(worker)
+
+    def _run_again(self, spec: TaskSpec, result: RangeResult) -> None:
+        """Queue elements again whose own errors count as failures of the system."""
+        self.ctx.send("gcs", Event("task_retried", spec.name, "it raised"))
+        for index in range(result.start, result.start + result.count):
+            one = part_of(spec, index, 1)
+            one.retries = spec.retries - 1 if spec.retries > 0 else -1
+            self.ready.push(one)
+
+    def _on_items(self, source: str, message: StreamItems) -> None:
+        worker = self.workers.get(source)
+        if worker is None:
+            return  # it was declared dead; its task runs elsewhere
+        self._last_done_s = self.ctx.now()
+        for result in message.results:
+            # Not always the first: those before it may be done, and not reported yet.
+            owner = next(s.owner for s in worker.assigned if s.array == result.array)
+            self._finish(result, owner)
 
     def _take_off(self, worker: Worker, result: RangeResult, elapsed_s: float) -> str:
         """Take a result off the worker's list, into the averages; return its owner."""
@@ -595,24 +777,25 @@ class LocalScheduler:
         if worker is None:
             return
         worker.taking_back = False
-        kept: deque[TaskSpec] = deque()
+        staying: deque[TaskSpec] = deque()
         tails: list[TaskSpec] = []
         back = deque(message.ranges)
         for spec in worker.assigned:
             returned = self._returned_of(spec, back)
             if not returned:
-                kept.append(spec)
+                staying.append(spec)
                 continue
             self.assigned -= returned
             if returned < spec.count:
-                kept.append(part_of(spec, spec.start, spec.count - returned))
+                staying.append(part_of(spec, spec.start, spec.count - returned))
             else:
                 self._unpin_inputs(spec, source)
             tails.append(part_of(spec, spec.start + spec.count - returned, returned))
         for tail in reversed(tails):
             self.ready.push_front(tail)
-        worker.assigned = kept
-        worker.ahead_s = sum(s.count * self.means.get(s.function, 0.0) for s in kept)
+        worker.assigned = staying
+        worker.ahead_s = sum(s.count * self.means.get(s.function, 0.0) for s in staying)
+        self.canceller.on_taken_back(worker)
         self._drain(worker)
 
     @staticmethod
@@ -657,6 +840,9 @@ class LocalScheduler:
             self.pool.take(cpus)
             worker.state = State.LEASED
             self.ctx.send(worker.address, Resume())
+            if not worker.actor:
+                # The task may have ended while another of its threads waited.
+                self._drain(worker)
 
     def _on_worker_died(self, source: str, message: WorkerDied) -> None:
         worker = self.workers.pop(message.worker, None)
@@ -664,7 +850,10 @@ class LocalScheduler:
         owned = [a for a in self.objects.drop_client(client) if self.objects.let_go(a, client)]
         self._drop_allocations(message.worker)
         running = worker.assigned[0] if worker is not None and worker.assigned else None
-        if running is not None and owned and running.retries:
+        cause = None if worker is None else worker.killed_for
+        if cause is not None:
+            self.canceller.cancel_children(owned, cause)
+        if running is not None and owned and running.retries and cause is None:
             self._orphan(owned, running)
         else:
             for array in owned:
@@ -682,9 +871,17 @@ class LocalScheduler:
             if worker.state is State.RESUMING:
                 self._resuming.remove(worker)
         self.ctx.send("gcs", Event("worker_died", message.worker, message.reason))
+        if worker.actor:
+            self.actors.on_worker_died(worker, message.reason)
+            return
         self._retry(worker, message.reason)
         if worker.state is not State.STARTING and len(self.workers) < self._prestart:
             self._start_worker()
+
+    def end_worker(self, worker: Worker, reason: str) -> None:
+        """End a worker at once, whatever it is doing."""
+        self.ctx.send(f"pool:{self.node}", KillWorker(worker.address))
+        self._on_worker_died(f"pool:{self.node}", WorkerDied(worker.address, reason))
 
     def _orphan(self, arrays: list[bytes], parent: TaskSpec) -> None:
         """Keep what a dead worker's running range owned: run again, it submits the same."""
@@ -714,6 +911,17 @@ class LocalScheduler:
         if not ranges:
             return
         running = ranges[0]
+        if worker.kill_error is not None:
+            self.fail(running, worker.kill_error)
+            return
+        if worker.killed_for is not None:
+            # One that had only just begun behind it keeps its retries.
+            left, cancelled = cut(running, worker.killed_for)
+            if cancelled is not None:
+                self.fail(cancelled, cancelled_error(cancelled.name))
+            for part in reversed(left):
+                self.ready.push_front(part)
+            return
         if running.retries == 0:
             text = f"{worker.address} died while it ran {running.name}: {reason}"
             error = ObjectValue(b"", SYSTEM_ERROR, f"WorkerCrashedError: {text}".encode())
@@ -770,8 +978,36 @@ class LocalScheduler:
                 oid = object_id(result.array, result.start, ret)
                 self.ctx.send(f"store:{self.node}", Free(oid, offset))
 
+    def finish_call(self, result: RangeResult, owner: str, actor: bytes = b"") -> None:
+        """A call of an actor ended here: only large values stay, the owner's node has the rest."""
+        if node_of(owner) == self.node:
+            self.router.received(result.array)
+            if not self.objects.has_array(result.array):
+                self.log.called(result.array, owner, actor)
+                self._finish(result, owner)
+            return
+        for ret, offset in enumerate(result.offsets):
+            if offset >= 0:
+                self._allocated.pop(object_id(result.array, 0, ret), None)
+        if any(result.sizes):
+            self.remade(result, owner, actor)
+        self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+
+    def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:
+        """Keep large values that a call made here for an owner on another node."""
+        for ret, offset in enumerate(result.offsets):
+            if offset >= 0:
+                self._allocated.pop(object_id(result.array, 0, ret), None)
+        self.log.expose(result.array)
+        self.objects.add(result)
+        self.log.called(result.array, owner, actor)
+        self.log.finish(result)
+
     def _finish_failed(self, spec: TaskSpec, error: ObjectValue) -> None:
         """A range ends without having run."""
+        if spec.extra is not None and spec.extra.actor is not None:
+            self.actors.creation_failed(spec, error)
+            return
         self._finish(
             RangeResult(
                 spec.array, spec.start, spec.count, error.status, error.payload, self.node,
@@ -783,9 +1019,22 @@ class LocalScheduler:
     def _on_results(self, source: str, message: TaskResults) -> None:
         """Results from another node for a client of this one."""
         owners = self.objects.owners
-        results = [result for result in message.results if result.array in owners]
-        for result in results:
+        results = []
+        for result in message.results:
+            called = self.router.received(result.array)
+            if result.array not in owners:
+                continue
+            if called:
+                if any(result.sizes):
+                    self.log.made_elsewhere(result.array)
+                else:
+                    # The only copy of its values: here, where its owner is.
+                    self.log.called(result.array, owners[result.array], b"")
+                    self.log.finish(result)
+            elif result.array in self._owned_actors and self.objects.has_array(result.array):
+                continue  # the actor was created once more
             self.objects.add(result)
+            results.append(result)
         self._tell_owner(results)
 
     def _on_put(self, source: str, message: PutObjects) -> None:
@@ -803,6 +1052,12 @@ class LocalScheduler:
     def _release(self, array: bytes) -> None:
         self._ends.pop(array, None)
         self._heirs.pop(array, None)
+        self.router.forget(array)
+        if array in self._owned_actors:
+            self._owned_actors.discard(array)
+            owner = self.objects.owners.get(array, NOBODY)
+            reason = "ActorDiedError: no handle of the actor is left, or its owner has died"
+            self.ctx.send("gcs", KillActor(array, reason, owner=owner))
         self.log.release(array)
         self.objects.release(array)
 

@@ -12,11 +12,12 @@ Who speaks with whom
 --------------------
 ==================== =======================================================
 client  -> node      SubmitTasks, ExportFunction, WantObjects, PutObjects,
-                     AllocateObject, AbandonObject, Release, Unpin, Query
-worker  -> node      WorkerReady, TasksDone, TakenBack, Blocked, Unblocked
+                     AllocateObject, AbandonObject, Release, Unpin, Query, CancelTask,
+                     CreateGroup, RemoveGroup
+worker  -> node      WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, StreamItems
                      (and all of the above)
 node    -> client    TaskResults, ObjectsReady, ObjectAllocated, QueryReply
-node    -> worker    FunctionBlob, RunTasks, TakeBack, Resume, Exit
+node    -> worker    FunctionBlob, RunTasks, TakeBack, Resume, Exit, CancelTask
 node    -> gcs       RegisterNode, Heartbeat, ExportFunction, FetchFunction,
                      TaskUpdates, LocateObjects, Query, Event, ResultsMissing,
                      ObjectsMissing, ClaimTasks
@@ -25,16 +26,30 @@ gcs     -> node      Registered, NodeChanged, FunctionBlob, ObjectLocations,
                      placed again), TasksClaimed, ForwardResults
 gcs     -> global    NodeChanged, LoadChanged, ObjectLocations, PlaceTasks
 gcs     -> links     NodeChanged
-node    -> global    PlaceTasks
-global  -> node      AssignTasks, TaskResults (of what cannot be placed)
-global  -> gcs       LocateObjects
+gcs     -> global    CancelTask (with the nodes that have it)
+node    -> global    PlaceTasks, CancelTask, CreateGroup, RemoveGroup,
+                     BundlePrepared, Query
+global  -> node      AssignTasks, TaskResults (of what cannot be placed), CancelTask,
+                     PrepareBundle, CommitBundle, ReturnBundle, QueryReply
+global  -> gcs       LocateObjects, TaskUpdates, CancelTask
 node    -> node      TaskResults, PullObject, ObjectPayload
 node    -> store     Allocate, Free, Fetch
 store   -> node      Allocated, Fetched
-node    -> pool      StartWorker, StopWorker
+node    -> pool      StartWorker, StopWorker, KillWorker
 pool    -> node      WorkerDied
 node    -> links     NodeChanged
 world   -> gcs       NodeUnreachable
+
+actors:
+client  -> node      SubmitTasks (creations and calls), KillActor, FindActor
+worker  -> node      SaveActor, ExitActor
+node    -> worker    RestoreActor
+node    -> gcs       CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor,
+                     LogCalls, SaveActor, FetchLineage, CallsReceived, FindActor
+gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound
+gcs     -> global    ActorChanged, PlaceTasks (creations)
+global  -> gcs       ActorPlaced
+node    -> node      ActorCalls
 ==================== =======================================================
 
 ``store:<n>``, ``pool:<n>`` and ``links`` are not components but what needs I/O:
@@ -53,15 +68,57 @@ USER_ERROR = 1
 """The task's own code raised: `RangeResult.payload` is the pickled exception."""
 SYSTEM_ERROR = 2
 """The system gave up: `payload` is a UTF-8 ``ExceptionName: message``."""
+RETRY = 3
+"""Its own code raised what `TaskExtra.retry_on` names: from worker to node only."""
+
+STREAM = 1
+DYNAMIC = 2
+
+
+READY_METHOD = "__ray_ready__"
+"""A call without effect on the actor: it is neither counted nor logged."""
+
+
+class ActorInfo(Struct, array_like=True, gc=False):
+    """What makes a task an actor's creation: its array ID is the actor's ID."""
+
+    max_restarts: int = 0
+    """-1: for ever."""
+    max_concurrency: int = 1
+    checkpoint_interval: int = 0
+    """Take a checkpoint after so many calls; 0: never."""
+    name: str = ""
+    namespace: str = ""
+    detached: bool = False
+    handle: bytes = b""
+    """Opaque: what whoever looks the actor up by name needs to call it."""
+    incarnation: int = 0
+    """How often the actor was started before."""
 
 
 class TaskExtra(Struct, array_like=True, gc=False):
     """What few tasks need: `TaskSpec.extra` is None for all others."""
 
     strategy: str = ""
-    """Where it should run; see `policies`."""
+    """Where it should run; see `strategies`."""
     attempt: int = 0
     """How often the GCS has placed it again: what it submits may exist already."""
+    actor: Union[ActorInfo, None] = None
+    """It creates an actor."""
+    call: bytes = b""
+    """It is a call of this actor."""
+    method: str = ""
+    """Which one; `READY_METHOD` is answered by the worker itself."""
+    stream: int = 0
+    """`STREAM`: its items become objects as they are made; `DYNAMIC`: and its value
+    is the sequence of their references. See `streams`."""
+    retry_on: bytes = b""
+    """Classes of its own errors that count as failures of the system, serialized;
+    the worker knows them."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Environment variables for as long as it runs."""
+    group: str = ""
+    """The placement group that it runs in, ``id`` or ``id/capture``."""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):
@@ -268,6 +325,40 @@ class Exit(Struct, array_like=True, tag=21):
     """Leave, when the running task is done."""
 
 
+class StreamItems(Struct, array_like=True, tag=25):
+    """Items that the running task of a worker has yielded; see `streams`."""
+
+    results: list[RangeResult]
+
+
+class CancelTask(Struct, array_like=True, tag=26):
+    """Elements of an array are not wanted any more; see `cancellation`.
+
+    ``force``: end the worker that runs one of them. ``recursive``: cancel what
+    they have submitted, too. ``nodes``: from the GCS, who has accepted them.
+    """
+
+    array: bytes
+    start: int
+    count: int
+    force: bool
+    recursive: bool
+    nodes: tuple[int, ...] = ()
+
+
+class CreateGroup(Struct, array_like=True, tag=27):
+    """Reserve these bundles; see `placement_groups`."""
+
+    group: str
+    name: str
+    bundles: list[dict[str, float]]
+    strategy: str
+
+
+class RemoveGroup(Struct, array_like=True, tag=28):
+    group: str
+
+
 class Query(Struct, array_like=True, tag=22):
     """Ask the cluster something; `queries` says what there is to ask.
 
@@ -357,6 +448,8 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     brought here from elsewhere. ``released``: arrays whose owner has let go.
     ``puts``: (array, size) of what clients here have put, size 0 for a small value.
     ``incarnation``: the one of the node that is meant; 0: whichever it is.
+    ``calls``: (array, owner, actor) of results in ``done`` that an actor made; an
+    empty ID where the actor is not known or did not make it.
     """
 
     node: int
@@ -366,6 +459,7 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     released: list[bytes]
     puts: list[tuple[bytes, int]] = []
     incarnation: int = 0
+    calls: list[tuple[bytes, str, bytes]] = []
 
 
 class LocateObjects(Struct, array_like=True, tag=36):
@@ -524,6 +618,41 @@ class StartWorker(Struct, array_like=True, tag=65):
 
 
 class StopWorker(Struct, array_like=True, tag=66):
+    """It is not needed any more: it leaves of itself."""
+
+    worker: str
+
+
+class PrepareBundle(Struct, array_like=True, tag=121):
+    """Take these resources for a group; answered by `BundlePrepared`."""
+
+    group: str
+    index: int
+    resources: dict[str, float]
+
+
+class BundlePrepared(Struct, array_like=True, tag=122):
+    node: int
+    group: str
+    index: int
+    ok: bool
+
+
+class CommitBundle(Struct, array_like=True, tag=123):
+    """Every bundle is prepared: tasks may use this one."""
+
+    group: str
+    index: int
+
+
+class ReturnBundle(Struct, array_like=True, tag=124):
+    group: str
+    index: int
+
+
+class KillWorker(Struct, array_like=True, tag=120):
+    """End a worker whatever it is doing; `WorkerDied` follows."""
+
     worker: str
 
 
@@ -532,7 +661,190 @@ class WorkerDied(Struct, array_like=True, tag=67):
     reason: str
 
 
+# -- actors --------------------------------------------------------------------
+
+
+class CreateActors(Struct, array_like=True, tag=70):
+    """Put these into the actor table and have them started somewhere."""
+
+    tasks: list[TaskSpec]
+
+
+class ActorPlaced(Struct, array_like=True, tag=71):
+    """The global scheduler has chosen a node; said before the node hears of it."""
+
+    actor: bytes
+    incarnation: int
+    node: int
+
+
+class ActorStarted(Struct, array_like=True, tag=72):
+    """It has run its constructor, and what was to be replayed: it takes calls."""
+
+    actor: bytes
+    incarnation: int
+    node: int
+    replayed: int = 0
+
+
+class ActorFailed(Struct, array_like=True, tag=73):
+    """It is gone. ``final``: it may not start again, whatever its restarts."""
+
+    actor: bytes
+    incarnation: int
+    reason: str
+    final: bool = False
+
+
+class WatchActors(Struct, array_like=True, tag=74):
+    """Tell me where these are, now and whenever that changes."""
+
+    actors: list[bytes]
+
+
+class ActorChanged(Struct, array_like=True, tag=75):
+    """``state``: see `actor_table`. ``reason``: why it is dead or restarts."""
+
+    actor: bytes
+    state: int
+    node: int
+    incarnation: int
+    reason: str = ""
+    logged: bool = False
+    """Its calls are logged; the GCS wants `CallsReceived`."""
+
+
+class ActorCalls(Struct, array_like=True, tag=76):
+    """Calls from the clients of one node, in order.
+
+    ``probes``: calls that must not run any more (their retries are used up), but
+    whose result is wanted if they did run.
+    """
+
+    actor: bytes
+    incarnation: int
+    tasks: list[TaskSpec]
+    probes: list[TaskSpec]
+
+
+class CallsReceived(Struct, array_like=True, tag=77):
+    """The results of these calls have arrived: nobody will ask again."""
+
+    actor: bytes
+    calls: list[bytes]
+
+
+class KillActor(Struct, array_like=True, tag=78):
+    actor: bytes
+    reason: str
+    restart: bool = False
+    """Start again if it has restarts left."""
+    owner: str = ""
+    """Not empty: only if this is still the actor's owner, and it is not detached."""
+
+
+class StopActor(Struct, array_like=True, tag=79):
+    """End this incarnation, or forget that it was to start."""
+
+    actor: bytes
+    incarnation: int
+
+
+class CallRecord(Struct, array_like=True, gc=False):
+    """An edge of an actor's lineage: a call that took effect, and its result."""
+
+    task: TaskSpec
+    result: RangeResult
+    values: tuple[ObjectValue, ...] = ()
+    """Its inputs in order; small ones with their value."""
+
+
+class LogCalls(Struct, array_like=True, tag=80):
+    """Calls ``first``, ``first + 1`` ... that took effect, in this order."""
+
+    actor: bytes
+    incarnation: int
+    first: int
+    calls: list[CallRecord]
+
+
+class CallsLogged(Struct, array_like=True, tag=81):
+    """All calls below ``upto`` are in the actor's lineage."""
+
+    actor: bytes
+    incarnation: int
+    upto: int
+
+
+class SaveActor(Struct, array_like=True, tag=82):
+    """The actor's state after its first ``upto`` calls."""
+
+    actor: bytes
+    incarnation: int
+    upto: int
+    state: bytes
+
+
+class FetchLineage(Struct, array_like=True, tag=83):
+    actor: bytes
+    incarnation: int
+
+
+class ActorLineage(Struct, array_like=True, tag=84):
+    """A piece of what an actor is rebuilt from: a checkpoint, then calls.
+
+    ``kept``: calls before the checkpoint whose results may still be asked for.
+    """
+
+    actor: bytes
+    incarnation: int
+    upto: int
+    """Calls that the checkpoint contains."""
+    checkpoint: bytes
+    """Empty: none, or it came with an earlier piece."""
+    calls: list[CallRecord]
+    kept: list[CallRecord]
+    more: bool = False
+
+
+class RestoreActor(Struct, array_like=True, tag=85):
+    """To a worker, after the creation: take this state instead."""
+
+    state: bytes
+    calls: int
+    """How many calls it contains."""
+
+
+class ExitActor(Struct, array_like=True, tag=86):
+    """The actor on this worker ends itself, after what it has reported."""
+
+    reason: str
+
+
+class FindActor(Struct, array_like=True, tag=87):
+    """Look an actor up by name; with ``create``, make it if there is none."""
+
+    key: int
+    client: str
+    namespace: str
+    name: str
+    create: Union[TaskSpec, None] = None
+
+
+class ActorFound(Struct, array_like=True, tag=88):
+    """``actor`` is empty: there is none. ``created``: it was made just now."""
+
+    key: int
+    client: str
+    actor: bytes
+    handle: bytes
+    created: bool = False
+
+
 Message = Union[
+    CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
+    CallsReceived, KillActor, StopActor, LogCalls, CallsLogged, SaveActor, FetchLineage,
+    ActorLineage, RestoreActor, ExitActor, FindActor, ActorFound,
     SubmitTasks, ExportFunction, FetchFunction, FunctionBlob, WantObjects, ObjectsReady,
     PutObjects, AllocateObject, ObjectAllocated, AbandonObject, Release, Unpin, Blocked,
     Unblocked, Resume, TasksDone, TakenBack, TaskResults, WorkerReady, RunTasks, TakeBack, Exit,
@@ -540,7 +852,8 @@ Message = Union[
     TaskUpdates, LocateObjects, ObjectLocations, FreeObjects, PlaceTasks, AssignTasks,
     Event, NodeUnreachable, PullObject, ObjectPayload, Allocate, Allocated, Free, Fetch,
     Fetched, StartWorker, StopWorker, WorkerDied, ResultsMissing, ObjectsMissing, ClaimTasks,
-    TasksClaimed, ForwardResults,
+    TasksClaimed, ForwardResults, StreamItems, CancelTask, KillWorker, CreateGroup,
+    RemoveGroup, PrepareBundle, BundlePrepared, CommitBundle, ReturnBundle,
 ]  # fmt: skip
 
 

@@ -10,6 +10,11 @@ The others are gathered from every living node, as flat rows:
 
 ``timeline``  [name, node, worker number, start_s, elapsed_s, count] of the last
               ``timeline_ranges_max`` ranges that ran on each, by start
+``actors``    [name, node, incarnation, state, calls that took effect, calls replayed], of
+              those that live
+``groups``    [id, name, bundles, {bundle: node}, strategy, state] of the placement
+              groups, as the global scheduler knows them
+``available`` [node, {resource: amount that is free}], by node
 ``stores``    [node, large objects, their bytes, places not sealed yet], by node
 ``loads``     [node, tasks that wait or run, {resource: amount}, the same of what is
               free], by node
@@ -22,7 +27,7 @@ from collections.abc import Callable
 from typing import Any
 
 from runtime.control.config import Config
-from runtime.control.context import Context
+from runtime.control.context import Context, node_of
 from runtime.control.membership import Membership
 from runtime.control.messages import NodeInfo, Query, QueryReply, Timing
 
@@ -30,8 +35,14 @@ _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "timeline": lambda row: (row[3], row[1], row[2]),
     "stores": lambda row: row[0],
     "loads": lambda row: row[0],
+    "available": lambda row: row[0],
+    "groups": lambda row: 0,
 }
 _AT_GCS = frozenset({"events", "event_counts"})
+
+
+GLOBAL = -1
+"""Stands for the global scheduler among the nodes that have to answer."""
 
 
 class _Gathering:
@@ -71,7 +82,12 @@ class QueryDesk:
             "timeline": lambda: list(self._ranges),
             "stores": lambda: [[node, *store()]],
             "loads": lambda: [[node, *load()]],
+            "available": lambda: [[node, load()[2]]],
         }
+
+    def add(self, kind: str, rows: Callable[[], list[list[Any]]]) -> None:
+        """Answer another kind of query, sorted by its first two columns."""
+        self._rows[kind] = rows
 
     def record(self, worker: int, timing: Timing) -> None:
         """Remember a range that ran here."""
@@ -101,6 +117,10 @@ class QueryDesk:
             self._keys += 1
             self._asked[self._keys] = (source, message.key)
             self._ctx.send("gcs", Query(message.kind, self._keys, source))
+        elif message.kind == "groups":
+            self._keys += 1
+            self._gathering[self._keys] = _Gathering("groups", source, message.key, {GLOBAL})
+            self._ctx.send("global", Query("groups", self._keys, source))
         elif message.kind in self._rows:
             self._gather(message.kind, source, message.key)
         else:
@@ -115,7 +135,7 @@ class QueryDesk:
         gathering = self._gathering.get(message.key)
         if gathering is not None:
             gathering.rows += message.value
-            self._heard(message.key, int(source.partition(":")[2]))
+            self._heard(message.key, GLOBAL if source == "global" else node_of(source))
 
     def on_node_changed(self, info: NodeInfo) -> None:
         """Wait no more for a node that died."""
@@ -138,5 +158,5 @@ class QueryDesk:
         gathering.missing.discard(node)
         if not gathering.missing:
             del self._gathering[key]
-            rows = sorted(gathering.rows, key=_ORDER[gathering.kind])
+            rows = sorted(gathering.rows, key=_ORDER.get(gathering.kind, lambda row: row[:2]))
             self._ctx.send(gathering.client, QueryReply(gathering.key, gathering.client, rows))

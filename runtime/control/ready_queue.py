@@ -6,8 +6,9 @@ Splitting is lazy: a range stays whole until a worker takes a part of it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
-from runtime.control.messages import TaskSpec
+from runtime.control.messages import CancelTask, TaskSpec
 
 
 def part_of(spec: TaskSpec, start: int, count: int) -> TaskSpec:
@@ -17,6 +18,23 @@ def part_of(spec: TaskSpec, start: int, count: int) -> TaskSpec:
         spec.array, start, count, spec.function, spec.args, spec.owner, spec.demand,
         spec.deps, spec.returns, spec.retries, spec.first, spec.name, spec.extra,
     )  # fmt: skip
+
+
+def cut(spec: TaskSpec, message: CancelTask) -> tuple[list[TaskSpec], TaskSpec | None]:
+    """Split a range into what stays and what the message cancels (None: nothing)."""
+    if spec.array != message.array:
+        return [spec], None
+    end = spec.start + spec.count
+    first = max(spec.start, message.start)
+    last = min(end, message.start + message.count)
+    if first >= last:
+        return [spec], None
+    kept = [
+        part_of(spec, start, stop - start)
+        for start, stop in ((spec.start, first), (last, end))
+        if start < stop
+    ]
+    return kept, part_of(spec, first, last - first)
 
 
 class ReadyQueue:
@@ -77,6 +95,40 @@ class ReadyQueue:
         else:
             del self._counts[demand]
         return spec
+
+    def withdraw(self, chosen: Callable[[TaskSpec], bool]) -> list[TaskSpec]:
+        """Take out every range that is chosen, and return them."""
+        found: list[TaskSpec] = []
+        for demand, queue in list(self._queues.items()):
+            left = [(age, spec) for age, spec in queue if not chosen(spec)]
+            if len(left) == len(queue):
+                continue
+            gone = [spec for _, spec in queue if chosen(spec)]
+            found += gone
+            count = sum(spec.count for spec in gone)
+            self.size -= count
+            self._counts[demand] -= count
+            self._queues[demand] = deque(left)
+            if not left:
+                del self._queues[demand], self._counts[demand]
+        return found
+
+    def cancel(self, message: CancelTask) -> list[TaskSpec]:
+        """Take out what a message cancels and return it; looks at every range."""
+        found: list[TaskSpec] = []
+        for demand, queue in list(self._queues.items()):
+            kept: deque[tuple[int, TaskSpec]] = deque()
+            for age, spec in queue:
+                left, cancelled = cut(spec, message)
+                kept.extend((age, part) for part in left)
+                if cancelled is not None:
+                    found.append(cancelled)
+                    self.size -= cancelled.count
+                    self._counts[demand] -= cancelled.count
+            self._queues[demand] = kept
+            if not kept:
+                del self._queues[demand], self._counts[demand]
+        return found
 
     def _queue(self, spec: TaskSpec) -> deque[tuple[int, TaskSpec]]:
         self.size += spec.count

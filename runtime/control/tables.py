@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from runtime.control.context import node_of
-from runtime.control.ids import split_object_id
+from runtime.control.ids import STREAM_BASE, split_object_id
 from runtime.control.messages import Location, TaskSpec
 from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import part_of
@@ -57,8 +57,8 @@ class ArrayRow:
     """All that the GCS knows of one array."""
 
     __slots__ = (
-        "accepted", "again", "copies", "deps", "done", "former", "lineage", "overlaps", "owners",
-        "put", "released",
+        "accepted", "actor", "again", "copies", "deps", "done", "former", "lineage", "overlaps",
+        "owners", "put", "released",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -70,6 +70,8 @@ class ArrayRow:
         self.released = False
         self.put = False
         """A client made it, so no task can make it again."""
+        self.actor: bytes | None = None
+        """The actor whose call made it; empty if it is not known which."""
         self.accepted: list[tuple[TaskSpec, int]] = []
         self.lineage: list[TaskSpec] = []
         """What was accepted once, where no node is to be waited for any more."""
@@ -274,7 +276,8 @@ class ArrayRow:
         for spec, node in self.accepted:
             found[node] += spec.count
         for done in self.done:
-            if not done.lost:
+            # The items of a stream are results, but their task goes on.
+            if not done.lost and done.start < STREAM_BASE:
                 found[done.node] -= done.count
         return {node: left for node, left in found.items() if left > 0}
 

@@ -49,6 +49,7 @@ class TaskLog:
         self._copies: dict[bytes, list[tuple[bytes, int]]] = {}
         self._released: dict[bytes, None] = {}
         self._puts: dict[bytes, int] = {}
+        self._calls: dict[bytes, tuple[str, bytes]] = {}
         self._deps: dict[bytes, tuple[bytes, ...]] = {}
         """Of arrays accepted in this batch: the arrays that they have as inputs."""
         self._uses: dict[bytes, int] = {}
@@ -97,6 +98,15 @@ class TaskLog:
         self._puts[array] = size
         self._touch(array)
 
+    def called(self, array: bytes, owner: str, actor: bytes) -> None:
+        """What `finish` is told of is the result of an actor's call, with this owner."""
+        self._calls[array] = (owner, actor)
+        self._touch(array)
+
+    def made_elsewhere(self, array: bytes) -> None:
+        """Another node made it and logs it; its owner is here, and will let go of it."""
+        self._known.add(array)
+
     def copied(self, array: bytes, oid: bytes, size: int) -> None:
         """A copy of another node's object is here now."""
         self._copies.setdefault(array, []).append((oid, size))
@@ -132,6 +142,7 @@ class TaskLog:
         self._large.pop(array, None)
         self._copies.pop(array, None)
         self._puts.pop(array, None)
+        self._calls.pop(array, None)
         exposed = array in self._exposed
         self._exposed.discard(array)
         if exposed or array in self._known:
@@ -151,7 +162,7 @@ class TaskLog:
         return array in self._known or array in self._exposed
 
     def _rows(self) -> tuple[dict[bytes, Any], ...]:
-        return self._added, self._done, self._large, self._copies, self._puts
+        return self._added, self._done, self._large, self._copies, self._puts, self._calls
 
     def _use(self, spec: TaskSpec) -> None:
         past = self._deps.get(spec.array, ())
@@ -205,13 +216,14 @@ class TaskLog:
             self._ctx.send("gcs", part)
             added = added[ADDED_MAX:]
         puts = list(self._puts.items())
+        calls = [(array, owner, actor) for array, (owner, actor) in self._calls.items()]
         news = TaskUpdates(
-            self._node, added, done, copies, released, puts, incarnation=self._incarnation
+            self._node, added, done, copies, released, puts, self._incarnation, calls
         )
         self._ctx.send("gcs", news)
         self._added, self._done, self._large, self._copies = {}, {}, {}, {}
         self._puts, self._deps, self._uses, self._kept = {}, {}, {}, {}
-        self._released = {}
+        self._released, self._calls = {}, {}
 
     def _begin_again(self, array: bytes) -> None:
         """A parent that runs again makes its released arrays anew: not in one batch."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
-from runtime.control.messages import TaskSpec
+from runtime.control.messages import CancelTask, ObjectValue, TaskSpec
 
 
 class State(Enum):
@@ -30,11 +30,14 @@ class Worker:
     """One worker process."""
 
     __slots__ = (
+        "actor",
         "address",
         "ahead_s",
         "assigned",
         "demand",
         "functions",
+        "kill_error",
+        "killed_for",
         "number",
         "pid",
         "state",
@@ -47,11 +50,17 @@ class Worker:
         self.pid = 0
         self.state = State.STARTING
         self.demand = ""
+        self.actor = b""
+        """The actor that it is, for the rest of its life."""
         self.assigned: deque[TaskSpec] = deque()
         """Ranges it was given and has not done, in order; the first one runs."""
         self.ahead_s = 0.0
         """What they are estimated to take."""
         self.functions: set[bytes] = set()
         """Functions it was sent already."""
+        self.killed_for: CancelTask | None = None
+        """It was killed to end what this names."""
+        self.kill_error: ObjectValue | None = None
+        """It was killed, and this is what its running task ends with."""
         self.taking_back = False
         """It was asked to give back what it has not started."""

@@ -14,24 +14,43 @@ from collections.abc import Mapping
 
 from runtime.control.messages import (
     AbandonObject,
+    ActorCalls,
+    ActorChanged,
+    ActorFailed,
+    ActorFound,
+    ActorLineage,
+    ActorStarted,
     AllocateObject,
     AssignTasks,
     Blocked,
+    BundlePrepared,
+    CallsLogged,
+    CallsReceived,
+    CancelTask,
     ClaimTasks,
+    CommitBundle,
+    CreateActors,
+    CreateGroup,
     Event,
+    ExitActor,
     ExportFunction,
     FetchFunction,
+    FetchLineage,
+    FindActor,
     ForwardResults,
     Frame,
     FreeObjects,
     FunctionBlob,
     Heartbeat,
+    KillActor,
     LocateObjects,
+    LogCalls,
     NodeChanged,
     ObjectLocations,
     ObjectPayload,
     ObjectsMissing,
     PlaceTasks,
+    PrepareBundle,
     PullObject,
     PutObjects,
     Query,
@@ -39,7 +58,12 @@ from runtime.control.messages import (
     Registered,
     RegisterNode,
     Release,
+    RemoveGroup,
     ResultsMissing,
+    ReturnBundle,
+    SaveActor,
+    StopActor,
+    StreamItems,
     SubmitTasks,
     TakenBack,
     TaskResults,
@@ -49,6 +73,7 @@ from runtime.control.messages import (
     Unblocked,
     Unpin,
     WantObjects,
+    WatchActors,
     WorkerReady,
 )
 
@@ -58,8 +83,12 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
     "gcs": frozenset({
         RegisterNode, Heartbeat, ExportFunction, FetchFunction, TaskUpdates, LocateObjects, Event,
         Query, ResultsMissing, ObjectsMissing, ClaimTasks,
+        CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor, LogCalls, SaveActor,
+        FetchLineage, CallsReceived, FindActor,
     }),
-    "global": frozenset({PlaceTasks}),
+    "global": frozenset({
+        PlaceTasks, CancelTask, CreateGroup, RemoveGroup, BundlePrepared, Query,
+    }),
 }  # fmt: skip
 """By the component that is addressed."""
 
@@ -67,21 +96,27 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
     "gcs": frozenset({
         Registered, NodeChanged, FunctionBlob, ObjectLocations, FreeObjects, TaskResults,
         QueryReply, TasksClaimed, ForwardResults,
+        ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound,
     }),
-    "global": frozenset({AssignTasks, TaskResults}),
+    "global": frozenset({
+        AssignTasks, TaskResults, CancelTask, PrepareBundle, CommitBundle, ReturnBundle,
+        QueryReply,
+    }),
 }  # fmt: skip
 """By the component that speaks."""
 
 NODE_TO_NODE: Kinds = frozenset({
-    TaskResults, PullObject, ObjectPayload, Query, QueryReply,
+    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
-    Unpin, Query,
+    Unpin, Query, KillActor, FindActor, CancelTask, CreateGroup, RemoveGroup,
 })  # fmt: skip
 
-WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {WorkerReady, TasksDone, TakenBack, Blocked, Unblocked}
+WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {
+    WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, SaveActor, ExitActor, StreamItems,
+}  # fmt: skip
 
 _NODE = re.compile(r"node:(0|[1-9][0-9]{0,8})")
 

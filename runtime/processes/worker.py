@@ -10,25 +10,29 @@ import sys
 import msgspec
 import numpy as np
 
+from runtime.api import modules
 from runtime.api.state import set_current
 from runtime.backend.execution import TaskRunner
 from runtime.backend.session import Session
 from runtime.control.client import Client
 from runtime.control.executor import Executor
 from runtime.control.messages import (
+    CancelTask,
     Exit,
     FunctionBlob,
+    RestoreActor,
     Resume,
     RunTasks,
     TakeBack,
 )
+from runtime.processes import interrupts
 from runtime.processes.connection import Connection
 from runtime.processes.local_world import LocalWorld
 from runtime.processes.process import Process
 from runtime.processes.settings import WorkerSettings, set_up_logging
 from runtime.store.arena import Arena
 
-_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, Exit)
+_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask)
 
 
 class _Both:
@@ -62,9 +66,11 @@ def main(payload: bytes, fds: list[int]) -> None:
     # What a task prints is seen when it is printed: workers do not live to flush.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    if os.environ.get(modules.AS_RAY):
+        modules.install("ray")
     # Forked processes start with equal generators.
     random.seed()
-    np.random.seed()
+    np.random.seed(int.from_bytes(os.urandom(4)))
     process = Process(settings.config.seed)
     ctx = process.context(settings.address)
     client = Client(ctx, settings.address, settings.node, settings.config)
@@ -83,12 +89,13 @@ def main(payload: bytes, fds: list[int]) -> None:
     set_current(session)
     runner = TaskRunner(world, session, executor, settings.node)
     world.report_meanwhile = runner.report_meanwhile
+    interrupts.install(client, executor)
     world.start()
     with world:
         executor.start(os.getpid())
     while True:
         with world:
-            assignment = executor.next()
+            assignment = executor.next() if runner.has_room() else None
             leaving = executor.exiting
         if assignment is not None:
             runner.run(assignment)
@@ -98,4 +105,4 @@ def main(payload: bytes, fds: list[int]) -> None:
             with world:
                 session.collect()
                 client.flush()
-            world.block(lambda: bool(executor.queue) or executor.exiting, None)
+            world.block(lambda: runner.has_work() or executor.exiting, None)

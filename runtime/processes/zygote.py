@@ -33,6 +33,8 @@ import select
 import signal
 import socket
 import sys
+from array import array
+from collections import deque
 from importlib import import_module
 from typing import Any
 
@@ -68,6 +70,47 @@ def receive_packet(sock: socket.socket) -> tuple[list[Any], list[int]] | None:
     return (_decode(data), fds) if data else None
 
 
+class PacketQueue:
+    """Packets on their way out, of a sender that must not be held up by the receiver.
+
+    The zygote and those who ask it for processes both send in bursts: if either
+    waited for the other to read, both would wait for ever.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._waiting: deque[tuple[list[Any], tuple[int, ...]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def send(self, packet: list[Any], fds: tuple[int, ...] = ()) -> None:
+        """Send as soon as there is room; takes descriptors over, and closes them then."""
+        self._waiting.append((packet, fds))
+        if len(self._waiting) == 1:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what there is room for."""
+        while self._waiting:
+            packet, fds = self._waiting[0]
+            try:
+                self._sock.sendmsg([_encode(packet)], _ancillary(fds), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                # The other side is going; its end of the socket will say so.
+                pass
+            self._waiting.popleft()
+            for fd in fds:
+                os.close(fd)
+
+
+def _ancillary(fds: tuple[int, ...]) -> list[tuple[int, int, bytes]]:
+    packed = array("i", fds).tobytes()
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)] if fds else []
+
+
 def packet_pair() -> tuple[socket.socket, socket.socket]:
     """Return the two ends of a packet socket."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -93,6 +136,7 @@ class Zygote:
     def __init__(self, control: socket.socket, driver_pid: int) -> None:
         self._epoll = select.epoll()
         self._askers: dict[int, socket.socket] = {}
+        self._answers: dict[int, PacketQueue] = {}
         self._children: dict[int, _Child] = {}
         self._control_fd = control.fileno()
         self._warm = False
@@ -106,20 +150,24 @@ class Zygote:
         while True:
             # Head and nodes need neither numpy nor cloudpickle: they are forked
             # before these are loaded, and start while that goes on.
-            for fd, _ in self._epoll.poll(None if self._warm or not self._late else 0) or [(-1, 0)]:
+            for fd, mask in self._epoll.poll(None if self._warm or not self._late else 0) or [
+                (-1, 0)
+            ]:
                 if fd == -1:
                     self._warm_up()
                 elif fd == self._driver_fd:
                     return
                 elif fd in self._askers:
-                    if not self._serve(fd):
+                    if mask & select.EPOLLOUT:
+                        self._send_answers(fd)
+                    if mask & ~select.EPOLLOUT and not self._serve(fd):
                         return
                 elif fd in self._children:
                     self._reap(fd)
 
     def _warm_up(self) -> None:
         """Load what workers need, then fork those that were asked for meanwhile."""
-        for module in (MAINS["worker"], "numpy", "cloudpickle"):
+        for module in (MAINS["worker"], "numpy.random", "cloudpickle"):
             import_module(module)
         gc.collect()
         # Shared pages stay shared: the collector does not write to old objects.
@@ -135,6 +183,7 @@ class Zygote:
 
     def _add_asker(self, sock: socket.socket) -> None:
         self._askers[sock.fileno()] = sock
+        self._answers[sock.fileno()] = PacketQueue(sock)
         self._epoll.register(sock.fileno(), select.EPOLLIN)
 
     def _serve(self, fd: int) -> bool:
@@ -183,6 +232,7 @@ class Zygote:
 
     def _drop_asker(self, fd: int) -> None:
         self._epoll.unregister(fd)
+        del self._answers[fd]
         self._askers.pop(fd).close()
         # The number of the descriptor may be used again.
         for child in self._children.values():
@@ -229,13 +279,16 @@ class Zygote:
         self._answer(child.owner, ["exited", child.key, reason])
 
     def _answer(self, asker: int, packet: list[Any]) -> None:
-        sock = self._askers.get(asker)
-        if sock is not None:
-            try:
-                send_packet(sock, packet)
-            except (BrokenPipeError, ConnectionResetError):
-                # It is going; its end of the socket will say so.
-                return
+        answers = self._answers.get(asker)
+        if answers is not None:
+            answers.send(packet)
+            self._send_answers(asker)
+
+    def _send_answers(self, asker: int) -> None:
+        answers = self._answers[asker]
+        answers.flush()
+        more = select.EPOLLOUT if answers else 0
+        self._epoll.modify(asker, select.EPOLLIN | more)
 
     def end(self) -> None:
         """Kill every process and wait until it is gone."""

@@ -122,7 +122,7 @@ def test_what_is_too_long_for_one_frame_goes_in_several() -> None:
 
 WORLD_ONLY = {
     m.Allocate, m.Allocated, m.Free, m.Fetch, m.Fetched, m.StartWorker, m.StopWorker,
-    m.WorkerDied, m.NodeUnreachable, m.LoadChanged,
+    m.KillWorker, m.WorkerDied, m.NodeUnreachable, m.LoadChanged,
 }  # fmt: skip
 """These never leave their process."""
 NODE_TO_CLIENT = {

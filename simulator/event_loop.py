@@ -1,0 +1,84 @@
+"""asyncio in virtual time: the event loop of a simulated async actor.
+
+An asyncio loop asks its selector to wait for files until the next timer is due.
+Here there are no files: waiting is waiting in virtual time, until a timer or
+until something is handed to the loop from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from runtime.api.refs import ObjectRef
+from runtime.backend.futures import NotifyingWaiter, settle
+
+if TYPE_CHECKING:
+    from simulator.world import SimWorld
+
+
+class _VirtualSelector(selectors.BaseSelector):
+    """Waits in virtual time; the files it is given never become ready."""
+
+    def __init__(self, world: SimWorld) -> None:
+        self._world = world
+        self._keys: dict[Any, selectors.SelectorKey] = {}
+        self.woken = False
+        self.done: list[NotifyingWaiter] = []
+        """References that are awaited, and have a value by now."""
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = self._keys[fileobj] = selectors.SelectorKey(fileobj, 0, events, data)
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys.pop(fileobj)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None or timeout > 0:
+            self._world.block(lambda: self.woken or bool(self.done), timeout)
+        self.woken = False
+        while self.done:
+            waiter = self.done.pop(0)
+            # It may be at nothing for a moment, while a large value is fetched.
+            if not waiter.missing and not waiter.future.done():
+                settle(waiter.future, partial(self._value, waiter.ref))
+        return []
+
+    def _value(self, ref: ObjectRef) -> Any:
+        assert self._world.session is not None
+        return self._world.session.get([ref], None)[0]
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._keys
+
+
+class VirtualEventLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time is the simulation's."""
+
+    def __init__(self, world: SimWorld) -> None:
+        self._world = world
+        self._virtual = _VirtualSelector(world)
+        super().__init__(self._virtual)
+
+    def time(self) -> float:
+        return self._world.now()
+
+    def future_of(self, ref: ObjectRef) -> Future[Any]:
+        """Return a future of a reference's value; the loop goes on meanwhile."""
+        future: Future[Any] = Future()
+        waiter = NotifyingWaiter(ref, future, self._virtual.done)
+        with self._world:
+            self._world.client.flush()
+            self._world.client.watch([ref.binary()], waiter=waiter)
+        if not waiter.missing:
+            self._virtual.done.append(waiter)
+        return future
+
+    def _write_to_self(self) -> None:
+        self._virtual.woken = True
+        self._world.nudge()
