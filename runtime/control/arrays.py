@@ -81,8 +81,9 @@ class ArrayTable:
         self.tombstones: dict[bytes, dict[int, int]] = {}
         self.waited: dict[bytes, dict[bytes, None]] = {}
         """By array, the objects that somebody waits for."""
-        self._released: dict[bytes, tuple[str, int]] = {}
-        """The last dropped rows, oldest first: owner, if known, and node that released."""
+        self._released: dict[bytes, tuple[str, int, str]] = {}
+        """The last dropped rows, oldest first: owner, if known, node that released it,
+        and why it is lost for who asks."""
         self._ctx = ctx
         self._nodes = nodes
         self._alive = alive
@@ -390,7 +391,9 @@ class ArrayTable:
         if row is None or row.released:
             return
         row.former = row.owners.pop(node, row.former)
-        if not row.live_owner(self._alive):
+        if row.live_owner(self._alive):
+            row.forget_node(node)  # it has freed what it had, another owner has not
+        else:
             self._let_go(array, row, node)
 
     def _drop_orphans(self, arrays: list[bytes]) -> None:
@@ -438,11 +441,16 @@ class ArrayTable:
                 continue
             self.lineage.unkeep(array)
             self._released.pop(array, None)
-            self._released[array] = (row.former, node)
+            why = RELEASED
+            if row.put:
+                why = f"it was put, and {RELEASED}"
+            elif array in self.lineage.uses:
+                why = f"{RELEASED}, and the record of its task is gone"
+            self._released[array] = (row.former, node, why)
             if len(self._released) > RELEASED_MAX:
                 del self._released[next(iter(self._released))]
             for oid in self._waited_for(array):
-                self._tell(oid, Location(oid, (), 0, lost=RELEASED))
+                self._tell(oid, Location(oid, (), 0, lost=why))
             holders = row.holders() - {node}
             row.forget_values(self._alive, node)
             left = row.outstanding()
@@ -503,7 +511,8 @@ class ArrayTable:
         for oid in oids:
             array = oid[:ARRAY_BYTES]
             if array not in self.rows and oid in self.waited.get(array, ()):
-                self._tell(oid, Location(oid, (), 0, lost=RELEASED))
+                why = self._released[array][2] if array in self._released else RELEASED
+                self._tell(oid, Location(oid, (), 0, lost=why))
 
     def _waited_for(self, array: bytes) -> list[bytes]:
         return list(self.waited.get(array, ()))
@@ -535,7 +544,7 @@ class ArrayTable:
         return not client.startswith("node:") and incarnation_of(client) < info.incarnation
 
     def _was_released(self, spec: TaskSpec) -> bool:
-        owner, node = self._released.get(spec.array, ("", -1))
+        owner, node, _ = self._released.get(spec.array, ("", -1, ""))
         return owner == spec.owner or (not owner and node == node_of(spec.owner))
 
 

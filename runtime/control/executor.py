@@ -14,6 +14,7 @@ to the node: it might be what the element waits for.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from runtime.control.config import Config
@@ -57,6 +58,8 @@ class Executor:
         """The element that ``values[0]`` belongs to."""
         self.limit = 0
         """The element at which the running range ends; shrinks, never grows."""
+        self.before_results: Callable[[], None] = lambda: None
+        """Sends what the results may refer to: what their tasks put and submitted."""
         self._results: list[RangeResult] = []
         self._timings: list[Timing] = []
         self._timer: Timer | None = None
@@ -129,6 +132,7 @@ class Executor:
             self._timer.cancel()
             self._timer = None
         if self._results:
+            self.before_results()
             self.ctx.send(self.node, TasksDone(self._results, self._timings))
             self._results, self._timings = [], []
         self._flushed_s = self.ctx.now()

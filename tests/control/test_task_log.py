@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runtime.control.config import Config
 from runtime.control.ids import object_id
-from runtime.control.messages import TaskUpdates
+from runtime.control.messages import TaskSpec, TaskUpdates
 from runtime.control.task_log import TaskLog
 from tests.control.alone import Alone, array, result, spec
 
@@ -23,8 +23,7 @@ def later(ctx: Alone, log: TaskLog) -> list[TaskUpdates]:
 
 
 def is_empty(log: TaskLog) -> bool:
-    tables = (log._added, log._done, log._large, log._copies, log._released, log._known)
-    return not any(tables) and not log._exposed
+    return not any(value for value in vars(log).values() if isinstance(value, dict | set))
 
 
 def test_a_task_that_lives_within_a_batch_leaves_no_trace() -> None:
@@ -122,3 +121,62 @@ def test_what_the_gcs_has_freed_is_owed_no_more() -> None:
     log.forget(array(1))
     assert later(ctx, log) == []
     assert is_empty(log)
+
+
+def depends(number: int, on: int) -> TaskSpec:
+    return spec(number, deps=(object_id(array(on), 0, 0),))
+
+
+def test_a_chain_that_lives_within_a_batch_leaves_no_trace() -> None:
+    ctx, log = made()
+    log.accept(spec(1))
+    for number in range(2, 2000):
+        log.accept(depends(number, number - 1))
+        log.finish(result(number))
+        log.release(array(number - 1))
+    log.release(array(1999))
+    assert later(ctx, log) == []
+    assert is_empty(log)
+
+
+def test_what_a_survivor_descends_from_is_logged_and_released() -> None:
+    ctx, log = made()
+    log.accept(spec(1))
+    log.accept(depends(2, 1))
+    log.accept(depends(3, 2))
+    log.accept(spec(4))
+    for number in (1, 2, 4):
+        log.finish(result(number))
+        log.release(array(number))
+    [update] = later(ctx, log)
+    assert sorted(s.array for s in update.added) == [array(1), array(2), array(3)]
+    assert update.done == [] and sorted(update.released) == [array(1), array(2)]
+    # What the GCS knows by now is kept there.
+    log.accept(depends(5, 3))
+    log.release(array(3))
+    [update] = later(ctx, log)
+    assert [s.array for s in update.added] == [array(5)] and update.released == [array(3)]
+    log.release(array(5))
+    [update] = later(ctx, log)
+    assert update.released == [array(5)] and is_empty(log)
+
+
+def test_what_was_kept_may_begin_again() -> None:
+    ctx, log = made()
+    log.accept(spec(1))
+    log.accept(depends(2, 1))
+    log.release(array(1))
+    log.accept(spec(1))
+    first, second = later(ctx, log)
+    assert first.released == [array(1)] and not second.released
+    assert [s.array for s in second.added] == [array(1)]
+
+
+def test_puts_are_told_apart() -> None:
+    ctx, log = made()
+    log.put(array(1), 0)
+    log.put(array(2), 500)
+    log.put(array(3), 0)
+    log.release(array(3))
+    [update] = later(ctx, log)
+    assert update.puts == [(array(1), 0), (array(2), 500)] and not update.done

@@ -506,6 +506,7 @@ class Shell:
         self.node_store = world.stores[node]
         if self.executor is not None:
             executor = self.executor
+            executor.before_results = self.client.flush
             world.turn(address, lambda: executor.start(1))
             self.start(self._work())
 
