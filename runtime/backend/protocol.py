@@ -60,6 +60,18 @@ class Backend(Protocol):
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
         """Return (ready, not ready), both in the order given."""  # fmt: skip
 
+    def wait_again(
+        self,
+        refs: list[ObjectRef],
+        num_returns: int,
+        timeout_s: float | None,
+        fetch_local: bool,
+    ) -> tuple[list[ObjectRef], list[ObjectRef]] | None:
+        """As `wait`, for a list that it has returned, with more behind it perhaps.
+
+        None for any other list, which may be anything: it has not been checked.
+        """  # fmt: skip
+
     def create_actor(
         self,
         actor_class: ActorClass,

@@ -323,10 +323,9 @@ class LocalScheduler:
 
     def _kept(self, spec: TaskSpec) -> int:
         slots = self.pool.slots(spec.demand)
-        feasible = slots > 0 and self.pool.feasible(spec.demand)
         view = LocalView(
             alone=self.members.alone,
-            feasible=feasible,
+            feasible=slots > 0,
             queue=self.queue,
             slots=slots,
             mean_task_s=self.means.get(spec.function, 0.0),
@@ -600,10 +599,13 @@ class LocalScheduler:
         if worker.actor:
             self.actors.on_done(worker, message.results, message.timings)
             return
+        told: list[RangeResult] = []
         for result, timing in zip(message.results, message.timings, strict=True):
             self.queries.record(worker.number, timing)
             owner = self._take_off(worker, result, timing.elapsed_s)
-            self._finish(result, owner)
+            self._finish(result, owner, told)
+        if told:
+            self._tell_owner(told)
         self._drain(worker)
 
     def _take_off(self, worker: Worker, result: RangeResult, elapsed_s: float) -> str:
@@ -785,8 +787,13 @@ class LocalScheduler:
 
     # -- results and objects ---------------------------------------------------
 
-    def _finish(self, result: RangeResult, owner: str) -> None:
-        """A range ended on this node: keep its values, tell its owner."""
+    def _finish(
+        self, result: RangeResult, owner: str, told: list[RangeResult] | None = None
+    ) -> None:
+        """A range ended on this node: keep its values, tell its owner.
+
+        With `told` the caller tells the owners of all results in there together.
+        """
         for ret, offset in enumerate(result.offsets):
             if offset >= 0:
                 oid = object_id(result.array, result.start, ret)
@@ -798,7 +805,10 @@ class LocalScheduler:
         elif result.array in self.objects.owners:
             self.objects.add(result)
             self.log.finish(result)
-            self._tell_owner([result])
+            if told is None:
+                self._tell_owner([result])
+            else:
+                told.append(result)
         else:
             # The owner died: nobody can ask for the values.
             self._free_places(result)
@@ -808,8 +818,15 @@ class LocalScheduler:
     def _tell_owner(self, results: list[RangeResult]) -> None:
         """Pass results on to who owns them by now."""
         told: dict[str, list[RangeResult]] = {}
+        owners, others = self.objects.owners, self.objects.others
         for result in results:
-            for owner in self.objects.owners_of(result.array):
+            array = result.array
+            if array not in others:
+                owner = owners.get(array, NOBODY)
+                if owner != NOBODY:
+                    told.setdefault(owner, []).append(result)
+                continue
+            for owner in self.objects.owners_of(array):
                 told.setdefault(owner, []).append(result)
         for owner, of_owner in told.items():
             self.ctx.send(owner, TaskResults(owner, of_owner))

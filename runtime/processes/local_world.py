@@ -39,7 +39,8 @@ ASIDE_S = 0.005
 DUE_S = 0.005
 """How long a running range may go without a report."""
 LOOK_S = 0.02
-"""How often a worker's background thread looks whether a range needs one."""
+"""How often a worker's background thread looks whether a range needs one, and how long
+a driver's waits for the next call to count the references that were dropped."""
 
 
 class LocalWorld:
@@ -72,6 +73,12 @@ class LocalWorld:
         """When the poller will look up even if nothing comes."""
         self.report_meanwhile: Callable[[], None] | None = None
         """In a worker: called by the background thread while a range runs."""
+        self.has_drops: Callable[[], bool] | None = None
+        """In a driver: whether references were dropped that no call has counted."""
+        self.tidy: Callable[[], None] | None = None
+        """In a driver: counts them, in a turn, while the program makes no calls."""
+        self._tidy_s = float("inf")
+        """When the background thread tidies up, if it was told that there is a need."""
         self._closed = False
         self._released = False
         self._pid = os.getpid()
@@ -189,6 +196,9 @@ class LocalWorld:
                 free = not self._waiting and not self._poller
                 if free:
                     timeout_s = self._begin_poll(me, self._look_s())
+                    if self._drops_left():
+                        # Looked at once it polls: a drop from here on wakes it up.
+                        timeout_s = self._begin_poll(me, self._tidy_s)
             if not free:
                 self._step_aside()
                 continue
@@ -203,6 +213,9 @@ class LocalWorld:
                     if self.report_meanwhile is not None:
                         with self:
                             self.report_meanwhile()
+                    if self.tidy is not None and time.monotonic() >= self._tidy_s:
+                        with self:
+                            self.tidy()
 
     def _look_s(self) -> float:
         """Return when the background thread should look up, whatever comes."""
@@ -210,6 +223,20 @@ class LocalWorld:
         if executor is None or not (executor.queue or executor.limit - executor.base > 1):
             return float("inf")
         return time.monotonic() + LOOK_S
+
+    def _drops_left(self) -> bool:
+        """Set when to tidy up, if there is something to count; return whether there is."""
+        if self.has_drops is None or not self.has_drops():
+            self._tidy_s = float("inf")
+            return False
+        if self._tidy_s == float("inf"):
+            self._tidy_s = time.monotonic() + LOOK_S
+        return True
+
+    def on_drop(self) -> None:
+        """A reference was dropped; takes no lock, for the garbage collector may call."""
+        if self._poller == self._thread.ident and self._tidy_s == float("inf"):
+            self.process.reactor.wake()
 
     def _step_aside(self) -> None:
         """Leave the loop to the threads that wait."""
