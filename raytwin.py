@@ -15,7 +15,6 @@ print(ray.get([square.remote(i) for i in range(10)]))
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from runtime.api import (
@@ -46,23 +45,27 @@ from runtime.api import (
     wait,
 )
 
-
-def _version() -> str:
-    """Return the installed version; run from a source tree there may be none."""
-    try:
-        return version("raytwin")
-    except PackageNotFoundError:
-        return "source"
-
-
-__version__ = _version()
-
 __all__ = [
     "ActorClass", "ActorHandle", "Blob", "ObjectRef", "ObjectRefArray", "RemoteFunction",
     "cluster_resources", "compute", "exceptions", "exit_actor", "get", "get_actor", "init",
     "is_initialized", "kill", "main", "method", "nodes", "now", "put", "remote", "shutdown",
     "sleep", "timeline", "wait",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Return ``__version__``: that of the installed package, "source" if there is none.
+
+    Only for those who ask: looking it up loads more than the rest of this module.
+    """
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("raytwin")
+    except PackageNotFoundError:
+        return "source"
 
 
 def _lazily(module: str) -> Any:

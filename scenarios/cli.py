@@ -10,7 +10,6 @@ commands that need them, so that ``--help`` is quick.
 
 from __future__ import annotations
 
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -8,7 +8,6 @@ own (Ray) implements `Backend` itself.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +15,8 @@ from runtime.control.client import Client
 from runtime.control.executor import Executor
 
 if TYPE_CHECKING:
+    import asyncio
+
     from runtime.api.actor_options import ActorOptions
     from runtime.api.actors import ActorCall, ActorClass
     from runtime.api.options import TaskOptions

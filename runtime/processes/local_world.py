@@ -18,12 +18,11 @@ the poller will wake up for is all changed under the lock only:
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runtime.api.exceptions import RaySystemError
 from runtime.control.client import Client
@@ -34,6 +33,9 @@ from runtime.processes.process import Process
 from runtime.store import serialization
 from runtime.store.arena import Arena
 from runtime.store.blob import Blob
+
+if TYPE_CHECKING:
+    import asyncio
 
 ASIDE_S = 0.005
 DUE_S = 0.005
@@ -255,6 +257,9 @@ class LocalWorld:
 
     def start_event_loop(self) -> asyncio.AbstractEventLoop:
         """Return an event loop that runs in a thread of its own."""
+        # Few programs need it, and every process of a cluster would have its 3 MB.
+        import asyncio
+
         loop = asyncio.new_event_loop()
         self.spawn(loop.run_forever)
         return loop

@@ -67,7 +67,9 @@ def _about(function: Callable[..., Any]) -> str:
     return " ".join((function.__doc__ or "").partition("\n\n")[0].split())
 
 
-def _case(unit: str, limit: str, amount: float, memory_bytes: float = 0, rounds_max: int | None = None) -> Any:
+def _case(
+    unit: str, limit: str, amount: float, memory_bytes: float = 0, rounds_max: int | None = None
+) -> Any:
     def register(prepare: Callable[[Any], Operation]) -> Callable[[Any], Operation]:
         name = prepare.__name__
         CASES[name] = Case(
@@ -238,17 +240,16 @@ def actor_1000(ray: Any) -> Operation:
 def _server(ray: Any) -> Any:
     """Return an actor that has answered once: its start is not part of the case."""
 
-    @ray.remote
     class Server:
         def small_value(self) -> bytes:
             return b"ok"
 
-    actor = Server.remote()
+    actor = ray.remote(Server).remote()
     assert ray.get(actor.small_value.remote()) == b"ok"
     return actor
 
 
-@_case("actors/s", limit="forks_per_s", amount=ACTORS, memory_bytes=6e9, rounds_max=3)
+@_case("actors/s", limit="forks_per_s", amount=ACTORS, memory_bytes=2.5e9, rounds_max=3)
 def create_100_actors(ray: Any) -> Operation:
     """Create 100 actors, call each once, get all results, drop them, until all are gone.
 
@@ -258,13 +259,14 @@ def create_100_actors(ray: Any) -> Operation:
     end is within the time measured.
     """
 
-    @ray.remote(num_cpus=0)
     class Empty:
         def pid(self) -> int:
             return os.getpid()
 
+    remote = ray.remote(num_cpus=0)(Empty)
+
     def operation() -> None:
-        actors = [Empty.remote() for _ in range(ACTORS)]
+        actors = [remote.remote() for _ in range(ACTORS)]
         pids = ray.get([actor.pid.remote() for actor in actors])
         assert len(set(pids)) == ACTORS
         ended = [os.pidfd_open(pid) for pid in pids]

@@ -27,7 +27,7 @@ Where the two differ:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import distributed
@@ -78,7 +78,7 @@ class RemoteFunction:
         """Submit a task and return its future."""
         return _connected().submit(self._function, *args, pure=False)
 
-    def map(self, items: Iterable[Any]) -> list[Any]:
+    def map(self, items: Collection[Any]) -> list[Any]:
         """Submit a task for each item and return their futures."""
         futures: list[Any] = _connected().map(self._function, items, pure=False)
         return futures

@@ -196,8 +196,12 @@ def row(case: Case | Fresh, samples: Samples, sides: Sequence[str]) -> dict[str,
     without peers); ``better`` (higher or lower), ``rounds``, ``range``
     {ours or peer: [lowest, highest]}, ``ratio_range`` {peer: [lowest, highest]},
     ``limit`` {name, about, value, unit, fraction}, where the fraction is how near
-    to the limit ours is, 1 being there; and ``about``.
+    to the limit ours is, 1 being there; ``about``; and ``left_out`` {peer: why}
+    of peers that have no equivalent, which are in none of the others.
     """
+    left_out = {side: ENGINES[side].lacks.get(case.name, "") for side in sides}
+    left_out = {side: why for side, why in left_out.items() if why}
+    sides = [side for side in sides if side not in left_out]
     peers = [side for side in sides if side != OURS]
     ours = samples.sides[OURS]
     ratios = {peer: _ratios(case, ours, samples.sides[peer]) for peer in peers}
