@@ -27,6 +27,7 @@ from runtime.api.arguments import positional_of
 from runtime.api.refs import ObjectRef
 from runtime.api.state import current
 from runtime.control.ids import RETURNS_MAX
+from runtime.control.messages import TaskExtra
 
 ASYNC_CONCURRENCY = 1000
 """Calls of an actor with async methods that run at a time, unless it says otherwise."""
@@ -39,12 +40,14 @@ _DEFAULT = ActorOptions()
 class ActorCall:
     """What a call is, apart from its arguments."""
 
-    __slots__ = ("actor", "hold", "method", "name", "num_returns", "retries")
+    __slots__ = ("actor", "extra", "hold", "method", "name", "num_returns", "retries")
 
     def __init__(
         self, actor: bytes, hold: bytes, method: str, name: str, num_returns: int, retries: int
     ) -> None:
         self.actor = actor
+        self.extra = TaskExtra(call=actor, method=method)
+        """The same for every call."""
         self.hold = hold
         """The object that stands for the actor being alive."""
         self.method = method

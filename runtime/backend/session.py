@@ -321,7 +321,7 @@ class Session:
             returns = call.num_returns
             spec = TaskSpec(
                 array, 0, 1, b"", payload, self.client.address, "", deps, returns, call.retries,
-                -1, call.name, TaskExtra(call=call.actor, method=call.method),
+                -1, call.name, call.extra,
             )  # fmt: skip
             self.client.submit(array, [spec], 1, returns, (call.hold,))
             if returns == 1:

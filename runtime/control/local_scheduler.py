@@ -176,6 +176,8 @@ class LocalScheduler:
         self._names = 0
         self._watch: Timer | None = None
         self._last_done_s = 0.0
+        self._told: list[RangeResult] | None = None
+        """Results that a worker has just reported, on their way to their owners."""
         self._incarnation = 0
         self._prestart = self.pool.slots("CPU:1")
         self._handlers: dict[type, Any] = {
@@ -596,17 +598,21 @@ class LocalScheduler:
         if worker is None:
             return  # it was declared dead; its tasks run elsewhere
         self._last_done_s = self.ctx.now()
+        # The owners are told of all results in one message.
+        told: list[RangeResult] = []
+        self._told = told
         if worker.actor:
             self.actors.on_done(worker, message.results, message.timings)
-            return
-        told: list[RangeResult] = []
-        for result, timing in zip(message.results, message.timings, strict=True):
-            self.queries.record(worker.number, timing)
-            owner = self._take_off(worker, result, timing.elapsed_s)
-            self._finish(result, owner, told)
+        else:
+            for result, timing in zip(message.results, message.timings, strict=True):
+                self.queries.record(worker.number, timing)
+                owner = self._take_off(worker, result, timing.elapsed_s)
+                self._finish(result, owner)
+        self._told = None
         if told:
             self._tell_owner(told)
-        self._drain(worker)
+        if not worker.actor:
+            self._drain(worker)
 
     def _take_off(self, worker: Worker, result: RangeResult, elapsed_s: float) -> str:
         """Take a result off the worker's list, into the averages; return its owner."""
@@ -787,13 +793,8 @@ class LocalScheduler:
 
     # -- results and objects ---------------------------------------------------
 
-    def _finish(
-        self, result: RangeResult, owner: str, told: list[RangeResult] | None = None
-    ) -> None:
-        """A range ended on this node: keep its values, tell its owner.
-
-        With `told` the caller tells the owners of all results in there together.
-        """
+    def _finish(self, result: RangeResult, owner: str) -> None:
+        """A range ended on this node: keep its values, tell its owner."""
         for ret, offset in enumerate(result.offsets):
             if offset >= 0:
                 oid = object_id(result.array, result.start, ret)
@@ -805,10 +806,10 @@ class LocalScheduler:
         elif result.array in self.objects.owners:
             self.objects.add(result)
             self.log.finish(result)
-            if told is None:
+            if self._told is None:
                 self._tell_owner([result])
             else:
-                told.append(result)
+                self._told.append(result)
         else:
             # The owner died: nobody can ask for the values.
             self._free_places(result)
