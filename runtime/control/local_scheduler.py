@@ -174,6 +174,8 @@ class LocalScheduler:
         self._orphans: dict[tuple[bytes, int], list[_Orphans]] = {}
         """By the element that runs again."""
         self._names = 0
+        self._starting = 0
+        """Workers that are on their way."""
         self._watch: Timer | None = None
         self._last_done_s = 0.0
         self._told: list[RangeResult] | None = None
@@ -508,9 +510,9 @@ class LocalScheduler:
         """Give queued actors resources and workers, oldest first."""
         queued = self.actors.queued
         waiting: list[Actor] = []
-        while queued:
+        while queued and self._idle:
             actor = queued.popleft()
-            if self._idle and self.pool.fits(actor.spec.demand):
+            if self.pool.fits(actor.spec.demand):
                 worker = self._idle.pop()
                 worker.demand = actor.spec.demand
                 worker.state = State.LEASED
@@ -518,17 +520,18 @@ class LocalScheduler:
                 self.actors.begin(actor, worker)
             else:
                 waiting.append(actor)
-        queued.extend(waiting)
+        queued.extendleft(reversed(waiting))
+        # Nothing here may look at all queued actors each time that a worker is ready.
+        if len(queued) <= self._starting:
+            return
         # Those that fit one by one may not fit together: none starts in vain for long,
         # idle workers take tasks as well.
-        starting = sum(w.state is State.STARTING for w in self.workers.values())
-        fitting = sum(self.pool.fits(actor.spec.demand) for actor in waiting)
-        for _ in range(fitting - starting):
+        fitting = sum(self.pool.fits(actor.spec.demand) for actor in queued)
+        for _ in range(fitting - self._starting):
             self._start_worker()
 
     def _start_workers_for(self, demand: str) -> None:
         """Start as many workers as waiting tasks could use and none is idle for."""
-        starting = sum(w.state is State.STARTING for w in self.workers.values())
         room = self.pool.room(demand, self.ready.count(demand))
         if not cpu_part(demand):
             # Such tasks are not bounded by CPUs; those that wait do not count.
@@ -536,11 +539,12 @@ class LocalScheduler:
                 w.state is State.LEASED and not cpu_part(w.demand) for w in self.workers.values()
             )
             room = min(room, WORKERS_WITHOUT_CPU_MAX - running)
-        for _ in range(room - starting):
+        for _ in range(room - self._starting):
             self._start_worker()
 
     def _start_worker(self) -> None:
         self._names += 1
+        self._starting += 1
         address = f"worker:{self.node}.{self._names}"
         self.workers[address] = Worker(address, self._names)
         self.ctx.send(f"pool:{self.node}", StartWorker(address))
@@ -578,6 +582,7 @@ class LocalScheduler:
     def _on_worker_ready(self, source: str, message: WorkerReady) -> None:
         worker = self.workers[source]
         worker.pid = message.pid
+        self._starting -= 1
         self._make_idle(worker)
 
     def _make_idle(self, worker: Worker) -> None:
@@ -728,7 +733,9 @@ class LocalScheduler:
                 self._release(array)
         if worker is None:
             return
-        if worker.state is State.IDLE:
+        if worker.state is State.STARTING:
+            self._starting -= 1
+        elif worker.state is State.IDLE:
             self._idle.remove(worker)
         elif worker.state is State.LEASED:
             self.pool.give(worker.demand)
