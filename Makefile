@@ -46,10 +46,10 @@ lint: $(INSTALLED_DEV) ## style, types and the arrows between packages
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-bench: $(INSTALLED_RAY) ## measure raytwin and Ray side by side, into results/bench.json
+bench: $(INSTALLED_RAY) ## measure raytwin, Ray and Dask side by side, into results/bench.json
 	@mkdir -p $(OUT)
 	@$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-json=$(OUT)/microbenchmarks.json
-	@$(BIN)/raytwin bench --peers ray --json $(OUT)/bench.json $(ARGS)
+	@$(BIN)/raytwin bench --peers ray,dask --json $(OUT)/bench.json $(ARGS)
 
 clean: ## remove the environment, the results and what tools cache
 	rm -rf .venv results build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .benchmarks
@@ -77,6 +77,6 @@ $(INSTALLED_DEV): $(INSTALLED)
 	@touch $@
 
 $(INSTALLED_RAY): $(INSTALLED_DEV)
-	@echo "installing Ray"
-	@$(PIP) install -e '.[dev,ray]'
+	@echo "installing Ray and Dask"
+	@$(PIP) install -e '.[dev,ray,peers]'
 	@touch $@

@@ -15,7 +15,6 @@ print(ray.get([square.remote(i) for i in range(10)]))
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from runtime.api import modules
@@ -60,17 +59,6 @@ from runtime.api import (  # noqa: E402  (submodules have to be importable first
     wait,
 )
 
-
-def _version() -> str:
-    """Return the installed version; run from a source tree there may be none."""
-    try:
-        return version("raytwin")
-    except PackageNotFoundError:
-        return "source"
-
-
-__version__ = _version()
-
 __all__ = [
     "ActorClass", "ActorHandle", "Blob", "DynamicObjectRefGenerator", "ObjectRef",
     "ObjectRefArray", "ObjectRefGenerator", "RemoteFunction", "RuntimeContext", "TaskID",
@@ -79,6 +67,21 @@ __all__ = [
     "main", "method", "nodes", "now", "put", "remote", "shutdown", "sleep", "timeline", "util",
     "wait",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Return ``__version__``: that of the installed package, "source" if there is none.
+
+    Only for those who ask: looking it up loads more than the rest of this module.
+    """
+    if name != "__version__":
+        raise AttributeError(modules.missing(name))
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("raytwin")
+    except PackageNotFoundError:
+        return "source"
 
 
 def _lazily(module: str) -> Any:
@@ -92,10 +95,6 @@ def _lazily(module: str) -> Any:
 
 register_backend("local", _lazily("runtime.processes.cluster"))
 register_backend("sim", _lazily("simulator.cluster"))
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(modules.missing(name))
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ commands that need them, so that ``--help`` is quick.
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from scenarios.runner import Done
 
-PEERS = ("ray",)
+PEERS = ("ray", "dask")
 NODES_MAX = 100_000
 RESULTS = Path("results")
 
@@ -299,16 +298,20 @@ def bench(
         Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures here.")
     ] = None,
 ) -> None:
-    """Measure the runtime's basic operations, interleaved with a peer's; medians.
+    """Measure the runtime's basic operations, interleaved with its peers'; medians.
 
-    Example: `raytwin bench --peers ray --json bench.json`
+    A ratio is ours to the peer before it, above 1 is better for us. The last column
+    is how near ours is to what the machine can do without any runtime.
+
+    Example: `raytwin bench --peers ray,dask --json bench.json`
     """
     from rich.table import Table
 
     asked = parse_names(peers, PEERS, "peer") or []
-    for peer in asked:
-        if importlib.util.find_spec(peer) is None:
-            raise UsageError(f"peer {peer!r} is not installed: pip install 'raytwin[{peer}]'")
+    if asked:
+        from scenarios.bench.engines import check_peers
+
+        check_peers(asked)
     if json is not None:
         _writable(json)
     from scenarios import progress
@@ -320,16 +323,15 @@ def bench(
         except BenchError as error:
             _say(str(error))
             raise typer.Exit(1) from error
-    table = Table("what", "raytwin", *asked, "ratio", "unit", box=None, pad_edge=False)
+    columns = [column for peer in asked for column in (peer, "ratio")]
+    table = Table("what", "raytwin", *columns, "unit", "of limit", box=None, pad_edge=False)
     for row in found:
-        ratio = row.get("ratio")
-        table.add_row(
-            row["name"],
-            _plain(row["ours"]),
-            *[_plain(row["peers"].get(peer)) for peer in asked],
-            "" if ratio is None else f"{ratio:.1f}x",
-            row["unit"],
-        )
+        cells = []
+        for peer in asked:
+            ratio = row["ratios"].get(peer)
+            cells += [_plain(row["peers"].get(peer)), "" if ratio is None else f"{ratio:.1f}x"]
+        fraction = f"{row['limit']['fraction']:.0%}"
+        table.add_row(row["name"], _plain(row["ours"]), *cells, row["unit"], fraction)
     _console().print(table)
 
 

@@ -115,6 +115,7 @@ def examine() -> Iterator[Finding]:
         ("a task on sim", SIM, _run(_TASK, SIM), "mend what is missing above"),
         ("a task on local", LOCAL, _run(_TASK, LOCAL), "mend what is missing above"),
         ("ray", "bench --peers ray", _ray, "pip install 'raytwin[ray]'"),
+        ("dask", "bench --peers dask", _dask, "pip install 'raytwin[peers]'"),
         ("Docker engine", "containers", _run(_DOCKER), "install Docker and join its group"),
         ("toxiproxy-server", "link faults", _toxiproxy, "https://github.com/Shopify/toxiproxy"),
         ("Chromium", "browser tests", _chromium, "apt install chromium, or set RAYTWIN_CHROMIUM"),
@@ -196,8 +197,16 @@ def _run(source: str, *arguments: str) -> Callable[[], str]:
 
 
 def _ray() -> str:
+    return _installed("ray")
+
+
+def _dask() -> str:
+    return _installed("distributed")
+
+
+def _installed(package: str) -> str:
     try:
-        return metadata.version("ray")
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
         raise Missing("not installed") from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,6 +48,8 @@ class ActorOptions:
         """
         for name in given:
             if name not in NAMES and name not in ONLY_RAYS:
+                import difflib
+
                 near = difflib.get_close_matches(name, NAMES, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}"
                 raise ValueError(f"raytwin has no actor option {name!r}: {hint}")

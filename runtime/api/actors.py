@@ -19,13 +19,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from sys import maxsize
 from typing import Any
 
 from runtime.api.actor_options import ActorOptions
+from runtime.api.arguments import positional_of
 from runtime.api.refs import ObjectRef
 from runtime.api.state import current
 from runtime.control.ids import RETURNS_MAX
-from runtime.control.messages import READY_METHOD
+from runtime.control.messages import READY_METHOD, TaskExtra
 
 ASYNC_CONCURRENCY = 1000
 """Calls of an actor with async methods that run at a time, unless it says otherwise."""
@@ -38,12 +40,14 @@ _DEFAULT = ActorOptions()
 class ActorCall:
     """What a call is, apart from its arguments."""
 
-    __slots__ = ("actor", "hold", "method", "name", "num_returns", "retries")
+    __slots__ = ("actor", "extra", "hold", "method", "name", "num_returns", "retries")
 
     def __init__(
         self, actor: bytes, hold: bytes, method: str, name: str, num_returns: int, retries: int
     ) -> None:
         self.actor = actor
+        self.extra = TaskExtra(call=actor, method=method)
+        """The same for every call."""
         self.hold = hold
         """The object that stands for the actor being alive."""
         self.method = method
@@ -163,13 +167,15 @@ def _check_arguments(
 class ActorMethod:
     """A method of an actor: ``handle.method.remote(...)`` calls it."""
 
-    __slots__ = ("_call", "_ref", "_signature")
+    __slots__ = ("_call", "_least", "_most", "_ref", "_signature")
 
     def __init__(self, ref: ObjectRef, call: ActorCall, signature: Any) -> None:
         self._ref = ref
         """Keeps the actor alive until the call is made."""
         self._call = call
         self._signature = signature
+        # Counting `self`, as the signature does.
+        self._least, self._most = (0, maxsize) if signature is None else positional_of(signature)
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method; return its `ObjectRef`.
@@ -177,7 +183,9 @@ class ActorMethod:
         A list of them for ``num_returns`` > 1, None for 0. Raises TypeError for
         arguments that the method does not take.
         """
-        if self._signature is not None:
+        if (kwargs or not self._least <= len(args) + 1 <= self._most) and (
+            self._signature is not None
+        ):
             try:
                 self._signature.bind(None, *args, **kwargs)
             except TypeError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from runtime.api.exceptions import RaySystemError
 from runtime.api.refs import ObjectRef, ObjectRefArray
-from runtime.api.state import current
+from runtime.api.state import connected, current
 from runtime.api.streams import ObjectRefGenerator
 from runtime.backend.protocol import Backend
 
@@ -50,6 +50,13 @@ def wait(
     for a repeating list, an impossible ``num_returns`` or a negative timeout,
     TypeError for what is not a list of references.
     """
+    if type(ray_waitables) is list and (timeout is None or timeout >= 0):
+        # The list that the call before has returned needs no second check.
+        backend = connected()
+        if backend is not None:
+            again = backend.wait_again(ray_waitables, num_returns, timeout, fetch_local)
+            if again is not None:
+                return again
     if isinstance(ray_waitables, ObjectRef):
         raise TypeError("wait takes a list of ObjectRefs, not a single one")
     checked = _checked(ray_waitables, "wait", TypeError)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -77,6 +76,8 @@ class TaskOptions:
             if name in ONLY_RAYS:
                 raise ValueError(f"raytwin does not have Ray's option {name!r}: {ONLY_RAYS[name]}")
             if name not in NAMES:
+                import difflib
+
                 near = difflib.get_close_matches(name, NAMES, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}"
                 raise ValueError(f"raytwin has no option {name!r}: {hint}")

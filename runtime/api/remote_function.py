@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
 from runtime.api.actor_options import NAMES as ACTOR_NAMES
 from runtime.api.actor_options import ActorOptions
 from runtime.api.actors import ActorClass
+from runtime.api.arguments import positional
 from runtime.api.options import TaskOptions
 from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.state import current
@@ -27,7 +27,7 @@ class RemoteFunction:
         self.function = function
         self.task_options = options
         self.function_name = getattr(function, "__qualname__", repr(function))
-        self._least, self._most = _positional(function)
+        self._least, self._most = positional(function)
         """How many positional arguments alone are right."""
         self.stream = STREAM if inspect.isgeneratorfunction(function) else 0
         """What its calls return where ``num_returns`` does not say."""
@@ -97,20 +97,6 @@ class RemoteFunction:
 
     def __repr__(self) -> str:
         return f"RemoteFunction({self.function_name})"
-
-
-def _positional(function: Callable[..., Any]) -> tuple[int, int]:
-    """Return how many positional arguments a function needs and takes."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return 0, sys.maxsize
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    needed = sum(p.default is p.empty for p in named)
-    if any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters):
-        return sys.maxsize, 0
-    takes_all = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    return needed, sys.maxsize if takes_all else len(named)
 
 
 @overload

@@ -9,7 +9,6 @@ them; they are logged, and if need be replayed, in the order in which they ended
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -109,7 +108,11 @@ class ActorRunner:
 
     def _finished(self, value: Any) -> Any:
         """An async method of an actor that runs one call at a time: run it to its end."""
-        return asyncio.run(value) if inspect.iscoroutine(value) else value
+        if not inspect.iscoroutine(value):
+            return value
+        import asyncio
+
+        return asyncio.run(value)
 
     def _method(self, spec: TaskSpec) -> Callable[..., Any]:
         assert spec.extra is not None
@@ -148,6 +151,8 @@ class ActorRunner:
         self._ended()
 
     def _begin_coroutine(self, assignment: Assignment) -> None:
+        import asyncio
+
         task = asyncio.get_running_loop().create_task(self._run_coroutine(assignment))
         task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 

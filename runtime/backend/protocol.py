@@ -8,7 +8,6 @@ own (Ray) implements `Backend` itself.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +18,8 @@ from runtime.control.executor import Executor
 from runtime.control.messages import ActorInfo, TaskSpec
 
 if TYPE_CHECKING:
+    import asyncio
+
     from runtime.api.actor_options import ActorOptions
     from runtime.api.actors import ActorCall, ActorClass
     from runtime.api.options import TaskOptions
@@ -82,6 +83,18 @@ class Backend(Protocol):
         fetch_local: bool,
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
         """Return (ready, not ready), both in the order given."""  # fmt: skip
+
+    def wait_again(
+        self,
+        refs: list[ObjectRef],
+        num_returns: int,
+        timeout_s: float | None,
+        fetch_local: bool,
+    ) -> tuple[list[ObjectRef], list[ObjectRef]] | None:
+        """As `wait`, for a list that it has returned, with more behind it perhaps.
+
+        None for any other list, which may be anything: it has not been checked.
+        """  # fmt: skip
 
     def create_actor(
         self,

@@ -37,6 +37,7 @@ from runtime.api.streams import ObjectRefGenerator
 from runtime.backend.futures import FutureDesk
 from runtime.backend.protocol import Serialized, World
 from runtime.backend.submission import specify
+from runtime.backend.wait_group import KEPT_MIN, WaitGroup
 from runtime.control.client import Waiter
 from runtime.control.context import node_of
 from runtime.control.executor import Executor
@@ -121,6 +122,10 @@ class Session(ClusterContext):
         self._inputs_done: deque[bytes] = deque()
         self._returning = 0
         """Threads of the running task that need not wait any more and want its CPU."""
+        self.on_drop: Callable[[], None] | None = None
+        """Called by whoever drops a reference, at any moment and on any thread."""
+        self._group: WaitGroup | None = None
+        """What was waited for last, and is left."""
         self._element: tuple[bytes, int] | None = None
         self.futures = FutureDesk(self)
         self.env_vars: tuple[tuple[str, str], ...] = ()
@@ -134,6 +139,8 @@ class Session(ClusterContext):
 
     def ref_dropped(self, oid: bytes) -> None:
         self._dropped.append(oid)
+        if self.on_drop is not None:
+            self.on_drop()
 
     def ref_escaped(self, oid: bytes) -> None:
         if self.closed:
@@ -143,6 +150,8 @@ class Session(ClusterContext):
 
     def collect(self) -> None:
         """Count what the garbage collector has dropped; call it within a turn."""
+        if self._group is not None and self._group.abandoned():
+            self._keep(None)
         dropped, unviewed = self._dropped, self._unviewed
         while dropped:
             self.client.drop_ref(dropped.popleft())
@@ -150,6 +159,18 @@ class Session(ClusterContext):
             self.client.drop_view(unviewed.popleft())
         while self._inputs_done:
             self.client.unpin(self._inputs_done.popleft())
+
+    def has_drops(self) -> bool:
+        """Whether something is to be counted that no call has counted yet."""
+        return bool(self._dropped or self._unviewed) or self._group is not None
+
+    def tidy(self) -> None:
+        """Count what was dropped, while the program makes no calls; in a turn.
+
+        What is waited for is forgotten: it is cheap to remember only for a loop.
+        """
+        self._keep(None)
+        self.collect()
 
     def _check_open(self, refs: Sequence[ObjectRef] = ()) -> None:
         """Raise RaySystemError if the cluster of this session or of a reference is gone."""
@@ -188,6 +209,8 @@ class Session(ClusterContext):
                 entry.escaped |= stream == DYNAMIC
             if stream == STREAM:
                 return ObjectRefGenerator(ObjectRef(object_id(array, 0, 0), self), self)
+            if options.num_returns == 1:
+                return [ObjectRef(object_id(array, 0, 0), self)]
             return [ObjectRef(object_id(array, 0, ret), self) for ret in range(options.num_returns)]
 
     def map(
@@ -335,9 +358,11 @@ class Session(ClusterContext):
             returns = call.num_returns
             spec = TaskSpec(
                 array, 0, 1, b"", payload, self.client.address, "", deps, returns, call.retries,
-                -1, call.name, TaskExtra(call=call.actor, method=call.method),
+                -1, call.name, call.extra,
             )  # fmt: skip
             self.client.submit(array, [spec], 1, returns, (call.hold,))
+            if returns == 1:
+                return [ObjectRef(object_id(array, 0, 0), self)]
             return [ObjectRef(object_id(array, 0, ret), self) for ret in range(returns)]
 
     def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:
@@ -629,6 +654,11 @@ class Session(ClusterContext):
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
         self._check_open(refs)
         client = self.client
+        if len(refs) >= KEPT_MIN:
+            with self.world:
+                self._keep(None)
+                group = WaitGroup(client, refs, fetch_local)
+            return self._wait_in(group, num_returns, timeout_s)
         here = client.value if fetch_local else client.made
 
         def ready_now() -> list[int]:
@@ -664,6 +694,59 @@ class Session(ClusterContext):
             [refs[position] for position in ready],
             [ref for position, ref in enumerate(refs) if position not in chosen],
         )
+
+    def wait_again(
+        self,
+        refs: list[ObjectRef],
+        num_returns: int,
+        timeout_s: float | None,
+        fetch_local: bool,
+    ) -> tuple[list[ObjectRef], list[ObjectRef]] | None:
+        group = self._group
+        if group is None or self.closed:
+            return None
+        with self.world:
+            # Another thread may have been quicker.
+            if self._group is not group or not group.accepts(refs, fetch_local):
+                return None
+            if not 1 <= num_returns <= len(group):
+                return None
+            self._group = None
+        return self._wait_in(group, num_returns, timeout_s)
+
+    def _wait_in(
+        self, group: WaitGroup, num_returns: int, timeout_s: float | None
+    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
+        """Wait for references of a group that no other thread uses, and keep the group."""
+        world = self.world
+        with world:
+            self.collect()
+            world.charge("wait", 1)
+            if group.ready() >= num_returns:
+                found = group.take(num_returns)
+                self._keep(group)
+                return found
+            self.client.flush()
+        done = False
+        try:
+            if timeout_s != 0:
+                self._wait_until(lambda: group.ready() >= num_returns, timeout_s)
+            done = True
+        finally:
+            with world:
+                group.ready()
+                if done:
+                    found = group.take(num_returns)
+                    self._keep(group)
+                else:
+                    group.dissolve()
+        return found
+
+    def _keep(self, group: WaitGroup | None) -> None:
+        """Remember what is likely to be waited for next, in place of what was."""
+        before, self._group = self._group, group if group else None
+        if before is not None:
+            before.dissolve()
 
     def _decode_here(self, value: ObjectValue | None) -> Any:
         assert value is not None, "a value vanished while it was awaited"

@@ -27,7 +27,14 @@ from typing import Any
 
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
-from runtime.control.ids import STREAM_BASE, array_id, object_id, put_id, split_object_id
+from runtime.control.ids import (
+    ARRAY_BYTES,
+    STREAM_BASE,
+    array_id,
+    object_id,
+    put_id,
+    split_object_id,
+)
 from runtime.control.messages import (
     OK,
     AbandonObject,
@@ -61,12 +68,14 @@ _start = attrgetter("start")
 class Waiter:
     """How many of the awaited things are still missing."""
 
-    __slots__ = ("fetch", "missing")
+    __slots__ = ("arrived", "fetch", "missing")
 
     def __init__(self, fetch: bool = True) -> None:
         self.missing = 0
         self.fetch = fetch
         """Whether a large value has to be brought here, or need only exist."""
+        self.arrived: list[bytes] | None = None
+        """If not None, the objects that were missing and are not any more are noted here."""
 
 
 class Entry:
@@ -337,6 +346,19 @@ class Client:
             self.ctx.send(self.node, WantObjects(wants))
         return waiter
 
+    def watch_more(self, oids: Iterable[bytes], waiter: Waiter) -> list[bytes]:
+        """Let a waiter wait for these too; return those that are ready already."""
+        wants: list[bytes] = []
+        ready = []
+        for oid in oids:
+            missing = waiter.missing
+            self._watch(oid, waiter, wants)
+            if waiter.missing == missing:
+                ready.append(oid)
+        if wants:
+            self.ctx.send(self.node, WantObjects(wants))
+        return ready
+
     def unwatch(self, oids: Iterable[bytes], waiter: Waiter) -> None:
         """Forget a waiter that gave up."""
         for oid in oids:
@@ -373,10 +395,16 @@ class Client:
         value = self.local.get(oid)
         if value is not None:
             return value
-        array, index, ret = split_object_id(oid)
-        entry = self.entries.get(array)
+        entry = self.entries.get(oid[:ARRAY_BYTES])
         if entry is None:
             return None
+        if entry.count == entry.returns == 1 and entry.items is None:
+            # As nearly all are: nothing has to be looked for.
+            result = entry.result
+            if result is None or (result.status == OK and result.sizes and result.sizes[0] > 0):
+                return None
+            return ObjectValue(oid, result.status, result.payload)
+        _, index, ret = split_object_id(oid)
         result = entry.find(index)
         if result is None:
             return None
@@ -396,6 +424,16 @@ class Client:
         return entry is not None and entry.find(index) is not None
 
     def _watch(self, oid: bytes, waiter: Waiter, wants: list[bytes]) -> None:
+        entry = self.entries.get(oid[:ARRAY_BYTES])
+        if entry is not None and entry.count == 1 and entry.result is None and entry.items is None:
+            if oid in self.local:
+                return
+            waiter.missing += 1
+            if entry.waiters is None:
+                entry.waiters = {0: [(oid, waiter)]}
+            else:
+                entry.waiters.setdefault(0, []).append((oid, waiter))
+            return
         if self.value(oid) is not None or (not waiter.fetch and self.made(oid)):
             return
         waiter.missing += 1
@@ -480,8 +518,11 @@ class Client:
         assert entry.waiters is not None
         for index in range(result.start, result.start + result.count):
             for oid, waiter in entry.waiters.pop(index, ()):
+                missing = waiter.missing
                 waiter.missing -= 1
                 self._watch(oid, waiter, wants)
+                if waiter.arrived is not None and waiter.missing < missing:
+                    waiter.arrived.append(oid)
         if not entry.waiters:
             entry.waiters = None
 
@@ -508,7 +549,7 @@ class Client:
             self._unpinned.append(oid)
             self._flush_soon()
         self.local[oid] = value
-        entry = self.entries.get(split_object_id(oid)[0])
+        entry = self.entries.get(oid[:ARRAY_BYTES])
         if entry is not None:
             entry.local.append(oid)
         self._wake(oid)
@@ -518,12 +559,14 @@ class Client:
     def _wake(self, key: bytes) -> None:
         for waiter in self._object_waiters.pop(key, ()):
             waiter.missing -= 1
+            if waiter.arrived is not None:
+                waiter.arrived.append(key)
 
     # -- counting --------------------------------------------------------------
 
     def add_ref(self, oid: bytes) -> None:
         """An `ObjectRef` to the object came to be."""
-        entry = self.entries.get(split_object_id(oid)[0])
+        entry = self.entries.get(oid[:ARRAY_BYTES])
         if entry is not None:
             entry.refs += 1
         else:
@@ -531,7 +574,7 @@ class Client:
 
     def drop_ref(self, oid: bytes) -> None:
         """An `ObjectRef` to the object is gone."""
-        entry = self.entries.get(split_object_id(oid)[0])
+        entry = self.entries.get(oid[:ARRAY_BYTES])
         if entry is not None:
             entry.refs -= 1
             if not entry.refs:
@@ -544,7 +587,7 @@ class Client:
 
     def escape(self, oid: bytes) -> None:
         """A reference to the object is sent away in a value."""
-        entry = self.entries.get(split_object_id(oid)[0])
+        entry = self.entries.get(oid[:ARRAY_BYTES])
         if entry is not None:
             entry.escaped = True
 

@@ -27,8 +27,11 @@ class Config(Struct, frozen=True, array_like=True):
     linger_s: float = 0.001
     """How long a client or worker holds back what could go in a larger batch."""
     submit_batch_max: int = 64
-    log_linger_s: float = 0.03
-    """How long a node holds back what only the GCS's tables need to know."""
+    log_linger_s: float = 0.1
+    """How long a node holds back what only the GCS's tables need to know.
+
+    What has come and gone meanwhile is never told: a burst of short tasks, and the
+    time until its results are dropped, should fit into it."""
     timeline_ranges_max: int = 100_000
     """How many executed ranges a node remembers for the timeline."""
     lineage_bytes_max: int = 100_000_000

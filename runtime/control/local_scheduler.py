@@ -213,8 +213,12 @@ class LocalScheduler:
         self._heirs: dict[bytes, dict[str, None]] = {}
         """Who waits for an array besides the owner that its specs name."""
         self._names = (incarnation - 1) * WORKERS_PER_LIFE
+        self._starting = 0
+        """Workers that are on their way."""
         self._watch: Timer | None = None
         self._last_done_s = 0.0
+        self._told: list[RangeResult] | None = None
+        """Results that a worker has just reported, on their way to their owners."""
         self._prestart = self.pool.slots("CPU:1")
         self._handlers: dict[type, Any] = {
             SubmitTasks: self._on_submit,
@@ -408,13 +412,13 @@ class LocalScheduler:
 
     def _kept(self, spec: TaskSpec) -> int:
         slots = self.pool.slots(spec.demand)
-        feasible = slots > 0 and self.pool.feasible(spec.demand)
         strategy = strategy_of(spec)
         if strategy:
+            feasible = slots > 0 and self.pool.feasible(spec.demand)
             return kept(strategy, self.node, spec.count, feasible, self.members.alone)
         view = LocalView(
             alone=self.members.alone,
-            feasible=feasible,
+            feasible=slots > 0,
             queue=self.queue,
             slots=slots,
             mean_task_s=self.means.get(spec.function, 0.0),
@@ -618,9 +622,9 @@ class LocalScheduler:
         """Give queued actors resources and workers, oldest first."""
         queued = self.actors.queued
         waiting: list[Actor] = []
-        while queued:
+        while queued and self._idle:
             actor = queued.popleft()
-            if self._idle and self.pool.fits(actor.spec.demand):
+            if self.pool.fits(actor.spec.demand):
                 worker = self._idle.pop()
                 worker.demand = actor.spec.demand
                 worker.state = State.LEASED
@@ -628,17 +632,18 @@ class LocalScheduler:
                 self.actors.begin(actor, worker)
             else:
                 waiting.append(actor)
-        queued.extend(waiting)
+        queued.extendleft(reversed(waiting))
+        # Nothing here may look at all queued actors each time that a worker is ready.
+        if len(queued) <= self._starting:
+            return
         # Those that fit one by one may not fit together: none starts in vain for long,
         # idle workers take tasks as well.
-        starting = sum(w.state is State.STARTING for w in self.workers.values())
-        fitting = sum(self.pool.fits(actor.spec.demand) for actor in waiting)
-        for _ in range(fitting - starting):
+        fitting = sum(self.pool.fits(actor.spec.demand) for actor in queued)
+        for _ in range(fitting - self._starting):
             self._start_worker()
 
     def _start_workers_for(self, demand: str) -> None:
         """Start as many workers as waiting tasks could use and none is idle for."""
-        starting = sum(w.state is State.STARTING for w in self.workers.values())
         room = self.pool.room(demand, self.ready.count(demand))
         if not cpu_part(demand):
             # Such tasks are not bounded by CPUs; those that wait do not count.
@@ -646,11 +651,12 @@ class LocalScheduler:
                 w.state is State.LEASED and not cpu_part(w.demand) for w in self.workers.values()
             )
             room = min(room, WORKERS_WITHOUT_CPU_MAX - running)
-        for _ in range(room - starting):
+        for _ in range(room - self._starting):
             self._start_worker()
 
     def _start_worker(self) -> None:
         self._names += 1
+        self._starting += 1
         address = f"worker:{self.node}.{self._names}"
         self.workers[address] = Worker(address, self._names)
         self.ctx.send(f"pool:{self.node}", StartWorker(address))
@@ -688,6 +694,7 @@ class LocalScheduler:
     def _on_worker_ready(self, source: str, message: WorkerReady) -> None:
         worker = self.workers[source]
         worker.pid = message.pid
+        self._starting -= 1
         self._make_idle(worker)
 
     def _make_idle(self, worker: Worker) -> None:
@@ -708,18 +715,25 @@ class LocalScheduler:
         if worker is None:
             return  # it was declared dead; its tasks run elsewhere
         self._last_done_s = self.ctx.now()
+        # The owners are told of all results in one message.
+        told: list[RangeResult] = []
+        self._told = told
         if worker.actor:
             self.actors.on_done(worker, message.results, message.timings)
-            return
-        for result, timing in zip(message.results, message.timings, strict=True):
-            self.queries.record(worker.number, timing)
-            spec = worker.assigned[0]
-            owner = self._take_off(worker, result, timing.elapsed_s)
-            if result.status == RETRY:
-                self._run_again(spec, result)
-            else:
-                self._finish(result, owner)
-        self._drain(worker)
+        else:
+            for result, timing in zip(message.results, message.timings, strict=True):
+                self.queries.record(worker.number, timing)
+                spec = worker.assigned[0]
+                owner = self._take_off(worker, result, timing.elapsed_s)
+                if result.status == RETRY:
+                    self._run_again(spec, result)
+                else:
+                    self._finish(result, owner)
+        self._told = None
+        if told:
+            self._tell_owner(told)
+        if not worker.actor:
+            self._drain(worker)
 
     def _run_again(self, spec: TaskSpec, result: RangeResult) -> None:
         """Queue elements again whose own errors count as failures of the system."""
@@ -860,7 +874,9 @@ class LocalScheduler:
                 self._release(array)
         if worker is None:
             return
-        if worker.state is State.IDLE:
+        if worker.state is State.STARTING:
+            self._starting -= 1
+        elif worker.state is State.IDLE:
             self._idle.remove(worker)
         elif worker.state is State.LEASED:
             self.pool.give(worker.demand)
@@ -949,7 +965,10 @@ class LocalScheduler:
         elif result.array in self.objects.owners:
             self.objects.add(result)
             self.log.finish(result)
-            self._tell_owner([result])
+            if self._told is None:
+                self._tell_owner([result])
+            else:
+                self._told.append(result)
         elif result.array in self._for_others:
             self.objects.add(result)
             self.log.finish(result)
@@ -966,8 +985,15 @@ class LocalScheduler:
     def _tell_owner(self, results: list[RangeResult]) -> None:
         """Pass results on to who owns them by now."""
         told: dict[str, list[RangeResult]] = {}
+        owners, others = self.objects.owners, self.objects.others
         for result in results:
-            for owner in self.objects.owners_of(result.array):
+            array = result.array
+            if array not in others:
+                owner = owners.get(array, NOBODY)
+                if owner != NOBODY:
+                    told.setdefault(owner, []).append(result)
+                continue
+            for owner in self.objects.owners_of(array):
                 told.setdefault(owner, []).append(result)
         for owner, of_owner in told.items():
             self.ctx.send(owner, TaskResults(owner, of_owner))

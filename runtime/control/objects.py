@@ -256,6 +256,8 @@ class ObjectDirectory:
         for oid in [o for o, pins in self._pins.items() if client in pins]:
             self._pins[oid][client] = 1
             self.unpin(oid, client)
+        if client not in self._owned:
+            return []  # as of most: no need to look through all arrays
         owned = [array for array, owner in self.owners.items() if owner == client]
         return owned + [array for array, others in self.others.items() if client in others]
 

@@ -311,6 +311,8 @@ def _connect_driver(cluster: LocalCluster) -> Session:
     )
     process.routes[client.node] = connection
     session = DriverSession(world, cluster)
+    session.on_drop = world.on_drop
+    world.has_drops, world.tidy = session.has_drops, session.tidy
     set_current(session)
     world.start()
     return session

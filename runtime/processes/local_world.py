@@ -18,13 +18,12 @@ the poller will wake up for is all changed under the lock only:
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runtime.api.exceptions import RaySystemError
 from runtime.backend.environment import Environment
@@ -37,11 +36,15 @@ from runtime.store import serialization
 from runtime.store.arena import Arena
 from runtime.store.blob import Blob
 
+if TYPE_CHECKING:
+    import asyncio
+
 ASIDE_S = 0.005
 DUE_S = 0.005
 """How long a running range may go without a report."""
 LOOK_S = 0.02
-"""How often a worker's background thread looks whether a range needs one."""
+"""How often a worker's background thread looks whether a range needs one, and how long
+a driver's waits for the next call to count the references that were dropped."""
 
 
 class LocalWorld:
@@ -74,6 +77,12 @@ class LocalWorld:
         """When the poller will look up even if nothing comes."""
         self.report_meanwhile: Callable[[], None] | None = None
         """In a worker: called by the background thread while a range runs."""
+        self.has_drops: Callable[[], bool] | None = None
+        """In a driver: whether references were dropped that no call has counted."""
+        self.tidy: Callable[[], None] | None = None
+        """In a driver: counts them, in a turn, while the program makes no calls."""
+        self._tidy_s = float("inf")
+        """When the background thread tidies up, if it was told that there is a need."""
         self._closed = False
         self._released = False
         self.environment = Environment()
@@ -193,6 +202,9 @@ class LocalWorld:
                 free = not self._waiting and not self._poller
                 if free:
                     timeout_s = self._begin_poll(me, self._look_s())
+                    if self._drops_left():
+                        # Looked at once it polls: a drop from here on wakes it up.
+                        timeout_s = self._begin_poll(me, self._tidy_s)
             if not free:
                 self._step_aside()
                 continue
@@ -210,6 +222,9 @@ class LocalWorld:
                     if self.executor is not None and self.executor.interrupt:
                         # Again and again, until it comes at a moment that will do.
                         signal.pthread_kill(self._task_thread, signal.SIGINT)
+                    if self.tidy is not None and time.monotonic() >= self._tidy_s:
+                        with self:
+                            self.tidy()
 
     def _look_s(self) -> float:
         """Return when the background thread should look up, whatever comes."""
@@ -219,6 +234,20 @@ class LocalWorld:
         if not (executor.interrupt or executor.queue or executor.limit - executor.base > 1):
             return float("inf")
         return time.monotonic() + LOOK_S
+
+    def _drops_left(self) -> bool:
+        """Set when to tidy up, if there is something to count; return whether there is."""
+        if self.has_drops is None or not self.has_drops():
+            self._tidy_s = float("inf")
+            return False
+        if self._tidy_s == float("inf"):
+            self._tidy_s = time.monotonic() + LOOK_S
+        return True
+
+    def on_drop(self) -> None:
+        """A reference was dropped; takes no lock, for the garbage collector may call."""
+        if self._poller == self._thread.ident and self._tidy_s == float("inf"):
+            self.process.reactor.wake()
 
     def _step_aside(self) -> None:
         """Leave the loop to the threads that wait."""
@@ -237,6 +266,9 @@ class LocalWorld:
 
     def start_event_loop(self) -> asyncio.AbstractEventLoop:
         """Return an event loop that runs in a thread of its own."""
+        # Few programs need it, and every process of a cluster would have its 3 MB.
+        import asyncio
+
         loop = asyncio.new_event_loop()
         self.spawn(loop.run_forever)
         return loop

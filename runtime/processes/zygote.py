@@ -46,6 +46,7 @@ MAINS = {
     "worker": "runtime.processes.worker",
 }
 PACKET_BYTES_MAX = 1 << 20
+_FD_END = (1 << 31) - 1
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
@@ -150,6 +151,7 @@ class Zygote:
         while True:
             # Head and nodes need neither numpy nor cloudpickle: they are forked
             # before these are loaded, and start while that goes on.
+            ended: list[_Child] = []
             for fd, mask in self._epoll.poll(None if self._warm or not self._late else 0) or [
                 (-1, 0)
             ]:
@@ -163,7 +165,9 @@ class Zygote:
                     if mask & ~select.EPOLLOUT and not self._serve(fd):
                         return
                 elif fd in self._children:
-                    self._reap(fd)
+                    ended.append(self._children.pop(fd))
+            if ended:
+                self._reap(ended)
 
     def _warm_up(self) -> None:
         """Load what workers need, then fork those that were asked for meanwhile."""
@@ -268,15 +272,21 @@ class Zygote:
         self._epoll.register(child.pidfd, select.EPOLLIN)
         self._answer(asker, ["spawned", key, pid])
 
-    def _reap(self, pidfd: int) -> None:
-        child = self._children.pop(pidfd)
-        self._epoll.unregister(pidfd)
-        _, status = os.waitpid(child.pid, 0)
-        os.close(pidfd)
+    def _reap(self, ended: list[_Child]) -> None:
+        """Bury processes that have ended, and what they leave behind; tell who asked for them."""
+        reasons = []
+        for child in ended:
+            self._epoll.unregister(child.pidfd)
+            _, status = os.waitpid(child.pid, 0)
+            os.close(child.pidfd)
+            code = os.waitstatus_to_exitcode(status)
+            reasons.append(
+                f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            )
+        # Once for all of them: this looks at every process there is.
         self._end_orphans({child.pid for child in self._children.values()})
-        code = os.waitstatus_to_exitcode(status)
-        reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        self._answer(child.owner, ["exited", child.key, reason])
+        for child, reason in zip(ended, reasons, strict=True):
+            self._answer(child.owner, ["exited", child.key, reason])
 
     def _answer(self, asker: int, packet: list[Any]) -> None:
         answers = self._answers.get(asker)
@@ -324,14 +334,12 @@ def _become(kind: str, key: str, payload: bytes, fds: list[int], zygote_pid: int
         if os.getppid() != zygote_pid:
             os._exit(1)  # the zygote died before the line above
         _libc.prctl(_PR_SET_NAME, f"rt-{key}".encode()[:15], 0, 0, 0)
-        keep = set(fds) | {0, 1, 2}
-        for name in os.listdir("/proc/self/fd"):
-            fd = int(name)
-            if fd not in keep:
-                try:
-                    os.close(fd)
-                except OSError:
-                    continue  # the one that listed the directory
+        # By ranges: the zygote has a descriptor for every process that it has forked.
+        after = 3
+        for fd in sorted(fds):
+            os.closerange(after, fd)
+            after = fd + 1
+        os.closerange(after, _FD_END)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         import_module(MAINS[kind]).main(payload, fds)
         code = 0
@@ -358,6 +366,8 @@ def main() -> None:
     sys.path[:] = started[0][1]
     from runtime.processes import head, node  # noqa: F401  (loaded before the forks)
 
+    gc.collect()
+    gc.freeze()  # for head and nodes, as `_warm_up` does for workers
     zygote = Zygote(control, int(sys.argv[2]))
     try:
         zygote.run()

@@ -11,6 +11,8 @@ so that they travel by value and a worker need not find this file.
 
 from __future__ import annotations
 
+import os
+import select
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ import psutil
 IN_FLIGHT = 1_000
 CALLS = 100
 """Short operations are repeated so often between two looks at the clock."""
+ACTORS = 100
+END_TIMEOUT_S = 60.0
 
 Operation = Callable[[], None]
 
@@ -50,6 +54,8 @@ class Case:
     amount: float
     memory_bytes: float
     """What one side needs for it beyond a small cluster."""
+    rounds_max: int | None = None
+    """Fewer rounds than asked for, and one to warm up: an operation takes long."""
     higher_is_better: bool = True
 
 
@@ -61,10 +67,14 @@ def _about(function: Callable[..., Any]) -> str:
     return " ".join((function.__doc__ or "").partition("\n\n")[0].split())
 
 
-def _case(unit: str, limit: str, amount: float, memory_bytes: float = 0) -> Any:
+def _case(
+    unit: str, limit: str, amount: float, memory_bytes: float = 0, rounds_max: int | None = None
+) -> Any:
     def register(prepare: Callable[[Any], Operation]) -> Callable[[Any], Operation]:
         name = prepare.__name__
-        CASES[name] = Case(name, unit, limit, _about(prepare), prepare, amount, memory_bytes)
+        CASES[name] = Case(
+            name, unit, limit, _about(prepare), prepare, amount, memory_bytes, rounds_max
+        )
         return prepare
 
     return register
@@ -199,6 +209,87 @@ def wait_1000(ray: Any) -> Operation:
             _, left = ray.wait(left, fetch_local=index == 0)
 
     return operation
+
+
+# -- actors ----------------------------------------------------------------------
+
+
+@_case("calls/s", limit="round_trips_per_s", amount=CALLS)
+def actor_sync(ray: Any) -> Operation:
+    """Call an empty method of one actor and get its result, one at a time."""
+    actor = _server(ray)
+
+    def operation() -> None:
+        for _ in range(CALLS):
+            ray.get(actor.small_value.remote())
+
+    return operation
+
+
+@_case("calls/s", limit="pipelined_per_s", amount=IN_FLIGHT)
+def actor_1000(ray: Any) -> Operation:
+    """Call an empty method of one actor 1,000 times, then get all results."""
+    actor = _server(ray)
+
+    def operation() -> None:
+        ray.get([actor.small_value.remote() for _ in range(IN_FLIGHT)])
+
+    return operation
+
+
+def _server(ray: Any) -> Any:
+    """Return an actor that has answered once: its start is not part of the case."""
+
+    class Server:
+        def small_value(self) -> bytes:
+            return b"ok"
+
+    actor = ray.remote(Server).remote()
+    assert ray.get(actor.small_value.remote()) == b"ok"
+    return actor
+
+
+@_case("actors/s", limit="forks_per_s", amount=ACTORS, memory_bytes=2.5e9, rounds_max=3)
+def create_100_actors(ray: Any) -> Operation:
+    """Create 100 actors, call each once, get all results, drop them, until all are gone.
+
+    Not in Ray's benchmark. An actor here is a process of its own, with a state
+    of nothing and no CPU reserved (``num_cpus=0``); the call returns its PID, by
+    which its end is awaited, so that the next operation starts with none. That
+    end is within the time measured.
+    """
+
+    class Empty:
+        def pid(self) -> int:
+            return os.getpid()
+
+    remote = ray.remote(num_cpus=0)(Empty)
+
+    def operation() -> None:
+        actors = [remote.remote() for _ in range(ACTORS)]
+        pids = ray.get([actor.pid.remote() for actor in actors])
+        assert len(set(pids)) == ACTORS
+        ended = [os.pidfd_open(pid) for pid in pids]
+        del actors
+        await_ends(ended)
+
+    return operation
+
+
+def await_ends(pidfds: list[int]) -> None:
+    """Wait until the processes have ended, and close their descriptors.
+
+    Raises TimeoutError if one is alive after `END_TIMEOUT_S`.
+    """
+    try:
+        for pidfd in pidfds:
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            if not poll.poll(END_TIMEOUT_S * 1000):
+                raise TimeoutError(f"an actor is alive {END_TIMEOUT_S:g} s after it was dropped")
+    finally:
+        for pidfd in pidfds:
+            os.close(pidfd)
 
 
 # -- objects ---------------------------------------------------------------------

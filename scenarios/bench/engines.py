@@ -1,7 +1,8 @@
 """Who is measured: how each engine is found, imported and started.
 
-All have Ray's API, so a case is written once and takes the module. They are
-started alike: one node with `CPUS` CPUs and an object store of `STORE_BYTES`.
+All have Ray's API, or a module that lends it to them, so a case is written once
+and takes the module. They are started alike: one node with `CPUS` CPUs and an
+object store of `STORE_BYTES`, where there is such a thing.
 """
 
 from __future__ import annotations
@@ -24,15 +25,20 @@ OURS = "ours"
 
 @dataclass(frozen=True)
 class Engine:
-    """One implementation of Ray's API."""
+    """One implementation of Ray's API, or of what the cases use of it."""
 
     module: str
+    """What is imported."""
     options: Callable[[Path], dict[str, Any]]
     """What `init` is called with, given a directory for its files."""
     environment: Mapping[str, str | None] = field(default_factory=dict)
     """Variables to set, or with None to remove, before its process starts."""
     store: Path | None = None
     """The file system that its objects are in, if it is one."""
+    package: str = ""
+    """What has to be installed for it."""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """Cases that it has no equivalent for, and why."""
 
 
 def _ours(directory: Path) -> dict[str, Any]:
@@ -53,6 +59,10 @@ def _ray(directory: Path) -> dict[str, Any]:
     }
 
 
+def _dask(directory: Path) -> dict[str, Any]:
+    return {"workers": CPUS, "directory": str(directory)}
+
+
 ENGINES = {
     OURS: Engine("raytwin", _ours),
     "ray": Engine(
@@ -64,9 +74,20 @@ ENGINES = {
             "RAY_ADDRESS": None,
         },
         store=Path("/dev/shm"),
+        package="ray",
+    ),
+    "dask": Engine(
+        "scenarios.bench.dask_engine",
+        _dask,
+        package="distributed",
+        lacks={
+            "create_100_actors": "an actor of Dask is an object in a worker, not a process",
+        },
     ),
 }
 
+EXTRAS = {"dask": "peers"}
+"""The extra that installs a peer, where it is not called as the peer."""
 PEERS = tuple(name for name in ENGINES if name != OURS)
 
 
@@ -76,8 +97,10 @@ def check_peers(peers: list[str]) -> None:
         if peer not in PEERS:
             raise UsageError(f"no peer {peer!r}: {did_you_mean(peer, PEERS)}")
         engine = ENGINES[peer]
-        if importlib.util.find_spec(engine.module) is None:
-            raise UsageError(f"peer {peer!r} is not installed: pip install 'raytwin[{peer}]'")
+        if importlib.util.find_spec(engine.package) is None:
+            raise UsageError(
+                f"peer {peer!r} is not installed: pip install 'raytwin[{EXTRAS.get(peer, peer)}]'"
+            )
         if engine.store is not None and engine.store.exists():
             system = os.statvfs(engine.store)
             free = system.f_bavail * system.f_frsize

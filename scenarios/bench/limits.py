@@ -40,6 +40,20 @@ while message := os.read(descriptor, message_bytes):
 """
 
 
+# Forks a bare interpreter so many times, one after another, and says how long that took.
+_FORKS = """
+import os, sys, time
+begun_s = time.perf_counter()
+for _ in range(int(sys.argv[1])):
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    os.waitpid(pid, 0)
+print(time.perf_counter() - begun_s)
+"""
+FORKS = 50
+
+
 @dataclass(frozen=True)
 class Limit:
     """A figure of the machine."""
@@ -126,6 +140,12 @@ def _pickles_per_s(limits: Limits, round_s: float) -> float:
     return WINDOW * repeated_per_s(operation, round_s)
 
 
+def _forks_per_s(limits: Limits, round_s: float) -> float:
+    command = [sys.executable, "-c", _FORKS, str(FORKS)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    return FORKS / float(done.stdout)
+
+
 def _interpreter_s(limits: Limits, round_s: float) -> float:
     begun_s = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", "print(1)"], stdout=subprocess.PIPE, check=True)
@@ -177,6 +197,11 @@ LIMITS = {
         "one thread copying 256 MB between arrays in memory",
         "GB/s",
         lambda limits, round_s: limits.copy_gb_per_s(256 * 10**6, round_s),
+    ),
+    "forks_per_s": Limit(
+        "forks of a bare Python interpreter that end at once, one after another",
+        "forks/s",
+        _forks_per_s,
     ),
     "interpreter_s": Limit("starting and ending a bare Python interpreter", "s", _interpreter_s),
     "interpreter_mb": Limit("a bare Python interpreter", "MB", _interpreter_mb),

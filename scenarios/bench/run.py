@@ -16,7 +16,7 @@ from scenarios import results
 from scenarios.base import Progress, UsageError, did_you_mean
 from scenarios.bench.cases import CASES, FRESH, Case, Fresh
 from scenarios.bench.conversation import Conversation
-from scenarios.bench.engines import OURS, check_peers
+from scenarios.bench.engines import ENGINES, OURS, check_peers
 from scenarios.bench.limits import LIMITS, Limits
 
 NAMES = (*FRESH, *CASES)
@@ -70,10 +70,10 @@ class Limiter(Protocol):
 def run_bench(
     peers: list[str], json_path: Path | None, progress: Progress, effort: Effort = FULL
 ) -> list[dict[str, Any]]:
-    """Measure ours and `peers` (of ``ray``) and return a row per case, see `row`.
+    """Measure ours and `peers` (of `engines.PEERS`) and return a row per case, see `row`.
 
     With `json_path` the rows are also written there, as a JSON list. Takes about
-    a minute for ours alone and three with Ray. Raises UsageError for a peer that
+    a minute and a half for ours alone, and some five with Ray. Raises UsageError for a peer that
     is unknown or not installed and for an unknown case, BenchError if an engine
     fails; in any case no process is left behind.
     """
@@ -92,7 +92,11 @@ def run_bench(
         if cases:
             with started(sides, progress) as conversations:
                 for case in cases:
-                    progress.begin(case.name, effort.rounds)
+                    progress.begin(case.name, rounds_of(case, effort))
+                    for side in sides:
+                        if case.name in ENGINES[side].lacks:
+                            why = ENGINES[side].lacks[case.name]
+                            progress.say(f"{case.name} is left out for {side}: {why}")
                     samples = measure_case(case, conversations, limits, effort, progress)
                     rows.append(row(case, samples, sides))
     if json_path is not None:
@@ -154,19 +158,26 @@ def started(sides: Sequence[str], progress: Progress) -> Iterator[dict[str, Aske
         yield conversations
 
 
+def rounds_of(case: Case, effort: Effort) -> int:
+    """Return how many rounds of a case count."""
+    return effort.rounds if case.rounds_max is None else min(case.rounds_max, effort.rounds)
+
+
 def measure_case(
     case: Case, sides: Mapping[str, Asked], limits: Limiter, effort: Effort, progress: Progress
 ) -> Samples:
-    """Take the rounds of one case: the limit, ours, the peers, and again.
+    """Take the rounds of one case: the limit, ours, the peers that have it, and again.
 
     Rounds to warm up come first and do not count.
     """
     samples = Samples()
+    sides = {name: side for name, side in sides.items() if case.name not in ENGINES[name].lacks}
+    warm_up = effort.warm_up_rounds if case.rounds_max is None else min(1, effort.warm_up_rounds)
     for side in sides.values():
         side.ask("prepare", case=case.name)
-        for _ in range(effort.warm_up_rounds):
+        for _ in range(warm_up):
             side.measure("round", round_s=effort.round_s)
-    for _ in range(effort.rounds):
+    for _ in range(rounds_of(case, effort)):
         samples.limit.append(limits.measure(case.limit, effort.limit_s))
         for name, side in sides.items():
             samples.add(name, side.measure("round", round_s=effort.round_s))
@@ -185,8 +196,12 @@ def row(case: Case | Fresh, samples: Samples, sides: Sequence[str]) -> dict[str,
     without peers); ``better`` (higher or lower), ``rounds``, ``range``
     {ours or peer: [lowest, highest]}, ``ratio_range`` {peer: [lowest, highest]},
     ``limit`` {name, about, value, unit, fraction}, where the fraction is how near
-    to the limit ours is, 1 being there; and ``about``.
+    to the limit ours is, 1 being there; ``about``; and ``left_out`` {peer: why}
+    of peers that have no equivalent, which are in none of the others.
     """
+    left_out = {side: ENGINES[side].lacks.get(case.name, "") for side in sides}
+    left_out = {side: why for side, why in left_out.items() if why}
+    sides = [side for side in sides if side not in left_out]
     peers = [side for side in sides if side != OURS]
     ours = samples.sides[OURS]
     ratios = {peer: _ratios(case, ours, samples.sides[peer]) for peer in peers}
@@ -210,6 +225,7 @@ def row(case: Case | Fresh, samples: Samples, sides: Sequence[str]) -> dict[str,
             "fraction": value / limit if case.higher_is_better else limit / value,
         },
         "about": case.about,
+        "left_out": left_out,
     }
 
 

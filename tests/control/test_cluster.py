@@ -213,7 +213,8 @@ def test_who_asks_for_what_was_released_is_told_so() -> None:
     driver, late = world.driver(0), world.driver(1)
 
     def program(ref_of: list[bytes]) -> Code:
-        [ref] = driver.submit({"s": 0.05})
+        # Long enough to be logged: what comes and goes within one batch leaves no trace.
+        [ref] = driver.submit({"s": 0.05 + 2 * Config().log_linger_s})
         ref_of.append(ref.oid)
         yield from driver.get([ref.oid])
         ref.drop()

@@ -313,7 +313,7 @@ def test_a_long_chain_is_kept_and_dropped_without_recursion() -> None:
             drop(last)
             last = refs
         yield from driver.get([last[0].oid])
-        yield 0.1
+        yield 1.0
         kept = len(world.gcs.table.lineage.kept)
         drop(last)
         return kept

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from runtime.control.config import Config
 from runtime.control.ids import object_id
 from runtime.control.local_scheduler import WORKERS_WITHOUT_CPU_MAX, LocalScheduler
 from runtime.control.messages import (
     SYSTEM_ERROR,
+    ActorInfo,
+    AssignTasks,
     Blocked,
     ExportFunction,
     FreeObjects,
@@ -20,6 +24,7 @@ from runtime.control.messages import (
     SubmitTasks,
     TakeBack,
     TakenBack,
+    TaskExtra,
     TaskResults,
     TasksDone,
     TaskSpec,
@@ -28,6 +33,7 @@ from runtime.control.messages import (
     WorkerDied,
     WorkerReady,
 )
+from runtime.control.resources import ResourcePool
 from runtime.control.worker_table import State
 from tests.control.alone import Alone, array, result, spec
 from tests.control.world import (
@@ -354,3 +360,38 @@ def test_a_thread_that_outwaits_its_task_does_not_keep_the_cpu() -> None:
     assert node.free() == {"CPU": 1.0}
     node.turn(DRIVER, SubmitTasks([spec(2)]))
     assert node.given(W1)[-1] == (array(2), 0, 1, 3)
+
+
+# -- many actors ---------------------------------------------------------------
+
+
+def test_a_ready_worker_does_not_make_the_node_look_at_all_queued_actors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    actors = 300
+    looked = 0
+    fits = ResourcePool.fits
+
+    def counted(pool: ResourcePool, demand: str) -> bool:
+        nonlocal looked
+        looked += 1
+        return fits(pool, demand)
+
+    monkeypatch.setattr(ResourcePool, "fits", counted)
+    node = Node(1)
+    creations = [spec(number, demand="") for number in range(actors)]
+    for creation in creations:
+        creation.extra = TaskExtra(actor=ActorInfo())
+    node.turn("global", AssignTasks(creations))
+    started = [message.worker for message in node.ctx.take(StartWorker)]
+    assert len(started) == actors - 1  # one worker was idle
+    # One that dies before it was ready is replaced, and counted once.
+    node.turn("pool:0", WorkerDied(started.pop(), "killed"))
+    started += [message.worker for message in node.ctx.take(StartWorker)]
+    assert len(started) == actors - 1
+    for worker in started:
+        node.turn(worker, WorkerReady(1))
+    given = {assignment[0] for assignment in node.given()}
+    assert given == {array(number) for number in range(actors)}
+    assert not node.ctx.take(StartWorker)
+    assert looked < 10 * actors

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -100,7 +101,8 @@ def test_without_peers_there_is_no_ratio() -> None:
 def test_every_case_says_what_it_is() -> None:
     assert set(run.NAMES) == {
         "start_up", "idle_memory", "tasks_sync", "tasks_1000", "task_array", "wait_1000",
-        "put_small", "get_small", "put_1mb", "put_800mb",
+        "put_small", "get_small", "put_1mb", "put_800mb", "actor_sync", "actor_1000",
+        "create_100_actors",
     }  # fmt: skip
     for case in (*cases.CASES.values(), *cases.FRESH.values()):
         assert case.about.endswith("."), case.name
@@ -141,11 +143,52 @@ def test_rounds_interleave_and_the_first_ones_only_warm_up() -> None:
     assert log[-3:] == [(OURS, "finish"), ("ray", "finish"), ("limits", "forget")]
 
 
+def test_what_a_peer_lacks_is_not_asked_of_it_and_the_row_says_why() -> None:
+    case = cases.CASES["create_100_actors"]
+    log: list[tuple[str, str]] = []
+    fakes = {name: Fake(name, log) for name in (OURS, "ray", "dask")}
+    found = run.measure_case(case, fakes, Fake("limits", log), Effort(rounds=9), Silent())
+    assert not [what for name, what in log if name == "dask"]
+    # It takes long: fewer rounds than asked for, and one to warm up.
+    assert case.rounds_max is not None
+    assert len(found.sides[OURS]) == len(found.limit) == case.rounds_max < 9
+    assert sum(name == "ray" and what == "round" for name, what in log) == case.rounds_max + 1
+    row = run.row(case, found, [OURS, "ray", "dask"])
+    assert list(row["peers"]) == list(row["ratios"]) == ["ray"]
+    assert list(row["left_out"]) == ["dask"]
+    assert "worker" in row["left_out"]["dask"]
+
+
+def test_the_first_peer_that_has_the_case_gives_the_ratio() -> None:
+    case = cases.CASES["create_100_actors"]
+    found = run.row(case, run.Samples({OURS: [6.0]}, [10.0]), [OURS, "dask"])
+    assert (found["peers"], found["ratio"]) == ({}, None)
+
+
+def test_an_actor_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases, "END_TIMEOUT_S", 0.05)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        pidfd = os.pidfd_open(process.pid)
+        with pytest.raises(TimeoutError, match="an actor is alive"):
+            cases.await_ends([pidfd])
+        process.kill()
+        process.wait()
+    with pytest.raises(OSError):
+        os.fstat(pidfd)
+
+
+def test_ended_actors_are_waited_for() -> None:
+    with subprocess.Popen(["sleep", "0.05"]) as process:
+        cases.await_ends([os.pidfd_open(process.pid)])
+        assert process.poll() == 0
+
+
 def test_what_does_not_fit_into_memory_is_left_out_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     progress = Silent()
     monkeypatch.setattr(progress, "say", said.append)
-    available = cases.CASES["put_800mb"].memory_bytes * 1.5
+    large = ("put_800mb", "create_100_actors")
+    available = max(cases.CASES[name].memory_bytes for name in large) * 1.5
 
     class Memory:
         def __init__(self) -> None:
@@ -153,12 +196,12 @@ def test_what_does_not_fit_into_memory_is_left_out_aloud(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(psutil, "virtual_memory", Memory)
     alone = [case.name for case in run.affordable(run.NAMES, 1, progress)]
-    assert "put_800mb" in alone
+    assert set(large) <= set(alone)
     assert not said
     beside = [case.name for case in run.affordable(run.NAMES, 2, progress)]
-    assert beside == [name for name in alone if name != "put_800mb"]
-    assert len(said) == 1
-    assert "put_800mb" in said[0]
+    assert beside == [name for name in alone if name not in large]
+    assert len(said) == len(large)
+    assert all(any(name in line for line in said) for name in large)
 
 
 def test_an_operation_is_repeated_for_the_length_of_a_round() -> None:
@@ -186,6 +229,8 @@ def test_peer_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'raytwin\[ray\]'"):
         run_bench(["ray"], None, Silent())
+    with pytest.raises(UsageError, match=r"pip install 'raytwin\[peers\]'"):
+        run_bench(["dask"], None, Silent())
 
 
 def test_peer_whose_store_would_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,6 +274,61 @@ def test_beside_ray(no_side_left: None) -> None:
         wins = row["ours"] > row["peers"]["ray"]
         if row["rounds"] == 1:
             assert (row["ratio"] > 1) == (wins if row["better"] == "higher" else not wins)
+
+
+@pytest.mark.slow
+def test_beside_dask(no_side_left: None) -> None:
+    installed = importlib.util.find_spec("distributed") is not None
+    require("distributed", installed, "pip install 'raytwin[peers]'")
+    names = ("tasks_sync", "task_array", "actor_sync", "put_small", "get_small")
+    rows = run_bench(["dask"], None, Silent(), Effort(**{**vars(BRIEF), "names": names}))
+    assert {row["name"] for row in rows} == set(names)
+    for row in rows:
+        assert row["peers"]["dask"] > 0
+        assert row["ratio"] > 0
+        assert row["left_out"] == {}
+
+
+def test_dask_waits_for_the_first_and_keeps_the_order() -> None:
+    installed = importlib.util.find_spec("distributed") is not None
+    require("distributed", installed, "pip install 'raytwin[peers]'")
+    program = (
+        "import tempfile, threading\n"
+        "from scenarios.bench import dask_engine as dask\n"
+        "def same(x): return x\n"
+        "class Sum:\n"
+        "    def __init__(self): self.n = 0\n"
+        "    def add(self, k):\n"
+        "        self.n += k\n"
+        "        return self.n\n"
+        "if __name__ == '__main__':\n"
+        "    dask.init(workers=2, directory=tempfile.mkdtemp())\n"
+        "    f = dask.remote(same)\n"
+        "    left = refs = [f.remote(i) for i in range(5)]\n"
+        "    assert dask.get(refs) == list(range(5))\n"
+        "    assert dask.get(f.map(range(3))) == [0, 1, 2]\n"
+        "    assert dask.get(f.remote(dask.put(7))) == 7\n"
+        "    for ref in refs:\n"
+        "        ready, left = dask.wait(left)\n"
+        "        assert ready == [ref]\n"
+        "    assert left == []\n"
+        "    actor = dask.remote(Sum).remote()\n"
+        "    assert dask.get([actor.add.remote(2), actor.add.remote(3)])[-1] == 5\n"
+        "    dask.shutdown()\n"
+        "    print('all right')\n"
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "program.py"
+        path.write_text(program)
+        done = subprocess.run(
+            [sys.executable, str(path)],
+            capture_output=True,
+            text=True,
+            cwd=Path(run.__file__).parents[2],
+            env={**os.environ, "PYTHONPATH": str(Path(run.__file__).parents[2])},
+            check=False,
+        )
+    assert "all right" in done.stdout, done.stderr
 
 
 def test_a_failing_request_is_one_line_with_the_trace_attached(no_side_left: None) -> None:

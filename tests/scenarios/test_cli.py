@@ -63,7 +63,7 @@ def complaint(result: Result) -> str:
         (["run", "scaling", "--noeds", "3"], "--nodes"),
         (["run", "scaling", "--profile", "absent.json"], "raytwin calibrate"),
         (["rum"], "run"),
-        (["bench", "--peers", "dask"], "no peer 'dask'"),
+        (["bench", "--peers", "dusk"], "no peer 'dusk'"),
         (["bench", "--json", "absent/f.json"], "cannot write absent/f.json"),
         (["calibrate", "-o", "absent/p.json"], "cannot write absent/p.json"),
         (["report", "absent"], "absent does not exist"),
@@ -267,8 +267,11 @@ def test_bench_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run_bench(peers: list[str], path: Path | None, progress: object) -> list[dict[str, object]]:
         asked.append((peers, path))
         return [
-            {"name": "tasks_sync", "ours": 2000.0, "peers": {}, "ratio": None, "unit": "tasks/s"}
-        ]
+            {
+                "name": "tasks_sync", "ours": 2000.0, "peers": {}, "ratio": None, "ratios": {},
+                "unit": "tasks/s", "limit": {"fraction": 0.25},
+            }
+        ]  # fmt: skip
 
     monkeypatch.setattr("scenarios.bench.run_bench", run_bench)
     result = raytwin("bench", "--json", tmp_path / "f.json")
@@ -276,6 +279,24 @@ def test_bench_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [([], tmp_path / "f.json")]
     assert "tasks_sync" in result.stdout
     assert "2,000" in result.stdout
+    assert "25%" in result.stdout
+
+
+def test_bench_table_with_a_peer_that_lacks_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_bench(peers: list[str], path: Path | None, progress: object) -> list[dict[str, object]]:
+        return [
+            {
+                "name": "create_100_actors", "ours": 50.0, "peers": {"ray": 2.0}, "ratio": 25.0,
+                "ratios": {"ray": 25.0}, "unit": "actors/s", "limit": {"fraction": 0.1},
+            }
+        ]  # fmt: skip
+
+    monkeypatch.setattr("scenarios.bench.run_bench", run_bench)
+    monkeypatch.setattr("scenarios.bench.engines.check_peers", lambda peers: None)
+    result = raytwin("bench", "--peers", "ray,dask")
+    assert result.exit_code == 0, result.output
+    line = next(line for line in result.stdout.splitlines() if "create_100" in line)
+    assert line.split() == ["create_100_actors", "50", "2", "25.0x", "actors/s", "10%"]
 
 
 @pytest.mark.parametrize(("works", "code"), [(True, 0), (False, 1)])

@@ -1,0 +1,169 @@
+"""`wait` in a loop: the remembered list says what a look through all of it would say."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+from raytwin import ObjectRef
+from runtime.backend.session import Session
+from runtime.backend.wait_group import KEPT_MIN
+from tests.processes.helpers import LIMIT_S, eventually
+
+MANY = 4 * KEPT_MIN
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@ray.remote
+def value(x: Any) -> Any:
+    return x
+
+
+@ray.remote
+def after(path: str, x: Any) -> Any:
+    """Return `x` once the file is there."""
+    eventually(lambda: os.path.exists(path))
+    return x
+
+
+def test_each_comes_once_and_both_lists_keep_the_order() -> None:
+    refs = [value.remote(i) for i in range(MANY)]
+    ray.get(refs)
+    left, order = refs, []
+    while left:
+        before = left
+        ready, left = ray.wait(left, timeout=LIMIT_S)
+        assert type(ready) is type(left) is list
+        assert ready + left == before  # all are ready: the first one comes first
+        order += ready
+    assert order == refs
+
+
+def test_ready_ones_behind_those_that_are_not(tmp_path: Any) -> None:
+    slow = [after.remote(str(tmp_path / "go"), i) for i in range(2)]
+    quick = [ray.put(i) for i in range(MANY)]
+    refs = [*quick[:3], slow[0], *quick[3:], slow[1]]
+    ready, left = ray.wait(refs, num_returns=4, timeout=LIMIT_S)
+    assert ready == quick[:4]
+    assert left == [slow[0], *quick[4:], slow[1]]
+    ready, left = ray.wait(left, num_returns=len(left), timeout=0)
+    assert (ready, left) == (quick[4:], slow)
+    assert ray.wait(left, timeout=0) == ([], slow)
+    (tmp_path / "go").touch()
+    ready, left = ray.wait(left, num_returns=2, timeout=LIMIT_S)
+    assert (ready, left) == (slow, [])
+
+
+def test_the_list_may_be_changed_between_two_calls() -> None:
+    rng = random.Random(7)
+    left = [value.remote(i) for i in range(MANY)]
+    expected = set(range(MANY))
+    seen: list[Any] = []
+    for turn in range(3 * MANY):
+        if not left:
+            break
+        match rng.randrange(6):
+            case 0:
+                left.append(value.remote(MANY + turn))
+                expected.add(MANY + turn)
+            case 1:
+                rng.shuffle(left)
+            case 2:
+                left = list(left)
+            case 3 if len(left) > 1:
+                expected.discard(ray.get(left.pop()))
+        count = rng.randint(1, min(3, len(left)))
+        before = list(left)
+        ready, left = ray.wait(left, num_returns=count, timeout=LIMIT_S)
+        assert len(ready) == count
+        taken = set(ready)
+        assert ready == [ref for ref in before if ref in taken]
+        assert left == [ref for ref in before if ref not in taken]
+        seen += ray.get(ready)
+    assert len(seen) == len(set(seen))
+    assert set(seen) <= expected
+
+
+@pytest.mark.parametrize("wrong", ["twice", "more", "a number", "negative"])
+def test_a_list_that_was_right_once_is_checked_when_it_has_changed(wrong: str) -> None:
+    _, left = ray.wait([value.remote(i) for i in range(MANY)], timeout=LIMIT_S)
+    if wrong == "twice":
+        with pytest.raises(ValueError, match="differ"):
+            ray.wait([*left, left[0]])
+        left[3] = left[4]
+        with pytest.raises(ValueError, match="differ"):
+            ray.wait(left)
+    elif wrong == "more":
+        with pytest.raises(ValueError, match="num_returns"):
+            ray.wait(left, num_returns=len(left) + 1)
+    elif wrong == "negative":
+        with pytest.raises(ValueError, match="negative"):
+            ray.wait(left, timeout=-1)
+    else:
+        left.append(7)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            ray.wait(left)
+
+
+def test_errors_and_large_values_are_ready_too() -> None:
+    @ray.remote
+    def odd(i: int) -> Any:
+        if i % 2:
+            raise ValueError(i)
+        return bytes(300_000)
+
+    left = [odd.remote(i) for i in range(MANY)]
+    for fetch in (True, False):
+        for _ in range(MANY // 2):
+            ready, left = ray.wait(left, timeout=LIMIT_S, fetch_local=fetch)
+            assert len(ready) == 1
+    assert left == []
+
+
+def test_what_is_remembered_keeps_nothing_alive(cluster: Session) -> None:
+    """The list's objects go when the program lets go of it, call or no call."""
+
+    def owned() -> int:
+        return len(cluster.client.entries)
+
+    eventually(lambda: owned() == 0)
+    _, left = ray.wait([ray.put(i) for i in range(MANY)])
+    ray.get(ray.put(1))
+    assert owned() >= MANY - 1
+    del _, left
+    ray.get(ray.put(1))
+    assert owned() <= 1
+
+
+def test_references_dropped_by_a_program_that_makes_no_calls(cluster: Session) -> None:
+    refs: list[ObjectRef] = [ray.put(i) for i in range(MANY)]
+    ray.get(refs)
+    assert cluster.client.entries
+    refs.clear()
+    eventually(lambda: not cluster.client.entries)
+
+
+def test_an_actor_that_is_dropped_ends_without_a_further_call() -> None:
+    @ray.remote(num_cpus=0)
+    class Empty:
+        def pid(self) -> int:
+            return os.getpid()
+
+    actor = Empty.remote()
+    pid = ray.get(actor.pid.remote())
+    os.kill(pid, 0)
+    del actor
+
+    def gone() -> bool:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    eventually(gone)
