@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,14 @@ from runtime.control.messages import Assignment, TaskSpec
 
 if TYPE_CHECKING:
     from runtime.backend.execution import TaskRunner
+
+
+TRACEBACK_CHARS_MAX = 16_384
+"""The end of a constructor's traceback that every later call is answered with."""
+
+
+class ConstructorFailed(Exception):
+    """There will be no actor; the text has the constructor's traceback."""
 
 
 class ActorRunner:
@@ -41,15 +50,17 @@ class ActorRunner:
         self._running = 0
         self._loop: Any = None
         started_s = self._world.now()
-        try:
-            make = tasks.prepare(creation)
-        except Exception as error:
-            tasks.report_error(spec, started_s, error)
-            return
-        tasks.run_call(spec, lambda: self._create(make), started_s)
+        tasks.run_call(spec, lambda: self._create(creation), started_s)
 
-    def _create(self, make: Callable[[], Any]) -> None:
-        self._instance = make()
+    def _create(self, creation: Assignment) -> None:
+        try:
+            self._instance = self._tasks.prepare(creation)()
+        except Exception as error:
+            # As text: the control plane, which does not deserialize, answers calls with it.
+            lines = "".join(traceback.format_exception(error))[-TRACEBACK_CHARS_MAX:]
+            raise ConstructorFailed(
+                f"{creation.spec.name} died: its constructor raised\n{lines}"
+            ) from None
         if self._info.max_concurrency > 1:
             members = inspect.getmembers(type(self._instance), inspect.isroutine)
             if any(inspect.iscoroutinefunction(member) for _, member in members):

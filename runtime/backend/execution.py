@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from runtime.api.exceptions import ObjectStoreFullError
-from runtime.backend.actor_execution import ActorRunner
+from runtime.backend.actor_execution import ActorRunner, ConstructorFailed
 from runtime.backend.protocol import World
 from runtime.backend.session import Input, Session
 from runtime.control.executor import Executor
@@ -260,6 +260,8 @@ class TaskRunner:
         """Report elements that failed: all of `spec` that are still this worker's."""
         if isinstance(error, ObjectStoreFullError):
             status, payload = SYSTEM_ERROR, f"ObjectStoreFullError: {error}".encode()
+        elif isinstance(error, ConstructorFailed):
+            status, payload = SYSTEM_ERROR, f"ActorDiedError: {error}".encode()
         else:
             status, payload = USER_ERROR, self._pack_error(spec.name, error)
         with self.world:

@@ -195,9 +195,10 @@ class ActorHost:
     @staticmethod
     def _error_text(actor: Actor, result: RangeResult) -> str:
         if result.status == USER_ERROR:
+            # Its constructor's own error would be text.
             return (
-                "ActorDiedError: its constructor raised; `get` of the actor's first object,"
-                f" {actor.id.hex()}, has the traceback"
+                f"ActorDiedError: {actor.spec.name} did not start: an argument of its"
+                " constructor is a task's error"
             )
         return result.payload.decode()
 

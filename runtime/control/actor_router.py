@@ -105,6 +105,15 @@ class ActorRouter:
             self._under_way[spec.array] = route
             route.waiting.append(spec)
 
+    def killed(self, actor: bytes) -> None:
+        """A client of this node kills the actor: what it calls from now on comes after that.
+
+        Such calls wait until the GCS says what has become of the actor.
+        """
+        route = self._routes.get(actor)
+        if route is not None and route.state == ALIVE:
+            route.state = PENDING
+
     def received(self, call: bytes) -> bool:
         """A result passes by; return whether it is that of a call under way."""
         route = self._under_way.pop(call, None)

@@ -211,7 +211,7 @@ class LocalScheduler:
             StopActor: lambda _, m: self.actors.on_stop(m),
             SaveActor: lambda s, m: self.actors.on_save(self.workers[s], m),
             ExitActor: lambda s, m: self.actors.on_exit(self.workers[s], m),
-            KillActor: lambda _, m: self.ctx.send("gcs", m),
+            KillActor: self._on_kill_actor,
             FindActor: self._on_find_actor,
             ActorFound: self._on_actor_found,
             Query: self.queries.on_query,
@@ -291,6 +291,10 @@ class LocalScheduler:
         if message.create is not None:
             self.objects.own(message.create.array, source)
             self._own_actor(message.create)
+        self.ctx.send("gcs", message)
+
+    def _on_kill_actor(self, source: str, message: KillActor) -> None:
+        self.router.killed(message.actor)
         self.ctx.send("gcs", message)
 
     def _on_actor_found(self, source: str, message: ActorFound) -> None:
