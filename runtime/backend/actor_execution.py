@@ -13,6 +13,7 @@ import asyncio
 import inspect
 import traceback
 from collections.abc import Callable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.actors import CALL, READY, TERMINATE, ActorExit
@@ -24,8 +25,17 @@ if TYPE_CHECKING:
     from runtime.backend.execution import TaskRunner
 
 
+_HERE = __file__.rpartition("/")[0]
 TRACEBACK_CHARS_MAX = 16_384
 """The end of a constructor's traceback that every later call is answered with."""
+
+
+def users_frames(error: Exception) -> TracebackType | None:
+    """Return an error's traceback without the runtime's frames in front."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_HERE):
+        frames = frames.tb_next
+    return frames
 
 
 class ConstructorFailed(Exception):
@@ -57,7 +67,9 @@ class ActorRunner:
             self._instance = self._tasks.prepare(creation)()
         except Exception as error:
             # As text: the control plane, which does not deserialize, answers calls with it.
-            lines = "".join(traceback.format_exception(error))[-TRACEBACK_CHARS_MAX:]
+            lines = "".join(traceback.format_exception(type(error), error, users_frames(error)))[
+                -TRACEBACK_CHARS_MAX:
+            ]
             raise ConstructorFailed(
                 f"{creation.spec.name} died: its constructor raised\n{lines}"
             ) from None

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from runtime.api.exceptions import ObjectStoreFullError
-from runtime.backend.actor_execution import ActorRunner, ConstructorFailed
+from runtime.backend.actor_execution import ActorRunner, ConstructorFailed, users_frames
 from runtime.backend.protocol import World
 from runtime.backend.session import Input, Session
 from runtime.control.executor import Executor
@@ -274,11 +274,7 @@ class TaskRunner:
             return self._report(spec, result, started_s)
 
     def _pack_error(self, name: str, error: Exception) -> bytes:
-        # Without the frames of this file: they are the runtime's, not the user's.
-        frames = error.__traceback__
-        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-            frames = frames.tb_next
-        lines = traceback.format_exception(type(error), error, frames)
+        lines = traceback.format_exception(type(error), error, users_frames(error))
         try:
             # Serialized on its own, so that a cause which cannot be loaded
             # where it is raised again does not take the traceback along.

@@ -270,10 +270,13 @@ class Session:
                 array, 0, 1, key, payload, self.client.address, options.demand, deps, 1, 0, -1,
                 actor_class.class_name, TaskExtra(actor=info),
             )  # fmt: skip
+            keeper = array if options.max_restarts else b""
             if not options.name:
-                self.client.submit(array, [spec], 1, 1)
+                self.client.submit(array, [spec], 1, 1, keeper=keeper)
                 return array, ObjectRef(object_id(array, 0, 0), self), b""
-            reply_key, waiter = self.client.find_actor(options.namespace, options.name, spec)
+            reply_key, waiter = self.client.find_actor(
+                options.namespace, options.name, spec, keeper
+            )
             ref = ObjectRef(object_id(array, 0, 0), self)
         self._block(waiter, None)
         with self.world:
@@ -300,7 +303,8 @@ class Session:
                 array, 0, 1, b"", payload, self.client.address, "", deps, returns, call.retries,
                 -1, call.name, TaskExtra(call=call.actor, method=call.method),
             )  # fmt: skip
-            self.client.submit(array, [spec], 1, returns, (call.hold,))
+            keeper = call.actor if call.rebuilt else b""
+            self.client.submit(array, [spec], 1, returns, (call.hold,), keeper)
             return [ObjectRef(object_id(array, 0, ret), self) for ret in range(returns)]
 
     def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:

@@ -30,7 +30,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from runtime.control.actor_router import call_error
-from runtime.control.context import Context
+from runtime.control.context import Context, Timer
 from runtime.control.messages import (
     OK,
     USER_ERROR,
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 
 REMEMBERED_MAX = 1024
 """Calls of an actor whose results are remembered, for callers that run again."""
+REPLAY_PATIENCE_S = 1.0
+"""How long a replayed call of a concurrent actor may hold up the next one."""
 UNAVAILABLE = (
     "ActorUnavailableError: the actor started anew before the call took effect, and the call"
     " has no retries left (max_task_retries)"
@@ -115,6 +117,9 @@ class Actor:
         self.lineage: list[CallRecord] = []
         """What is to be replayed."""
         self.lineage_here = info.incarnation == 0
+        self.to_replay: deque[CallRecord] = deque()
+        """Of a concurrent actor: those that wait for the ones before them to end."""
+        self.patience: Timer | None = None
         self.replaying: set[bytes] = set()
         self.records: list[CallRecord] = []
         """Calls to log with this turn."""
@@ -230,10 +235,28 @@ class ActorHost:
         actor.replayed = len(actor.lineage)
         lineage, actor.lineage = actor.lineage, []
         actor.replaying = {record.task.array for record in lineage}
-        for record in lineage:
-            self._queue(actor, record.task, "", record.values)
+        if actor.info.max_concurrency > 1:
+            actor.to_replay.extend(lineage)
+            self._replay_next(actor)
+        else:
+            for record in lineage:
+                self._queue(actor, record.task, "", record.values)
         if not lineage:
             self._on_restored(actor)
+
+    def _replay_next(self, actor: Actor) -> None:
+        """Replay one after another what once ran beside one another, in the order it ended.
+
+        A call that does not end may wait for what a later one did before that
+        ended: then the next one runs beside it.
+        """
+        if actor.patience is not None:
+            actor.patience.cancel()
+            actor.patience = None
+        if actor.to_replay and self.actors.get(actor.id) is actor:
+            record = actor.to_replay.popleft()
+            actor.patience = self._ctx.after(REPLAY_PATIENCE_S, lambda: self._replay_next(actor))
+            self._queue(actor, record.task, "", record.values)
 
     def _on_restored(self, actor: Actor) -> None:
         actor.state = State.ALIVE
@@ -369,6 +392,8 @@ class ActorHost:
                 self._scheduler.remade(result)
             if not actor.replaying:
                 self._on_restored(actor)
+            elif not actor.running:
+                self._replay_next(actor)
             return
         actor.remembered[result.array] = result
         if len(actor.remembered) > REMEMBERED_MAX:

@@ -1,4 +1,4 @@
-"""What holds for any actor: calls, errors, handles, names; on real processes and in virtual time."""
+"""What holds for any actor: calls, errors, handles, names; in real and virtual time."""
 
 from __future__ import annotations
 
@@ -159,6 +159,7 @@ def test_errors_come_to_the_caller_and_the_actor_lives(cluster: Any) -> None:
         ray.get(counter.fail.remote())
     assert isinstance(caught.value, RayTaskError)
     assert 'raise KeyError("lost")' in str(caught.value)
+    assert "runtime/backend" not in str(caught.value)
     assert ray.get(counter.add.remote()) == 101
     with pytest.raises(ValueError, match="no input"):
         ray.get(counter.add.remote(fail.remote()))
