@@ -939,7 +939,7 @@ def run_body(shell: Shell, body: Any, inputs: list[Any]) -> Code:
         shell.history.append(body["tag"])
         total = len(shell.history)
     if shell.history is not None and "read" in body:
-        return list(shell.history)
+        return {"history": shell.history}
     if "fail" in body:
         raise TaskFailed(USER_ERROR, body["fail"])
     total %= MODULUS
