@@ -389,7 +389,7 @@ class ActorHost:
             actor.replaying.discard(result.array)
             actor.restored[result.array] = result
             if any(result.sizes):
-                self._scheduler.remade(result)
+                self._scheduler.replayed(result, spec.owner)
             if not actor.replaying:
                 self._on_restored(actor)
             elif not actor.running:

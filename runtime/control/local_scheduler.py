@@ -158,7 +158,9 @@ class LocalScheduler:
         self.mean_task_s = 0.0
         self.functions: dict[bytes, bytes] = {}
         self.actors = ActorHost(ctx, node, self)
-        self.router = ActorRouter(ctx, node, config, self.actors.on_calls, self.finish_call)
+        self.router = ActorRouter(
+            ctx, node, config, self.actors.on_calls, self.finish_call, self._on_actor_dead
+        )
         self._owned_actors: set[bytes] = set()
         self.queries = QueryDesk(ctx, node, self.members, config, self._store_usage)
         self.queries.add("actors", self.actors.rows)
@@ -284,6 +286,7 @@ class LocalScheduler:
     def _own_actor(self, spec: TaskSpec) -> None:
         assert spec.extra is not None and spec.extra.actor is not None
         self.log.spilled(spec)
+        self.router.watch(spec.array)
         if not spec.extra.actor.detached:
             self._owned_actors.add(spec.array)
 
@@ -292,6 +295,13 @@ class LocalScheduler:
             self.objects.own(message.create.array, source)
             self._own_actor(message.create)
         self.ctx.send("gcs", message)
+
+    def _on_actor_dead(self, actor: bytes, reason: str) -> None:
+        """If its constructor has never ended its owner waits for that."""
+        owner = self.objects.owners.get(actor)
+        if owner is not None and not self.objects.has_array(actor):
+            error = RangeResult(actor, 0, 1, SYSTEM_ERROR, reason.encode(), self.node)
+            self._finish(error, owner)
 
     def _on_kill_actor(self, source: str, message: KillActor) -> None:
         self.router.killed(message.actor)
@@ -837,6 +847,18 @@ class LocalScheduler:
         if any(result.sizes):
             self.remade(result)
         self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+
+    def replayed(self, result: RangeResult, owner: str) -> None:
+        """A call ran once more; its large values are kept if they are missing here."""
+        at = [r for r, offset in enumerate(result.offsets) if offset >= 0]
+        here = all(self.objects.lookup(object_id(result.array, 0, r)) for r in at)
+        gone = node_of(owner) == self.node and result.array not in self.objects.owners
+        if here or gone:
+            for ret in at:
+                self._allocated.pop(object_id(result.array, 0, ret), None)
+            self._free_places(result)
+        else:
+            self.remade(result)
 
     def remade(self, result: RangeResult) -> None:
         """Keep large values that a call made here for an owner on another node."""

@@ -132,7 +132,9 @@ def check(actor: Told, allowed: set[str]) -> None:
     assert not died, "a living actor's call failed for its death"
     history = actor.history
     assert len(set(history)) == len(history), "a call took effect twice"
-    assert [tag for tag in history if tag in set(driver)] == ok
+    # A call whose large value, or input, was lost with its node may have taken effect.
+    lost = {tag for tag in driver if actor.outcome[tag] == "ObjectLostError"}
+    assert [tag for tag in history if tag in set(driver) - lost] == ok
     for tags, _ in actor.tasks:
         seen = [tag for tag in history if tag in tags]
         assert seen == sorted(seen), "a task's calls changed places"
