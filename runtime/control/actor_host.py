@@ -281,7 +281,7 @@ class ActorHost:
         """Answer a call that took effect before; return whether it did."""
         result = actor.restored.get(spec.array) or actor.remembered.get(spec.array)
         if result is not None:
-            self._scheduler.finish_call(result, spec.owner)
+            self._scheduler.finish_call(result, spec.owner, fresh=False)
             return True
         running = actor.running.get(spec.array)
         if running is not None:
@@ -387,9 +387,8 @@ class ActorHost:
             # Its caller has the small values, or asks again; large ones may have
             # been lost, and are made anew by this.
             actor.replaying.discard(result.array)
-            actor.restored[result.array] = result
-            if any(result.sizes):
-                self._scheduler.replayed(result, spec.owner)
+            if not any(result.sizes) or self._scheduler.replayed(result, spec.owner):
+                actor.restored[result.array] = result
             if not actor.replaying:
                 self._on_restored(actor)
             elif not actor.running:

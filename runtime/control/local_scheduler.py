@@ -834,8 +834,11 @@ class LocalScheduler:
                 oid = object_id(result.array, result.start, ret)
                 self.ctx.send(f"store:{self.node}", Free(oid, offset))
 
-    def finish_call(self, result: RangeResult, owner: str) -> None:
-        """A call of an actor ended here: only large values stay, the owner's node has the rest."""
+    def finish_call(self, result: RangeResult, owner: str, fresh: bool = True) -> None:
+        """A call of an actor ended here: only large values stay, the owner's node has the rest.
+
+        A result that is not `fresh` was reported before: its places are not to be taken.
+        """
         if node_of(owner) == self.node:
             self.router.received(result.array)
             if not self.objects.has_array(result.array):
@@ -844,12 +847,15 @@ class LocalScheduler:
         for ret, offset in enumerate(result.offsets):
             if offset >= 0:
                 self._allocated.pop(object_id(result.array, 0, ret), None)
-        if any(result.sizes):
+        if any(result.sizes) and fresh:
             self.remade(result)
         self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
 
-    def replayed(self, result: RangeResult, owner: str) -> None:
-        """A call ran once more; its large values are kept if they are missing here."""
+    def replayed(self, result: RangeResult, owner: str) -> bool:
+        """A call ran once more; its large values are kept if they are missing here.
+
+        Returns whether they were.
+        """
         at = [r for r, offset in enumerate(result.offsets) if offset >= 0]
         here = all(self.objects.lookup(object_id(result.array, 0, r)) for r in at)
         gone = node_of(owner) == self.node and result.array not in self.objects.owners
@@ -857,8 +863,9 @@ class LocalScheduler:
             for ret in at:
                 self._allocated.pop(object_id(result.array, 0, ret), None)
             self._free_places(result)
-        else:
-            self.remade(result)
+            return False
+        self.remade(result)
+        return True
 
     def remade(self, result: RangeResult) -> None:
         """Keep large values that a call made here for an owner on another node."""

@@ -5,6 +5,8 @@ put into the object store once, and returns what it experienced; the learner, he
 makes the next policy of all of it.
 """
 
+# mypy: disable-error-code="attr-defined"
+# A class that was decorated has `remote`; that is known only when it runs.
 from __future__ import annotations
 
 import random

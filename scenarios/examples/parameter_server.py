@@ -5,6 +5,8 @@ out a gradient on data of its own, and sends each shard its part; nobody waits f
 the slower ones, so a gradient may be of weights that have moved on since.
 """
 
+# mypy: disable-error-code="attr-defined"
+# A class that was decorated has `remote`; that is known only when it runs.
 from __future__ import annotations
 
 from typing import Any

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,9 +16,7 @@ from tests.requirements import require
 
 
 def check_maze(path: list[tuple[int, int]]) -> bool:
-    connected = all(
-        abs(a[0] - b[0]) + abs(a[1] - b[1]) == 1 for a, b in zip(path, path[1:], strict=False)
-    )
+    connected = all(abs(a[0] - b[0]) + abs(a[1] - b[1]) == 1 for a, b in pairwise(path))
     free = all(maze.MAZE[row][column] != "#" for row, column in path)
     ends = (path[0], path[-1]) == (maze.START, maze.GOAL)
     return connected and free and ends and len(path) == 9
