@@ -321,10 +321,10 @@ class ActorHost:
         arrived(ObjectValue(b"", OK, b""))
 
     def _advance(self, actor: Actor, caller: str, known: dict[bytes, ObjectValue]) -> None:
-        if self.actors.get(actor.id) is not actor:
-            return  # it ended while the input was on its way
         calls = actor.callers.get(caller)
         while calls and not calls[0].missing:
+            if self.actors.get(actor.id) is not actor:
+                return  # it ended while the input was on its way, or for want of one
             call = calls.popleft()
             spec = call.spec
             if call.failed is not None:
