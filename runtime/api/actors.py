@@ -24,6 +24,7 @@ from typing import Any
 
 from runtime.api.actor_options import ActorOptions
 from runtime.api.arguments import positional_of
+from runtime.api.exceptions import RaySystemError
 from runtime.api.refs import ObjectRef
 from runtime.api.state import current
 from runtime.control.ids import RETURNS_MAX
@@ -40,10 +41,19 @@ _DEFAULT = ActorOptions()
 class ActorCall:
     """What a call is, apart from its arguments."""
 
-    __slots__ = ("actor", "extra", "hold", "method", "name", "num_returns", "retries")
+    __slots__ = (
+        "actor", "extra", "hold", "method", "name", "num_returns", "rebuilt", "retries",
+    )  # fmt: skip
 
     def __init__(
-        self, actor: bytes, hold: bytes, method: str, name: str, num_returns: int, retries: int
+        self,
+        actor: bytes,
+        hold: bytes,
+        method: str,
+        name: str,
+        num_returns: int,
+        retries: int,
+        rebuilt: bool,
     ) -> None:
         self.actor = actor
         self.extra = TaskExtra(call=actor, method=method)
@@ -54,6 +64,8 @@ class ActorCall:
         self.name = name
         self.num_returns = num_returns
         self.retries = retries
+        self.rebuilt = rebuilt
+        """The actor may restart, and then takes the call's inputs once more."""
 
 
 def method(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -136,13 +148,14 @@ class ActorClass:
         actor, ref, found = current().create_actor(self, args, kwargs, self.actor_options)
         if found:
             return _described(found, actor, ref)
-        return ActorHandle(
-            actor, ref, self.class_name, self.methods, self.actor_options.max_task_retries, self.cls
-        )
+        return ActorHandle(actor, ref, *self.description(), self.cls)
 
-    def description(self) -> tuple[str, dict[str, dict[str, Any]], int]:
+    def description(self) -> tuple[str, dict[str, dict[str, Any]], int, bool]:
         """Return what a handle is made of, apart from which actor it is."""
-        return self.class_name, self.methods, self.actor_options.max_task_retries
+        options = self.actor_options
+        return (
+            self.class_name, self.methods, options.max_task_retries, options.max_restarts != 0,
+        )  # fmt: skip
 
     def __reduce__(self) -> Any:
         return ActorClass, (self.cls, self.actor_options)
@@ -164,6 +177,12 @@ def _check_arguments(
         raise TypeError(f"{name}(): {error}") from None
 
 
+def _check_open(ref: ObjectRef) -> None:
+    """A handle of a cluster that is gone must not start another one, where it hangs."""
+    if ref.closed:
+        raise RaySystemError("the cluster of this actor is gone")
+
+
 class ActorMethod:
     """A method of an actor: ``handle.method.remote(...)`` calls it."""
 
@@ -181,8 +200,10 @@ class ActorMethod:
         """Call the method; return its `ObjectRef`.
 
         A list of them for ``num_returns`` > 1, None for 0. Raises TypeError for
-        arguments that the method does not take.
+        arguments that the method does not take, RaySystemError if the actor's
+        cluster is gone.
         """
+        _check_open(self._ref)
         if (kwargs or not self._least <= len(args) + 1 <= self._most) and (
             self._signature is not None
         ):
@@ -204,6 +225,7 @@ class ActorMethod:
             given.get("name") or call.name,
             given.get("num_returns", call.num_returns),
             given.get("max_task_retries", call.retries),
+            call.rebuilt,
         )
         return ActorMethod(self._ref, changed, self._signature)
 
@@ -221,6 +243,7 @@ class ActorHandle:
         class_name: str,
         methods: dict[str, dict[str, Any]],
         retries: int,
+        rebuilt: bool,
         cls: type | None = None,
     ) -> None:
         self._actor = actor
@@ -229,6 +252,7 @@ class ActorHandle:
         self._class_name = class_name
         self._methods = methods
         self._retries = retries
+        self._rebuilt = rebuilt
         self._cls = cls
 
     def __getattr__(self, name: str) -> ActorMethod:
@@ -243,6 +267,7 @@ class ActorHandle:
             options.get("name") or f"{self._class_name}.{name}",
             options.get("num_returns", 1),
             options.get("max_task_retries", self._retries),
+            self._rebuilt,
         )
         made = ActorMethod(self._ref, call, self._signature(name))
         # Found without this method the next time.
@@ -262,7 +287,7 @@ class ActorHandle:
 
     def __reduce__(self) -> Any:
         return _restore_handle, (
-            self._actor, self._ref, self._class_name, self._methods, self._retries,
+            self._actor, self._ref, self._class_name, self._methods, self._retries, self._rebuilt,
         )  # fmt: skip
 
     def __eq__(self, other: object) -> bool:
@@ -281,15 +306,15 @@ def _restore_handle(
     class_name: str,
     methods: dict[str, dict[str, Any]],
     retries: int,
+    rebuilt: bool,
 ) -> ActorHandle:
-    return ActorHandle(actor, ref, class_name, methods, retries)
+    return ActorHandle(actor, ref, class_name, methods, retries, rebuilt)
 
 
 def _described(description: bytes, actor: bytes, ref: ObjectRef) -> ActorHandle:
     import pickle
 
-    class_name, methods, retries = pickle.loads(description)
-    return ActorHandle(actor, ref, class_name, methods, retries)
+    return ActorHandle(actor, ref, *pickle.loads(description))
 
 
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
@@ -310,6 +335,7 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
     """
     if not isinstance(actor, ActorHandle):
         raise ValueError(f"kill takes an actor's handle, not {actor!r}; to end a task use cancel")
+    _check_open(actor._ref)
     current().kill_actor(actor._actor, not no_restart)
 
 

@@ -27,10 +27,12 @@ PUBLIC = {
     "exceptions": "runtime.api.exceptions",
     "runtime_context": "runtime.api.runtime_context",
     "util": "runtime.api.util",
+    "util.actor_pool": "runtime.api.util.actor_pool",
     "util.joblib": "runtime.api.joblib",
     "util.multiprocessing": "runtime.api.pool",
     "util.multiprocessing.pool": "runtime.api.pool",
     "util.placement_group": "runtime.api.placement_group",
+    "util.queue": "runtime.api.util.queue",
     "util.scheduling_strategies": "runtime.api.strategies",
 }
 """Where each module really is, by its name behind ``raytwin.``."""

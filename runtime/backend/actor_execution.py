@@ -10,7 +10,9 @@ them; they are logged, and if need be replayed, in the order in which they ended
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.actors import CALL, READY, TERMINATE, ActorExit
@@ -20,6 +22,23 @@ from runtime.control.messages import Assignment, TaskSpec
 
 if TYPE_CHECKING:
     from runtime.backend.execution import TaskRunner
+
+
+_HERE = __file__.rpartition("/")[0]
+TRACEBACK_CHARS_MAX = 16_384
+"""The end of a constructor's traceback that every later call is answered with."""
+
+
+def users_frames(error: Exception) -> TracebackType | None:
+    """Return an error's traceback without the runtime's frames in front."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_HERE):
+        frames = frames.tb_next
+    return frames
+
+
+class ConstructorFailed(Exception):
+    """There will be no actor; the text has the constructor's traceback."""
 
 
 class ActorRunner:
@@ -43,15 +62,19 @@ class ActorRunner:
             # For as long as the actor lives.
             self._world.environment.enter(spec.extra.env)
         started_s = self._world.now()
-        try:
-            make = tasks.prepare(creation)
-        except Exception as error:
-            tasks.report_error(spec, started_s, error)
-            return
-        tasks.run_call(spec, lambda: self._create(make), started_s)
+        tasks.run_call(spec, lambda: self._create(creation), started_s)
 
-    def _create(self, make: Callable[[], Any]) -> None:
-        self._instance = make()
+    def _create(self, creation: Assignment) -> None:
+        try:
+            self._instance = self._tasks.prepare(creation)()
+        except Exception as error:
+            # As text: the control plane, which does not deserialize, answers calls with it.
+            lines = "".join(traceback.format_exception(type(error), error, users_frames(error)))[
+                -TRACEBACK_CHARS_MAX:
+            ]
+            raise ConstructorFailed(
+                f"{creation.spec.name} died: its constructor raised\n{lines}"
+            ) from None
         if self._info.max_concurrency > 1:
             members = inspect.getmembers(type(self._instance), inspect.isroutine)
             if any(inspect.iscoroutinefunction(member) for _, member in members):

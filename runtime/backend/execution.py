@@ -18,7 +18,7 @@ from typing import Any
 from runtime.api.exceptions import ObjectStoreFullError
 from runtime.api.refs import ObjectRef
 from runtime.api.streams import DynamicObjectRefGenerator
-from runtime.backend.actor_execution import ActorRunner
+from runtime.backend.actor_execution import ActorRunner, ConstructorFailed, users_frames
 from runtime.backend.protocol import World
 from runtime.backend.session import Input, Session
 from runtime.backend.submission import ANY
@@ -349,6 +349,8 @@ class TaskRunner:
             status, payload = RETRY, b""
         elif isinstance(error, ObjectStoreFullError):
             status, payload = SYSTEM_ERROR, f"ObjectStoreFullError: {error}".encode()
+        elif isinstance(error, ConstructorFailed):
+            status, payload = SYSTEM_ERROR, f"ActorDiedError: {error}".encode()
         else:
             status, payload = USER_ERROR, self._pack_error(spec.name, error)
         return self._report_failure(spec, started_s, status, payload)
@@ -378,11 +380,7 @@ class TaskRunner:
             return self._report(spec, result, started_s)
 
     def _pack_error(self, name: str, error: Exception) -> bytes:
-        # Without the frames of this file: they are the runtime's, not the user's.
-        frames = error.__traceback__
-        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-            frames = frames.tb_next
-        lines = traceback.format_exception(type(error), error, frames)
+        lines = traceback.format_exception(type(error), error, users_frames(error))
         try:
             # Serialized on its own, so that a cause which cannot be loaded
             # where it is raised again does not take the traceback along.

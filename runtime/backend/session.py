@@ -330,10 +330,13 @@ class Session(ClusterContext):
                 array, 0, 1, key, payload, self.client.address, demand, deps, 1, 0, -1,
                 actor_class.class_name, extra,
             )  # fmt: skip
+            keeper = array if options.max_restarts else b""
             if not options.name:
-                self.client.submit(array, [spec], 1, 1)
+                self.client.submit(array, [spec], 1, 1, keeper=keeper)
                 return array, ObjectRef(object_id(array, 0, 0), self), b""
-            reply_key, waiter = self.client.find_actor(options.namespace, options.name, spec)
+            reply_key, waiter = self.client.find_actor(
+                options.namespace, options.name, spec, keeper
+            )
             ref = ObjectRef(object_id(array, 0, 0), self)
         self._block(waiter, None)
         with self.world:
@@ -360,7 +363,8 @@ class Session(ClusterContext):
                 array, 0, 1, b"", payload, self.client.address, "", deps, returns, call.retries,
                 -1, call.name, call.extra,
             )  # fmt: skip
-            self.client.submit(array, [spec], 1, returns, (call.hold,))
+            keeper = call.actor if call.rebuilt else b""
+            self.client.submit(array, [spec], 1, returns, (call.hold,), keeper)
             if returns == 1:
                 return [ObjectRef(object_id(array, 0, 0), self)]
             return [ObjectRef(object_id(array, 0, ret), self) for ret in range(returns)]

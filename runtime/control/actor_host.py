@@ -30,7 +30,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from runtime.control.actor_router import call_error
-from runtime.control.context import Context
+from runtime.control.context import Context, Timer
 from runtime.control.messages import (
     OK,
     READY_METHOD,
@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 
 REMEMBERED_MAX = 1024
 """Calls of an actor whose results are remembered, for callers that run again."""
+REPLAY_PATIENCE_S = 1.0
+"""How long a replayed call of a concurrent actor may hold up the next one."""
 UNAVAILABLE = (
     "ActorUnavailableError: the actor started anew before the call took effect, and the call"
     " has no retries left (max_task_retries)"
@@ -116,6 +118,9 @@ class Actor:
         self.lineage: list[CallRecord] = []
         """What is to be replayed."""
         self.lineage_here = info.incarnation == 0
+        self.to_replay: deque[CallRecord] = deque()
+        """Of a concurrent actor: those that wait for the ones before them to end."""
+        self.patience: Timer | None = None
         self.replaying: set[bytes] = set()
         self.records: list[CallRecord] = []
         """Calls to log with this turn."""
@@ -196,9 +201,10 @@ class ActorHost:
     @staticmethod
     def _error_text(actor: Actor, result: RangeResult) -> str:
         if result.status == USER_ERROR:
+            # Its constructor's own error would be text.
             return (
-                "ActorDiedError: its constructor raised; `get` of the actor's first object,"
-                f" {actor.id.hex()}, has the traceback"
+                f"ActorDiedError: {actor.spec.name} did not start: an argument of its"
+                " constructor is a task's error"
             )
         return result.payload.decode()
 
@@ -230,10 +236,28 @@ class ActorHost:
         actor.replayed = len(actor.lineage)
         lineage, actor.lineage = actor.lineage, []
         actor.replaying = {record.task.array for record in lineage}
-        for record in lineage:
-            self._queue(actor, record.task, "", record.values)
+        if actor.info.max_concurrency > 1:
+            actor.to_replay.extend(lineage)
+            self._replay_next(actor)
+        else:
+            for record in lineage:
+                self._queue(actor, record.task, "", record.values)
         if not lineage:
             self._on_restored(actor)
+
+    def _replay_next(self, actor: Actor) -> None:
+        """Replay one after another what once ran beside one another, in the order it ended.
+
+        A call that does not end may wait for what a later one did before that
+        ended: then the next one runs beside it.
+        """
+        if actor.patience is not None:
+            actor.patience.cancel()
+            actor.patience = None
+        if actor.to_replay and self.actors.get(actor.id) is actor:
+            record = actor.to_replay.popleft()
+            actor.patience = self._ctx.after(REPLAY_PATIENCE_S, lambda: self._replay_next(actor))
+            self._queue(actor, record.task, "", record.values)
 
     def _on_restored(self, actor: Actor) -> None:
         actor.state = State.ALIVE
@@ -258,7 +282,7 @@ class ActorHost:
         """Answer a call that took effect before; return whether it did."""
         result = actor.restored.get(spec.array) or actor.remembered.get(spec.array)
         if result is not None:
-            self._scheduler.finish_call(result, spec.owner, actor.id)
+            self._scheduler.finish_call(result, spec.owner, actor.id, fresh=False)
             return True
         running = actor.running.get(spec.array)
         if running is not None:
@@ -298,10 +322,10 @@ class ActorHost:
         arrived(ObjectValue(b"", OK, b""))
 
     def _advance(self, actor: Actor, caller: str, known: dict[bytes, ObjectValue]) -> None:
-        if self.actors.get(actor.id) is not actor:
-            return  # it ended while the input was on its way
         calls = actor.callers.get(caller)
         while calls and not calls[0].missing:
+            if self.actors.get(actor.id) is not actor:
+                return  # it ended while the input was on its way, or for want of one
             call = calls.popleft()
             spec = call.spec
             if call.failed is not None:
@@ -368,11 +392,13 @@ class ActorHost:
             # Its caller has the small values, or asks again; large ones may have
             # been lost, and are made anew by this.
             actor.replaying.discard(result.array)
-            actor.restored[result.array] = result
-            if any(result.sizes):
-                self._scheduler.remade(result, spec.owner, actor.id)
+            kept = any(result.sizes)
+            if not kept or self._scheduler.replayed(result, spec.owner, actor.id):
+                actor.restored[result.array] = result
             if not actor.replaying:
                 self._on_restored(actor)
+            elif not actor.running:
+                self._replay_next(actor)
             return
         actor.remembered[result.array] = result
         if len(actor.remembered) > REMEMBERED_MAX:

@@ -73,6 +73,7 @@ class ActorRouter:
         config: Config,
         deliver: Callable[[ActorCalls], None],
         fail: Callable[[RangeResult, str], None],
+        dead: Callable[[bytes, str], None],
     ) -> None:
         self._ctx = ctx
         self._node = node
@@ -81,6 +82,8 @@ class ActorRouter:
         """Hands calls to actors of this very node."""
         self._fail = fail
         """Ends a call with an error: result and owner."""
+        self._dead = dead
+        """Told of an actor that is dead, and why."""
         self._routes: OrderedDict[bytes, _Route] = OrderedDict()
         self._under_way: dict[bytes, _Route] = {}
         """By call."""
@@ -93,10 +96,7 @@ class ActorRouter:
         """Send a call of a client of this node, as soon as its actor takes calls."""
         assert spec.extra is not None
         actor = spec.extra.call
-        route = self._routes.get(actor)
-        if route is None:
-            route = self._routes[actor] = _Route(actor)
-            self._watch.append(actor)
+        route = self.watch(actor)
         if route.state == ALIVE:
             self._send(route, spec)
         elif route.state == DEAD:
@@ -104,6 +104,23 @@ class ActorRouter:
         else:
             self._under_way[spec.array] = route
             route.waiting.append(spec)
+
+    def watch(self, actor: bytes) -> _Route:
+        """Be told where an actor is; return what is known of it."""
+        route = self._routes.get(actor)
+        if route is None:
+            route = self._routes[actor] = _Route(actor)
+            self._watch.append(actor)
+        return route
+
+    def killed(self, actor: bytes) -> None:
+        """A client of this node kills the actor: what it calls from now on comes after that.
+
+        Such calls wait until the GCS says what has become of the actor.
+        """
+        route = self._routes.get(actor)
+        if route is not None and route.state == ALIVE:
+            route.state = PENDING
 
     def received(self, call: bytes) -> bool:
         """A result passes by; return whether it is that of a call under way."""
@@ -137,6 +154,7 @@ class ActorRouter:
         route.state, route.reason = message.state, message.reason
         if route.state == DEAD:
             self._bury(route)
+            self._dead(route.actor, route.reason)
         elif route.state == ALIVE and anew:
             route.node, route.incarnation = message.node, message.incarnation
             route.logged = message.logged

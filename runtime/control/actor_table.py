@@ -165,10 +165,12 @@ class ActorTable:
 
     def _on_started(self, source: str, message: ActorStarted) -> None:
         row = self._current(message.actor, message.incarnation)
-        if row is None or row.node != message.node:
+        # The node's news may overtake the global scheduler's of having chosen it.
+        early = row is not None and row.state == PENDING and message.node in self._alive
+        if row is None or not (early or row.node == message.node):
             self.ctx.send(source, StopActor(message.actor, message.incarnation))
             return
-        row.state = ALIVE
+        row.state, row.node = ALIVE, message.node
         if row.incarnation:
             self._log("actor_restarted", row.spec.name, f"{message.replayed} calls replayed")
             if message.replayed:

@@ -82,8 +82,8 @@ class Entry:
     """An array that this client owns."""
 
     __slots__ = (
-        "all_waiters", "array", "count", "covered", "deps", "escaped", "holds", "items", "local",
-        "missing", "refs", "result", "results", "returns", "waiters",
+        "all_waiters", "array", "count", "covered", "deps", "escaped", "holds", "items", "keeper",
+        "kept", "local", "missing", "refs", "result", "results", "returns", "waiters",
     )  # fmt: skip
 
     def __init__(self, array: bytes, count: int, returns: int) -> None:
@@ -107,11 +107,19 @@ class Entry:
         """A reference was sent away in a value."""
         self.deps: tuple[bytes, ...] = ()
         """Inputs held until the array is done."""
+        self.keeper = b""
+        """The actor that may be rebuilt with these inputs: see `Client.submit`."""
+        self.kept: dict[bytes, None] | None = None
+        """Of such an actor: large inputs held as long as it is."""
         self.waiters: dict[int, list[tuple[bytes, Waiter]]] | None = None
         """Who waits for an element, by index."""
         self.all_waiters: list[Waiter] | None = None
         self.local: list[bytes] = []
         """Large objects of it that are pinned for this client."""
+
+    def is_large(self) -> bool:
+        """Whether a value of it may be too large for messages."""
+        return self.count > 1 or (self.result is not None and any(self.result.sizes))
 
     def find(self, index: int) -> RangeResult | None:
         """Return the result that covers an element."""
@@ -189,21 +197,19 @@ class Client:
         count: int,
         returns: int,
         holds: tuple[bytes, ...] = (),
+        keeper: bytes = b"",
     ) -> Entry:
         """Submit an array, given as the ranges it starts out as.
 
-        It holds its inputs until it is done, and the objects `holds` likewise.
+        It holds its inputs until it is done, and the objects `holds` likewise. An
+        actor that may restart is rebuilt from them: with such a `keeper` (its
+        array) large ones are held as long as that; small ones are in its lineage.
         """
         entry = self.entries.get(array)
         if entry is None:
             entry = self._own(Entry(array, count, returns))
-        deps = [*holds, *(oid for spec in specs for oid in spec.deps)]
-        if deps:
-            entry.deps += tuple(deps)
-            for oid in deps:
-                held = self.entries.get(oid[: len(array)])
-                if held is not None:
-                    held.holds += 1
+        entry.keeper = keeper
+        self._hold(entry, [*holds, *(oid for spec in specs for oid in spec.deps)])
         self._submitted += specs
         if len(self._submitted) >= self.config.submit_batch_max:
             self.flush()
@@ -231,6 +237,15 @@ class Client:
                 self.ctx.send(
                     self.node, CancelTask(entry.array, 0, entry.count, force, recursive=True)
                 )
+
+    def _hold(self, entry: Entry, oids: list[bytes]) -> None:
+        if not oids:
+            return
+        entry.deps += tuple(oids)
+        for oid in oids:
+            held = self.entries.get(oid[: len(entry.array)])
+            if held is not None:
+                held.holds += 1
 
     def put(self, result: RangeResult) -> Entry:
         """Take a value that this client made: inline, or sealed in the arena."""
@@ -274,11 +289,15 @@ class Client:
         self.ctx.send(self.node, Query(kind, self._keys, self.address))
         return self._keys, waiter
 
-    def find_actor(self, namespace: str, name: str, create: TaskSpec | None) -> tuple[int, Waiter]:
+    def find_actor(
+        self, namespace: str, name: str, create: TaskSpec | None, keeper: bytes = b""
+    ) -> tuple[int, Waiter]:
         """Look an actor up, or create it; `replies` will hold an `ActorFound`."""
         self.flush()
         if create is not None and create.array not in self.entries:
-            self._own(Entry(create.array, 1, 1))
+            entry = self._own(Entry(create.array, 1, 1))
+            entry.keeper = keeper
+            self._hold(entry, list(create.deps))
         self._keys += 1
         waiter = Waiter()
         waiter.missing = 1
@@ -534,12 +553,33 @@ class Client:
         if entry.deps:
             for oid in entry.deps:
                 held = self.entries.get(oid[: len(entry.array)])
-                if held is not None:
-                    held.holds -= 1
-                    if not held.holds:
-                        self._release_if_free(held)
+                if held is None:
+                    continue
+                if entry.keeper and held.is_large() and held.array != entry.keeper:
+                    self._keep(entry.keeper, oid, held)
+                else:
+                    self._let_go(held)
             entry.deps = ()
         self._release_if_free(entry)
+
+    def _keep(self, keeper: bytes, oid: bytes, held: Entry) -> None:
+        """Hold an input as long as the actor, which may be rebuilt with it."""
+        actor = self.entries.get(keeper)
+        if actor is None:
+            # Another client's actor: who could say when it ends?
+            held.escaped = True
+            self._let_go(held)
+            return
+        if actor.kept is None:
+            actor.kept = {}
+        if oid in actor.kept:
+            self._let_go(held)
+        actor.kept[oid] = None
+
+    def _let_go(self, held: Entry) -> None:
+        held.holds -= 1
+        if not held.holds:
+            self._release_if_free(held)
 
     def _on_ready(self, value: ObjectValue) -> None:
         oid = value.object
@@ -610,6 +650,11 @@ class Client:
         del self.entries[entry.array]
         for oid in entry.local:
             self._drop_local(oid)
+        # Named actors that were there already have never started to be created.
+        for oid in (*entry.deps, *(entry.kept or ())):
+            held = self.entries.get(oid[: len(entry.array)])
+            if held is not None:
+                self._let_go(held)
         self._released.append(entry.array)
         if len(self._released) >= RELEASE_BATCH_MAX:
             self.flush()

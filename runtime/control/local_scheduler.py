@@ -190,7 +190,9 @@ class LocalScheduler:
         self.mean_task_s = 0.0
         self.functions: dict[bytes, bytes] = {}
         self.actors = ActorHost(ctx, node, self)
-        self.router = ActorRouter(ctx, node, config, self.actors.on_calls, self.finish_call)
+        self.router = ActorRouter(
+            ctx, node, config, self.actors.on_calls, self.finish_call, self._on_actor_dead
+        )
         self._owned_actors: set[bytes] = set()
         self.queries = QueryDesk(
             ctx, node, self.members, config, self._store_usage,
@@ -262,7 +264,7 @@ class LocalScheduler:
             StopActor: lambda _, m: self.actors.on_stop(m),
             SaveActor: lambda s, m: self.actors.on_save(self.workers[s], m),
             ExitActor: lambda s, m: self.actors.on_exit(self.workers[s], m),
-            KillActor: lambda _, m: self.ctx.send("gcs", m),
+            KillActor: self._on_kill_actor,
             FindActor: self._on_find_actor,
             ActorFound: self._on_actor_found,
             Query: self.queries.on_query,
@@ -372,6 +374,7 @@ class LocalScheduler:
     def _own_actor(self, spec: TaskSpec) -> None:
         assert spec.extra is not None and spec.extra.actor is not None
         self.log.spilled(spec, self.objects.owners)
+        self.router.watch(spec.array)
         if not spec.extra.actor.detached:
             self._owned_actors.add(spec.array)
 
@@ -379,6 +382,17 @@ class LocalScheduler:
         if message.create is not None:
             self.objects.own(message.create.array, source)
             self._own_actor(message.create)
+        self.ctx.send("gcs", message)
+
+    def _on_actor_dead(self, actor: bytes, reason: str) -> None:
+        """If its constructor has never ended its owner waits for that."""
+        owner = self.objects.owners.get(actor)
+        if owner is not None and not self.objects.has_array(actor):
+            error = RangeResult(actor, 0, 1, SYSTEM_ERROR, reason.encode(), self.node)
+            self._finish(error, owner)
+
+    def _on_kill_actor(self, source: str, message: KillActor) -> None:
+        self.router.killed(message.actor)
         self.ctx.send("gcs", message)
 
     def _on_actor_found(self, source: str, message: ActorFound) -> None:
@@ -1004,20 +1018,42 @@ class LocalScheduler:
                 oid = object_id(result.array, result.start, ret)
                 self.ctx.send(f"store:{self.node}", Free(oid, offset))
 
-    def finish_call(self, result: RangeResult, owner: str, actor: bytes = b"") -> None:
-        """A call of an actor ended here: only large values stay, the owner's node has the rest."""
+    def finish_call(
+        self, result: RangeResult, owner: str, actor: bytes = b"", fresh: bool = True
+    ) -> None:
+        """A call of an actor ended here: only large values stay, the owner's node has the rest.
+
+        A result that is not `fresh` was reported before: its places are not to be taken.
+        """
         if node_of(owner) == self.node:
             self.router.received(result.array)
             if not self.objects.has_array(result.array):
-                self.log.called(result.array, owner, actor)
+                if result.array in self.objects.owners:
+                    self.log.called(result.array, owner, actor)
                 self._finish(result, owner)
             return
         for ret, offset in enumerate(result.offsets):
             if offset >= 0:
                 self._allocated.pop(object_id(result.array, 0, ret), None)
-        if any(result.sizes):
+        if any(result.sizes) and fresh:
             self.remade(result, owner, actor)
         self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+
+    def replayed(self, result: RangeResult, owner: str, actor: bytes) -> bool:
+        """A call ran once more; its large values are kept if they are missing here.
+
+        Returns whether they were.
+        """
+        at = [r for r, offset in enumerate(result.offsets) if offset >= 0]
+        here = all(self.objects.lookup(object_id(result.array, 0, r)) for r in at)
+        gone = node_of(owner) == self.node and result.array not in self.objects.owners
+        if here or gone:
+            for ret in at:
+                self._allocated.pop(object_id(result.array, 0, ret), None)
+            self._free_places(result)
+            return False
+        self.remade(result, owner, actor)
+        return True
 
     def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:
         """Keep large values that a call made here for an owner on another node."""

@@ -34,6 +34,7 @@ from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (
     OK,
     USER_ERROR,
+    ActorInfo,
     Allocate,
     Allocated,
     Assignment,
@@ -43,14 +44,17 @@ from runtime.control.messages import (
     Frame,
     Free,
     FunctionBlob,
+    KillWorker,
     NodeUnreachable,
     ObjectValue,
     RangeResult,
+    RestoreActor,
     Resume,
     RunTasks,
     StartWorker,
     StopWorker,
     TakeBack,
+    TaskExtra,
     TaskResults,
     TaskSpec,
     Timing,
@@ -328,13 +332,19 @@ class World:
         channels = {key: who for key, who in self.gcs.pubsub._channels.items() if key != "nodes"}
         if channels:
             found["gcs.pubsub"] = channels
+        look("gcs.actors", self.gcs.actors, "rows", "names")
         look("global", self.globals, "_locating", "infeasible")
+        look("global.actors", self.globals._actors, "_placed")
         for number, scheduler in self.nodes.items():
             if number in self.cut:
                 continue
             at = f"node:{number}"
             look(at, scheduler, "queue", "waiting", "assigned", "_allocated", "_for_function")
-            look(at, scheduler, "_resuming", "_for_others", "_heirs")
+            look(at, scheduler, "_resuming", "_for_others", "_heirs", "_owned_actors")
+            look(f"{at}.actors", scheduler.actors, "actors", "queued", "_dirty")
+            look(f"{at}.router", scheduler.router, "_under_way", "_dirty", "_watch", "_acking")
+            for route in scheduler.router._routes.values():
+                look(f"{at}.route", route, "waiting", "sent", "out", "probes", "received")
             if scheduler.pool.free != scheduler.pool.total:
                 found[f"{at}.pool"] = scheduler.pool.free
             look(
@@ -448,7 +458,7 @@ class Pool:
         if isinstance(message, StartWorker):
             self.world.at(self.START_S, lambda: self._start(message.worker))
         else:
-            assert isinstance(message, StopWorker)
+            assert isinstance(message, (KillWorker, StopWorker))
             self.world.kill_worker(message.worker, "not needed any more")
 
     def end_turn(self) -> None:
@@ -461,7 +471,7 @@ class Pool:
 
 # -- user code -----------------------------------------------------------------
 
-_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, Exit)
+_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit)
 DUE_S = 0.005
 
 
@@ -497,6 +507,10 @@ class Shell:
         self.waits = False
         """It is in `get` and has given up its CPU."""
         self.running: bytes = b""
+        self.history: list[int] | None = None
+        """The state of an actor."""
+        self._info = ActorInfo()
+        self._calls = 0
         self._code: Code | None = None
         self._done: Callable[[Any], None] | None = None
         self._until: Callable[[], bool] | None = None
@@ -605,6 +619,45 @@ class Shell:
         self.client.submit(array, [spec], 1, returns)
         return [Ref(self, object_id(array, 0, ret)) for ret in range(returns)]
 
+    def create_actor(
+        self,
+        *,
+        restarts: int = 0,
+        interval: int = 0,
+        demand: str = "",
+        deps: Iterable[bytes] = (),
+        fail: str = "",
+    ) -> Ref:
+        """Start an actor whose state is the list of what `tell` told it."""
+        self._export()
+        array = self._next_array()
+        body = msgspec.msgpack.encode([{"fail": fail} if fail else {}])
+        spec = TaskSpec(
+            array, 0, 1, FUNCTION, body, self.address, demand, tuple(deps), 1, 0, -1, "Actor",
+            TaskExtra(actor=ActorInfo(restarts, 1, interval)),
+        )  # fmt: skip
+        self.client.submit(array, [spec], 1, 1, keeper=array if restarts else b"")
+        return Ref(self, object_id(array, 0, 0))
+
+    def tell(
+        self,
+        actor: bytes,
+        body: Any,
+        *,
+        deps: Iterable[bytes] = (),
+        retries: int = 0,
+        restarts: int = 0,
+    ) -> Ref:
+        """Call the actor of this object; `body` as for a task, and a ``tag`` to remember."""
+        array = self._next_array()
+        to = actor[: len(array)]
+        spec = TaskSpec(
+            array, 0, 1, b"", msgspec.msgpack.encode([body]), self.address, "", tuple(deps), 1,
+            retries, -1, "Actor.tell", TaskExtra(call=to, method="tell"),
+        )  # fmt: skip
+        self.client.submit(array, [spec], 1, 1, (actor,), to if restarts else b"")
+        return Ref(self, object_id(array, 0, 0))
+
     def map(
         self, bodies: list[Any], *, demand: str = "CPU:1", retries: int = 3, chunk: int = 1 << 30
     ) -> list[bytes]:
@@ -705,14 +758,39 @@ class Shell:
                 self.client.flush()
                 yield lambda: bool(executor.queue)
                 continue
-            assert assignment.spec.function in executor.functions
             self.running = b""
+            extra = assignment.spec.extra
+            if extra is not None and (extra.actor is not None or extra.call):
+                yield from self._run_actor(assignment, extra)
+                continue
+            assert assignment.spec.function in executor.functions
             self.demand = assignment.spec.demand
             if assignment.spec.first < 0:
                 yield from self._run_call(assignment)
             else:
                 yield from self._run_range(assignment.spec)
             self.demand = None
+
+    def _run_actor(self, assignment: Assignment, extra: TaskExtra) -> Code:
+        """As `runtime.backend.actor_execution`."""
+        executor = self.executor
+        assert executor is not None
+        if extra.actor is not None:
+            assert self.history is None, "two actors on one worker"
+            executor.actor = True
+            self.history, self._info = [], extra.actor
+            self.demand = assignment.spec.demand
+            yield from self._run_call(assignment)
+            return
+        assert self.history is not None, "a call without an actor"
+        if executor.restore is not None:
+            assert not self.history, "a state on top of another"
+            self.history = msgspec.msgpack.decode(executor.restore.state)
+            self._calls, executor.restore = executor.restore.calls, None
+        yield from self._run_call(assignment)
+        self._calls += 1
+        if self._info.checkpoint_interval and self._calls % self._info.checkpoint_interval == 0:
+            executor.save(self._calls, msgspec.msgpack.encode(self.history))
 
     def _run_call(self, assignment: Assignment) -> Code:
         spec = assignment.spec
@@ -832,6 +910,10 @@ def units(amount: float) -> int:
 #   fail    it raises this text
 #   steps   a program (below) that it runs; the sum goes into its value
 #   returns how many values it returns
+#   tell    calls of actors that it makes: [actor, tag, retries, restarts] each
+# and for a call of an actor:
+#   tag     number that the actor remembers; its value is how many it has then
+#   read    its value is all it remembers
 #
 # A program is a list of steps:
 #   {"do": "call", "body": ..., "deps": [[step, element], ...], "demand": ...}
@@ -852,6 +934,21 @@ def run_body(shell: Shell, body: Any, inputs: list[Any]) -> Code:
         yield body["s"]
     if "steps" in body:
         total += yield from run_program(shell, body["steps"])
+    if "tell" in body:
+        refs = [
+            shell.tell(actor, {"tag": tag}, retries=retries, restarts=restarts)
+            for actor, tag, retries, restarts in body["tell"]
+        ]
+        try:
+            yield from shell.get([ref.oid for ref in refs])
+        finally:
+            for ref in refs:
+                ref.drop()
+    if shell.history is not None and "tag" in body:
+        shell.history.append(body["tag"])
+        total = len(shell.history)
+    if shell.history is not None and "read" in body:
+        return {"history": shell.history}
     if "fail" in body:
         raise TaskFailed(USER_ERROR, body["fail"])
     total %= MODULUS

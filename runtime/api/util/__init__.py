@@ -1,4 +1,7 @@
-"""``raytwin.util``: what Ray has under ``ray.util`` and raytwin has too."""
+"""``raytwin.util``: what Ray has under ``ray.util`` and raytwin has too.
+
+Libraries on top of tasks and actors; they use nothing but the API itself.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ from runtime.api.placement_group import (
 from runtime.api.refs import ObjectRef
 from runtime.api.remote_function import RemoteFunction
 from runtime.api.state import current
-
-__path__: list[str] = []
+from runtime.api.util.actor_pool import ActorPool
 
 __all__ = [
-    "PlacementGroup", "as_completed", "get_current_placement_group", "get_node_ip_address",
+    "ActorPool", "PlacementGroup", "as_completed", "get_current_placement_group",
+    "get_node_ip_address",
     "get_placement_group", "map_unordered", "placement_group", "placement_group_table",
     "remove_placement_group", "scheduling_strategies",
 ]  # fmt: skip

@@ -1,0 +1,147 @@
+"""A pool of actors that share work: whoever is free takes the next piece.
+
+Work is ``(function, value)``; ``function(actor, value)`` makes one actor call and
+returns its reference. A piece is *started* on an idle actor or waits for one, and
+gets a number when it starts. An actor is idle again once the result of its piece
+has been collected, so a pool whose results nobody collects stands still.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from runtime.api.calls import get, wait
+
+Work = Callable[[Any, Any], Any]
+
+
+class ActorPool:
+    """Distributes calls over actors; see the module."""
+
+    def __init__(self, actors: Iterable[Any]) -> None:
+        self._idle = list(actors)
+        self._waiting: deque[tuple[Work, Any]] = deque()
+        self._running: dict[int, tuple[Any, Any]] = {}
+        """By number: (reference or list of them, actor); uncollected."""
+        self._started = 0
+        self._next = 0
+        """Number of the piece whose result `get_next` returns."""
+
+    def submit(self, fn: Work, value: Any) -> None:
+        """Have ``fn(actor, value)`` called with the next actor that is free."""
+        if self._idle:
+            actor = self._idle.pop()
+            self._running[self._started] = (fn(actor, value), actor)
+            self._started += 1
+        else:
+            self._waiting.append((fn, value))
+
+    def map(self, fn: Work, values: Iterable[Any]) -> Iterator[Any]:
+        """Submit all values now; return an iterator of results in their order.
+
+        Results of earlier submissions that were not collected are dropped.
+        """
+        self._submit_all(fn, values)
+        return self._collect(self.get_next)
+
+    def map_unordered(self, fn: Work, values: Iterable[Any]) -> Iterator[Any]:
+        """As `map`, but each result as soon as it is there."""
+        self._submit_all(fn, values)
+        return self._collect(self.get_next_unordered)
+
+    def has_next(self) -> bool:
+        """Whether there are results to collect, here already or still to come."""
+        return bool(self._running)
+
+    def get_next(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
+        """Return the next result in the order of submission.
+
+        Raises StopIteration if there is none to come, TimeoutError if it is not
+        there after ``timeout`` seconds (with ``ignore_if_timedout`` it will not
+        be returned later either), ValueError if `get_next_unordered` has gone
+        past it, and what the call itself raised.
+        """
+        self._check_any()
+        if self._next not in self._running:
+            raise ValueError("get_next cannot follow get_next_unordered: the order is lost")
+        number = self._next
+        ready = timeout is None or self._ready([number], timeout)
+        return self._take(number if ready or ignore_if_timedout else None, bool(ready))
+
+    def get_next_unordered(
+        self, timeout: float | None = None, ignore_if_timedout: bool = False
+    ) -> Any:
+        """Return the result that is there first; raises as `get_next`.
+
+        With ``ignore_if_timedout`` it is the oldest call whose result is dropped.
+        """
+        self._check_any()
+        numbers = list(self._running)
+        ready = self._ready(numbers, timeout)
+        number = ready[0] if ready else numbers[0] if ignore_if_timedout else None
+        return self._take(number, bool(ready))
+
+    def has_free(self) -> bool:
+        """Whether an actor is idle and no work waits for it."""
+        return bool(self._idle) and not self._waiting
+
+    def pop_idle(self) -> Any | None:
+        """Take an idle actor out of the pool; None if there is none."""
+        return self._idle.pop() if self.has_free() else None
+
+    def push(self, actor: Any) -> None:
+        """Add an actor. Raises ValueError if it is in the pool already."""
+        if actor in self._idle or any(actor == busy for _, busy in self._running.values()):
+            raise ValueError(f"{actor!r} is in this pool already")
+        self._free(actor)
+
+    # -- inside ----------------------------------------------------------------
+
+    def _submit_all(self, fn: Work, values: Iterable[Any]) -> None:
+        while self._running:
+            # Each takes the next piece that waits along.
+            self._release(next(iter(self._running)))
+        for value in values:
+            self.submit(fn, value)
+
+    def _collect(self, next_result: Callable[[], Any]) -> Iterator[Any]:
+        while self.has_next():
+            yield next_result()
+
+    def _check_any(self) -> None:
+        if not self._running:
+            raise StopIteration("the pool has no results to come")
+
+    def _ready(self, numbers: list[int], timeout: float | None) -> list[int]:
+        """Return the number of a piece that is done, [] if none is in time."""
+        # The references of one call come to be together: one of them tells.
+        by_ref = {_first(self._running[number][0]): number for number in numbers}
+        done, _ = wait(list(by_ref), num_returns=1, timeout=timeout)
+        return [by_ref[ref] for ref in done]
+
+    def _take(self, number: int | None, ready: bool) -> Any:
+        """Collect a result; if it is not `ready` drop it and say so."""
+        if number is None:
+            raise TimeoutError("no result in time")
+        refs = self._release(number)
+        if not ready:
+            raise TimeoutError(f"no result in time; that of {refs} was dropped")
+        return get(refs)
+
+    def _release(self, number: int) -> Any:
+        """Forget a piece and let its actor go on; return its references."""
+        refs, actor = self._running.pop(number)
+        self._next = max(self._next, number + 1)
+        self._free(actor)
+        return refs
+
+    def _free(self, actor: Any) -> None:
+        self._idle.append(actor)
+        if self._waiting:
+            self.submit(*self._waiting.popleft())
+
+
+def _first(refs: Any) -> Any:
+    return refs[0] if isinstance(refs, list) else refs

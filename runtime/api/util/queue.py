@@ -1,0 +1,176 @@
+"""A first-in first-out queue that drivers, tasks and actors share.
+
+It lives in an actor of its own; a `Queue` is a handle that may be sent anywhere.
+Whoever waits for an item, or for room, waits in a coroutine of that actor, at
+most as many at a time as its ``max_concurrency``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Iterable
+from typing import Any
+
+from runtime.api.actors import ActorClass, kill
+from runtime.api.calls import get, wait
+from runtime.api.exceptions import RayActorError
+
+
+class Empty(queue.Empty):
+    """There is no item, or none came in time."""
+
+
+class Full(queue.Full):
+    """There is no room, or none came to be in time."""
+
+
+class Queue:
+    """A distributed queue, with the methods of the standard library's.
+
+    ``maxsize`` is in items, 0 for no limit; ``actor_options`` are those of the
+    actor that holds them.
+    """
+
+    def __init__(self, maxsize: int = 0, actor_options: dict[str, Any] | None = None) -> None:
+        self.maxsize = maxsize
+        self.actor: Any = ActorClass(_Items).options(**(actor_options or {})).remote(maxsize)
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def size(self) -> int:
+        """Return how many items there are."""
+        return int(get(self._live().size.remote()))
+
+    def qsize(self) -> int:
+        """Return how many items there are."""
+        return self.size()
+
+    def empty(self) -> bool:
+        """Whether there is no item."""
+        return self.size() == 0
+
+    def full(self) -> bool:
+        """Whether there is no room; never, for a queue without limit."""
+        return 0 < self.maxsize <= self.size()
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Add an item. Raises Full if there is no room, or none within ``timeout`` s.
+
+        Without ``block`` it does not wait; ValueError for a negative timeout.
+        """
+        wait_s = _patience(block, timeout)
+        if not get(self._live().put.remote(item, wait_s)):
+            raise Full("the queue is full")
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Remove the oldest item and return it; raises Empty, else as `put`."""
+        items = get(self._live().get.remote(_patience(block, timeout)))
+        if not items:
+            raise Empty("the queue is empty")
+        return items[0]
+
+    def put_nowait(self, item: Any) -> None:
+        """Add an item or raise Full."""
+        self.put(item, block=False)
+
+    def get_nowait(self) -> Any:
+        """Remove the oldest item and return it, or raise Empty."""
+        return self.get(block=False)
+
+    def put_nowait_batch(self, items: Iterable[Any]) -> None:
+        """Add all items, in order, or none of them and raise Full."""
+        if not isinstance(items, Iterable):
+            raise TypeError(f"items are iterable, but {type(items).__name__} is not")
+        batch = list(items)
+        size = get(self._live().put_batch.remote(batch))
+        if size is not None:
+            raise Full(f"no room for {len(batch)} items: {size} of {self.maxsize} are there")
+
+    def get_nowait_batch(self, num_items: int) -> list[Any]:
+        """Remove the oldest ``num_items`` items and return them.
+
+        Raises Empty, and removes none, if there are fewer.
+        """
+        if not isinstance(num_items, int):
+            raise TypeError(f"num_items is an integer, not {num_items!r}")
+        if num_items < 0:
+            raise ValueError(f"num_items is not negative, but {num_items}")
+        items, size = get(self._live().get_batch.remote(num_items))
+        if size < num_items:
+            raise Empty(f"{num_items} items are not there, but {size}")
+        return list(items)
+
+    def shutdown(self, force: bool = False, grace_period_s: float = 5) -> None:
+        """End the queue's actor, and the items with it.
+
+        Calls that it has may end within ``grace_period_s``; with ``force`` it is
+        killed at once. Later calls raise RayActorError.
+        """
+        actor, self.actor = self.actor, None
+        if actor is None:
+            return
+        if not force:
+            wait([actor.__ray_terminate__.remote()], timeout=grace_period_s)
+        kill(actor)
+
+    def _live(self) -> Any:
+        if self.actor is None:
+            raise RayActorError("the queue was shut down")
+        return self.actor
+
+
+def _patience(block: bool, timeout: float | None) -> float | None:
+    """Return for how many seconds to wait, None for ever."""
+    if not block:
+        return 0.0
+    if timeout is not None and timeout < 0:
+        raise ValueError(f"'timeout' is not negative, but {timeout}")
+    return timeout
+
+
+class _Items:
+    """The actor. What it cannot do it says in its answer, which costs no traceback."""
+
+    def __init__(self, maxsize: int) -> None:
+        self._queue: asyncio.Queue[Any] = asyncio.Queue(maxsize)
+
+    async def put(self, item: Any, wait_s: float | None) -> bool:
+        """Return whether there was room."""
+        if wait_s != 0 or not self._queue.full():
+            # Not `wait_for` with 0: that gives up before it has tried.
+            try:
+                await asyncio.wait_for(self._queue.put(item), wait_s or None)
+            except TimeoutError:
+                return False
+            return True
+        return False
+
+    async def get(self, wait_s: float | None) -> list[Any]:
+        """Return the item in a list, an empty one if there is none."""
+        if wait_s != 0 or not self._queue.empty():
+            try:
+                return [await asyncio.wait_for(self._queue.get(), wait_s or None)]
+            except TimeoutError:
+                return []
+        return []
+
+    async def put_batch(self, items: list[Any]) -> int | None:
+        """Return None, or how many are there if there is not room for all."""
+        size = self._queue.qsize()
+        if 0 < self._queue.maxsize < size + len(items):
+            return size
+        for item in items:
+            self._queue.put_nowait(item)
+        return None
+
+    async def get_batch(self, count: int) -> tuple[list[Any], int]:
+        """Return so many items, none if there are fewer; and how many there were."""
+        size = self._queue.qsize()
+        if size < count:
+            return [], size
+        return [self._queue.get_nowait() for _ in range(count)], size
+
+    async def size(self) -> int:
+        return self._queue.qsize()

@@ -1,0 +1,3 @@
+"""Actors, as programs use them."""
+
+from __future__ import annotations

@@ -1,0 +1,224 @@
+"""Actors under random delays and faults, in the world of these tests.
+
+An actor's state is the list of tags that it was told, so whatever took effect
+twice, never, or in another order shows in what it remembers. Held at the end:
+every table is empty, on every node and in the GCS.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.control.programs import random_body, random_world
+from tests.control.test_system import ORPHANED_S, SETTLE_S, settle
+from tests.control.world import INLINE_BYTES_MAX, Code, Ref, Shell, TaskFailed, World
+
+FOREVER = -1
+DIED, UNAVAILABLE = "ActorDiedError", "ActorUnavailableError"
+
+
+class Told:
+    """One actor, and what became of each call of it."""
+
+    def __init__(self, ref: Ref, restarts: int, retries: int) -> None:
+        self.ref = ref
+        self.restarts = restarts
+        self.retries = retries
+        self.calls: list[tuple[int, Ref]] = []
+        """The driver's: (tag, result)."""
+        self.tasks: list[tuple[list[int], Ref]] = []
+        """Tasks that call it: (tags, result)."""
+        self.outcome: dict[int, str] = {}
+        """By tag: empty, or the error's name."""
+        self.history: list[int] | None = None
+        """None: it is dead."""
+
+
+def outcome_of(shell: Shell, ref: Ref) -> Code:
+    """Generator: return (value, "") or (None, the error's name)."""
+    try:
+        (value,) = yield from shell.get([ref.oid])
+    except TaskFailed as error:
+        return None, error.text.partition(":")[0]
+    return value, ""
+
+
+def talk(shell: Shell, rng: random.Random, actors: int, calls: int, nested: int) -> Code:
+    """Generator: create actors, call them in many ways, return what became of it."""
+    told = []
+    # One actor may hold a CPU for life, where that leaves one to every task.
+    roomy = all(node.resources["CPU"] > 1 for node in shell.world.nodes.values())
+    demands = ["", "CPU:1"] if roomy else [""]
+    for _ in range(actors):
+        restarts = rng.choice([0, 1, FOREVER, FOREVER])
+        interval = rng.choice([0, 0, 1, 3]) if restarts else 0
+        deps = []
+        if rng.random() < 0.3:
+            deps.append((yield from shell.put([1, 500], 500)))
+        ref = shell.create_actor(
+            restarts=restarts, interval=interval, demand=rng.choice(demands),
+            deps=[dep.oid for dep in deps],
+        )  # fmt: skip
+        demands = [""]
+        for dep in deps:
+            dep.drop()
+        told.append(Told(ref, restarts, rng.choice([0, 2, FOREVER]) if restarts else 0))
+    tag = 0
+    for _ in range(calls):
+        actor = rng.choice(told)
+        kind = rng.choices(["call", "task", "sleep"], [6, 1, 2])[0]
+        if kind == "sleep":
+            yield rng.choice([0.0, 0.001, 0.02, 0.1])
+        elif kind == "task":
+            tags = [tag + n for n in range(rng.randint(1, 3))]
+            tag += len(tags)
+            calls_of = [[actor.ref.oid, t, actor.retries, actor.restarts] for t in tags]
+            # The driver holds the actor until the task is done.
+            (ref,) = shell.submit({"tell": calls_of}, demand="CPU:1")
+            actor.tasks.append((tags, ref))
+        else:
+            body = random_body(rng, depth=nested, short=True) if rng.random() < 0.2 else {}
+            if rng.random() < 0.3:
+                body["s"] = rng.choice([0.001, 0.01])
+            if not nested:
+                body.pop("size", None)
+            elif rng.random() < 0.2:
+                body["size"] = INLINE_BYTES_MAX + 1
+            dep = None
+            if rng.random() < 0.3:
+                size = rng.choice([0, 500])
+                dep = yield from shell.put([7, size] if size else 7, size)
+            call = shell.tell(
+                actor.ref.oid, {**body, "tag": tag}, deps=[dep.oid] if dep else [],
+                retries=actor.retries, restarts=actor.restarts,
+            )  # fmt: skip
+            if dep is not None:
+                dep.drop()
+            actor.calls.append((tag, call))
+            tag += 1
+    for actor in told:
+        yield from conclude(shell, actor)
+    return told
+
+
+def conclude(shell: Shell, actor: Told) -> Code:
+    """Generator: collect what became of an actor's calls, read it, let go of it."""
+    for tag, ref in actor.calls:
+        _, actor.outcome[tag] = yield from outcome_of(shell, ref)
+        ref.drop()
+    for tags, ref in actor.tasks:
+        _, error = yield from outcome_of(shell, ref)
+        ref.drop()
+        for tag in tags:
+            actor.outcome[tag] = error and f"task:{error}"
+    last = shell.tell(actor.ref.oid, {"read": 1}, retries=FOREVER, restarts=actor.restarts)
+    read, error = yield from outcome_of(shell, last)
+    actor.history = read and read["history"]
+    last.drop()
+    assert error in ("", DIED), error
+    actor.ref.drop()
+
+
+def check(actor: Told, allowed: set[str]) -> None:
+    """What the actor remembers is what its callers were told, each once, in order."""
+    assert set(actor.outcome.values()) <= {""} | allowed, actor.outcome
+    driver = [tag for tag, _ in actor.calls]
+    ok = [tag for tag in driver if not actor.outcome[tag]]
+    died = [tag for tag in driver if actor.outcome[tag] == DIED]
+    if actor.history is None:
+        assert actor.restarts != FOREVER or DIED in allowed
+        return
+    assert not died, "a living actor's call failed for its death"
+    history = actor.history
+    assert len(set(history)) == len(history), "a call took effect twice"
+    # A call whose large value, or input, was lost with its node may have taken effect.
+    lost = {tag for tag in driver if actor.outcome[tag] == "ObjectLostError"}
+    assert [tag for tag in history if tag in set(driver) - lost] == ok
+    for tags, _ in actor.tasks:
+        seen = [tag for tag in history if tag in tags]
+        assert seen == sorted(seen), "a task's calls changed places"
+        if not actor.outcome[tags[0]]:
+            assert seen == tags
+    unknown = set(history) - set(driver) - {t for tags, _ in actor.tasks for t in tags}
+    assert not unknown
+
+
+def converse(
+    world: World, rng: random.Random, driver: Shell, allowed: set[str], nested: int = 0
+) -> list[Told]:
+    """Run `talk` on a world whose faults are set; check what it did.
+
+    ``nested``: calls may submit tasks, and those tasks of their own, so deep, and
+    return large values. What becomes of either when the actor dies is not in here.
+    """
+    talking = talk(driver, rng, rng.randint(1, 3), rng.randint(5, 40), nested)
+    told: list[Told] = driver.call(talking)
+    for actor in told:
+        check(actor, allowed)
+    return told
+
+
+# -- random runs ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_nothing_breaks(seed: int) -> None:
+    world, rng = random_world(seed)
+    driver = world.driver(rng.randrange(len(world.nodes)))
+    for actor in converse(world, rng, driver, set(), nested=1):
+        assert actor.history is not None
+        assert sorted(actor.history) == sorted(actor.outcome)
+    assert not settle(world, SETTLE_S)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_workers_and_actors_may_die(seed: int) -> None:
+    world, rng = random_world(seed)
+    driver = world.driver(rng.randrange(len(world.nodes)))
+
+    def kill() -> None:
+        workers = [(shell.history is not None, a) for a, shell in world.shells.items() if
+                   shell.executor is not None]  # fmt: skip
+        actors = sorted(address for is_actor, address in workers if is_actor)
+        if actors and rng.random() < 0.8:
+            world.kill_worker(rng.choice(actors))
+        elif workers:
+            world.kill_worker(rng.choice(sorted(workers))[1])
+
+    for _ in range(rng.randint(1, 8)):
+        world.at(rng.expovariate(4.0), kill)
+    task_errors = {f"task:{name}" for name in (DIED, UNAVAILABLE, "WorkerCrashedError")}
+    for actor in converse(world, rng, driver, {DIED, UNAVAILABLE} | task_errors):
+        if actor.restarts == FOREVER:
+            assert actor.history is not None
+        if actor.retries == FOREVER:
+            assert UNAVAILABLE not in actor.outcome.values()
+    assert not settle(world, SETTLE_S)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_nodes_may_die(seed: int) -> None:
+    world, rng = random_world(seed)
+    driver = world.driver(0)
+
+    def kill() -> None:
+        victims = sorted(set(world.nodes) - {0} - world.cut)
+        if not victims:
+            return
+        victim = rng.choice(victims)
+        if rng.random() < 0.3:
+            world.cut_node(victim)
+        else:
+            world.kill_node(victim, noticed=rng.random() < 0.6)
+
+    for _ in range(rng.randint(1, 3)):
+        world.at(rng.expovariate(6.0), kill)
+    names = {DIED, UNAVAILABLE, "ObjectLostError"}
+    allowed = names | {f"task:{name}" for name in {*names, "WorkerCrashedError"}}
+    converse(world, rng, driver, allowed)
+    found = settle(world, ORPHANED_S)
+    # As for tasks: a row of what a dead node's client had submitted may stay.
+    small = ("gcs.arrays", "._results", "._known")
+    assert [name for name in found if not name.endswith(small)] == []

@@ -1,0 +1,3 @@
+"""The examples, on every backend."""
+
+from __future__ import annotations

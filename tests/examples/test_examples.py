@@ -1,0 +1,55 @@
+"""Every example gives the same result in real time, in virtual time and on Ray."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+import raytwin
+from scenarios.examples import maze
+from tests.requirements import require
+
+
+def check_maze(path: list[tuple[int, int]]) -> bool:
+    connected = all(abs(a[0] - b[0]) + abs(a[1] - b[1]) == 1 for a, b in pairwise(path))
+    free = all(maze.MAZE[row][column] != "#" for row, column in path)
+    ends = (path[0], path[-1]) == (maze.START, maze.GOAL)
+    return connected and free and ends and len(path) == 9
+
+
+EXAMPLES = {
+    "arrays": lambda total: total == 250_000 * 28,
+    "counter": lambda total: total == 10 * 45,
+    "maze": check_maze,
+    "parameter_server": lambda error: error < 1e-3,
+    "word_count": lambda top: top == [("a", 5), ("object", 4), ("task", 4), ("the", 4), ("and", 3)],
+}
+"""By name: whether a result is right."""
+
+
+@pytest.fixture(scope="module", params=["local", "sim", pytest.param("ray", marks=pytest.mark.ray)])
+def ray(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The module that an example gets, connected to a cluster."""
+    if request.param == "ray":
+        require("ray", importlib.util.find_spec("ray") is not None, "Ray is not installed")
+        import ray
+
+        ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+        yield ray
+        ray.shutdown()
+    else:
+        raytwin.init(backend=request.param, nodes=2, cpus_per_node=2)
+        yield raytwin
+        raytwin.shutdown()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example(ray: Any, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    result = importlib.import_module(f"scenarios.examples.{name}").main(ray)
+    assert EXAMPLES[name](result), result
+    assert capsys.readouterr().out.count("\n") == 1
