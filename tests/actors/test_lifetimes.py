@@ -80,14 +80,14 @@ def test_checkpoints_shorten_the_replay(cluster: Any) -> None:
     assert ray.get([saved.add.remote(1) for _ in range(24)])[-1] == 24
     crash(saved, cluster, "Saved", 1)
     ((*_, calls, replayed),) = rows(cluster, "Saved")
-    assert (calls, replayed) == (25, 4)
+    assert (calls, replayed) == (24, 4)
     assert ray.get(saved.add.remote(1)) == 25
     assert ray.get(saved.restorations.remote()) == 1
-    ray.get([saved.add.remote(1) for _ in range(3)])  # 30 calls: the third checkpoint
+    ray.get([saved.add.remote(1) for _ in range(4)])  # 30 calls: the third checkpoint
     crash(saved, cluster, "Saved", 2)
     ((*_, calls, replayed),) = rows(cluster, "Saved")
-    assert (calls, replayed) == (31, 0)
-    assert ray.get(saved.add.remote(1)) == 29
+    assert (calls, replayed) == (30, 0)
+    assert ray.get(saved.add.remote(1)) == 30
     assert ray.get(saved.restorations.remote()) == 2
 
 
