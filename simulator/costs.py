@@ -93,9 +93,13 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """CPU time of a worker per range it runs: take it, decode, encode, report."""
     task_s: float = 0.0
     """CPU time of a worker per task, besides the user's code."""
+    disk_bandwidth: float = 1.25e9
+    """Of a node's disk, where evicted objects go; the default is what an
+    m4.16xlarge has to its network disks (10 Gbit/s)."""
 
     def __post_init__(self) -> None:
-        for field in ("cores", "bandwidth", "loopback_bandwidth", "memory_bandwidth"):
+        rates = ("bandwidth", "loopback_bandwidth", "memory_bandwidth", "disk_bandwidth")
+        for field in ("cores", *rates):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, and has to be above 0")
         for field in ("latency_s", "loopback_latency_s", "start_worker_s", "range_s", "task_s"):

@@ -302,10 +302,10 @@ class Session:
                 break
             self.world.sleep(pause_s)
             offset = self._allocate(oid, value.nbytes)
+        reason = self.client.full_reasons.pop(oid, "")
         if offset < 0:
             raise ObjectStoreFullError(
-                f"the object store has no room for {value.nbytes:,} bytes: start the cluster"
-                " with a larger object_store_memory, or drop references"
+                f"{reason}; start the cluster with a larger object_store_memory, or drop references"
             )
         try:
             self.world.write(oid, offset, value)

@@ -126,6 +126,8 @@ class Client:
         """Objects that the node has told of: large, borrowed or lost ones."""
         self.replies: dict[int, Any] = {}
         self.allocations: dict[bytes, int] = {}
+        self.full_reasons: dict[bytes, str] = {}
+        """Why an allocation failed, until its asker has looked."""
         self._views: dict[bytes, int] = {}
         self._unpin_later: set[bytes] = set()
         self._object_waiters: dict[bytes, list[Waiter]] = {}
@@ -364,6 +366,8 @@ class Client:
                 self._on_ready(value)
         elif isinstance(message, ObjectAllocated):
             self.allocations[message.object] = message.offset
+            if message.offset < 0:
+                self.full_reasons[message.object] = message.reason
             self._wake(message.object)
         elif isinstance(message, QueryReply):
             self.replies[message.key] = message.value

@@ -30,6 +30,7 @@ from typing import Any
 
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer, node_of
+from runtime.control.eviction import CLIENT, Request
 from runtime.control.ids import object_id
 from runtime.control.lineage import TaskLog
 from runtime.control.membership import Membership
@@ -54,6 +55,7 @@ from runtime.control.messages import (
     Load,
     NodeChanged,
     NodeInfo,
+    NoRoom,
     ObjectAllocated,
     ObjectLocations,
     ObjectPayload,
@@ -70,6 +72,7 @@ from runtime.control.messages import (
     Release,
     Resume,
     RunTasks,
+    Spilled,
     StartWorker,
     StopWorker,
     SubmitTasks,
@@ -131,7 +134,7 @@ class LocalScheduler:
         self.pool = ResourcePool(resources)
         self.policy = make_policy(config)
         self.log = TaskLog(ctx, node, config)
-        self.objects = ObjectDirectory(ctx, node, self.log.copied)
+        self.objects = ObjectDirectory(ctx, node, self.log.copied, config.store_wait_s)
         self.members = Membership(node)
         self.ready = ReadyQueue()
         self.workers: dict[str, Worker] = {}
@@ -144,7 +147,9 @@ class LocalScheduler:
         self.means: dict[bytes, float] = {}
         self.mean_task_s = 0.0
         self.functions: dict[bytes, bytes] = {}
-        self.queries = QueryDesk(ctx, node, self.members, config, self._store_usage)
+        self.queries = QueryDesk(
+            ctx, node, self.members, config, self._store_usage, self._disk_usage
+        )
         self._idle: list[Worker] = []
         self._resuming: deque[Worker] = deque()
         self._failed: deque[tuple[TaskSpec, ObjectValue]] = deque()
@@ -156,6 +161,10 @@ class LocalScheduler:
         """Of arrays of several elements: the end of what was submitted, in order."""
         self._orphans: dict[tuple[bytes, int], list[_Orphans]] = {}
         """By the element that runs again."""
+        self._claims: dict[tuple[bytes, int], list[int]] = {}
+        """The ranks of ranges whose inputs are claimed, by their first element: one
+        range may be here twice."""
+        self._ranks = 0
         self._names = 0
         self._watch: Timer | None = None
         self._last_done_s = 0.0
@@ -170,6 +179,8 @@ class LocalScheduler:
             WantObjects: self._on_want,
             AllocateObject: self._on_allocate,
             Allocated: self._on_allocated,
+            NoRoom: self._on_no_room,
+            Spilled: lambda _, m: self.objects.eviction.on_spilled(m),
             AbandonObject: self._on_abandon,
             Unpin: self._on_unpin,
             ExportFunction: self._on_export,
@@ -207,6 +218,7 @@ class LocalScheduler:
         """Assign what can run, then send what must not wait."""
         self._resume()
         self._dispatch()
+        self.objects.eviction.make_room()
         while self._failed:
             while self._failed:
                 self._finish_failed(*self._failed.popleft())
@@ -303,6 +315,9 @@ class LocalScheduler:
     def _await_inputs(self, spec: TaskSpec) -> None:
         entry = _Waiting()
         self.waiting += spec.count
+        self._ranks += 1
+        rank = self._ranks
+        self._claims.setdefault((spec.array, spec.start), []).append(rank)
 
         def arrived(value: ObjectValue) -> None:
             entry.missing -= 1
@@ -313,14 +328,27 @@ class LocalScheduler:
             self.waiting -= spec.count
             if entry.failed is not None:
                 # An input that is an error is the result.
+                self._unclaim(spec)
                 self._failed.append((spec, entry.failed))
             else:
                 self.ready.push(spec)
 
         for oid in spec.deps:
             entry.missing += 1
-            self.objects.want(oid, arrived)
+            self.objects.eviction.claim(oid, rank)
+            self.objects.want(oid, arrived, rank)
         arrived(ObjectValue(b"", OK, b""))
+
+    def _unclaim(self, spec: TaskSpec) -> None:
+        key = (spec.array, spec.start)
+        ranks = self._claims.get(key)
+        if ranks is None:
+            return
+        rank = ranks.pop(0)
+        if not ranks:
+            del self._claims[key]
+        for oid in spec.deps:
+            self.objects.eviction.unclaim(oid, rank)
 
     def _on_export(self, source: str, message: ExportFunction) -> None:
         self.ctx.send("gcs", message)
@@ -406,9 +434,13 @@ class LocalScheduler:
             self.ctx.send(worker.address, RunTasks(batch))
 
     def _inputs(self, spec: TaskSpec, worker: str) -> tuple[ObjectValue, ...] | None:
-        """Return the inputs, pinned for the worker; None if the range failed for one."""
+        """Return the inputs, pinned for the worker; None if one is not here (any more)."""
         if not spec.deps:
             return ()
+        self._unclaim(spec)
+        if any(self.objects.evicted(oid) and not self.objects.lookup(oid) for oid in spec.deps):
+            self._await_inputs(spec)
+            return None
         values = []
         for oid in spec.deps:
             value = self.objects.lookup(oid)
@@ -769,12 +801,26 @@ class LocalScheduler:
     def _on_allocated(self, source: str, message: Allocated) -> None:
         client = message.client
         if client.startswith("worker:") and client not in self.workers:
-            if message.offset >= 0:
-                self.ctx.send(f"store:{self.node}", Free(message.object, message.offset))
+            self.ctx.send(f"store:{self.node}", Free(message.object, message.offset))
             return
-        if message.offset >= 0:
-            self._allocated[message.object] = (client, message.offset)
+        self._allocated[message.object] = (client, message.offset)
         self.ctx.send(client, ObjectAllocated(message.object, message.offset))
+
+    def _on_no_room(self, source: str, message: NoRoom) -> None:
+        """The arena is full: make room for a fetch, or for what a client will write."""
+        client = message.client
+        if not client:
+            self.objects.on_no_room(message)
+            return
+        oid, size = message.object, message.size
+
+        def retry() -> None:
+            self.ctx.send(f"store:{self.node}", Allocate(oid, size, client))
+
+        def fail(reason: str) -> None:
+            self.ctx.send(client, ObjectAllocated(oid, -1, reason))
+
+        self.objects.eviction.need(Request(size, CLIENT, 0.0, retry, fail), message)
 
     def _on_abandon(self, source: str, message: AbandonObject) -> None:
         place = self._allocated.pop(message.object, None)
@@ -784,6 +830,11 @@ class LocalScheduler:
     def _store_usage(self) -> tuple[int, int, int]:
         """Return (large objects, their bytes, places not sealed yet)."""
         return (*self.objects.usage(), len(self._allocated))
+
+    def _disk_usage(self) -> tuple[int, int]:
+        """Return (objects on disk, their bytes)."""
+        eviction = self.objects.eviction
+        return len(eviction.on_disk), eviction.spilled_bytes
 
     def _drop_allocations(self, client: str) -> None:
         for oid in [o for o, (c, _) in self._allocated.items() if c == client]:

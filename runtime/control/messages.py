@@ -26,8 +26,8 @@ node    -> global    PlaceTasks
 global  -> node      AssignTasks, TaskResults (of what cannot be placed)
 global  -> gcs       LocateObjects
 node    -> node      TaskResults, PullObject, ObjectPayload
-node    -> store     Allocate, Free, Fetch
-store   -> node      Allocated, Fetched
+node    -> store     Allocate, Free, Fetch, Spill, DropSpilled
+store   -> node      Allocated, Fetched, NoRoom, Spilled
 node    -> pool      StartWorker, StopWorker
 pool    -> node      WorkerDied
 world   -> gcs       NodeUnreachable
@@ -48,6 +48,9 @@ USER_ERROR = 1
 """The task's own code raised: `RangeResult.payload` is the pickled exception."""
 SYSTEM_ERROR = 2
 """The system gave up: `payload` is a UTF-8 ``ExceptionName: message``."""
+
+DROPPED = -1
+"""In place of a copy's size: it was here, and may be asked for no more."""
 
 
 class TaskExtra(Struct, array_like=True, gc=False):
@@ -190,6 +193,7 @@ class ObjectAllocated(Struct, array_like=True, tag=9):
 
     object: bytes
     offset: int
+    reason: str = ""
 
 
 class AbandonObject(Struct, array_like=True, tag=10):
@@ -262,7 +266,7 @@ class Exit(Struct, array_like=True, tag=21):
 
 
 class Query(Struct, array_like=True, tag=22):
-    """Ask the cluster something: ``nodes``, ``timeline`` or ``stores``.
+    """Ask the cluster something: ``nodes``, ``timeline``, ``stores``, ``disks``.
 
     ``key`` names the asker's request; it comes back in the answer.
     """
@@ -343,7 +347,8 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     ``added``: ranges this node has accepted. ``done``: (array, start, count,
     sizes) of ranges that ended here, whose values this node holds; ``sizes``
     is empty where every value is small. ``copies``: (object, size) of objects
-    brought here from elsewhere. ``released``: arrays whose owner has let go.
+    brought here from elsewhere, `DROPPED` in place of the size if it was dropped
+    again, to make room. ``released``: arrays whose owner has let go.
     """
 
     node: int
@@ -368,6 +373,8 @@ class Location(Struct, array_like=True, gc=False):
     """0: it is small and rides in messages."""
     lost: str = ""
     """Why it is lost."""
+    primary: int = -1
+    """The node that made it, while it lives: all other copies may be dropped."""
 
 
 class ObjectLocations(Struct, array_like=True, tag=37):
@@ -431,7 +438,7 @@ class Allocate(Struct, array_like=True, tag=60):
 
 
 class Allocated(Struct, array_like=True, tag=61):
-    """``offset`` < 0: the store is full."""
+    """Where; the answer is `NoRoom` if it does not fit."""
 
     object: bytes
     offset: int
@@ -444,7 +451,10 @@ class Free(Struct, array_like=True, tag=62):
 
 
 class Fetch(Struct, array_like=True, tag=63):
-    """Copy a large object from the store of ``node`` into this one."""
+    """Copy a large object from the store of ``node`` into this one.
+
+    If that is its own node: from its disk back into memory.
+    """
 
     object: bytes
     size: int
@@ -459,6 +469,42 @@ class Fetched(Struct, array_like=True, tag=64):
     size: int
     elapsed_s: float
     reason: str = ""
+
+
+class Spill(Struct, array_like=True, tag=52):
+    """Write a large object to disk; it stays in memory until `Free`."""
+
+    object: bytes
+    offset: int
+    size: int
+
+
+class Spilled(Struct, array_like=True, tag=53):
+    """It is at ``place`` on disk, too; ``place`` < 0: it failed, for ``reason``."""
+
+    object: bytes
+    offset: int
+    size: int
+    place: int
+    reason: str = ""
+
+
+class DropSpilled(Struct, array_like=True, tag=54):
+    """The object's copy on disk is not needed any more."""
+
+    object: bytes
+    place: int
+
+
+class NoRoom(Struct, array_like=True, tag=55):
+    """What an `Allocate` (of ``client``) or a `Fetch` asked for does not fit now."""
+
+    object: bytes
+    size: int
+    capacity: int
+    free: int
+    """Bytes, perhaps in pieces."""
+    client: str = ""
 
 
 class StartWorker(Struct, array_like=True, tag=65):
@@ -481,7 +527,7 @@ Message = Union[
     Query, QueryReply, RegisterNode, Registered, NodeChanged, Heartbeat, LoadChanged,
     TaskUpdates, LocateObjects, ObjectLocations, FreeObjects, PlaceTasks, AssignTasks,
     Event, NodeUnreachable, PullObject, ObjectPayload, Allocate, Allocated, Free, Fetch,
-    Fetched, StartWorker, StopWorker, WorkerDied,
+    Fetched, StartWorker, StopWorker, WorkerDied, Spill, Spilled, DropSpilled, NoRoom,
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ The life of a wanted object that is not here::
 
     want ──> EXPECTED   its owner is a client of this node: the result will pass
        │                through here anyway, nothing is asked
+       ├───> on disk here: Fetch from this node ─────> Fetched ──> here
        └───> LOCATING ──> ObjectLocations
                  ↑            ├─ small: PullObject ──> ObjectPayload ─┐
                  │            ├─ large: Fetch ───────> Fetched ───────┤
@@ -16,6 +17,7 @@ The life of a wanted object that is not here::
 
 Pins: a client that was given a large object's place holds a pin until it sends
 `Unpin` or dies; memory is freed when the array is released and no pin is left.
+What has no pin may leave for the disk when the arena is full, see `eviction`.
 """
 
 from __future__ import annotations
@@ -24,9 +26,12 @@ from bisect import bisect_right
 from collections.abc import Callable
 from operator import attrgetter
 
+from runtime.control.config import Config
 from runtime.control.context import Context
+from runtime.control.eviction import CLIENT, Eviction, Request
 from runtime.control.ids import split_object_id
 from runtime.control.messages import (
+    DROPPED,
     OK,
     SYSTEM_ERROR,
     Fetch,
@@ -34,6 +39,7 @@ from runtime.control.messages import (
     Free,
     LocateObjects,
     Location,
+    NoRoom,
     ObjectPayload,
     ObjectValue,
     PullObject,
@@ -54,9 +60,14 @@ class ObjectDirectory:
     """What one node knows of objects."""
 
     def __init__(
-        self, ctx: Context, node: int, copied: Callable[[bytes, bytes, int], None]
+        self,
+        ctx: Context,
+        node: int,
+        copied: Callable[[bytes, bytes, int], None],
+        wait_s: float = Config().store_wait_s,
     ) -> None:
         self._ctx = ctx
+        self._wait_s = wait_s
         self._node = node
         self._store = f"store:{node}"
         self._copied = copied
@@ -76,7 +87,22 @@ class ObjectDirectory:
         self._doomed: set[bytes] = set()
         self._wanted: dict[bytes, list[Ready]] = {}
         self._wanted_of: dict[bytes, set[bytes]] = {}
-        self._fetching: set[bytes] = set()
+        self._ranks: dict[bytes, int] = {}
+        """Who wants it most; see `eviction`."""
+        self._primary: dict[bytes, int] = {}
+        """Of copies: the living node that has the primary."""
+        self._dropped: set[bytes] = set()
+        """Copies that had to make room; they can be fetched again."""
+        self.eviction = Eviction(
+            ctx,
+            node,
+            lambda oid: self._stored[oid][0],
+            self._leave,
+            self._primary.__contains__,
+            self._pins.__contains__,
+        )
+        self._fetching: dict[bytes, tuple[Fetch, int]] = {}
+        """What the store was asked for, and which node has the primary (-1: unknown)."""
         self._pulling: dict[bytes, int] = {}
         """Small objects that were asked of a node, which may die instead of answering."""
         self.bandwidth = 0.0
@@ -125,8 +151,12 @@ class ObjectDirectory:
             self._resolve(array)
 
     def usage(self) -> tuple[int, int]:
-        """Return how many large objects are here, and their bytes together."""
-        return len(self._stored), sum(size for _, size in self._stored.values())
+        """Return how many large objects are in memory here, and their bytes together."""
+        return len(self._stored), self.eviction.stored_bytes
+
+    def evicted(self, oid: bytes) -> bool:
+        """Whether the object was here, had to make room and can be brought back."""
+        return oid in self.eviction.on_disk or oid in self._dropped
 
     def has_array(self, array: bytes) -> bool:
         """Whether anything of the array is here."""
@@ -166,6 +196,8 @@ class ObjectDirectory:
             return
         self._stored[oid] = (offset, size)
         self._stored_of.setdefault(array, set()).add(oid)
+        self._dropped.discard(oid)
+        self.eviction.kept(oid, size)
 
     # -- ownership -------------------------------------------------------------
 
@@ -227,6 +259,7 @@ class ObjectDirectory:
         """A client was given the place of a large object."""
         pins = self._pins.setdefault(oid, {})
         pins[client] = pins.get(client, 0) + 1
+        self.eviction.busy(oid)
 
     def unpin(self, oid: bytes, client: str) -> None:
         """The client has no view of it any more."""
@@ -240,6 +273,8 @@ class ObjectDirectory:
             del self._pins[oid]
             if oid in self._doomed:
                 self._free(oid)
+            else:
+                self.eviction.idle(oid)
 
     def drop_client(self, client: str) -> list[bytes]:
         """Forget a client's pins; return the arrays it owned."""
@@ -261,24 +296,63 @@ class ObjectDirectory:
         for oid in sorted(self._wanted_of.get(array, ())):
             self._tell(released_error(oid))
         for oid in self._stored_of.pop(array, ()):
+            self._primary.pop(oid, None)
+            self._dropped.discard(oid)
+            self.eviction.release(oid)
             if oid in self._pins:
                 self._doomed.add(oid)
-            else:
+            elif oid in self._stored:
                 self._free(oid)
 
     def _free(self, oid: bytes) -> None:
         self._doomed.discard(oid)
         offset, _ = self._stored.pop(oid)
+        self.eviction.gone(oid)
         self._ctx.send(self._store, Free(oid, offset))
+
+    def _leave(self, oid: bytes) -> None:
+        """Give up an object's memory: it is on disk, or its primary elsewhere."""
+        if oid not in self.eviction.on_disk:
+            del self._primary[oid]
+            self._dropped.add(oid)
+            self._copied(split_object_id(oid)[0], oid, DROPPED)
+        self._free(oid)
+
+    def on_no_room(self, message: NoRoom) -> None:
+        """A fetch found the arena full."""
+        oid = message.object
+        fetch, _ = self._fetching[oid]
+        if oid not in self._wanted:
+            del self._fetching[oid]
+            return
+
+        def retry() -> None:
+            if oid in self._wanted:
+                self._ctx.send(self._store, fetch)
+            else:
+                del self._fetching[oid]  # nobody waits for it any more
+
+        def fail(reason: str) -> None:
+            del self._fetching[oid]
+            if oid in self._wanted:
+                text = f"ObjectStoreFullError: {reason}"
+                self._tell(ObjectValue(oid, SYSTEM_ERROR, text.encode()))
+
+        until_s = self._ctx.now() + self._wait_s
+        rank = self._ranks.get(oid, CLIENT)
+        self.eviction.need(Request(message.size, rank, until_s, retry, fail), message)
 
     # -- what is not here ------------------------------------------------------
 
-    def want(self, oid: bytes, ready: Ready) -> None:
+    def want(self, oid: bytes, ready: Ready, rank: int = CLIENT) -> None:
         """Call `ready` with the object once it is here, or with its error."""
         value = self.lookup(oid)
         if value is not None:
+            if value.size:
+                self.eviction.used(oid)
             ready(value)
             return
+        self._ranks[oid] = min(rank, self._ranks.get(oid, rank))
         waiting = self._wanted.get(oid)
         if waiting is not None:
             waiting.append(ready)
@@ -287,8 +361,11 @@ class ObjectDirectory:
         array, index, ret = split_object_id(oid)
         self._wanted_of.setdefault(array, set()).add(oid)
         result = self._result(array, index)
-        if result is not None:
-            self._fetch(oid, result.sizes[ret], result.node)
+        place = self.eviction.on_disk.get(oid)
+        if place is not None:
+            self._fetch(oid, place[1], self._node)
+        elif result is not None:
+            self._fetch(oid, result.sizes[ret], result.node, result.node)
         elif array not in self.owners:
             self._ctx.send("gcs", LocateObjects([oid]))
 
@@ -304,7 +381,7 @@ class ObjectDirectory:
             # Any copy will do; spread the load over those that have one.
             node = location.nodes[self._ctx.rng.randrange(len(location.nodes))]
             if location.size:
-                self._fetch(oid, location.size, node)
+                self._fetch(oid, location.size, node, location.primary)
             elif node == self._node:
                 self._retry(oid)
             else:
@@ -316,6 +393,11 @@ class ObjectDirectory:
         for oid in [o for o, asked in self._pulling.items() if asked == node]:
             del self._pulling[oid]
             self._retry(oid)
+        for oid in [o for o, primary in self._primary.items() if primary == node]:
+            del self._primary[oid]
+        for oid, (fetch, primary) in self._fetching.items():
+            if primary == node:
+                self._fetching[oid] = (fetch, -1)
 
     def on_payload(self, message: ObjectPayload) -> None:
         """A small object arrived from another node."""
@@ -332,10 +414,11 @@ class ObjectDirectory:
     def on_fetched(self, message: Fetched) -> None:
         """The store has copied a large object into the arena, or failed to."""
         oid = message.object
-        self._fetching.discard(oid)
+        fetch, primary = self._fetching.pop(oid)
         array = split_object_id(oid)[0]
         if message.offset >= 0:
-            if message.elapsed_s > 0:
+            far = fetch.node != self._node
+            if message.elapsed_s > 0 and far:
                 rate = message.size / message.elapsed_s
                 self.bandwidth = 0.8 * self.bandwidth + 0.2 * rate if self.bandwidth else rate
             if oid not in self._wanted:
@@ -343,17 +426,26 @@ class ObjectDirectory:
                 self._ctx.send(self._store, Free(oid, message.offset))
                 return
             self._keep(array, oid, message.offset, message.size)
-            self._copied(array, oid, message.size)
+            if far:
+                if primary not in (-1, self._node):
+                    self._primary[oid] = primary
+                self._copied(array, oid, message.size)
             self._resolve(array)
         elif oid in self._wanted:
-            if message.reason.startswith("ObjectStoreFullError"):
-                self._tell(ObjectValue(oid, SYSTEM_ERROR, message.reason.encode()))
+            if fetch.node == self._node and oid in self.eviction.on_disk:
+                # The disk does not give back what it was given: as if it were lost.
+                self.eviction.release(oid)
+                text = f"ObjectLostError: object {oid.hex()} is lost: {message.reason}"
+                self._tell(ObjectValue(oid, SYSTEM_ERROR, text.encode()))
             else:
                 self._retry(oid)
 
-    def _fetch(self, oid: bytes, size: int, node: int) -> None:
-        self._fetching.add(oid)
-        self._ctx.send(self._store, Fetch(oid, size, node))
+    def _fetch(self, oid: bytes, size: int, node: int, primary: int = -1) -> None:
+        if oid in self._fetching:
+            return  # released and wanted again while it is on its way
+        fetch = Fetch(oid, size, node)
+        self._fetching[oid] = (fetch, primary)
+        self._ctx.send(self._store, fetch)
 
     def _retry(self, oid: bytes) -> None:
         def again() -> None:
@@ -372,12 +464,13 @@ class ObjectDirectory:
                 _, index, ret = split_object_id(oid)
                 result = self._result(array, index)
                 if result is not None:
-                    self._fetch(oid, result.sizes[ret], result.node)
+                    self._fetch(oid, result.sizes[ret], result.node, result.node)
 
     def _tell(self, value: ObjectValue) -> None:
         oid = value.object
         array = split_object_id(oid)[0]
         self._pulling.pop(oid, None)
+        self._ranks.pop(oid, None)
         of_array = self._wanted_of[array]
         of_array.discard(oid)
         if not of_array:

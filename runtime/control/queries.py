@@ -6,6 +6,7 @@ the others are gathered from every living node, as flat rows:
 ``timeline``  [name, node, worker number, start_s, elapsed_s, count] of the last
               ``timeline_ranges_max`` ranges that ran on each, by start
 ``stores``    [node, large objects, their bytes, places not sealed yet], by node
+``disks``     [node, objects that were evicted to its disk, their bytes], by node
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from runtime.control.messages import NodeInfo, Query, QueryReply, Timing
 _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "timeline": lambda row: (row[3], row[1], row[2]),
     "stores": lambda row: row[0],
+    "disks": lambda row: row[0],
 }
 
 
@@ -48,6 +50,7 @@ class QueryDesk:
         members: Membership,
         config: Config,
         store: Callable[[], tuple[int, int, int]],
+        disk: Callable[[], tuple[int, int]],
     ) -> None:
         self._ctx = ctx
         self._node = node
@@ -58,6 +61,7 @@ class QueryDesk:
         self._rows: dict[str, Callable[[], list[list[Any]]]] = {
             "timeline": lambda: list(self._ranges),
             "stores": lambda: [[node, *store()]],
+            "disks": lambda: [[node, *disk()]],
         }
 
     def record(self, worker: int, timing: Timing) -> None:

@@ -17,7 +17,7 @@ from collections import Counter
 from operator import attrgetter
 
 from runtime.control.ids import split_object_id
-from runtime.control.messages import Location, TaskSpec
+from runtime.control.messages import DROPPED, Location, TaskSpec
 from runtime.control.ranges import Ranges
 
 _start = attrgetter("start")
@@ -67,16 +67,18 @@ class ArrayRow:
         self.done.insert(at, done)
 
     def copied(self, oid: bytes, node: int, size: int) -> None:
-        """Note a further copy of an object."""
+        """Note a further copy of an object, or that it was dropped."""
         self.copies.setdefault(oid, {})[node] = size
 
     def locate(self, oid: bytes, alive: set[int]) -> Location | None:
         """Return where the object is, None while it has not been made."""
         _, index, ret = split_object_id(oid)
-        nodes = dict.fromkeys(n for n in self.copies.get(oid, ()) if n in alive)
-        size = max(self.copies.get(oid, {}).values(), default=0)
+        copies = self.copies.get(oid, {})
+        nodes = dict.fromkeys(n for n, s in copies.items() if n in alive and s != DROPPED)
+        size = max(0, max(copies.values(), default=0))
         made = False
         gone = ""
+        primary = -1
         at = bisect_right(self.done, index, key=_start) - 1
         for done in reversed(self.done[0 if self.overlaps else max(at, 0) : at + 1]):
             if index >= done.start + done.count:
@@ -85,12 +87,13 @@ class ArrayRow:
             size = max(size, done.sizes[ret] if done.sizes else 0)
             if done.node in alive:
                 nodes[done.node] = None
+                primary = done.node
             else:
                 gone = self.lost.get(done.node, "its node died")
         if made and size == 0 and self.owner_node in alive:
             nodes[self.owner_node] = None
         if nodes:
-            return Location(oid, tuple(nodes), size)
+            return Location(oid, tuple(nodes), size, primary=primary)
         return Location(oid, (), size, lost=gone) if made else None
 
     def unfinished_at(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:

@@ -14,6 +14,7 @@ import select
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -60,6 +61,7 @@ class LocalCluster:
         config: Config,
         store_bytes: int,
         journal: str,
+        spill_directory: str,
     ) -> None:
         self.config = config
         self.pids: dict[str, int] = {}
@@ -68,6 +70,7 @@ class LocalCluster:
         self._token = auth.new_token()
         self._journal = journal
         self._store_bytes = store_bytes
+        self._spill_directory = spill_directory
         self._control, theirs = packet_pair()
         self._zygote = subprocess.Popen(
             [sys.executable, "-m", "runtime.processes.zygote", str(theirs.fileno()),
@@ -113,6 +116,7 @@ class LocalCluster:
             self._token,
             self._head,
             journal=self._journal,
+            spill_directory=self._spill_directory,
         )
         fds = [arena.fd] if driver is None else [arena.fd, driver.fileno()]
         self._spawn("node", f"node:{number}", settings, tuple(fds))
@@ -178,6 +182,7 @@ def connect(
     policy: str = "bottom-up",
     seed: int = 0,
     object_store_memory: int | None = None,
+    object_spilling_dir: str | os.PathLike[str] | None = None,
     journal: str | os.PathLike[str] | None = None,
     heartbeat_timeout_s: float = 5.0,
 ) -> Session:
@@ -198,7 +203,11 @@ def connect(
     if journal is not None:
         Path(journal).mkdir(parents=True, exist_ok=True)
     cluster = LocalCluster(
-        resources, config, object_store_memory, "" if journal is None else str(journal)
+        resources,
+        config,
+        object_store_memory,
+        "" if journal is None else str(journal),
+        _spill_directory(object_spilling_dir),
     )
     try:
         session = _connect_driver(cluster)
@@ -212,6 +221,14 @@ def connect(
             cluster.end()
         raise
     return session
+
+
+def _spill_directory(given: str | os.PathLike[str] | None) -> str:
+    """Return where evicted objects go: as given, or the system's place for such."""
+    directory = tempfile.gettempdir() if given is None else os.path.abspath(given)
+    if not os.path.isdir(directory) or not os.access(directory, os.W_OK | os.X_OK):
+        raise ValueError(f"object_spilling_dir: {directory} is not a directory to write to")
+    return directory
 
 
 def _connect_driver(cluster: LocalCluster) -> Session:

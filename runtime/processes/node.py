@@ -48,7 +48,9 @@ class Node:
         self.pool = WorkerPool(self.process, number, settings.config, spawner, arena_fd)
         self.process.add(f"pool:{number}", self.pool, journaled=False)
         arena = Arena.attach(arena_fd)
-        self.store = ObjectManager(self.process, number, arena, self._token, self._address_of)
+        self.store = ObjectManager(
+            self.process, number, arena, self._token, self._address_of, settings.spill_directory
+        )
         self.process.add(f"store:{number}", self.store, journaled=False)
         self.process.find_route = self._dial
         listener = Listener(reactor, listen(settings.host), self._accept)

@@ -8,7 +8,9 @@ between::
     request   object ID (18)
     answer    1 byte: is it here, size (8, big-endian), then the bytes (sendfile)
 
-An object that is being sent is not freed before it is through.
+An object that is being sent is not freed before it is through. One that is on
+disk only is sent from there: nothing has to make room for it, and the pieces are
+small enough for a slow disk not to hold up the loop.
 """
 
 from __future__ import annotations
@@ -19,19 +21,31 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from runtime.control.ids import OBJECT_BYTES
-from runtime.control.messages import Allocate, Allocated, Fetch, Fetched, Free
+from runtime.control.messages import (
+    Allocate,
+    Allocated,
+    DropSpilled,
+    Fetch,
+    Fetched,
+    Free,
+    NoRoom,
+    Spill,
+    Spilled,
+)
 from runtime.processes.connection import Connection, DialedConnection
 from runtime.processes.process import Process
 from runtime.processes.reactor import HANG_UP, READ, WRITE
+from runtime.processes.spiller import Spiller
 from runtime.store.allocator import Allocator
 from runtime.store.arena import Arena
 
 _ANSWER = struct.Struct(">?Q")
 PIECE_BYTES = 4 << 20
 """Bytes moved per turn of the loop, so that control messages get through."""
+DISK_PIECE_BYTES = 1 << 19
 SOCKET_BUFFER_BYTES = 4 << 20
 
 Address = Callable[[int], "tuple[str, int] | None"]
@@ -41,7 +55,13 @@ class ObjectManager:
     """Allocates in the arena, sends and fetches objects; is ``store:<n>``."""
 
     def __init__(
-        self, process: Process, node: int, arena: Arena, token: bytes, address_of: Address
+        self,
+        process: Process,
+        node: int,
+        arena: Arena,
+        token: bytes,
+        address_of: Address,
+        spill_directory: str,
     ) -> None:
         self.process = process
         self.node = node
@@ -50,8 +70,16 @@ class ObjectManager:
         self.address_of = address_of
         self.allocator = Allocator(arena.capacity)
         self._places: dict[bytes, tuple[int, int]] = {}
-        self._sending: dict[int, int] = {}
+        self._held: dict[int, int] = {}
+        """Offsets that are read from just now, by how many."""
         self._free_later: set[int] = set()
+        self._disk = Spiller(process.reactor, spill_directory)
+        self._spilled: dict[bytes, tuple[int, int]] = {}
+        """Object -> (place on disk, size)."""
+        self._disk_held: dict[int, int] = {}
+        self._drop_later: set[int] = set()
+        """Places on disk that are free when nobody reads them any more."""
+        self._disk_sizes: dict[int, int] = {}
         self._fetchers: dict[int, Fetcher] = {}
 
     def handle(self, source: str, message: Any) -> None:
@@ -59,16 +87,25 @@ class ObjectManager:
             offset = self.allocator.allocate(message.size)
             if offset >= 0:
                 self._places[message.object] = (offset, message.size)
-            self.tell(Allocated(message.object, offset, message.client))
+                self.tell(Allocated(message.object, offset, message.client))
+            else:
+                self.tell_full(message.object, message.size, message.client)
         elif isinstance(message, Free):
             if self._places.get(message.object, (-1, 0))[0] == message.offset:
                 del self._places[message.object]
             self._free(message.offset)
         elif isinstance(message, Fetch):
+            if message.node == self.node:
+                self._restore(message)
+                return
             fetcher = self._fetchers.get(message.node)
             if fetcher is None:
                 fetcher = self._fetchers[message.node] = Fetcher(self, message.node)
             fetcher.add(message)
+        elif isinstance(message, Spill):
+            self._spill(message)
+        elif isinstance(message, DropSpilled):
+            self._drop_spilled(message)
         else:
             raise TypeError(f"an object store was sent {type(message).__name__}")
 
@@ -91,39 +128,119 @@ class ObjectManager:
 
     # -- memory ----------------------------------------------------------------
 
-    def allocate(self, oid: bytes, size: int) -> int:
+    def allocate(self, size: int) -> int:
         """Return where an object that is fetched can be written, or -1."""
-        offset = self.allocator.allocate(size)
-        if offset >= 0:
-            self._places[oid] = (offset, size)
-        return offset
+        return self.allocator.allocate(size)
 
-    def give_back(self, oid: bytes, offset: int) -> None:
+    def give_back(self, offset: int) -> None:
         """Free the place of an object whose transfer failed."""
-        self._places.pop(oid, None)
-        self._free(offset)
+        self.allocator.free(offset)
 
-    def begin_sending(self, oid: bytes) -> tuple[int, int] | None:
-        """Return (offset, size) of an object and keep it there."""
+    def landed(self, oid: bytes, offset: int, size: int) -> None:
+        """An object that was fetched is here in full, and may be sent on."""
+        self._places[oid] = (offset, size)
+
+    def tell_full(self, oid: bytes, size: int, client: str = "") -> None:
+        """Say that something does not fit; the scheduler makes room, or gives up."""
+        free = self.allocator.capacity - self.allocator.used
+        self.tell(NoRoom(oid, size, self.allocator.capacity, free, client))
+
+    def begin_sending(self, oid: bytes) -> Source | None:
+        """Return where an object is, and keep it there; None if it is not here."""
         place = self._places.get(oid)
         if place is not None:
-            self._sending[place[0]] = self._sending.get(place[0], 0) + 1
-        return place
+            offset, size = place
+            self._hold(offset)
+            return Source(self.arena.fd, offset, size, PIECE_BYTES, lambda: self._let_go(offset))
+        spilled = self._spilled.get(oid)
+        if spilled is None:
+            return None
+        at, size = spilled
+        self._disk_held[at] = self._disk_held.get(at, 0) + 1
+        return Source(self._disk.fd, at, size, DISK_PIECE_BYTES, lambda: self._let_go_disk(at))
 
-    def end_sending(self, offset: int) -> None:
-        """One transfer less needs this place."""
-        self._sending[offset] -= 1
-        if not self._sending[offset]:
-            del self._sending[offset]
+    def _hold(self, offset: int) -> None:
+        self._held[offset] = self._held.get(offset, 0) + 1
+
+    def _let_go(self, offset: int) -> None:
+        """One reader less needs this place."""
+        self._held[offset] -= 1
+        if not self._held[offset]:
+            del self._held[offset]
             if offset in self._free_later:
                 self._free_later.discard(offset)
                 self.allocator.free(offset)
 
     def _free(self, offset: int) -> None:
-        if offset in self._sending:
+        if offset in self._held:
             self._free_later.add(offset)
         else:
             self.allocator.free(offset)
+
+    # -- disk ------------------------------------------------------------------
+
+    def _spill(self, message: Spill) -> None:
+        oid, offset, size = message.object, message.offset, message.size
+        self._hold(offset)
+
+        def wrote(place: int, reason: str) -> None:
+            self._let_go(offset)
+            if place >= 0:
+                self._spilled[oid] = (place, size)
+                self._disk_sizes[place] = size
+            self.tell(Spilled(oid, offset, size, place, reason))
+
+        self._disk.write(self.arena.readonly(offset, size), wrote)
+
+    def _drop_spilled(self, message: DropSpilled) -> None:
+        place = message.place
+        if self._spilled.get(message.object, (-1, 0))[0] == place:
+            del self._spilled[message.object]
+        if place in self._disk_held:
+            self._drop_later.add(place)
+        else:
+            self._disk.free(place, self._disk_sizes.pop(place))
+
+    def _let_go_disk(self, place: int) -> None:
+        self._disk_held[place] -= 1
+        if not self._disk_held[place]:
+            del self._disk_held[place]
+            if place in self._drop_later:
+                self._drop_later.discard(place)
+                self._disk.free(place, self._disk_sizes.pop(place))
+
+    def _restore(self, fetch: Fetch) -> None:
+        """Bring an object back from disk."""
+        oid, size = fetch.object, fetch.size
+        place = self._spilled.get(oid)
+        if place is None or place[1] != size:
+            self.tell(Fetched(oid, -1, size, 0.0, "it is not on disk any more"))
+            return
+        offset = self.allocate(size)
+        if offset < 0:
+            self.tell_full(oid, size)
+            return
+        started_s = time.monotonic()
+
+        def read(reason: str) -> None:
+            elapsed_s = time.monotonic() - started_s
+            if reason:
+                self.give_back(offset)
+            else:
+                self.landed(oid, offset, size)
+            self.tell(Fetched(oid, -1 if reason else offset, size, elapsed_s, reason))
+
+        self._disk.read(place[0], self.arena.writable(offset, size), read)
+
+
+class Source(NamedTuple):
+    """An object that is being sent: part of a file."""
+
+    fd: int
+    offset: int
+    size: int
+    piece_bytes: int
+    let_go: Callable[[], None]
 
 
 class Sender:
@@ -134,16 +251,15 @@ class Sender:
         self._sock = sock
         self._request = bytearray()
         self._head = b""
-        self._offset = 0
-        self._at = 0
-        self._end = 0
+        self._source: Source | None = None
+        self._sent = 0
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
         manager.process.reactor.add(sock.fileno(), READ, self._on_ready)
 
     def _on_ready(self, mask: int) -> None:
         try:
-            if self._head or self._at < self._end:
+            if self._head or self._source is not None:
                 self._send()
             elif mask & (READ | HANG_UP):
                 self._receive()
@@ -160,14 +276,11 @@ class Sender:
         self._request += data
         if len(self._request) < OBJECT_BYTES:
             return
-        place = self._manager.begin_sending(bytes(self._request))
+        self._source = self._manager.begin_sending(bytes(self._request))
         self._request.clear()
-        if place is None:
-            self._head = _ANSWER.pack(False, 0)
-        else:
-            self._offset, size = place
-            self._head = _ANSWER.pack(True, size)
-            self._at, self._end = self._offset, self._offset + size
+        here = self._source is not None
+        self._head = _ANSWER.pack(here, self._source.size if self._source else 0)
+        self._sent = 0
         self._manager.process.reactor.modify(self._sock.fileno(), READ | WRITE)
 
     def _send(self) -> None:
@@ -176,18 +289,20 @@ class Sender:
             self._head = self._head[sent:]
             if self._head:
                 return
-        if self._at < self._end:
-            piece = min(PIECE_BYTES, self._end - self._at)
-            arena_fd = self._manager.arena.fd
-            self._at += os.sendfile(self._sock.fileno(), arena_fd, self._at, piece)
-        if self._at == self._end:
-            self._finish()
-            self._manager.process.reactor.modify(self._sock.fileno(), READ)
+        source = self._source
+        if source is not None:
+            piece = min(source.piece_bytes, source.size - self._sent)
+            at = source.offset + self._sent
+            self._sent += os.sendfile(self._sock.fileno(), source.fd, at, piece)
+            if self._sent < source.size:
+                return
+        self._finish()
+        self._manager.process.reactor.modify(self._sock.fileno(), READ)
 
     def _finish(self) -> None:
-        if self._end:
-            self._manager.end_sending(self._offset)
-        self._at = self._end = 0
+        source, self._source = self._source, None
+        if source is not None:
+            source.let_go()
 
     def _close(self) -> None:
         self._finish()
@@ -229,10 +344,9 @@ class Fetcher:
             self._dial()
             return
         fetch = self._queue.popleft()
-        offset = self._manager.allocate(fetch.object, fetch.size)
+        offset = self._manager.allocate(fetch.size)
         if offset < 0:
-            reason = f"ObjectStoreFullError: no room for {fetch.size:,} bytes"
-            self._manager.tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason))
+            self._manager.tell_full(fetch.object, fetch.size)
             self._next()
             return
         self._current = fetch
@@ -317,7 +431,9 @@ class Fetcher:
         self._current = None
         self._view = None
         if offset < 0:
-            self._manager.give_back(fetch.object, self._offset)
+            self._manager.give_back(self._offset)
+        else:
+            self._manager.landed(fetch.object, offset, fetch.size)
         elapsed_s = time.monotonic() - self._started_s
         self._manager.tell(Fetched(fetch.object, offset, fetch.size, elapsed_s, reason))
         self._next()

@@ -29,6 +29,8 @@ class NodeSettings(msgspec.Struct):
     head: tuple[str, int]
     host: str = "127.0.0.1"
     journal: str = ""
+    spill_directory: str = ""
+    """Where evicted objects go."""
 
 
 class WorkerSettings(msgspec.Struct):
