@@ -58,7 +58,7 @@ class Backend(Protocol):
         """Return (ready, not ready), both in the order given."""  # fmt: skip
 
     def query(self, kind: str) -> Any:
-        """Return ``nodes``, ``timeline``, ``stores`` or ``disks`` rows; see `runtime.control.queries`."""
+        """Return ``nodes``, ``timeline``, ``stores`` or ``disks`` rows; see `queries`."""
 
     def now(self) -> float:
         """Return the time in seconds."""

@@ -44,8 +44,6 @@ SUBMIT_SPECS_MAX = 64
 """Ranges submitted in one message, so that no message grows without bound."""
 FUNCTION_BYTES_MAX = 32 * 1024 * 1024
 """Functions travel in messages, whatever they close over included."""
-FULL_PAUSES_S = (0.01, 0.05, 0.25)
-"""A full store is asked again: what others have dropped may be on its way to it."""
 GONE = "the cluster is gone: shut down"
 
 
@@ -68,6 +66,7 @@ class Session:
         self.world = world
         self.name = world.name
         self.client = world.client
+        self.client.collect = self.collect
         self.closed = False
         self._end_cluster = end_cluster
         self._dropped: deque[bytes] = deque()
@@ -297,11 +296,6 @@ class Session:
         Raises ObjectStoreFullError.
         """
         offset = self._allocate(oid, value.nbytes)
-        for pause_s in FULL_PAUSES_S:
-            if offset >= 0:
-                break
-            self.world.sleep(pause_s)
-            offset = self._allocate(oid, value.nbytes)
         reason = self.client.full_reasons.pop(oid, "")
         if offset < 0:
             raise ObjectStoreFullError(
@@ -333,16 +327,56 @@ class Session:
             self.world.charge("get", len(oids))
             client.flush()
             waiter = client.watch(oids)
-        if waiter.missing and not self._wait(waiter, timeout_s):
-            with self.world:
-                client.unwatch(oids, waiter)
-                late = sum(client.value(oid) is None for oid in oids)
-            raise GetTimeoutError(
-                f"{late} of {len(oids)} values were not there after {timeout_s} s"
-            )
-        with self.world:
-            values = [client.value(oid) for oid in oids]
-        return [self._decode_here(value) for value in values]
+            if not waiter.missing:
+                values = self._look_at(oids)
+            else:
+                self._hold(oids)
+        if waiter.missing:
+            try:
+                in_time = self._wait(waiter, timeout_s)
+                with self.world:
+                    if in_time:
+                        values = self._look_at(oids)
+                    else:
+                        client.unwatch(oids, waiter)
+                        late = sum(client.value(oid) is None for oid in oids)
+            finally:
+                with self.world:
+                    self._let_go(oids)
+            if not in_time:
+                raise GetTimeoutError(
+                    f"{late} of {len(oids)} values were not there after {timeout_s} s"
+                )
+        values.reverse()
+        found = []
+        try:
+            while values:
+                found.append(self._decode_viewed(values.pop()))
+        finally:
+            for value in values:
+                if value.size:
+                    self._unviewed.append(value.object)
+        return found
+
+    def _hold(self, oids: Sequence[bytes]) -> None:
+        """Keep large values that arrive until all are there, even if the store is full."""
+        for oid in oids:
+            self.client.add_view(oid)
+
+    def _let_go(self, oids: Sequence[bytes]) -> None:
+        for oid in oids:
+            self.client.drop_view(oid)
+
+    def _look_at(self, oids: Sequence[bytes]) -> list[ObjectValue]:
+        """Return the values, which are here; large ones count as looked at from now on."""
+        found = []
+        for oid in oids:
+            value = self.client.value(oid)
+            assert value is not None, "a value vanished while it was awaited"
+            if value.size:
+                self.client.add_view(oid)
+            found.append(value)
+        return found
 
     def get_array(self, refs: ObjectRefArray, timeout_s: float | None) -> list[Any]:
         count = len(refs)
@@ -414,6 +448,7 @@ class Session:
                 # Without time to wait, too: what is not here is fetched for the next call.
                 oids = [ref.binary() for ref in refs]
                 waiter = client.watch(oids, fetch_local)
+                self._hold(oids)
         if waiter is not None:
             may_miss = len(refs) - num_returns
             try:
@@ -423,26 +458,25 @@ class Session:
                 with self.world:
                     client.unwatch(oids, waiter)
                     ready = ready_now()
+                    self._let_go(oids)
         chosen = set(ready)
         return (
             [refs[position] for position in ready],
             [ref for position, ref in enumerate(refs) if position not in chosen],
         )
 
-    def _decode_here(self, value: ObjectValue | None) -> Any:
-        assert value is not None, "a value vanished while it was awaited"
-        return self.decode(value)
+    def _decode_viewed(self, value: ObjectValue) -> Any:
+        """Return a value that `_look_at` has given, or raise the error that it is."""
+        if not value.size:
+            return self.decode(value)
+        oid = value.object
+        return self.world.read(oid, value.offset, value.size, lambda: self._unviewed.append(oid))
 
     def decode(self, value: ObjectValue) -> Any:
-        """Return the value, or raise the error that it is."""
+        """Return a small value, or raise the error that it is."""
         if value.status != OK:
             raise self.error_of(value.status, value.payload)
-        if not value.size:
-            return self.world.deserialize(value.payload)[value.position]
-        oid = value.object
-        with self.world:
-            self.client.add_view(oid)
-        return self.world.read(oid, value.offset, value.size, lambda: self._unviewed.append(oid))
+        return self.world.deserialize(value.payload)[value.position]
 
     def decode_input(self, value: ObjectValue) -> Any:
         """Return a task's input, which its node has pinned for this one use."""

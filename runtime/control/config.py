@@ -31,8 +31,11 @@ class Config(Struct, frozen=True, array_like=True):
     """How long a node holds back what only the GCS's tables need to know."""
     timeline_ranges_max: int = 100_000
     """How many executed ranges a node remembers for the timeline."""
-    store_wait_s: float = 30.0
-    """How long a task's input or a `get` waits for room while all of the store is pinned."""
+    store_wait_s: float = 10.0
+    """How long a `get` waits for room while all of the store is pinned; a task's input
+    waits so long after the last that was unpinned."""
+    allocate_wait_s: float = 2.0
+    """How long somebody who wants to write waits for room in the same case."""
     fetch_streams: int = 4
     """TCP connections over which one large object is fetched from another node."""
     stripe_bytes_min: int = 8 << 20

@@ -7,7 +7,8 @@ what wanted the room becomes a *request* here::
 
     NoRoom ──> WAITING ──victims?──> Spill ──> Spilled ──> tried again
                   ↑  │                                        │
-                  │  ├─ none, but a pin or a claim may go ────┤
+                  │  ├─ none: clients are asked for pins that │
+                  │  │  they do not need; any may go ─────────┤
                   │  └─ none for too long: ObjectStoreFullError
                   └───────────── NoRoom (it was in pieces) ───┘
 
@@ -46,7 +47,9 @@ BATCH_SHARE = 32
 class Request:
     """Somebody waits for room in the arena."""
 
-    __slots__ = ("fail", "free", "rank", "retry", "seen", "size", "tries", "until_s")
+    __slots__ = (
+        "asked", "fail", "free", "rank", "retry", "seen", "size", "tries", "until_s",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class Request:
         self.free = 0
         """Bytes that were free, in pieces perhaps, when it did not fit."""
         self.tries = 0
+        self.asked = False
         self.seen = 0
         """What `Eviction` had freed by then."""
 
@@ -73,7 +77,8 @@ class Eviction:
 
     `place_of` returns an object's place in the arena, `leave` is told that it
     has none any more, `is_copy` says whether its primary is on another node,
-    `is_pinned` whether it has to stay.
+    `is_pinned` whether it has to stay; `ask_back` asks clients for the pins that
+    they do not need.
     """
 
     def __init__(
@@ -84,6 +89,7 @@ class Eviction:
         leave: Callable[[bytes], None],
         is_copy: Callable[[bytes], bool],
         is_pinned: Callable[[bytes], bool],
+        ask_back: Callable[[], None],
     ) -> None:
         self._ctx = ctx
         self._store = f"store:{node}"
@@ -91,6 +97,7 @@ class Eviction:
         self._leave = leave
         self._is_copy = is_copy
         self._is_pinned = is_pinned
+        self._ask_back = ask_back
         self._sizes: dict[bytes, int] = {}
         """All that is in memory."""
         self._idle: dict[bytes, None] = {}
@@ -189,17 +196,22 @@ class Eviction:
         """Serve those who wait, as far as it goes; call it at the end of each turn."""
         while self._requests and not self._spilling:
             request = self._requests[0][2]
+            if self._frees != request.seen:
+                heappop(self._requests)
+                request.tries += 1
+                request.retry()
+                continue
             reason = self._hopeless(request)
             if not reason and self._changed:
-                for oid in self._choose(request):
+                victims = self._choose(request)
+                for oid in victims:
                     self._evict(oid)
-                if self._spilling:
-                    return
-                if self._frees != request.seen:
-                    heappop(self._requests)
-                    request.tries += 1
-                    request.retry()
+                if victims:
                     continue
+                if not request.asked:
+                    # They may hold what they do not look at any more.
+                    request.asked = True
+                    self._ask_back()
             if not reason and self._ctx.now() < request.until_s:
                 self._changed = False
                 self._watch(request.until_s)
@@ -242,8 +254,7 @@ class Eviction:
         """Return why a request cannot be served whatever happens."""
         if request.size > self.capacity:
             return (
-                f"no room for {request.size:,} bytes: the whole object store has"
-                f" {self.capacity:,}"
+                f"no room for {request.size:,} bytes: the whole object store has {self.capacity:,}"
             )
         if self._disk_error:
             error, self._disk_error = self._disk_error, ""

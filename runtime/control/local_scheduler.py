@@ -820,7 +820,8 @@ class LocalScheduler:
         def fail(reason: str) -> None:
             self.ctx.send(client, ObjectAllocated(oid, -1, reason))
 
-        self.objects.eviction.need(Request(size, CLIENT, 0.0, retry, fail), message)
+        until_s = self.ctx.now() + self.config.allocate_wait_s
+        self.objects.eviction.need(Request(size, CLIENT, until_s, retry, fail), message)
 
     def _on_abandon(self, source: str, message: AbandonObject) -> None:
         place = self._allocated.pop(message.object, None)

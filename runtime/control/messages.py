@@ -15,7 +15,7 @@ client  -> node      SubmitTasks, ExportFunction, WantObjects, PutObjects,
                      AllocateObject, AbandonObject, Release, Unpin, Query
 worker  -> node      WorkerReady, TasksDone, TakenBack, Blocked, Unblocked
                      (and all of the above)
-node    -> client    TaskResults, ObjectsReady, ObjectAllocated, QueryReply
+node    -> client    TaskResults, ObjectsReady, ObjectAllocated, QueryReply, GiveBack
 node    -> worker    FunctionBlob, RunTasks, TakeBack, Resume, Exit
 node    -> gcs       RegisterNode, Heartbeat, ExportFunction, FetchFunction,
                      TaskUpdates, LocateObjects, Query, Event
@@ -507,6 +507,10 @@ class NoRoom(Struct, array_like=True, tag=55):
     client: str = ""
 
 
+class GiveBack(Struct, array_like=True, tag=56):
+    """The arena is full: unpin what you do not look at, say what you have dropped."""
+
+
 class StartWorker(Struct, array_like=True, tag=65):
     worker: str
 
@@ -528,6 +532,7 @@ Message = Union[
     TaskUpdates, LocateObjects, ObjectLocations, FreeObjects, PlaceTasks, AssignTasks,
     Event, NodeUnreachable, PullObject, ObjectPayload, Allocate, Allocated, Free, Fetch,
     Fetched, StartWorker, StopWorker, WorkerDied, Spill, Spilled, DropSpilled, NoRoom,
+    GiveBack,
 ]  # fmt: skip
 
 

@@ -37,6 +37,7 @@ from runtime.control.messages import (
     Fetch,
     Fetched,
     Free,
+    GiveBack,
     LocateObjects,
     Location,
     NoRoom,
@@ -89,6 +90,8 @@ class ObjectDirectory:
         self._wanted_of: dict[bytes, set[bytes]] = {}
         self._ranks: dict[bytes, int] = {}
         """Who wants it most; see `eviction`."""
+        self._until_s: dict[bytes, float] = {}
+        """How long a client's want may wait for room, once it had to."""
         self._primary: dict[bytes, int] = {}
         """Of copies: the living node that has the primary."""
         self._dropped: set[bytes] = set()
@@ -100,6 +103,7 @@ class ObjectDirectory:
             self._leave,
             self._primary.__contains__,
             self._pins.__contains__,
+            self._ask_back,
         )
         self._fetching: dict[bytes, tuple[Fetch, int]] = {}
         """What the store was asked for, and which node has the primary (-1: unknown)."""
@@ -318,6 +322,11 @@ class ObjectDirectory:
             self._copied(split_object_id(oid)[0], oid, DROPPED)
         self._free(oid)
 
+    def _ask_back(self) -> None:
+        clients = {client for pins in self._pins.values() for client in pins}
+        for client in sorted(clients | (self._owned.keys() - {NOBODY})):
+            self._ctx.send(client, GiveBack())
+
     def on_no_room(self, message: NoRoom) -> None:
         """A fetch found the arena full."""
         oid = message.object
@@ -338,8 +347,12 @@ class ObjectDirectory:
                 text = f"ObjectStoreFullError: {reason}"
                 self._tell(ObjectValue(oid, SYSTEM_ERROR, text.encode()))
 
-        until_s = self._ctx.now() + self._wait_s
         rank = self._ranks.get(oid, CLIENT)
+        until_s = self._ctx.now() + self._wait_s
+        if rank == CLIENT:
+            # A client's time is limited in all. Tasks wait on while there is progress:
+            # what is pinned for others is free once these have run.
+            until_s = self._until_s.setdefault(oid, until_s)
         self.eviction.need(Request(message.size, rank, until_s, retry, fail), message)
 
     # -- what is not here ------------------------------------------------------
@@ -471,6 +484,7 @@ class ObjectDirectory:
         array = split_object_id(oid)[0]
         self._pulling.pop(oid, None)
         self._ranks.pop(oid, None)
+        self._until_s.pop(oid, None)
         of_array = self._wanted_of[array]
         of_array.discard(oid)
         if not of_array:

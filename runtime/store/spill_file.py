@@ -77,7 +77,8 @@ class SpillFile:
         if self._holes:
             mode = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
             # Before others may have the place.
-            if _libc.fallocate(self.fd, mode, place, _blocks(nbytes)):
+            failed = _libc.fallocate(self.fd, mode, place, _blocks(nbytes))
+            if failed and ctypes.get_errno() == errno.EOPNOTSUPP:
                 # Not here: its space is for the next object, or for the end.
                 self._holes = False
         self._allocator.free(place)

@@ -331,14 +331,23 @@ class World:
             if number in self.cut:
                 continue
             at = f"node:{number}"
-            look(at, scheduler, "queue", "waiting", "assigned", "_allocated", "_for_function", "_claims")
+            look(
+                at,
+                scheduler,
+                "queue",
+                "waiting",
+                "assigned",
+                "_allocated",
+                "_for_function",
+                "_claims",
+            )
             look(at, scheduler, "_resuming")
             if scheduler.pool.free != scheduler.pool.total:
                 found[f"{at}.pool"] = scheduler.pool.free
             look(
                 at, scheduler.objects, "owners", "others", "_owned", "_results", "_stored",
                 "_stored_of", "_pins", "_doomed", "_wanted", "_wanted_of", "_fetching",
-                "_ranks", "_primary", "_dropped",
+                "_ranks", "_until_s", "_primary", "_dropped",
             )  # fmt: skip
             look(
                 f"{at}.eviction", scheduler.objects.eviction, "_sizes", "_idle", "_claims",
@@ -677,8 +686,14 @@ class Shell:
         """Generator: wait for objects, return their values, raise `TaskFailed`."""
         self.client.flush()
         waiter = self.client.watch(oids)
+        for oid in oids:
+            self.client.add_view(oid)
         yield from self._wait(lambda: not waiter.missing)
-        return [self.value(oid) for oid in oids]
+        try:
+            return [self.value(oid) for oid in oids]
+        finally:
+            for oid in oids:
+                self.client.drop_view(oid)
 
     def value(self, oid: bytes) -> Any:
         value = self.client.value(oid)
@@ -697,7 +712,8 @@ class Shell:
         yield lambda: not waiter.missing
         offset = self.client.allocations.pop(oid)
         if offset < 0:
-            raise TaskFailed(USER_ERROR, "ObjectStoreFullError: no room")
+            reason = self.client.full_reasons.pop(oid)
+            raise TaskFailed(USER_ERROR, f"ObjectStoreFullError: {reason}")
         self.node_store.values[offset] = value
         return offset
 
@@ -817,7 +833,14 @@ class Shell:
             offset = -1
             if size:
                 oid = object_id(spec.array, index, ret)
-                offset = yield from self._allocate(oid, value, size)
+                try:
+                    offset = yield from self._allocate(oid, value, size)
+                except TaskFailed as full:
+                    for earlier, offset in enumerate(offsets):
+                        if offset >= 0:
+                            self.client.abandon(object_id(spec.array, index, earlier))
+                    self._report(spec, full.text.encode(), started_s, 1, USER_ERROR)
+                    return
             sizes.append(size)
             offsets.append(offset)
             small.append(None if size else value)

@@ -171,14 +171,15 @@ def test_what_a_failing_task_had_stored_is_freed() -> None:
 @pytest.mark.usefixtures("empty")
 def test_a_full_store_is_an_error_and_not_the_end() -> None:
     held = [ray.put(np.zeros(100 * MB, np.uint8)) for _ in range(2)]
-    with pytest.raises(ObjectStoreFullError, match="no room"):
+    views = get(held)
+    with pytest.raises(ObjectStoreFullError, match=r"no room for 104,857,.* of 268,435,456"):
         ray.put(np.zeros(100 * MB, np.uint8))
     with pytest.raises(ObjectStoreFullError):
         get(make.remote(100 * MB))
     with pytest.raises(ObjectStoreFullError):
         total.remote(np.zeros(100 * MB, np.uint8))
     assert get(total.remote(held[0])) == 0
-    del held
+    del held, views
     eventually(lambda: used() == 0)
     assert get(total.remote(np.ones(100 * MB, np.uint8))) == 100 * MB
     is_freed()
