@@ -28,7 +28,7 @@ import psutil
 
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import connected, set_current
-from runtime.backend.nodes import node_resources
+from runtime.backend.nodes import node_resources, store_config
 from runtime.backend.session import Session
 from runtime.control.client import Client
 from runtime.control.config import Config
@@ -185,12 +185,18 @@ def connect(
     object_spilling_dir: str | os.PathLike[str] | None = None,
     journal: str | os.PathLike[str] | None = None,
     heartbeat_timeout_s: float = 5.0,
+    store_copy_threads: int = 0,
+    fetch_streams: int = Config().fetch_streams,
 ) -> Session:
     """Start a cluster on this machine and become its driver."""
     resources = node_resources(nodes, cpus_per_node, os.cpu_count() or 1, more_resources)
     if len(resources) > NODES_MAX:
         raise ValueError(f"{len(resources)} nodes on one machine; at most {NODES_MAX} may be")
-    config = Config(policy=policy, seed=seed, heartbeat_timeout_s=heartbeat_timeout_s)
+    config = store_config(
+        Config(policy=policy, seed=seed, heartbeat_timeout_s=heartbeat_timeout_s),
+        store_copy_threads,
+        fetch_streams,
+    )
     make_policy(config)  # a bad name fails here, not in every process
     FailureDetector(heartbeat_timeout_s)
     for node in resources:
