@@ -86,7 +86,7 @@ def _measure(request: Request, outcome: Outcome, where: str, threads: int) -> No
                 limit_s = (
                     _memcpy_s(size, threads, puts)
                     if request.backend == "local"
-                    else load_profile(profile).copy_s(size, 1) * puts
+                    else load_profile(profile).copy_s(size, threads) * puts
                 )
                 for what, took_s in (("put", elapsed_s), ("memcpy", limit_s)):
                     outcome.rows.append(

@@ -41,6 +41,7 @@ from runtime.processes.reactor import HANG_UP, READ, WRITE
 from runtime.processes.spiller import Spiller
 from runtime.store.allocator import Allocator
 from runtime.store.arena import Arena
+from runtime.store.prefault import Prefaulter
 
 _ANSWER = struct.Struct(">?Q")
 PIECE_BYTES = 4 << 20
@@ -69,6 +70,7 @@ class ObjectManager:
         self.token = token
         self.address_of = address_of
         self.allocator = Allocator(arena.capacity)
+        self._prefaulter = Prefaulter(arena.fd, arena.capacity)
         self._places: dict[bytes, tuple[int, int]] = {}
         self._held: dict[int, int] = {}
         """Offsets that are read from just now, by how many."""
@@ -87,6 +89,7 @@ class ObjectManager:
             offset = self.allocator.allocate(message.size)
             if offset >= 0:
                 self._places[message.object] = (offset, message.size)
+                self._prefaulter.used(self.allocator.high_water)
                 self.tell(Allocated(message.object, offset, message.client))
             else:
                 self.tell_full(message.object, message.size, message.client)
@@ -130,7 +133,9 @@ class ObjectManager:
 
     def allocate(self, size: int) -> int:
         """Return where an object that is fetched can be written, or -1."""
-        return self.allocator.allocate(size)
+        offset = self.allocator.allocate(size)
+        self._prefaulter.used(self.allocator.high_water)
+        return offset
 
     def give_back(self, offset: int) -> None:
         """Free the place of an object whose transfer failed."""
