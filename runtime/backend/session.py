@@ -44,6 +44,9 @@ SUBMIT_SPECS_MAX = 64
 """Ranges submitted in one message, so that no message grows without bound."""
 FUNCTION_BYTES_MAX = 32 * 1024 * 1024
 """Functions travel in messages, whatever they close over included."""
+_CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
+_ITEM_BYTES = 4
+"""Of an item of a container, at least: a number's."""
 GONE = "the cluster is gone: shut down"
 
 
@@ -270,7 +273,14 @@ class Session:
 
     def put(self, value: Any) -> ObjectRef:
         self._check_open()
-        serialized = self.world.serialize([value])
+        inline_bytes_max = self.client.config.inline_bytes_max
+        large: Serialized | None = None
+        if looks_large(value, inline_bytes_max):
+            large = self.world.serialize(value)
+            if large.nbytes <= inline_bytes_max:
+                large = None
+        # Small values travel as lists; a large one should be serialized only once.
+        serialized = large or self.world.serialize([value])
         with self.world:
             self.collect()
             self.world.charge("put", 1)
@@ -280,7 +290,7 @@ class Session:
                 node = int(self.client.node.partition(":")[2])
                 self.client.put(RangeResult(array, 0, 1, OK, payload, node))
                 return ObjectRef(object_id(array, 0, 0), self)
-        return self._put_large(array, self.world.serialize(value))
+        return self._put_large(array, large or self.world.serialize(value))
 
     def _put_large(self, array: bytes, value: Serialized) -> ObjectRef:
         oid = object_id(array, 0, 0)
@@ -568,6 +578,23 @@ class Session:
         self.world.close()
         if self._end_cluster is not None:
             self._end_cluster()
+
+
+def looks_large(value: Any, nbytes: int) -> bool:
+    """Guess whether `value` takes more than `nbytes` when it is serialized.
+
+    A wrong guess costs serializing it twice and nothing else.
+    """
+    try:
+        size = getattr(value, "nbytes", None)
+    except Exception:
+        return False  # a property of the user's; only pickling matters here
+    if type(size) is int:
+        return size > nbytes
+    kind = type(value)
+    if kind is bytes or kind is str or kind is bytearray:
+        return len(value) > nbytes
+    return kind in _CONTAINERS and len(value) > nbytes // _ITEM_BYTES
 
 
 def _has_ref(item: Any, star: bool) -> bool:

@@ -290,8 +290,8 @@ def test_what_does_not_fit_goes_to_disk_and_comes_back(free: str) -> None:
     # What was written once is clean: it leaves memory without being written again.
     assert disk_of(session)[1] <= 60_100_000
     del refs
-    ray.sleep(1)
     ray.get(ray.put(None))
+    ray.sleep(1)
     assert disk_of(session)[0] == 0
 
 
