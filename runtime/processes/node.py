@@ -49,7 +49,13 @@ class Node:
         self.process.add(f"pool:{number}", self.pool, journaled=False)
         arena = Arena.attach(arena_fd)
         self.store = ObjectManager(
-            self.process, number, arena, self._token, self._address_of, settings.spill_directory
+            self.process,
+            number,
+            arena,
+            self._token,
+            self._address_of,
+            settings.spill_directory,
+            settings.config,
         )
         self.process.add(f"store:{number}", self.store, journaled=False)
         self.process.find_route = self._dial

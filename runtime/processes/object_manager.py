@@ -2,11 +2,8 @@
 
 The arena is allocated here and nowhere else; workers and drivers write and read
 where they were told. Between nodes an object travels over a TCP connection of
-its own kind (see `auth`), from one arena into the other without a copy in
-between::
-
-    request   object ID (18)
-    answer    1 byte: is it here, size (8, big-endian), then the bytes (sendfile)
+its own kind (see `auth`), or over several, from one arena into the other without
+a copy in between: `fetcher` asks, `Sender` answers with sendfile.
 
 An object that is being sent is not freed before it is through. One that is on
 disk only is sent from there: nothing has to make room for it, and the pieces are
@@ -17,13 +14,11 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from runtime.control.ids import OBJECT_BYTES
+from runtime.control.config import Config
 from runtime.control.messages import (
     Allocate,
     Allocated,
@@ -35,7 +30,13 @@ from runtime.control.messages import (
     Spill,
     Spilled,
 )
-from runtime.processes.connection import Connection, DialedConnection
+from runtime.processes.fetcher import (
+    ANSWER,
+    PIECE_BYTES,
+    REQUEST,
+    SOCKET_BUFFER_BYTES,
+    Fetcher,
+)
 from runtime.processes.process import Process
 from runtime.processes.reactor import HANG_UP, READ, WRITE
 from runtime.processes.spiller import Spiller
@@ -43,11 +44,7 @@ from runtime.store.allocator import Allocator
 from runtime.store.arena import Arena
 from runtime.store.prefault import Prefaulter
 
-_ANSWER = struct.Struct(">?Q")
-PIECE_BYTES = 4 << 20
-"""Bytes moved per turn of the loop, so that control messages get through."""
 DISK_PIECE_BYTES = 1 << 19
-SOCKET_BUFFER_BYTES = 4 << 20
 
 Address = Callable[[int], "tuple[str, int] | None"]
 
@@ -63,7 +60,9 @@ class ObjectManager:
         token: bytes,
         address_of: Address,
         spill_directory: str,
+        config: Config,
     ) -> None:
+        self._config = config
         self.process = process
         self.node = node
         self.arena = arena
@@ -103,7 +102,9 @@ class ObjectManager:
                 return
             fetcher = self._fetchers.get(message.node)
             if fetcher is None:
-                fetcher = self._fetchers[message.node] = Fetcher(self, message.node)
+                fetcher = self._fetchers[message.node] = Fetcher(
+                    self, message.node, self._config.fetch_streams, self._config.stripe_bytes_min
+                )
             fetcher.add(message)
         elif isinstance(message, Spill):
             self._spill(message)
@@ -258,6 +259,7 @@ class Sender:
         self._head = b""
         self._source: Source | None = None
         self._sent = 0
+        self._end = 0
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
         manager.process.reactor.add(sock.fileno(), READ, self._on_ready)
@@ -274,18 +276,21 @@ class Sender:
             self._close()
 
     def _receive(self) -> None:
-        data = self._sock.recv(OBJECT_BYTES - len(self._request))
+        data = self._sock.recv(REQUEST.size - len(self._request))
         if not data:
             self._close()
             return
         self._request += data
-        if len(self._request) < OBJECT_BYTES:
+        if len(self._request) < REQUEST.size:
             return
-        self._source = self._manager.begin_sending(bytes(self._request))
+        oid, start, length = REQUEST.unpack(self._request)
         self._request.clear()
-        here = self._source is not None
-        self._head = _ANSWER.pack(here, self._source.size if self._source else 0)
-        self._sent = 0
+        source = self._source = self._manager.begin_sending(oid)
+        self._head = ANSWER.pack(source is not None, source.size if source else 0)
+        self._sent, self._end = start, start + length
+        if source is not None and self._end > source.size:
+            # The other side thinks of an object of another size: that is its answer.
+            self._sent = self._end = 0
         self._manager.process.reactor.modify(self._sock.fileno(), READ | WRITE)
 
     def _send(self) -> None:
@@ -296,10 +301,11 @@ class Sender:
                 return
         source = self._source
         if source is not None:
-            piece = min(source.piece_bytes, source.size - self._sent)
+            piece = min(source.piece_bytes, self._end - self._sent)
             at = source.offset + self._sent
-            self._sent += os.sendfile(self._sock.fileno(), source.fd, at, piece)
-            if self._sent < source.size:
+            if piece:
+                self._sent += os.sendfile(self._sock.fileno(), source.fd, at, piece)
+            if self._sent < self._end:
                 return
         self._finish()
         self._manager.process.reactor.modify(self._sock.fileno(), READ)
@@ -313,144 +319,3 @@ class Sender:
         self._finish()
         self._manager.process.reactor.remove(self._sock.fileno())
         self._sock.close()
-
-
-class Fetcher:
-    """Fetches objects from one node, one after another over one connection."""
-
-    def __init__(self, manager: ObjectManager, node: int) -> None:
-        self._manager = manager
-        self._node = node
-        self._queue: deque[Fetch] = deque()
-        self._sock: socket.socket | None = None
-        self._dialing: DialedConnection | None = None
-        self._current: Fetch | None = None
-        self._head = bytearray()
-        self._view: memoryview | None = None
-        self._offset = -1
-        self._started_s = 0.0
-
-    def add(self, fetch: Fetch) -> None:
-        """Queue an object."""
-        self._queue.append(fetch)
-        self._next()
-
-    def drop(self, reason: str) -> None:
-        """Fail all that was asked for, and close the connection."""
-        if self._dialing is not None:
-            self._dialing.close(reason)
-        else:
-            self._fail(reason)
-
-    def _next(self) -> None:
-        if self._current is not None or not self._queue:
-            return
-        if self._sock is None:
-            self._dial()
-            return
-        fetch = self._queue.popleft()
-        offset = self._manager.allocate(fetch.size)
-        if offset < 0:
-            self._manager.tell_full(fetch.object, fetch.size)
-            self._next()
-            return
-        self._current = fetch
-        self._offset = offset
-        self._head.clear()
-        self._view = None
-        self._started_s = time.monotonic()
-        try:
-            # Eighteen bytes fit into the empty buffer of an idle connection.
-            self._sock.send(fetch.object)
-        except OSError as error:
-            self._fail(str(error))
-
-    def _dial(self) -> None:
-        if self._dialing is not None:
-            return
-        address = self._manager.address_of(self._node)
-        if address is None:
-            self._fail(f"node {self._node} is not there")
-            return
-        self._dialing = DialedConnection(
-            self._manager.process.reactor,
-            address,
-            self._manager.token,
-            lambda connection, frame: connection.close("frames on a data connection"),
-            self._on_refused,
-            peer=f"node:{self._node}",
-            on_data=self._on_open,
-        )
-
-    def _on_open(self, sock: socket.socket) -> None:
-        self._dialing = None
-        self._sock = sock
-        sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
-        self._manager.process.reactor.add(sock.fileno(), READ, self._on_ready)
-        self._next()
-
-    def _on_refused(self, connection: Connection, reason: str) -> None:
-        self._dialing = None
-        self._fail(reason)
-
-    def _on_ready(self, mask: int) -> None:
-        try:
-            self._receive()
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._fail(str(error))
-
-    def _receive(self) -> None:
-        assert self._sock is not None
-        if self._current is None:
-            self._fail("the other side closed the connection")
-            return
-        if self._view is None:
-            data = self._sock.recv(_ANSWER.size - len(self._head))
-            if not data:
-                self._fail("the other side closed the connection")
-                return
-            self._head += data
-            if len(self._head) < _ANSWER.size:
-                return
-            here, size = _ANSWER.unpack(self._head)
-            if not here or size != self._current.size:
-                self._end_current(-1, "it is not there any more")
-                if here:
-                    self._fail("an object of another size")
-                return
-            self._view = self._manager.arena.writable(self._offset, size)
-        received = self._sock.recv_into(self._view[:PIECE_BYTES])
-        if not received:
-            self._fail("the other side closed the connection")
-            return
-        self._view = self._view[received:]
-        if not len(self._view):
-            self._end_current(self._offset, "")
-
-    def _end_current(self, offset: int, reason: str) -> None:
-        fetch = self._current
-        assert fetch is not None
-        self._current = None
-        self._view = None
-        if offset < 0:
-            self._manager.give_back(self._offset)
-        else:
-            self._manager.landed(fetch.object, offset, fetch.size)
-        elapsed_s = time.monotonic() - self._started_s
-        self._manager.tell(Fetched(fetch.object, offset, fetch.size, elapsed_s, reason))
-        self._next()
-
-    def _fail(self, reason: str) -> None:
-        """The connection is of no use: everything that waits for it has failed."""
-        if self._sock is not None:
-            self._manager.process.reactor.remove(self._sock.fileno())
-            self._sock.close()
-            self._sock = None
-        waiting, self._queue = list(self._queue), deque()
-        if self._current is not None:
-            self._end_current(-1, reason)
-        for fetch in waiting:
-            self._manager.tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason))
