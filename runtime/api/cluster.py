@@ -43,8 +43,8 @@ def init(
 
     ``local`` also takes ``object_spilling_dir`` (where evicted objects go, by
     default the system's directory for temporary files) and ``journal`` (a
-    directory for logs of every control-plane turn); ``sim`` takes ``profile`` (a name or a path), ``cores_per_host`` and
-    ``nodes_per_host``.
+    directory for logs of every control-plane turn); ``sim`` takes ``profile``
+    (a name or a path), ``cores_per_host`` and ``nodes_per_host``.
 
     Raises RuntimeError if a cluster is connected already, ValueError or
     TypeError for bad options.

@@ -410,7 +410,7 @@ def test_the_gcs_sends_nobody_to_a_copy_that_was_dropped() -> None:
 def test_programs_larger_than_memory_end_as_they_should() -> None:
     """Random programs on stores that hold a few of their objects."""
     spills = ended = dropped = 0
-    for seed in range(60):
+    for seed in range(25):
         world, rng = random_world(
             seed, store_bytes=random.Random(seed).choice([60_000, 150_000, 300_000])
         )
@@ -430,4 +430,4 @@ def test_programs_larger_than_memory_end_as_they_should() -> None:
             if isinstance(message, TaskUpdates)
             for _, size in message.copies
         )
-    assert ended > 30 and spills > 100 and dropped > 5, (ended, spills, dropped)
+    assert ended > 15 and spills > 40 and dropped > 2, (ended, spills, dropped)
