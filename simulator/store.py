@@ -70,7 +70,8 @@ class SimStore:
         self.disk_used = 0
         self.spilled_bytes = 0
         """Written to disk so far."""
-        self._queues: dict[int, deque[Fetch]] = {}
+        self._queues: dict[int, deque[tuple[Fetch, int]]] = {}
+        """With the places of those that have one already, or -1."""
         self._current: dict[int, _Fetching] = {}
         """What is being fetched, by the node that it comes from."""
 
@@ -88,8 +89,7 @@ class SimStore:
             if message.node == self.node:
                 self._restore(message)
                 return
-            self._queues.setdefault(message.node, deque()).append(message)
-            self._next(message.node)
+            self._enqueue(message)
         elif isinstance(message, Spill):
             self._spill(message)
         elif isinstance(message, DropSpilled):
@@ -128,12 +128,25 @@ class SimStore:
         self.values[offset] = payload
         self._places.setdefault(oid, {})[offset] = None
 
+    def _enqueue(self, fetch: Fetch) -> None:
+        queue = self._queues.setdefault(fetch.node, deque())
+        if not fetch.first:
+            queue.append((fetch, -1))
+        else:
+            offset = self._allocate(fetch.size)
+            if offset < 0:
+                self._tell_full(fetch.object, fetch.size, node=fetch.node)
+                return
+            queue.appendleft((fetch, offset))
+        self._next(fetch.node)
+
     def _next(self, node: int) -> None:
         queue = self._queues[node]
         if node in self._current or not queue:
             return
-        fetch = queue.popleft()
-        offset = self._allocate(fetch.size)
+        fetch, offset = queue.popleft()
+        if offset < 0:
+            offset = self._allocate(fetch.size)
         if offset < 0:
             self._tell_full(fetch.object, fetch.size, node=node)
             self._next(node)
@@ -204,9 +217,10 @@ class SimStore:
             for transfer in current.transfers:
                 transfer.cancel()
             self.cluster.working -= current.under_way
-            self._free(current.fetch.object, current.offset)
-            waiting.appendleft(current.fetch)
-        for fetch in waiting:
+            waiting.appendleft((current.fetch, current.offset))
+        for fetch, offset in waiting:
+            if offset >= 0:
+                self._free(fetch.object, offset)
             self._tell(Fetched(fetch.object, -1, fetch.size, 0.0, "its node died", node))
 
     @property

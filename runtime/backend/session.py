@@ -573,11 +573,13 @@ class Session(ClusterContext):
             self.world.charge("get", len(oids))
             client.flush()
             waiter = client.watch(oids)
-            if not waiter.missing:
+            # They may arrive as soon as this turn ends: what was so in it decides.
+            here = not waiter.missing
+            if here:
                 values = self._look_at(oids)
             else:
                 self._hold(oids)
-        if waiter.missing:
+        if not here:
             try:
                 in_time = self._wait(waiter, timeout_s)
                 with self.world:

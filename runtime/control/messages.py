@@ -610,6 +610,8 @@ class Fetch(Struct, array_like=True, tag=63):
     object: bytes
     size: int
     node: int
+    first: bool = False
+    """Room was made for it: take that now, before others do, and fetch it next."""
 
 
 class Fetched(Struct, array_like=True, tag=64):

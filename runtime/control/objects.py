@@ -365,7 +365,8 @@ class ObjectDirectory:
             if outdated():
                 return
             if oid in self._wanted:
-                self._ctx.send(self._store, fetch)
+                again = Fetch(oid, fetch.size, fetch.node, first=True)
+                self._ctx.send(self._store, again)
             else:
                 del self._fetching[oid]  # nobody waits for it any more
 

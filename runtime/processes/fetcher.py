@@ -72,13 +72,21 @@ class Fetcher:
         self.node = node
         self._most = streams
         self._stripe_bytes_min = stripe_bytes_min
-        self._queue: deque[Fetch] = deque()
+        self._queue: deque[tuple[Fetch, int]] = deque()
+        """With the places of those that have one already, or -1."""
         self._streams: list[_Stream] = []
         self._transfer: _Transfer | None = None
 
     def add(self, fetch: Fetch) -> None:
         """Queue an object."""
-        self._queue.append(fetch)
+        if not fetch.first:
+            self._queue.append((fetch, -1))
+        else:
+            offset = self.manager.allocate(fetch.size)
+            if offset < 0:
+                self.manager.tell_full(fetch.object, fetch.size, node=self.node)
+                return
+            self._queue.appendleft((fetch, offset))
         self._go_on()
 
     def drop(self, reason: str) -> None:
@@ -88,13 +96,15 @@ class Fetcher:
         waiting, self._queue = list(self._queue), deque()
         if self._transfer is not None:
             self._end(reason)
-        for fetch in waiting:
+        for fetch, offset in waiting:
+            if offset >= 0:
+                self.manager.give_back(offset)
             self.manager.tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason, self.node))
 
     def _go_on(self) -> None:
         """Begin the next object if none is on its way; give parts to streams."""
         while self._transfer is None and self._queue:
-            self._begin(self._queue.popleft())
+            self._begin(*self._queue.popleft())
         transfer = self._transfer
         if transfer is None:
             return
@@ -113,8 +123,9 @@ class Fetcher:
                 return
             self._streams.append(_Stream(self, address))
 
-    def _begin(self, fetch: Fetch) -> None:
-        offset = self.manager.allocate(fetch.size)
+    def _begin(self, fetch: Fetch, offset: int) -> None:
+        if offset < 0:
+            offset = self.manager.allocate(fetch.size)
         if offset < 0:
             self.manager.tell_full(fetch.object, fetch.size, node=self.node)
             return
