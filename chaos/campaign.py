@@ -42,6 +42,7 @@ def write_failure(report: Report, directory: Path) -> Path:
         "lossless": case.lossless,
         "nodes": case.nodes,
         "cpus_per_node": case.cpus,
+        "object_store_memory": case.store_bytes,
         "tasks": case.program.tasks,
         "failures": report.failures,
         **case.plan.to_data(),

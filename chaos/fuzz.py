@@ -14,6 +14,7 @@ WorkerCrashedError names a task of r retries, and at least r + 1 kills came befo
 ObjectLostError    a node had died before, and what is lost was put (it may be
                    the input of a task that is to be run again, and released
                    since), or names a task of r retries as above
+ObjectStoreFullError the stores of the case are small, and all of one was in use
 ================== ==============================================================
 
 A lost result whose task has retries left is made again, by lineage; under plans
@@ -39,10 +40,18 @@ from chaos.targets.cluster import WholeCluster
 from chaos.targets.link import Link
 from chaos.targets.node import Node
 from chaos.targets.worker import Worker
-from runtime.api.exceptions import ObjectLostError, RayTaskError, WorkerCrashedError
+from runtime.api.exceptions import (
+    ObjectLostError,
+    ObjectStoreFullError,
+    RayTaskError,
+    WorkerCrashedError,
+)
 from simulator.cluster import connect
 
 HEARTBEAT_TIMEOUT_S = 0.5
+STORE_BYTES = 64 << 30
+STORES_BYTES = (STORE_BYTES, STORE_BYTES, 2_000_000, 1_000_000)
+"""Drawn from these; the largest values of programs have 300 kB."""
 HORIZON_S = 0.5
 """Faults begin within this time of a run, in virtual seconds."""
 LIMIT_S = 300.0
@@ -64,6 +73,8 @@ class Case:
     program: Body
     plan: Plan
     lossless: bool
+    store_bytes: int = STORE_BYTES
+    """Per node; with less than the usual, objects go to disk and come back."""
 
 
 @dataclass
@@ -88,7 +99,8 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     nodes = rng.randint(2, 5)
     cpus = rng.randint(1, 3)
     program = draw(rng, rng.randint(5, 50))
-    return Case(seed, nodes, cpus, program, draw_plan(rng, nodes, lossless), lossless)
+    plan = draw_plan(rng, nodes, lossless)
+    return Case(seed, nodes, cpus, program, plan, lossless, rng.choice(STORES_BYTES))
 
 
 def draw_plan(rng: random.Random, nodes: int, lossless: bool = False) -> Plan:
@@ -153,6 +165,7 @@ def run_case(case: Case) -> Report:
         cpus_per_node=case.cpus,
         seed=case.seed,
         heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
+        object_store_memory=case.store_bytes,
     )
     watch = invariants.Watch(session.cluster)
     session.cluster.after_node_turn.append(lambda _: _check_time(session))
@@ -203,7 +216,7 @@ def _compare(
         if right == got:
             continue
         if isinstance(got, Exception) and not isinstance(got, Boom):
-            wrong = excuse(got, kills, deaths, put_here)
+            wrong = excuse(got, kills, deaths, put_here, report.case.store_bytes)
             if not wrong:
                 report.excused += 1
                 continue
@@ -217,7 +230,11 @@ def _events(session: Any) -> list[tuple[float, str, str, str]]:
 
 
 def excuse(
-    error: BaseException, kills: int, deaths: int, puts: Container[str] = frozenset()
+    error: BaseException,
+    kills: int,
+    deaths: int,
+    puts: Container[str] = frozenset(),
+    store_bytes: int = STORE_BYTES,
 ) -> str:
     """Return why an error may not come after so many kills and deaths of nodes; "" if it may.
 
@@ -226,6 +243,8 @@ def excuse(
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
     text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    if isinstance(error, ObjectStoreFullError) and store_bytes < STORE_BYTES and "in use" in text:
+        return ""
     if not isinstance(error, WorkerCrashedError | ObjectLostError):
         return text
     if isinstance(error, ObjectLostError):

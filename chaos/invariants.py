@@ -106,6 +106,7 @@ def _at_end_of_sim(session: Any) -> list[str]:
         left = [size for oid, (_, size) in stored if oid[:ARRAY_BYTES] not in kept]
         nowhere = cluster.stores[scheduler.node].used - sum(size for _, (_, size) in stored)
         found += _store(scheduler.node, len(left), sum(left), nowhere)
+        found += _disk(scheduler, cluster.stores[scheduler.node].disk_used, kept)
     rows = cluster.head.components["gcs"].arrays
     remaining = [array.hex() for array in rows if array not in kept]
     if remaining:
@@ -151,6 +152,18 @@ def _store(node: int, objects: int, nbytes: int, places: int) -> list[str]:
     return [
         f"stores: {objects} objects of {nbytes:,} bytes are left on node {node}, and {places:,}"
         " more in places or bytes"
+    ]
+
+
+def _disk(scheduler: Any, used: int, kept: set[bytes]) -> list[str]:
+    eviction = scheduler.objects.eviction
+    left = [oid for oid in eviction.on_disk if oid[:ARRAY_BYTES] not in kept]
+    nowhere = used - eviction.spilled_bytes
+    if not (left or nowhere or eviction._claims):
+        return []
+    return [
+        f"disks: {len(left)} objects are left on the disk of node {scheduler.node}, {nowhere:,}"
+        f" bytes more, and {len(eviction._claims)} objects are claimed"
     ]
 
 

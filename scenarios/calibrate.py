@@ -36,6 +36,7 @@ import numpy as np
 import psutil
 
 import raytwin as ray
+from runtime.store.copying import Copier
 from scenarios.base import Progress
 from scenarios.workloads import empty
 
@@ -46,6 +47,9 @@ WINDOWS = 6
 ARRAY_TASKS = 200_000
 OBJECT_BYTES = 64_000_000
 OBJECT_ROUNDS = 4
+SMALL_COPY_BYTES = 1_000_000
+LARGE_COPY_BYTES = 256_000_000
+COPY_ROUNDS = 11
 LEAST_S = 1e-8
 """A difference of two noisy figures is never taken to be less."""
 
@@ -61,7 +65,7 @@ def calibrate(progress: Progress) -> dict[str, Any]:
     progress.advance()
     memory, loopback = _measure_bandwidths()
     progress.advance()
-    return _fit(loads, start_worker_s, memory, loopback)
+    return _fit(loads, start_worker_s, memory, loopback) | _measure_copy_threads(memory)
 
 
 class _Meter:
@@ -194,6 +198,33 @@ def _measure_bandwidths() -> tuple[float, float]:
         OBJECT_BYTES / statistics.median(copies[1:]),
         OBJECT_BYTES / statistics.median(transfers[1:]),
     )
+
+
+def _measure_copy_threads(memory: float) -> dict[str, float]:
+    """Return what several threads gain in a large copy, and cost in a small one."""
+    threads = os.cpu_count() or 1
+    if threads == 1:
+        return {}
+    copiers = Copier(1), Copier(threads)
+    took: dict[int, list[list[float]]] = {}
+    for nbytes in (SMALL_COPY_BYTES, LARGE_COPY_BYTES):
+        source, target = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)
+        took[nbytes] = [[], []]
+        for _ in range(COPY_ROUNDS):
+            for copier, times in zip(copiers, took[nbytes], strict=True):
+                started_s = time.perf_counter()
+                copier.copy(target.data, source.data)
+                times.append(time.perf_counter() - started_s)
+    for copier in copiers:
+        copier.close()
+    medians = {nbytes: list(map(statistics.median, rounds)) for nbytes, rounds in took.items()}
+    one_s, all_s = medians[LARGE_COPY_BYTES]
+    gain = max(1.0, one_s / all_s)
+    one_s, all_s = medians[SMALL_COPY_BYTES]
+    return {
+        "memory_bandwidth_all": memory * gain,
+        "copy_thread_s": max(LEAST_S, all_s - one_s / gain) / (threads - 1),
+    }
 
 
 def _fit(

@@ -28,7 +28,7 @@ from runtime.api.refs import ObjectRef
 from runtime.api.state import set_current
 from runtime.backend.futures import LazyFuture
 from runtime.backend.journal import Journal
-from runtime.backend.nodes import check_node, node_resources
+from runtime.backend.nodes import check_node, node_resources, store_config
 from runtime.backend.protocol import Backend
 from runtime.backend.session import Session
 from runtime.control.client import Client
@@ -400,9 +400,15 @@ def connect(
     object_store_memory: int = 64 << 30,
     journal: str | os.PathLike[str] | None = None,
     heartbeat_timeout_s: float = 5.0,
+    store_copy_threads: int = 0,
+    fetch_streams: int = Config().fetch_streams,
 ) -> Session:
     """Start a simulated cluster and become its driver."""
-    config = Config(policy=policy, seed=seed, heartbeat_timeout_s=heartbeat_timeout_s)
+    config = store_config(
+        Config(policy=policy, seed=seed, heartbeat_timeout_s=heartbeat_timeout_s),
+        store_copy_threads,
+        fetch_streams,
+    )
     make_policy(config)
     if nodes_per_host < 1:
         raise ValueError(f"{nodes_per_host} nodes per host")

@@ -96,9 +96,24 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     """CPU time of a worker per range it runs: take it, decode, encode, report."""
     task_s: float = 0.0
     """CPU time of a worker per task, besides the user's code."""
+    memory_bandwidth_all: float = 0.0
+    """Of a copy by as many threads as it takes; 0: one thread is as quick."""
+    copy_thread_s: float = 3e-5
+    """What it takes to hand a part of a copy to one more thread."""
+    disk_bandwidth: float = 1.25e9
+    """Of a node's disk, where evicted objects go; the default is what an
+    m4.16xlarge has to its network disks (10 Gbit/s)."""
+
+    def copy_s(self, nbytes: int, threads: int) -> float:
+        """Return how long `threads` threads take to copy so much into the object store."""
+        rate = self.memory_bandwidth
+        if threads > 1:
+            rate = max(rate, min(threads * rate, self.memory_bandwidth_all))
+        return nbytes / rate + (threads - 1) * self.copy_thread_s
 
     def __post_init__(self) -> None:
-        for field in ("cores", "bandwidth", "loopback_bandwidth", "memory_bandwidth"):
+        rates = ("bandwidth", "loopback_bandwidth", "memory_bandwidth", "disk_bandwidth")
+        for field in ("cores", *rates):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, and has to be above 0")
         for field in ("latency_s", "loopback_latency_s", "start_worker_s", "range_s", "task_s"):

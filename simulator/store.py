@@ -1,22 +1,28 @@
 """The node's object store and worker pool in virtual time.
 
 The same messages as the real ones; what takes time is the network's transfer,
-one after another from each source node as in the real object manager, and the
-start of a worker.
+one after another from each source node as in the real object manager and over as
+many streams, the disk, which does one thing after another, and the start of a
+worker.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from runtime.control.messages import (
     Allocate,
     Allocated,
+    DropSpilled,
     Fetch,
     Fetched,
     Free,
     KillWorker,
+    NoRoom,
+    Spill,
+    Spilled,
     StartWorker,
     StopWorker,
     WorkerDied,
@@ -31,16 +37,21 @@ if TYPE_CHECKING:
 class _Fetching:
     """An object on its way."""
 
-    __slots__ = ("fetch", "offset", "transfer")
+    __slots__ = ("fetch", "offset", "transfers", "under_way")
 
     def __init__(self, fetch: Fetch, offset: int) -> None:
         self.fetch = fetch
         self.offset = offset
-        self.transfer: Transfer | None = None
+        self.transfers: list[Transfer] = []
+        self.under_way = 0
+        """How many of them have not landed."""
 
 
 class SimStore:
-    """``store:<n>``: room is counted, contents are kept as pickles."""
+    """``store:<n>``: room is counted, contents are kept as pickles.
+
+    Memory is never in pieces here.
+    """
 
     def __init__(self, cluster: SimCluster, node: int, capacity: int) -> None:
         self.cluster = cluster
@@ -52,65 +63,128 @@ class SimStore:
         self._places: dict[bytes, dict[int, None]] = {}
         """Where an object is: in several places for a while if it is made or fetched twice."""
         self._offsets = 0
-        self._queues: dict[int, deque[Fetch]] = {}
+        self._disk: dict[bytes, dict[int, tuple[bytes, int]]] = {}
+        """Object -> {place: (pickle, size)}."""
+        self._disk_free_s = 0.0
+        """When the disk has done all that it was asked for."""
+        self.disk_used = 0
+        self.spilled_bytes = 0
+        """Written to disk so far."""
+        self._queues: dict[int, deque[tuple[Fetch, int]]] = {}
+        """With the places of those that have one already, or -1."""
         self._current: dict[int, _Fetching] = {}
         """What is being fetched, by the node that it comes from."""
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, Allocate):
-            offset = self._allocate(message.object, message.size)
-            self._tell(Allocated(message.object, offset, message.client))
+            offset = self._allocate(message.size)
+            if offset >= 0:
+                self._places.setdefault(message.object, {})[offset] = None
+                self._tell(Allocated(message.object, offset, message.client))
+            else:
+                self._tell_full(message.object, message.size, message.client)
         elif isinstance(message, Free):
             self._free(message.object, message.offset)
         elif isinstance(message, Fetch):
-            self._queues.setdefault(message.node, deque()).append(message)
-            self._next(message.node)
+            if message.node == self.node:
+                self._restore(message)
+                return
+            self._enqueue(message)
+        elif isinstance(message, Spill):
+            self._spill(message)
+        elif isinstance(message, DropSpilled):
+            places = self._disk[message.object]
+            _, size = places.pop(message.place)
+            self.disk_used -= size
+            if not places:
+                del self._disk[message.object]
         else:
             raise TypeError(f"an object store was sent {type(message).__name__}")
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""
 
-    def _allocate(self, oid: bytes, size: int) -> int:
+    def _allocate(self, size: int) -> int:
         if self.used + size > self.capacity:
             return -1
         self.used += size
         self._offsets += 1
         self._sizes[self._offsets] = size
-        self._places.setdefault(oid, {})[self._offsets] = None
         return self._offsets
+
+    def _tell_full(self, oid: bytes, size: int, client: str = "", node: int = -1) -> None:
+        self._tell(NoRoom(oid, size, self.capacity, self.capacity - self.used, client, node))
 
     def _free(self, oid: bytes, offset: int) -> None:
         self.used -= self._sizes.pop(offset)
         self.values.pop(offset, None)
-        places = self._places[oid]
-        del places[offset]
+        places = self._places.get(oid, {})
+        places.pop(offset, None)
         if not places:
-            del self._places[oid]
+            self._places.pop(oid, None)
+
+    def _land(self, oid: bytes, offset: int, payload: bytes) -> None:
+        """An object that was fetched is here in full."""
+        self.values[offset] = payload
+        self._places.setdefault(oid, {})[offset] = None
+
+    def _enqueue(self, fetch: Fetch) -> None:
+        queue = self._queues.setdefault(fetch.node, deque())
+        if not fetch.first:
+            queue.append((fetch, -1))
+        else:
+            offset = self._allocate(fetch.size)
+            if offset < 0:
+                self._tell_full(fetch.object, fetch.size, node=fetch.node)
+                return
+            queue.appendleft((fetch, offset))
+        self._next(fetch.node)
 
     def _next(self, node: int) -> None:
         queue = self._queues[node]
         if node in self._current or not queue:
             return
-        fetch = queue.popleft()
-        offset = self._allocate(fetch.object, fetch.size)
+        fetch, offset = queue.popleft()
         if offset < 0:
-            reason = f"ObjectStoreFullError: no room for {fetch.size:,} bytes"
-            self._tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason, node))
+            offset = self._allocate(fetch.size)
+        if offset < 0:
+            self._tell_full(fetch.object, fetch.size, node=node)
             self._next(node)
             return
         current = self._current[node] = _Fetching(fetch, offset)
         cluster = self.cluster
+        config = cluster.config
         started_s = cluster.env.now
+        streams = config.fetch_streams if fetch.size >= config.stripe_bytes_min else 1
+        left = streams
+        arrived_all = True
 
         def begin() -> None:
-            if self._current.get(node) is current:
+            if self._current.get(node) is not current:
+                return
+            peer = cluster.stores.get(node)
+            if peer is not None:
+                peer.read_for_sending(fetch.object, send)
+            else:
+                send()
+
+        def send() -> None:
+            if self._current.get(node) is not current:
+                return
+            for stream in range(streams):
+                part = fetch.size // streams + (stream < fetch.size % streams)
                 cluster.working += 1
-                current.transfer = cluster.network.transfer(node, self.node, fetch.size, landed)
+                current.under_way += 1
+                current.transfers.append(cluster.network.transfer(node, self.node, part, landed))
 
         def landed(arrived: bool) -> None:
+            nonlocal left, arrived_all
             cluster.working -= 1
-            done(arrived)
+            current.under_way -= 1
+            left -= 1
+            arrived_all = arrived_all and arrived
+            if not left:
+                done(arrived_all)
 
         def done(arrived: bool) -> None:
             if self._current.get(node) is not current or self._gone:
@@ -121,6 +195,7 @@ class SimStore:
             elapsed_s = cluster.env.now - started_s
             if arrived and payload is not None:
                 self.values[offset] = payload
+                self._land(fetch.object, offset, payload)
                 self._tell(Fetched(fetch.object, offset, fetch.size, elapsed_s, "", node))
             else:
                 self._free(fetch.object, offset)
@@ -139,12 +214,13 @@ class SimStore:
         waiting = self._queues.pop(node, deque())
         current = self._current.pop(node, None)
         if current is not None:
-            if current.transfer is not None:
-                current.transfer.cancel()
-                self.cluster.working -= 1
-            self._free(current.fetch.object, current.offset)
-            waiting.appendleft(current.fetch)
-        for fetch in waiting:
+            for transfer in current.transfers:
+                transfer.cancel()
+            self.cluster.working -= current.under_way
+            waiting.appendleft((current.fetch, current.offset))
+        for fetch, offset in waiting:
+            if offset >= 0:
+                self._free(fetch.object, offset)
             self._tell(Fetched(fetch.object, -1, fetch.size, 0.0, "its node died", node))
 
     @property
@@ -153,10 +229,67 @@ class SimStore:
         return self.cluster.stores.get(self.node) is not self
 
     def value_of(self, oid: bytes) -> bytes | None:
-        """Return the pickle of an object that is here."""
-        # The oldest: it is complete if any is.
-        offset = next(iter(self._places.get(oid, ())), None)
-        return None if offset is None else self.values.get(offset)
+        """Return the pickle of an object that is here, in memory or on disk."""
+        for offset in self._places.get(oid, ()):
+            if offset in self.values:
+                return self.values[offset]
+        return next((payload for payload, _ in self._disk.get(oid, {}).values()), None)
+
+    def read_for_sending(self, oid: bytes, then: Callable[[], None]) -> None:
+        """Call `then` when the object can be sent: from disk, where it is only there."""
+        spilled = self._disk.get(oid)
+        if oid in self._places or spilled is None:
+            then()
+        else:
+            self._use_disk(next(size for _, size in spilled.values()), then)
+
+    # -- disk ------------------------------------------------------------------
+
+    def _use_disk(self, size: int, then: Callable[[], None]) -> None:
+        """Call `then` when the disk has moved so many bytes, after all it has to do."""
+        env = self.cluster.env
+        begin_s = max(env.now, self._disk_free_s)
+        self._disk_free_s = begin_s + size / self.cluster.profile.disk_bandwidth
+        self.cluster.working += 1
+
+        def over(_: Any) -> None:
+            self.cluster.working -= 1
+            then()
+
+        env.timeout(self._disk_free_s - env.now).callbacks.append(over)
+
+    def _spill(self, message: Spill) -> None:
+        # As a real write, it takes the memory as it is now: it may be freed meanwhile.
+        payload = self.values[message.offset]
+        self._offsets += 1
+        place = self._offsets
+        self.disk_used += message.size
+        self.spilled_bytes += message.size
+
+        def written() -> None:
+            self._disk.setdefault(message.object, {})[place] = (payload, message.size)
+            self._tell(Spilled(message.object, message.offset, message.size, place))
+
+        self._use_disk(message.size, written)
+
+    def _restore(self, fetch: Fetch) -> None:
+        oid, size = fetch.object, fetch.size
+        spilled = self._disk.get(oid)
+        offset = self._allocate(size) if spilled is not None else -1
+        if spilled is None:
+            self._tell(Fetched(oid, -1, size, 0.0, "it is not on disk any more", self.node))
+        elif offset < 0:
+            self._tell_full(oid, size, node=self.node)
+        else:
+            payload = next(payload for payload, _ in spilled.values())
+            started_s = self.cluster.env.now
+
+            def read() -> None:
+                self._land(oid, offset, payload)
+                elapsed_s = self.cluster.env.now - started_s
+                self._tell(Fetched(oid, offset, size, elapsed_s, "", self.node))
+
+            self._use_disk(fetch.size, read)
 
     def _tell(self, message: Any) -> None:
         # It lives in the node's process: no network, no wait.

@@ -307,7 +307,8 @@ class SimWorld:
         return values.loads_function(blob)
 
     def write(self, oid: bytes, offset: int, value: Any) -> None:
-        self.process.debt_s += value.nbytes / self.cluster.profile.memory_bandwidth
+        threads = self.client.config.store_copy_threads or 1
+        self.process.debt_s += self.cluster.profile.copy_s(value.nbytes, threads)
         self.settle()
         self.store.values[offset] = value.to_bytes()
 

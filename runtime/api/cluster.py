@@ -65,13 +65,18 @@ def init(
     - ``policy``: the scheduling policy's name (default ``bottom-up``) or import
       path;
     - ``seed``: of the control plane's random choices (default 0);
+    - ``object_store_memory``: bytes per node; what does not fit goes to disk;
+    - ``store_copy_threads``: that copy one large value into the store (default 0:
+      as many as pay);
+    - ``fetch_streams``: connections over which one large object is fetched from
+      another node (default 4).
     - ``runtime_env``: ``{"env_vars": {...}}`` for every task;
     - ``namespace``: of named things.
 
-    ``local`` also takes ``object_store_memory`` (bytes per node) and
-    ``journal`` (a directory for logs of every control-plane turn); ``sim``
-    takes ``profile`` (a name or a path), ``cores_per_host`` and
-    ``nodes_per_host``.
+    ``local`` also takes ``object_spilling_dir`` (where evicted objects go, by
+    default the system's directory for temporary files) and ``journal`` (a
+    directory for logs of every control-plane turn); ``sim`` takes ``profile``
+    (a name or a path), ``cores_per_host`` and ``nodes_per_host``.
 
     ``address`` may be ``"local"`` or ``"auto"``, which mean the same here. What
     Ray has for its dashboard and its logs is accepted and has no effect: there

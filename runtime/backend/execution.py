@@ -20,7 +20,7 @@ from runtime.api.refs import ObjectRef
 from runtime.api.streams import DynamicObjectRefGenerator
 from runtime.backend.actor_execution import ActorRunner, ConstructorFailed, users_frames
 from runtime.backend.protocol import World
-from runtime.backend.session import Input, Session
+from runtime.backend.session import Input, Session, looks_large
 from runtime.backend.submission import ANY
 from runtime.control.cancellation import cancelled_error
 from runtime.control.executor import Executor
@@ -296,6 +296,10 @@ class TaskRunner:
         try:
             if spec.returns != 1:
                 values = list(values[0])
+            most = self.session.client.config.inline_bytes_max
+            if count == 1 and any(looks_large(value, most) for value in values):
+                # Each on its own at once, so that the large ones are serialized once.
+                return self._report_large(spec, started_s, values)
             payload = self.world.serialize(values)
             if payload.nbytes <= self.session.client.config.inline_bytes_max:
                 result = RangeResult(
@@ -337,6 +341,8 @@ class TaskRunner:
                     if offset >= 0:
                         self.session.client.abandon(object_id(spec.array, index, ret))
             return self.report_error(_one(spec, index), started_s, error)
+        if not any(sizes):
+            sizes, offsets = [], []
         result = RangeResult(
             spec.array, index, 1, OK, payload, self.node, spec.returns, tuple(sizes),
             tuple(offsets),

@@ -1,8 +1,15 @@
-"""From what `init` is asked for to the resources of each node."""
+"""From what `init` is asked for to the resources and settings of each node."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+
+import msgspec
+
+from runtime.control.config import Config
+
+THREADS_MAX = 256
+STREAMS_MAX = 64
 
 
 def node_resources(
@@ -47,3 +54,20 @@ def check_node(
         raise ValueError(f"node {node} was removed")
     if spare_driver and node == 0:
         raise ValueError("node 0 is the driver's own: it ends with the driver")
+
+
+def store_config(config: Config, store_copy_threads: int, fetch_streams: int) -> Config:
+    """Return `config` with what `init` was told about the object store.
+
+    Raises ValueError for a number that makes no sense.
+    """
+    if not 0 <= store_copy_threads <= THREADS_MAX:
+        raise ValueError(
+            f"store_copy_threads is {store_copy_threads}; give 1 to {THREADS_MAX},"
+            " or 0 for as many as pay"
+        )
+    if not 1 <= fetch_streams <= STREAMS_MAX:
+        raise ValueError(f"fetch_streams is {fetch_streams}; give 1 to {STREAMS_MAX}")
+    return msgspec.structs.replace(
+        config, store_copy_threads=store_copy_threads, fetch_streams=fetch_streams
+    )

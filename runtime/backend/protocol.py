@@ -142,7 +142,7 @@ class Backend(Protocol):
         """Give a placement group back."""
 
     def query(self, kind: str) -> Any:
-        """Return ``nodes``, ``timeline`` or ``stores`` rows; see `runtime.control.queries`."""
+        """Return ``nodes``, ``timeline``, ``stores`` or ``disks`` rows; see `queries`."""
 
     def now(self) -> float:
         """Return the time in seconds."""

@@ -70,8 +70,9 @@ SUBMIT_SPECS_MAX = 64
 """Ranges submitted in one message, so that no message grows without bound."""
 FUNCTION_BYTES_MAX = 32 * 1024 * 1024
 """Functions travel in messages, whatever they close over included."""
-FULL_PAUSES_S = (0.01, 0.05, 0.25)
-"""A full store is asked again: what others have dropped may be on its way to it."""
+_CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
+_ITEM_BYTES = 4
+"""Of an item of a container, at least: a number's."""
 GONE = "the cluster is gone: shut down"
 
 
@@ -109,6 +110,7 @@ class Session(ClusterContext):
         self.name = world.name
         self.virtual = world.name == "sim"
         self.client = world.client
+        self.client.collect = self.collect
         self.address = world.client.address
         self.node = node_of(world.client.address)
         self.namespace = ""
@@ -536,7 +538,14 @@ class Session(ClusterContext):
 
     def put(self, value: Any) -> ObjectRef:
         self._check_open()
-        serialized = self.world.serialize([value])
+        inline_bytes_max = self.client.config.inline_bytes_max
+        large: Serialized | None = None
+        if looks_large(value, inline_bytes_max):
+            large = self.world.serialize(value)
+            if large.nbytes <= inline_bytes_max:
+                large = None
+        # Small values travel as lists; a large one should be serialized only once.
+        serialized = large or self.world.serialize([value])
         with self.world:
             self.collect()
             self.world.charge("put", 1)
@@ -546,7 +555,7 @@ class Session(ClusterContext):
                 node = int(self.client.node.partition(":")[2])
                 self.client.put(RangeResult(array, 0, 1, OK, payload, node))
                 return ObjectRef(object_id(array, 0, 0), self)
-        return self._put_large(array, self.world.serialize(value))
+        return self._put_large(array, large or self.world.serialize(value))
 
     def _put_large(self, array: bytes, value: Serialized) -> ObjectRef:
         oid = object_id(array, 0, 0)
@@ -562,15 +571,10 @@ class Session(ClusterContext):
         Raises ObjectStoreFullError.
         """
         offset = self._allocate(oid, value.nbytes)
-        for pause_s in FULL_PAUSES_S:
-            if offset >= 0:
-                break
-            self.world.sleep(pause_s)
-            offset = self._allocate(oid, value.nbytes)
+        reason = self.client.full_reasons.pop(oid, "")
         if offset < 0:
             raise ObjectStoreFullError(
-                f"the object store has no room for {value.nbytes:,} bytes: start the cluster"
-                " with a larger object_store_memory, or drop references"
+                f"{reason}; start the cluster with a larger object_store_memory, or drop references"
             )
         try:
             self.world.write(oid, offset, value)
@@ -598,16 +602,58 @@ class Session(ClusterContext):
             self.world.charge("get", len(oids))
             client.flush()
             waiter = client.watch(oids)
-        if waiter.missing and not self._wait(waiter, timeout_s):
-            with self.world:
-                client.unwatch(oids, waiter)
-                late = sum(client.value(oid) is None for oid in oids)
-            raise GetTimeoutError(
-                f"{late} of {len(oids)} values were not there after {timeout_s} s"
-            )
-        with self.world:
-            values = [client.value(oid) for oid in oids]
-        return [self._decode_here(value) for value in values]
+            # They may arrive as soon as this turn ends: what was so in it decides.
+            here = not waiter.missing
+            if here:
+                values = self._look_at(oids)
+            else:
+                self._hold(oids)
+        if not here:
+            try:
+                in_time = self._wait(waiter, timeout_s)
+                with self.world:
+                    if in_time:
+                        values = self._look_at(oids)
+                    else:
+                        client.unwatch(oids, waiter)
+                        late = sum(client.value(oid) is None for oid in oids)
+            finally:
+                with self.world:
+                    self._let_go(oids)
+            if not in_time:
+                raise GetTimeoutError(
+                    f"{late} of {len(oids)} values were not there after {timeout_s} s"
+                )
+        values.reverse()
+        found = []
+        try:
+            while values:
+                found.append(self._decode_viewed(values.pop()))
+        finally:
+            for value in values:
+                if value.size:
+                    self._unviewed.append(value.object)
+        return found
+
+    def _hold(self, oids: Sequence[bytes]) -> None:
+        """Keep large values that arrive until all are there, even if the store is full."""
+        for oid in oids:
+            self.client.add_view(oid)
+
+    def _let_go(self, oids: Sequence[bytes]) -> None:
+        for oid in oids:
+            self.client.drop_view(oid)
+
+    def _look_at(self, oids: Sequence[bytes]) -> list[ObjectValue]:
+        """Return the values, which are here; large ones count as looked at from now on."""
+        found = []
+        for oid in oids:
+            value = self.client.value(oid)
+            assert value is not None, "a value vanished while it was awaited"
+            if value.size:
+                self.client.add_view(oid)
+            found.append(value)
+        return found
 
     def get_array(self, refs: ObjectRefArray, timeout_s: float | None) -> list[Any]:
         count = len(refs)
@@ -684,6 +730,7 @@ class Session(ClusterContext):
                 # Without time to wait, too: what is not here is fetched for the next call.
                 oids = [ref.binary() for ref in refs]
                 waiter = client.watch(oids, fetch_local)
+                self._hold(oids)
         if waiter is not None:
             may_miss = len(refs) - num_returns
             try:
@@ -693,6 +740,7 @@ class Session(ClusterContext):
                 with self.world:
                     client.unwatch(oids, waiter)
                     ready = ready_now()
+                    self._let_go(oids)
         chosen = set(ready)
         return (
             [refs[position] for position in ready],
@@ -752,20 +800,18 @@ class Session(ClusterContext):
         if before is not None:
             before.dissolve()
 
-    def _decode_here(self, value: ObjectValue | None) -> Any:
-        assert value is not None, "a value vanished while it was awaited"
-        return self.decode(value)
+    def _decode_viewed(self, value: ObjectValue) -> Any:
+        """Return a value that `_look_at` has given, or raise the error that it is."""
+        if not value.size:
+            return self.decode(value)
+        oid = value.object
+        return self.world.read(oid, value.offset, value.size, lambda: self._unviewed.append(oid))
 
     def decode(self, value: ObjectValue) -> Any:
-        """Return the value, or raise the error that it is."""
+        """Return a small value, or raise the error that it is."""
         if value.status != OK:
             raise self.error_of(value.status, value.payload)
-        if not value.size:
-            return self.world.deserialize(value.payload)[value.position]
-        oid = value.object
-        with self.world:
-            self.client.add_view(oid)
-        return self.world.read(oid, value.offset, value.size, lambda: self._unviewed.append(oid))
+        return self.world.deserialize(value.payload)[value.position]
 
     def decode_input(self, value: ObjectValue) -> Any:
         """Return a task's input, which its node has pinned for this one use."""
@@ -882,6 +928,23 @@ class Session(ClusterContext):
         self.world.close()
         if self._end_cluster is not None:
             self._end_cluster()
+
+
+def looks_large(value: Any, nbytes: int) -> bool:
+    """Guess whether `value` takes more than `nbytes` when it is serialized.
+
+    A wrong guess costs serializing it twice and nothing else.
+    """
+    try:
+        size = getattr(value, "nbytes", None)
+    except Exception:
+        return False  # a property of the user's; only pickling matters here
+    if type(size) is int:
+        return size > nbytes
+    kind = type(value)
+    if kind is bytes or kind is str or kind is bytearray:
+        return len(value) > nbytes
+    return kind in _CONTAINERS and len(value) > nbytes // _ITEM_BYTES
 
 
 def _has_ref(item: Any, star: bool) -> bool:

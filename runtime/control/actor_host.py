@@ -83,11 +83,14 @@ class State(Enum):
 class _Call:
     """A call that waits for its inputs or for its turn."""
 
-    __slots__ = ("failed", "missing", "spec")
+    __slots__ = ("failed", "known", "missing", "rank", "spec")
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
-        self.missing = 1  # held until every input was asked for
+        self.rank = 0
+        self.known: dict[bytes, ObjectValue] = {}
+        """Small inputs that are not to be looked for."""
+        self.missing = 0
         self.failed: ObjectValue | None = None
 
 
@@ -158,9 +161,13 @@ class ActorHost:
     def ready(self, spec: TaskSpec) -> None:
         """Its class and arguments are here."""
         actor = self._of_creation(spec)
-        if actor is not None and actor.state is State.WAITING:
+        if actor is None:
+            self._scheduler.unclaim(spec)
+        elif actor.state is State.WAITING:
             actor.state = State.QUEUED
             self.queued.append(actor)
+        elif actor.state is State.CREATING:
+            self._create(actor)
 
     def creation_failed(self, spec: TaskSpec, error: ObjectValue) -> None:
         """An argument of its constructor is an error."""
@@ -178,10 +185,16 @@ class ActorHost:
 
     def begin(self, actor: Actor, worker: Worker) -> None:
         """Give an actor its worker; its resources are taken."""
-        values = self._scheduler.inputs_of(actor.spec, worker.address)
         actor.worker = worker
         worker.actor = actor.id
         actor.state = State.CREATING
+        self._create(actor)
+
+    def _create(self, actor: Actor) -> None:
+        """Run its constructor; if an input had to make room meanwhile, `ready` does it."""
+        worker = actor.worker
+        assert worker is not None
+        values = self._scheduler.inputs_of(actor.spec, worker.address)
         if values is not None:
             self._scheduler.teach(worker, actor.spec.function)
             self._ctx.send(worker.address, RunTasks([Assignment(actor.spec, values)]))
@@ -298,42 +311,52 @@ class ActorHost:
             if not calls:
                 self._give(actor, spec, ())
             else:
-                call = _Call(spec)
-                call.missing = 0
-                calls.append(call)
+                calls.append(_Call(spec))
             return
         call = _Call(spec)
+        call.rank = self._scheduler.claim(spec)
+        call.known = {value.object: value for value in known if not value.size}
         if calls is None:
             calls = actor.callers[caller] = deque()
         calls.append(call)
-        here = {value.object: value for value in known if not value.size}
+        self._want(actor, caller, call, [oid for oid in spec.deps if oid not in call.known])
+
+    def _want(self, actor: Actor, caller: str, call: _Call, oids: list[bytes]) -> None:
+        """Have inputs of a call brought here; it goes on when all are."""
 
         def arrived(value: ObjectValue) -> None:
             call.missing -= 1
             if value.status != OK:
                 call.failed = value
             if not call.missing:
-                self._advance(actor, caller, here)
+                self._advance(actor, caller)
 
-        for oid in spec.deps:
-            if oid not in here:
-                call.missing += 1
-                self._scheduler.objects.want(oid, arrived)
+        call.missing += 1  # held until every input was asked for
+        for oid in oids:
+            call.missing += 1
+            self._scheduler.objects.want(oid, arrived, call.rank)
         arrived(ObjectValue(b"", OK, b""))
 
-    def _advance(self, actor: Actor, caller: str, known: dict[bytes, ObjectValue]) -> None:
+    def _advance(self, actor: Actor, caller: str) -> None:
         calls = actor.callers.get(caller)
         while calls and not calls[0].missing:
             if self.actors.get(actor.id) is not actor:
                 return  # it ended while the input was on its way, or for want of one
-            call = calls.popleft()
+            call = calls[0]
             spec = call.spec
+            left = self._scheduler.objects.have_left(spec.deps) if call.failed is None else []
+            if left:
+                # They had to make room while the call waited for its turn.
+                self._want(actor, caller, call, left)
+                return
+            calls.popleft()
+            self._scheduler.unclaim(spec)
             if call.failed is not None:
                 self._input_failed(actor, spec, call.failed)
                 continue
             values = []
             for oid in spec.deps:
-                value = known.get(oid) or self._scheduler.objects.lookup(oid)
+                value = call.known.get(oid) or self._scheduler.objects.lookup(oid)
                 if value is None:
                     # Released meanwhile: its owner has died.
                     gone = f"ObjectLostError: object {oid.hex()} is lost: its owner has died"
@@ -486,6 +509,10 @@ class ActorHost:
         actor.worker = None
         if actor in self.queued:
             self.queued.remove(actor)
+            self._scheduler.unclaim(actor.spec)
+        for calls in actor.callers.values():
+            for call in calls:
+                self._scheduler.unclaim(call.spec)
 
     def _current(self, actor: bytes, incarnation: int) -> Actor | None:
         found = self.actors.get(actor)

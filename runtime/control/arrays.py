@@ -313,6 +313,8 @@ class ArrayTable:
     def on_objects_missing(self, source: str, message: ObjectsMissing) -> None:
         """A node does not have what the table says it has."""
         why = f"the only copy was on node {message.node}, which does not have it any more"
+        if message.reason:
+            why += f": {message.reason}"
         for oid in message.objects:
             row = self.rows.get(oid[:ARRAY_BYTES])
             if row is not None and message.node in self._alive:

@@ -82,6 +82,7 @@ class Canceller:
                 found.append(waiting.spec)
         found += scheduler.cancel_without_function(message)
         for spec in found:
+            scheduler.unclaim(spec)
             scheduler.fail(spec, cancelled_error(spec.name))
 
     def on_taken_back(self, worker: Worker) -> None:

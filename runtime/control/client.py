@@ -6,7 +6,9 @@ unasked, small values with them. The life of an owned array::
     submit/put ──> PENDING ──TaskResults──> DONE ──no reference left──> RELEASED
                                              │
                                              └─ large values: WantObjects,
-                                                ObjectsReady: LOCAL and pinned
+                                                ObjectsReady: LOCAL and pinned,
+                                                until released, or the node asks
+                                                for it back and nobody looks
 
 Of an object that it does not own (a **borrowed** one, whose reference came in a
 value) it asks its node, as for a large value. An array is released when no
@@ -21,7 +23,7 @@ The world serializes calls: each method is called in a turn of its own or from
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
@@ -43,6 +45,7 @@ from runtime.control.messages import (
     CancelTask,
     ExportFunction,
     FindActor,
+    GiveBack,
     KillActor,
     ObjectAllocated,
     ObjectsReady,
@@ -151,7 +154,12 @@ class Client:
         """Objects that the node has told of: large, borrowed or lost ones."""
         self.replies: dict[int, Any] = {}
         self.allocations: dict[bytes, int] = {}
+        self.full_reasons: dict[bytes, str] = {}
+        """Why an allocation failed, until its asker has looked."""
+        self.collect: Callable[[], None] = _nothing
+        """Counts what the garbage collector has dropped since the last turn."""
         self._views: dict[bytes, int] = {}
+        """How often an object is looked at, or is about to be."""
         self._unpin_later: set[bytes] = set()
         self._object_waiters: dict[bytes, list[Waiter]] = {}
         self._exported: set[bytes] = set()
@@ -485,6 +493,8 @@ class Client:
                 self._on_ready(value)
         elif isinstance(message, ObjectAllocated):
             self.allocations[message.object] = message.offset
+            if message.offset < 0:
+                self.full_reasons[message.object] = message.reason
             self._wake(message.object)
         elif isinstance(message, QueryReply):
             self.replies[message.key] = message.value
@@ -492,6 +502,8 @@ class Client:
         elif isinstance(message, ActorFound):
             self.replies[message.key] = message
             self._wake(message.key.to_bytes(8, "big"))
+        elif isinstance(message, GiveBack):
+            self._give_back()
         else:
             raise TypeError(f"a client was sent {type(message).__name__}")
 
@@ -631,8 +643,19 @@ class Client:
         if entry is not None:
             entry.escaped = True
 
+    def _give_back(self) -> None:
+        """Unpin large objects that nobody looks at: a later `get` asks for them again."""
+        self.collect()
+        idle = [oid for oid, value in self.local.items() if value.size and oid not in self._views]
+        for oid in idle:
+            self._drop_local(oid)
+            entry = self.entries.get(split_object_id(oid)[0])
+            if entry is not None:
+                entry.local.remove(oid)
+        self.flush()
+
     def add_view(self, oid: bytes) -> None:
-        """A value was made that shares the arena's memory."""
+        """A value is made that shares the arena's memory, or is waited for."""
         self._views[oid] = self._views.get(oid, 0) + 1
 
     def drop_view(self, oid: bytes) -> None:
@@ -674,3 +697,7 @@ class Client:
         """A large object that was pinned for this client is not in use any more."""
         self._unpinned.append(oid)
         self._flush_soon()
+
+
+def _nothing() -> None:
+    """Stand in for a `Client.collect` that there is no need for."""

@@ -37,3 +37,14 @@ class Config(Struct, frozen=True, array_like=True):
     lineage_bytes_max: int = 100_000_000
     """How much the GCS keeps of tasks whose results were released, for those that
     depend on them; beyond it the oldest cannot be made again."""
+    store_wait_s: float = 10.0
+    """How long a `get` waits for room while all of the store is pinned; a task's input
+    waits so long after the last that was unpinned."""
+    allocate_wait_s: float = 2.0
+    """How long somebody who wants to write waits for room in the same case."""
+    fetch_streams: int = 4
+    """TCP connections over which one large object is fetched from another node."""
+    stripe_bytes_min: int = 8 << 20
+    """Smaller objects are fetched over one of them."""
+    store_copy_threads: int = 0
+    """Threads that copy one large value into the store; 0: as many as pay."""

@@ -34,6 +34,7 @@ from runtime.control.actor_router import ActorRouter
 from runtime.control.cancellation import Canceller, cancelled_error
 from runtime.control.config import Config
 from runtime.control.context import WORKERS_PER_LIFE, Context, Timer, node_of
+from runtime.control.eviction import CLIENT, Request
 from runtime.control.ids import STREAM_BASE, object_id
 from runtime.control.membership import Membership
 from runtime.control.messages import (
@@ -73,6 +74,7 @@ from runtime.control.messages import (
     Load,
     NodeChanged,
     NodeInfo,
+    NoRoom,
     ObjectAllocated,
     ObjectLocations,
     ObjectPayload,
@@ -94,6 +96,7 @@ from runtime.control.messages import (
     ReturnBundle,
     RunTasks,
     SaveActor,
+    Spilled,
     StartWorker,
     StopActor,
     StopWorker,
@@ -173,7 +176,7 @@ class LocalScheduler:
         self.pool = ResourcePool(resources)
         self.policy = make_policy(config)
         self.log = TaskLog(ctx, node, config, incarnation)
-        self.objects = ObjectDirectory(ctx, node, self.log.copied)
+        self.objects = ObjectDirectory(ctx, node, self.log.copied, config.store_wait_s)
         self.members = Membership(node, incarnation)
         self.ready = ReadyQueue()
         self.workers: dict[str, Worker] = {}
@@ -196,7 +199,7 @@ class LocalScheduler:
         self._owned_actors: set[bytes] = set()
         self.queries = QueryDesk(
             ctx, node, self.members, config, self._store_usage,
-            lambda: (self.queue, self.resources, self.pool.available()),
+            lambda: (self.queue, self.resources, self.pool.available()), self._disk_usage,
         )  # fmt: skip
         self.queries.add("actors", self.actors.rows)
         self._idle: list[Worker] = []
@@ -214,6 +217,10 @@ class LocalScheduler:
         """Arrays that their owner here has released and that are made again for others."""
         self._heirs: dict[bytes, dict[str, None]] = {}
         """Who waits for an array besides the owner that its specs name."""
+        self._claims: dict[tuple[bytes, int], list[int]] = {}
+        """The ranks of ranges whose inputs are claimed, by their first element: one
+        range may be here twice."""
+        self._ranks = 0
         self._names = (incarnation - 1) * WORKERS_PER_LIFE
         self._starting = 0
         """Workers that are on their way."""
@@ -231,6 +238,8 @@ class LocalScheduler:
             WantObjects: self._on_want,
             AllocateObject: self._on_allocate,
             Allocated: self._on_allocated,
+            NoRoom: self._on_no_room,
+            Spilled: lambda _, m: self.objects.eviction.on_spilled(m),
             AbandonObject: self._on_abandon,
             Unpin: self._on_unpin,
             StreamItems: self._on_items,
@@ -289,6 +298,7 @@ class LocalScheduler:
         self.bundles.end_turn()
         self._resume()
         self._dispatch()
+        self.objects.eviction.make_room()
         while self._failed:
             while self._failed:
                 self._finish_failed(*self._failed.popleft())
@@ -465,6 +475,7 @@ class LocalScheduler:
         """Queue a range that could run now, if what it needs still exists here."""
         if spec.extra is not None and spec.extra.group and not self.pool.feasible(spec.demand):
             # Its placement group has left this node.
+            self.unclaim(spec)
             self.ctx.send("global", PlaceTasks([spec]))
         elif spec.extra is not None and spec.extra.actor is not None:
             self.actors.ready(spec)
@@ -486,6 +497,7 @@ class LocalScheduler:
         entry = _Waiting(spec)
         self.waiting += spec.count
         self.awaiting.add(entry)
+        rank = self.claim(spec)
 
         def arrived(position: int, value: ObjectValue) -> None:
             entry.missing -= 1
@@ -497,13 +509,14 @@ class LocalScheduler:
             self.waiting -= spec.count
             if entry.failed is not None:
                 # An input that is an error is the result.
+                self.unclaim(spec)
                 self._failed.append((spec, entry.failed[1]))
             else:
                 self._push(spec)
 
         for position, oid in enumerate(spec.deps):
             entry.missing += 1
-            self.objects.want(oid, partial(arrived, position))
+            self.objects.want(oid, partial(arrived, position), rank)
         arrived(-1, ObjectValue(b"", OK, b""))
 
     def cancel_without_function(self, message: CancelTask) -> list[TaskSpec]:
@@ -523,6 +536,26 @@ class LocalScheduler:
     def fail(self, spec: TaskSpec, error: ObjectValue) -> None:
         """End a range with an error, at the end of the turn."""
         self._failed.append((spec, error))
+
+    def claim(self, spec: TaskSpec) -> int:
+        """Claim a range's inputs until `unclaim`; return its rank: see `eviction`."""
+        self._ranks += 1
+        self._claims.setdefault((spec.array, spec.start), []).append(self._ranks)
+        for oid in spec.deps:
+            self.objects.eviction.claim(oid, self._ranks)
+        return self._ranks
+
+    def unclaim(self, spec: TaskSpec) -> None:
+        """Its inputs are pinned, or it will never run; without effect where none is claimed."""
+        key = (spec.array, spec.start)
+        ranks = self._claims.get(key)
+        if ranks is None:
+            return
+        rank = ranks.pop(0)
+        if not ranks:
+            del self._claims[key]
+        for oid in spec.deps:
+            self.objects.eviction.unclaim(oid, rank)
 
     def _on_export(self, source: str, message: ExportFunction) -> None:
         self.ctx.send("gcs", message)
@@ -615,9 +648,13 @@ class LocalScheduler:
             self.ctx.send(worker.address, FunctionBlob(function, self.functions[function]))
 
     def inputs_of(self, spec: TaskSpec, worker: str) -> tuple[ObjectValue, ...] | None:
-        """Return the inputs, pinned for the worker; None if the range failed for one."""
+        """Return the inputs, pinned for the worker; None if one is not here (any more)."""
         if not spec.deps:
             return ()
+        self.unclaim(spec)
+        if self.objects.have_left(spec.deps):
+            self._await_inputs(spec)
+            return None
         values = []
         for oid in spec.deps:
             value = self.objects.lookup(oid)
@@ -1152,12 +1189,27 @@ class LocalScheduler:
     def _on_allocated(self, source: str, message: Allocated) -> None:
         client = message.client
         if client.startswith("worker:") and client not in self.workers:
-            if message.offset >= 0:
-                self.ctx.send(f"store:{self.node}", Free(message.object, message.offset))
+            self.ctx.send(f"store:{self.node}", Free(message.object, message.offset))
             return
-        if message.offset >= 0:
-            self._allocated[message.object] = (client, message.offset)
+        self._allocated[message.object] = (client, message.offset)
         self.ctx.send(client, ObjectAllocated(message.object, message.offset))
+
+    def _on_no_room(self, source: str, message: NoRoom) -> None:
+        """The arena is full: make room for a fetch, or for what a client will write."""
+        client = message.client
+        if not client:
+            self.objects.on_no_room(message)
+            return
+        oid, size = message.object, message.size
+
+        def retry() -> None:
+            self.ctx.send(f"store:{self.node}", Allocate(oid, size, client))
+
+        def fail(reason: str) -> None:
+            self.ctx.send(client, ObjectAllocated(oid, -1, reason))
+
+        until_s = self.ctx.now() + self.config.allocate_wait_s
+        self.objects.eviction.need(Request(size, CLIENT, until_s, retry, fail), message)
 
     def _on_abandon(self, source: str, message: AbandonObject) -> None:
         place = self._allocated.pop(message.object, None)
@@ -1167,6 +1219,11 @@ class LocalScheduler:
     def _store_usage(self) -> tuple[int, int, int]:
         """Return (large objects, their bytes, places not sealed yet)."""
         return (*self.objects.usage(), len(self._allocated))
+
+    def _disk_usage(self) -> tuple[int, int]:
+        """Return (objects on disk, their bytes)."""
+        eviction = self.objects.eviction
+        return len(eviction.on_disk), eviction.spilled_bytes
 
     def _drop_allocations(self, client: str) -> None:
         for oid in [o for o, (c, _) in self._allocated.items() if c == client]:

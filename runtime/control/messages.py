@@ -16,7 +16,7 @@ client  -> node      SubmitTasks, ExportFunction, WantObjects, PutObjects,
                      CreateGroup, RemoveGroup
 worker  -> node      WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, StreamItems
                      (and all of the above)
-node    -> client    TaskResults, ObjectsReady, ObjectAllocated, QueryReply
+node    -> client    TaskResults, ObjectsReady, ObjectAllocated, QueryReply, GiveBack
 node    -> worker    FunctionBlob, RunTasks, TakeBack, Resume, Exit, CancelTask
 node    -> gcs       RegisterNode, Heartbeat, ExportFunction, FetchFunction,
                      TaskUpdates, LocateObjects, Query, Event, ResultsMissing,
@@ -33,8 +33,8 @@ global  -> node      AssignTasks, TaskResults (of what cannot be placed), Cancel
                      PrepareBundle, CommitBundle, ReturnBundle, QueryReply
 global  -> gcs       LocateObjects, TaskUpdates, CancelTask
 node    -> node      TaskResults, PullObject, ObjectPayload
-node    -> store     Allocate, Free, Fetch
-store   -> node      Allocated, Fetched
+node    -> store     Allocate, Free, Fetch, Spill, DropSpilled
+store   -> node      Allocated, Fetched, NoRoom, Spilled
 node    -> pool      StartWorker, StopWorker, KillWorker
 pool    -> node      WorkerDied
 node    -> links     NodeChanged
@@ -74,6 +74,8 @@ RETRY = 3
 STREAM = 1
 DYNAMIC = 2
 
+DROPPED = -1
+"""In place of a copy's size: it was here, and may be asked for no more."""
 
 READY_METHOD = "__ray_ready__"
 """A call without effect on the actor: it is neither counted nor logged."""
@@ -254,6 +256,7 @@ class ObjectAllocated(Struct, array_like=True, tag=9):
 
     object: bytes
     offset: int
+    reason: str = ""
 
 
 class AbandonObject(Struct, array_like=True, tag=10):
@@ -445,7 +448,8 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     ``added``: ranges this node has accepted. ``done``: (array, start, count,
     sizes) of ranges that ended here, whose values this node holds; ``sizes``
     is empty where every value is small. ``copies``: (object, size) of objects
-    brought here from elsewhere. ``released``: arrays whose owner has let go.
+    brought here from elsewhere, `DROPPED` in place of the size if it was dropped
+    again, to make room. ``released``: arrays whose owner has let go.
     ``puts``: (array, size) of what clients here have put, size 0 for a small value.
     ``incarnation``: the one of the node that is meant; 0: whichever it is.
     ``calls``: (array, owner, actor) of results in ``done`` that an actor made; an
@@ -477,6 +481,8 @@ class Location(Struct, array_like=True, gc=False):
     """0: it is small and rides in messages."""
     lost: str = ""
     """Why it is lost."""
+    primary: int = -1
+    """The node that made it, while it lives: all other copies may be dropped."""
 
 
 class ObjectLocations(Struct, array_like=True, tag=37):
@@ -532,6 +538,8 @@ class ObjectsMissing(Struct, array_like=True, tag=44):
 
     node: int
     objects: list[bytes]
+    reason: str = ""
+    """Why, where that is known."""
 
 
 class ClaimTasks(Struct, array_like=True, tag=45):
@@ -581,7 +589,7 @@ class Allocate(Struct, array_like=True, tag=60):
 
 
 class Allocated(Struct, array_like=True, tag=61):
-    """``offset`` < 0: the store is full."""
+    """Where; the answer is `NoRoom` if it does not fit."""
 
     object: bytes
     offset: int
@@ -594,11 +602,16 @@ class Free(Struct, array_like=True, tag=62):
 
 
 class Fetch(Struct, array_like=True, tag=63):
-    """Copy a large object from the store of ``node`` into this one."""
+    """Copy a large object from the store of ``node`` into this one.
+
+    If that is its own node: from its disk back into memory.
+    """
 
     object: bytes
     size: int
     node: int
+    first: bool = False
+    """Room was made for it: take that now, before others do, and fetch it next."""
 
 
 class Fetched(Struct, array_like=True, tag=64):
@@ -611,6 +624,48 @@ class Fetched(Struct, array_like=True, tag=64):
     reason: str = ""
     node: int = -1
     """The node that was asked."""
+
+
+class Spill(Struct, array_like=True, tag=52):
+    """Write a large object to disk; it stays in memory until `Free`."""
+
+    object: bytes
+    offset: int
+    size: int
+
+
+class Spilled(Struct, array_like=True, tag=53):
+    """It is at ``place`` on disk, too; ``place`` < 0: it failed, for ``reason``."""
+
+    object: bytes
+    offset: int
+    size: int
+    place: int
+    reason: str = ""
+
+
+class DropSpilled(Struct, array_like=True, tag=54):
+    """The object's copy on disk is not needed any more."""
+
+    object: bytes
+    place: int
+
+
+class NoRoom(Struct, array_like=True, tag=55):
+    """What an `Allocate` (of ``client``) or a `Fetch` asked for does not fit now."""
+
+    object: bytes
+    size: int
+    capacity: int
+    free: int
+    """Bytes, perhaps in pieces."""
+    client: str = ""
+    node: int = -1
+    """Of a `Fetch`: the node that was asked."""
+
+
+class GiveBack(Struct, array_like=True, tag=56):
+    """The arena is full: unpin what you do not look at, say what you have dropped."""
 
 
 class StartWorker(Struct, array_like=True, tag=65):
@@ -854,6 +909,7 @@ Message = Union[
     Fetched, StartWorker, StopWorker, WorkerDied, ResultsMissing, ObjectsMissing, ClaimTasks,
     TasksClaimed, ForwardResults, StreamItems, CancelTask, KillWorker, CreateGroup,
     RemoveGroup, PrepareBundle, BundlePrepared, CommitBundle, ReturnBundle,
+    Spill, Spilled, DropSpilled, NoRoom, GiveBack,
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ The life of a wanted object that is not here::
 
     want ──> EXPECTED   its owner is a client of this node: the result will pass
        │                through here anyway, nothing is asked
+       ├───> on disk here: Fetch from this node ─────> Fetched ──> here
        └───> LOCATING ──> ObjectLocations
                  ↑            ├─ small: PullObject ──> ObjectPayload ─┐
                  │            ├─ large: Fetch ───────> Fetched ───────┤
@@ -19,24 +20,30 @@ not have the object is reported (`ObjectsMissing`), or the GCS would name it aga
 
 Pins: a client that was given a large object's place holds a pin until it sends
 `Unpin` or dies; memory is freed when the array is released and no pin is left.
+What has no pin may leave for the disk when the arena is full, see `eviction`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 
+from runtime.control.config import Config
 from runtime.control.context import Context
+from runtime.control.eviction import CLIENT, Eviction, Request
 from runtime.control.ids import split_object_id
 from runtime.control.messages import (
+    DROPPED,
     OK,
     SYSTEM_ERROR,
     Fetch,
     Fetched,
     Free,
+    GiveBack,
     LocateObjects,
     Location,
+    NoRoom,
     ObjectPayload,
     ObjectsMissing,
     ObjectValue,
@@ -60,9 +67,14 @@ class ObjectDirectory:
     """What one node knows of objects."""
 
     def __init__(
-        self, ctx: Context, node: int, copied: Callable[[bytes, bytes, int], None]
+        self,
+        ctx: Context,
+        node: int,
+        copied: Callable[[bytes, bytes, int], None],
+        wait_s: float = Config().store_wait_s,
     ) -> None:
         self._ctx = ctx
+        self._wait_s = wait_s
         self._node = node
         self._store = f"store:{node}"
         self._copied = copied
@@ -82,8 +94,25 @@ class ObjectDirectory:
         self._doomed: set[bytes] = set()
         self._wanted: dict[bytes, list[Ready]] = {}
         self._wanted_of: dict[bytes, set[bytes]] = {}
-        self._fetching: dict[bytes, int] = {}
-        """Large objects on their way here, and the node that was asked."""
+        self._ranks: dict[bytes, int] = {}
+        """Who wants it most; see `eviction`."""
+        self._until_s: dict[bytes, float] = {}
+        """How long a client's want may wait for room, once it had to."""
+        self._primary: dict[bytes, int] = {}
+        """Of copies: the living node that has the primary."""
+        self._dropped: set[bytes] = set()
+        """Copies that had to make room; they can be fetched again."""
+        self.eviction = Eviction(
+            ctx,
+            node,
+            lambda oid: self._stored[oid][0],
+            self._leave,
+            self._primary.__contains__,
+            self._pins.__contains__,
+            self._ask_back,
+        )
+        self._fetching: dict[bytes, tuple[Fetch, int]] = {}
+        """What the store was asked for, and which node has the primary (-1: unknown)."""
         self._pulling: dict[bytes, int] = {}
         """Small objects that were asked of a node, which may die instead of answering."""
         self._dead: set[int] = set()
@@ -130,13 +159,22 @@ class ObjectDirectory:
             for ret, size in enumerate(result.sizes):
                 if size > 0:
                     oid = array + result.start.to_bytes(4, "big") + ret.to_bytes(2, "big")
+                    self._primary.pop(oid, None)  # it was a copy: now the GCS counts on it
                     self._keep(array, oid, result.offsets[ret], size)
         if array in self._wanted_of:
             self._resolve(array)
 
     def usage(self) -> tuple[int, int]:
-        """Return how many large objects are here, and their bytes together."""
-        return len(self._stored), sum(size for _, size in self._stored.values())
+        """Return how many large objects are in memory here, and their bytes together."""
+        return len(self._stored), self.eviction.stored_bytes
+
+    def have_left(self, oids: Sequence[bytes]) -> list[bytes]:
+        """Return which objects were here, had to make room and can be brought back."""
+        return [
+            oid
+            for oid in oids
+            if (oid in self.eviction.on_disk or oid in self._dropped) and self.lookup(oid) is None
+        ]
 
     def has_array(self, array: bytes) -> bool:
         """Whether anything of the array is here."""
@@ -176,6 +214,8 @@ class ObjectDirectory:
             return
         self._stored[oid] = (offset, size)
         self._stored_of.setdefault(array, set()).add(oid)
+        self._dropped.discard(oid)
+        self.eviction.kept(oid, size)
 
     # -- ownership -------------------------------------------------------------
 
@@ -237,6 +277,7 @@ class ObjectDirectory:
         """A client was given the place of a large object."""
         pins = self._pins.setdefault(oid, {})
         pins[client] = pins.get(client, 0) + 1
+        self.eviction.busy(oid)
 
     def unpin(self, oid: bytes, client: str) -> None:
         """The client has no view of it any more."""
@@ -250,6 +291,8 @@ class ObjectDirectory:
             del self._pins[oid]
             if oid in self._doomed:
                 self._free(oid)
+            else:
+                self.eviction.idle(oid)
 
     def drop_client(self, client: str) -> list[bytes]:
         """Forget a client's pins; return the arrays it owned."""
@@ -280,24 +323,82 @@ class ObjectDirectory:
             elif oid not in self._fetching:
                 self._asking.append(oid)
         for oid in self._stored_of.pop(array, ()):
+            self._primary.pop(oid, None)
+            self._dropped.discard(oid)
+            self.eviction.release(oid)
             if oid in self._pins:
                 self._doomed.add(oid)
-            else:
+            elif oid in self._stored:
                 self._free(oid)
 
     def _free(self, oid: bytes) -> None:
         self._doomed.discard(oid)
         offset, _ = self._stored.pop(oid)
+        self.eviction.gone(oid)
         self._ctx.send(self._store, Free(oid, offset))
+
+    def _leave(self, oid: bytes) -> None:
+        """Give up an object's memory: it is on disk, or its primary elsewhere."""
+        if oid not in self.eviction.on_disk:
+            del self._primary[oid]
+            self._dropped.add(oid)
+            self._copied(split_object_id(oid)[0], oid, DROPPED)
+        self._free(oid)
+
+    def _ask_back(self) -> None:
+        clients = {client for pins in self._pins.values() for client in pins}
+        for client in sorted(clients | (self._owned.keys() - {NOBODY})):
+            self._ctx.send(client, GiveBack())
+
+    def on_no_room(self, message: NoRoom) -> None:
+        """A fetch found the arena full."""
+        oid = message.object
+        fetch, _ = self._fetching.get(oid, (None, -1))
+        if fetch is None or fetch.node != message.node:
+            return  # that node has died since, and another one is asked
+        if oid not in self._wanted:
+            del self._fetching[oid]
+            return
+
+        def outdated() -> bool:
+            return self._fetching.get(oid, (None, -1))[0] is not fetch
+
+        def retry() -> None:
+            if outdated():
+                return
+            if oid in self._wanted:
+                again = Fetch(oid, fetch.size, fetch.node, first=True)
+                self._ctx.send(self._store, again)
+            else:
+                del self._fetching[oid]  # nobody waits for it any more
+
+        def fail(reason: str) -> None:
+            if outdated():
+                return
+            del self._fetching[oid]
+            if oid in self._wanted:
+                text = f"ObjectStoreFullError: {reason}"
+                self._tell(ObjectValue(oid, SYSTEM_ERROR, text.encode()))
+
+        rank = self._ranks.get(oid, CLIENT)
+        until_s = self._ctx.now() + self._wait_s
+        if rank == CLIENT:
+            # A client's time is limited in all. Tasks wait on while there is progress:
+            # what is pinned for others is free once these have run.
+            until_s = self._until_s.setdefault(oid, until_s)
+        self.eviction.need(Request(message.size, rank, until_s, retry, fail), message)
 
     # -- what is not here ------------------------------------------------------
 
-    def want(self, oid: bytes, ready: Ready) -> None:
+    def want(self, oid: bytes, ready: Ready, rank: int = CLIENT) -> None:
         """Call `ready` with the object once it is here, or with its error."""
         value = self.lookup(oid)
         if value is not None:
+            if value.size:
+                self.eviction.used(oid)
             ready(value)
             return
+        self._ranks[oid] = min(rank, self._ranks.get(oid, rank))
         waiting = self._wanted.get(oid)
         if waiting is not None:
             waiting.append(ready)
@@ -306,8 +407,11 @@ class ObjectDirectory:
         array, index, ret = split_object_id(oid)
         self._wanted_of.setdefault(array, set()).add(oid)
         result = self._result(array, index)
-        if result is not None:
-            self._fetch(oid, result.sizes[ret], result.node)
+        place = self.eviction.on_disk.get(oid)
+        if place is not None:
+            self._fetch(oid, place[1], self._node)
+        elif result is not None:
+            self._fetch(oid, result.sizes[ret], result.node, result.node)
         elif array not in self.owners:
             self._asking.append(oid)
 
@@ -337,7 +441,7 @@ class ObjectDirectory:
                 return
             node = nodes[self._ctx.rng.randrange(len(nodes))]
             if location.size:
-                self._fetch(oid, location.size, node)
+                self._fetch(oid, location.size, node, location.primary)
             else:
                 self._pulling[oid] = node
                 self._ctx.send(f"node:{node}", PullObject(oid))
@@ -348,13 +452,20 @@ class ObjectDirectory:
             self._dead.discard(node)
             return
         self._dead.add(node)
-        for asked in (self._pulling, self._fetching):
-            for oid in [oid for oid, source in asked.items() if source == node]:
-                del asked[oid]
+        for oid in [oid for oid, source in self._pulling.items() if source == node]:
+            del self._pulling[oid]
+            self._asking.append(oid)
+        for oid, (fetch, primary) in list(self._fetching.items()):
+            if fetch.node == node:
+                del self._fetching[oid]
                 self._asking.append(oid)
+            elif primary == node:
+                self._fetching[oid] = (fetch, -1)
+        for oid in [oid for oid, primary in self._primary.items() if primary == node]:
+            del self._primary[oid]
 
-    def _missing(self, oid: bytes, node: int) -> None:
-        self._ctx.send("gcs", ObjectsMissing(node, [oid]))
+    def _missing(self, oid: bytes, node: int, reason: str = "") -> None:
+        self._ctx.send("gcs", ObjectsMissing(node, [oid], reason))
 
     def on_payload(self, message: ObjectPayload) -> None:
         """A small object arrived from another node."""
@@ -373,13 +484,18 @@ class ObjectDirectory:
     def on_fetched(self, message: Fetched) -> None:
         """The store has copied a large object into the arena, or failed to."""
         oid = message.object
-        # A node that died may answer after another was asked.
-        late = self._fetching.get(oid) not in (message.node, None)
-        if not late:
-            self._fetching.pop(oid, None)
+        far = message.node != self._node
+        fetch, primary = self._fetching.get(oid, (None, -1))
+        if fetch is not None and fetch.node == message.node:
+            del self._fetching[oid]
+        else:
+            # A node that died may answer after another was asked: what came will do.
+            primary = -1
+            if message.offset < 0:
+                return
         array = split_object_id(oid)[0]
         if message.offset >= 0:
-            if message.elapsed_s > 0:
+            if message.elapsed_s > 0 and far:
                 rate = message.size / message.elapsed_s
                 self.bandwidth = 0.8 * self.bandwidth + 0.2 * rate if self.bandwidth else rate
             if oid not in self._wanted:
@@ -387,22 +503,30 @@ class ObjectDirectory:
                 self._ctx.send(self._store, Free(oid, message.offset))
                 return
             self._keep(array, oid, message.offset, message.size)
-            self._copied(array, oid, message.size)
+            if far:
+                if primary not in (-1, self._node) and primary not in self._dead:
+                    self._primary[oid] = primary
+                self._copied(array, oid, message.size)
             self._resolve(array)
-        elif oid in self._wanted and not late:
-            if message.reason.startswith("ObjectStoreFullError"):
-                self._tell(ObjectValue(oid, SYSTEM_ERROR, message.reason.encode()))
-            else:
-                if message.reason == GONE and message.node not in self._dead:
-                    self._missing(oid, message.node)
-                self._retry(oid)
+        elif oid in self._wanted:
+            if not far and oid in self.eviction.on_disk:
+                # The disk does not give back what it was given: it may be made again.
+                self.eviction.drop_from_disk(oid)
+                self._dropped.add(oid)
+                self._missing(oid, self._node, message.reason)
+            elif far and message.reason == GONE and message.node not in self._dead:
+                self._missing(oid, message.node)
+            self._retry(oid)
 
-    def _fetch(self, oid: bytes, size: int, node: int) -> None:
-        if node in self._dead:
+    def _fetch(self, oid: bytes, size: int, node: int, primary: int = -1) -> None:
+        if oid in self._fetching:
+            return  # released and wanted again while it is on its way
+        if node in self._dead or (node == self._node and oid not in self.eviction.on_disk):
             self._asking.append(oid)
             return
-        self._fetching[oid] = node
-        self._ctx.send(self._store, Fetch(oid, size, node))
+        fetch = Fetch(oid, size, node)
+        self._fetching[oid] = (fetch, primary)
+        self._ctx.send(self._store, fetch)
 
     def _retry(self, oid: bytes) -> None:
         def again() -> None:
@@ -421,12 +545,14 @@ class ObjectDirectory:
                 _, index, ret = split_object_id(oid)
                 result = self._result(array, index)
                 if result is not None and result.node not in self._dead:
-                    self._fetch(oid, result.sizes[ret], result.node)
+                    self._fetch(oid, result.sizes[ret], result.node, result.node)
 
     def _tell(self, value: ObjectValue) -> None:
         oid = value.object
         array = split_object_id(oid)[0]
         self._pulling.pop(oid, None)
+        self._ranks.pop(oid, None)
+        self._until_s.pop(oid, None)
         of_array = self._wanted_of[array]
         of_array.discard(oid)
         if not of_array:

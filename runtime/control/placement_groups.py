@@ -338,7 +338,13 @@ class Bundles:
         self._pool.lend(bundle.demand)
         self._pool.add(bundle.resources)
         # What this node could run until now, and cannot while the bundle is there.
-        back = self._scheduler.ready.withdraw(lambda spec: not self._pool.feasible(spec.demand))
+        self._send_back(lambda spec: not self._pool.feasible(spec.demand))
+
+    def _send_back(self, chosen: Callable[[TaskSpec], bool]) -> None:
+        """Have ready ranges placed anew."""
+        back = self._scheduler.ready.withdraw(chosen)
+        for spec in back:
+            self._scheduler.unclaim(spec)
         if back:
             self._scheduler.ctx.send("global", PlaceTasks(back))
 
@@ -370,13 +376,10 @@ class Bundles:
         for key, bundle in list(self._bundles.items()):
             if not bundle.returning:
                 continue
-            scheduler = self._scheduler
-            back = scheduler.ready.withdraw(
+            # They run in what is left of the group, or end with its removal.
+            self._send_back(
                 lambda spec, group=key[0]: group_of(spec) == group  # type: ignore[misc]
             )
-            if back:
-                # They run in what is left of the group, or end with its removal.
-                scheduler.ctx.send("global", PlaceTasks(back))
             if self._pool.is_free(bundle.resources):
                 del self._bundles[key]
                 self._pool.remove(bundle.resources)

@@ -18,6 +18,7 @@ The others are gathered from every living node, as flat rows:
 ``stores``    [node, large objects, their bytes, places not sealed yet], by node
 ``loads``     [node, tasks that wait or run, {resource: amount}, the same of what is
               free], by node
+``disks``     [node, objects that were evicted to its disk, their bytes], by node
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "loads": lambda row: row[0],
     "available": lambda row: row[0],
     "groups": lambda row: 0,
+    "disks": lambda row: row[0],
 }
 _AT_GCS = frozenset({"events", "event_counts"})
 
@@ -69,6 +71,7 @@ class QueryDesk:
         config: Config,
         store: Callable[[], tuple[int, int, int]],
         load: Callable[[], tuple[int, dict[str, float], dict[str, float]]],
+        disk: Callable[[], tuple[int, int]],
     ) -> None:
         self._ctx = ctx
         self._node = node
@@ -83,6 +86,7 @@ class QueryDesk:
             "stores": lambda: [[node, *store()]],
             "loads": lambda: [[node, *load()]],
             "available": lambda: [[node, load()[2]]],
+            "disks": lambda: [[node, *disk()]],
         }
 
     def add(self, kind: str, rows: Callable[[], list[list[Any]]]) -> None:

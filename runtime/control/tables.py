@@ -29,7 +29,7 @@ from operator import attrgetter
 
 from runtime.control.context import node_of
 from runtime.control.ids import STREAM_BASE, split_object_id
-from runtime.control.messages import Location, TaskSpec
+from runtime.control.messages import DROPPED, Location, TaskSpec
 from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import part_of
 
@@ -119,7 +119,7 @@ class ArrayRow:
         self.done.insert(at, done)
 
     def copied(self, oid: bytes, node: int, size: int) -> None:
-        """Note a further copy of an object."""
+        """Note a further copy of an object, or that it was dropped."""
         self.copies.setdefault(oid, {})[node] = size
 
     def lose_node(self, node: int, why: str) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
@@ -136,7 +136,8 @@ class ArrayRow:
 
     def lose_object(self, oid: bytes, node: int, why: str) -> None:
         """A living node does not have what the table says it has."""
-        self.uncopied(oid, node)
+        # It may have other parts of the array, and is told when that is freed.
+        self.copied(oid, node, DROPPED)
         _, index, _ = split_object_id(oid)
         for done in self.ended(index):
             if done.node == node and not done.lost:
@@ -195,21 +196,24 @@ class ArrayRow:
     def locate(self, oid: bytes, alive: set[int]) -> Location | None:
         """Return where the object is, None while it has not been made."""
         _, index, ret = split_object_id(oid)
-        nodes = dict.fromkeys(n for n in self.copies.get(oid, ()) if n in alive)
-        size = max(self.copies.get(oid, {}).values(), default=0)
+        copies = self.copies.get(oid, {})
+        nodes = dict.fromkeys(n for n, s in copies.items() if n in alive and s != DROPPED)
+        size = max(0, max(copies.values(), default=0))
         made = False
         gone = ""
+        primary = -1
         for done in self.ended(index):
             made = True
             size = max(size, done.sizes[ret] if done.sizes else 0)
             if done.node in alive and not done.lost:
                 nodes[done.node] = None
+                primary = done.node
             else:
                 gone = done.lost or "its node died"
         if made and size == 0 and (self.again is None or index not in self.again):
             nodes.update(dict.fromkeys(n for n in self.owners if n in alive))
         if nodes:
-            return Location(oid, tuple(nodes), size)
+            return Location(oid, tuple(nodes), size, primary=primary)
         return Location(oid, (), size, lost=gone) if made else None
 
     def ended(self, index: int) -> Iterator[Done]:

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -28,7 +29,7 @@ import psutil
 
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import connected, set_current
-from runtime.backend.nodes import check_node, node_resources
+from runtime.backend.nodes import check_node, node_resources, store_config
 from runtime.backend.session import Session
 from runtime.control.client import Client
 from runtime.control.config import Config
@@ -61,6 +62,7 @@ class LocalCluster:
         config: Config,
         store_bytes: int,
         journal: str,
+        spill_directory: str,
     ) -> None:
         self.config = config
         self.pids: dict[str, int] = {}
@@ -74,6 +76,7 @@ class LocalCluster:
         self._token = auth.new_token()
         self._journal = journal
         self._store_bytes = store_bytes
+        self._spill_directory = spill_directory
         self._control, theirs = packet_pair()
         self._zygote = subprocess.Popen(
             [sys.executable, "-m", "runtime.processes.zygote", str(theirs.fileno()),
@@ -120,6 +123,7 @@ class LocalCluster:
             self._head,
             journal=self._journal,
             incarnation=self._incarnations[number],
+            spill_directory=self._spill_directory,
         )
         fds = [arena.fd] if driver is None else [arena.fd, driver.fileno()]
         self._spawn("node", f"node:{number}", settings, tuple(fds))
@@ -263,14 +267,21 @@ def connect(
     policy: str = "bottom-up",
     seed: int = 0,
     object_store_memory: int | None = None,
+    object_spilling_dir: str | os.PathLike[str] | None = None,
     journal: str | os.PathLike[str] | None = None,
     heartbeat_timeout_s: float = 5.0,
+    store_copy_threads: int = 0,
+    fetch_streams: int = Config().fetch_streams,
 ) -> Session:
     """Start a cluster on this machine and become its driver."""
     resources = node_resources(nodes, cpus_per_node, os.cpu_count() or 1, more_resources)
     if len(resources) > NODES_MAX:
         raise ValueError(f"{len(resources)} nodes on one machine; at most {NODES_MAX} may be")
-    config = Config(policy=policy, seed=seed, heartbeat_timeout_s=heartbeat_timeout_s)
+    config = store_config(
+        Config(policy=policy, seed=seed, heartbeat_timeout_s=heartbeat_timeout_s),
+        store_copy_threads,
+        fetch_streams,
+    )
     make_policy(config)  # a bad name fails here, not in every process
     FailureDetector(heartbeat_timeout_s)
     for node in resources:
@@ -283,7 +294,11 @@ def connect(
     if journal is not None:
         Path(journal).mkdir(parents=True, exist_ok=True)
     cluster = LocalCluster(
-        resources, config, object_store_memory, "" if journal is None else str(journal)
+        resources,
+        config,
+        object_store_memory,
+        "" if journal is None else str(journal),
+        _spill_directory(object_spilling_dir),
     )
     try:
         session = _connect_driver(cluster)
@@ -297,6 +312,14 @@ def connect(
             cluster.end()
         raise
     return session
+
+
+def _spill_directory(given: str | os.PathLike[str] | None) -> str:
+    """Return where evicted objects go: as given, or the system's place for such."""
+    directory = tempfile.gettempdir() if given is None else os.path.abspath(given)
+    if not os.path.isdir(directory) or not os.access(directory, os.W_OK | os.X_OK):
+        raise ValueError(f"object_spilling_dir: {directory} is not a directory to write to")
+    return directory
 
 
 def _connect_driver(cluster: LocalCluster) -> Session:

@@ -35,6 +35,7 @@ from runtime.processes.process import Process
 from runtime.store import serialization
 from runtime.store.arena import Arena
 from runtime.store.blob import Blob
+from runtime.store.copying import Copier
 
 if TYPE_CHECKING:
     import asyncio
@@ -65,6 +66,7 @@ class LocalWorld:
         self.executor = executor
         self.arena = arena
         self.lost = ""
+        self._copier = Copier(client.config.store_copy_threads)
         self._on_lost = on_lost
         self._lock = threading.RLock()
         self._depth = 0
@@ -331,7 +333,7 @@ class LocalWorld:
         return serialization.loads_function(blob)
 
     def write(self, oid: bytes, offset: int, value: Any) -> None:
-        value.write_into(self.arena.writable(offset, value.nbytes))
+        value.write_into(self.arena.writable(offset, value.nbytes), self._copier.copy)
 
     def read(self, oid: bytes, offset: int, size: int, released: Callable[[], None]) -> Any:
         def in_this_process() -> None:
@@ -365,4 +367,5 @@ class LocalWorld:
             for connection in list(self.process.routes.values()):
                 connection.close("shut down")
             self.process.reactor.close()
+            self._copier.close()
             self.arena.close()

@@ -55,7 +55,15 @@ class Node:
         self.pool = WorkerPool(self.process, number, settings.config, spawner, arena_fd)
         self.process.add(f"pool:{number}", self.pool, journaled=False)
         arena = Arena.attach(arena_fd)
-        self.store = ObjectManager(self.process, number, arena, self._token, self._address_of)
+        self.store = ObjectManager(
+            self.process,
+            number,
+            arena,
+            self._token,
+            self._address_of,
+            settings.spill_directory,
+            settings.config,
+        )
         self.process.add(f"store:{number}", self.store, journaled=False)
         self._links = Links(self._info_of)
         self.process.add(f"links:{number}", _NodeLinks(self._links, self.store), journaled=False)

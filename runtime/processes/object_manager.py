@@ -2,37 +2,49 @@
 
 The arena is allocated here and nowhere else; workers and drivers write and read
 where they were told. Between nodes an object travels over a TCP connection of
-its own kind (see `auth`), from one arena into the other without a copy in
-between::
+its own kind (see `auth`), or over several, from one arena into the other without
+a copy in between: `fetcher` asks, `Sender` answers with sendfile.
 
-    request   object ID (18)
-    answer    1 byte: is it here, size (8, big-endian), then the bytes (sendfile)
-
-An object that is being sent is not freed before it is through.
+An object that is being sent is not freed before it is through. One that is on
+disk only is sent from there: nothing has to make room for it, and the pieces are
+small enough for a slow disk not to hold up the loop.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import struct
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from runtime.control.ids import OBJECT_BYTES
-from runtime.control.messages import Allocate, Allocated, Fetch, Fetched, Free
-from runtime.processes.connection import Connection, DialedConnection
+from runtime.control.config import Config
+from runtime.control.messages import (
+    Allocate,
+    Allocated,
+    DropSpilled,
+    Fetch,
+    Fetched,
+    Free,
+    NoRoom,
+    Spill,
+    Spilled,
+)
+from runtime.processes.fetcher import (
+    ANSWER,
+    PIECE_BYTES,
+    REQUEST,
+    SOCKET_BUFFER_BYTES,
+    Fetcher,
+)
 from runtime.processes.process import Process
 from runtime.processes.reactor import HANG_UP, READ, WRITE
+from runtime.processes.spiller import Spiller
 from runtime.store.allocator import Allocator
 from runtime.store.arena import Arena
+from runtime.store.prefault import Prefaulter
 
-_ANSWER = struct.Struct(">?Q")
-PIECE_BYTES = 4 << 20
-"""Bytes moved per turn of the loop, so that control messages get through."""
-SOCKET_BUFFER_BYTES = 4 << 20
+DISK_PIECE_BYTES = 1 << 19
 
 Address = Callable[[int], "tuple[str, int] | None"]
 
@@ -41,19 +53,36 @@ class ObjectManager:
     """Allocates in the arena, sends and fetches objects; is ``store:<n>``."""
 
     def __init__(
-        self, process: Process, node: int, arena: Arena, token: bytes, address_of: Address
+        self,
+        process: Process,
+        node: int,
+        arena: Arena,
+        token: bytes,
+        address_of: Address,
+        spill_directory: str,
+        config: Config,
     ) -> None:
+        self._config = config
         self.process = process
         self.node = node
         self.arena = arena
         self.token = token
         self.address_of = address_of
         self.allocator = Allocator(arena.capacity)
+        self._prefaulter = Prefaulter(arena.fd, arena.capacity)
         self._places: dict[bytes, dict[int, int]] = {}
-        """Where an object is, and its size: in several places for a while if it is made
-        or fetched twice."""
-        self._sending: dict[int, int] = {}
+        """Where an object is, and its size, complete ones first: in several places for a
+        while if it is made or fetched twice."""
+        self._held: dict[int, int] = {}
+        """Offsets that are read from just now, by how many."""
         self._free_later: set[int] = set()
+        self._disk = Spiller(process.reactor, spill_directory)
+        self._spilled: dict[bytes, tuple[int, int]] = {}
+        """Object -> (place on disk, size)."""
+        self._disk_held: dict[int, int] = {}
+        self._drop_later: set[int] = set()
+        """Places on disk that are free when nobody reads them any more."""
+        self._disk_sizes: dict[int, int] = {}
         self._fetchers: dict[int, Fetcher] = {}
 
     def handle(self, source: str, message: Any) -> None:
@@ -61,14 +90,30 @@ class ObjectManager:
             offset = self.allocator.allocate(message.size)
             if offset >= 0:
                 self._places.setdefault(message.object, {})[offset] = message.size
-            self.tell(Allocated(message.object, offset, message.client))
+                self._prefaulter.used(self.allocator.high_water)
+                self.tell(Allocated(message.object, offset, message.client))
+            else:
+                self.tell_full(message.object, message.size, message.client)
         elif isinstance(message, Free):
-            self.give_back(message.object, message.offset)
+            places = self._places.get(message.object, {})
+            places.pop(message.offset, None)
+            if not places:
+                self._places.pop(message.object, None)
+            self._free(message.offset)
         elif isinstance(message, Fetch):
+            if message.node == self.node:
+                self._restore(message)
+                return
             fetcher = self._fetchers.get(message.node)
             if fetcher is None:
-                fetcher = self._fetchers[message.node] = Fetcher(self, message.node)
+                fetcher = self._fetchers[message.node] = Fetcher(
+                    self, message.node, self._config.fetch_streams, self._config.stripe_bytes_min
+                )
             fetcher.add(message)
+        elif isinstance(message, Spill):
+            self._spill(message)
+        elif isinstance(message, DropSpilled):
+            self._drop_spilled(message)
         else:
             raise TypeError(f"an object store was sent {type(message).__name__}")
 
@@ -91,43 +136,123 @@ class ObjectManager:
 
     # -- memory ----------------------------------------------------------------
 
-    def allocate(self, oid: bytes, size: int) -> int:
+    def allocate(self, size: int) -> int:
         """Return where an object that is fetched can be written, or -1."""
         offset = self.allocator.allocate(size)
-        if offset >= 0:
-            self._places.setdefault(oid, {})[offset] = size
+        self._prefaulter.used(self.allocator.high_water)
         return offset
 
-    def give_back(self, oid: bytes, offset: int) -> None:
+    def give_back(self, offset: int) -> None:
         """Free the place of an object whose transfer failed."""
-        places = self._places.get(oid, {})
-        places.pop(offset, None)
-        if not places:
-            self._places.pop(oid, None)
-        self._free(offset)
+        self.allocator.free(offset)
 
-    def begin_sending(self, oid: bytes) -> tuple[int, int] | None:
-        """Return (offset, size) of an object and keep it there."""
-        # The oldest: it is complete if any is.
+    def landed(self, oid: bytes, offset: int, size: int) -> None:
+        """An object that was fetched is here in full, and may be sent on."""
+        self._places[oid] = {offset: size, **self._places.get(oid, {})}
+
+    def tell_full(self, oid: bytes, size: int, client: str = "", node: int = -1) -> None:
+        """Say that something does not fit; the scheduler makes room, or gives up."""
+        free = self.allocator.capacity - self.allocator.used
+        self.tell(NoRoom(oid, size, self.allocator.capacity, free, client, node))
+
+    def begin_sending(self, oid: bytes) -> Source | None:
+        """Return where an object is, and keep it there; None if it is not here."""
+        # Of those that are being made the oldest: it is complete if any is.
         place = next(iter(self._places.get(oid, {}).items()), None)
         if place is not None:
-            self._sending[place[0]] = self._sending.get(place[0], 0) + 1
-        return place
+            offset, size = place
+            self._hold(offset)
+            return Source(self.arena.fd, offset, size, PIECE_BYTES, lambda: self._let_go(offset))
+        spilled = self._spilled.get(oid)
+        if spilled is None:
+            return None
+        at, size = spilled
+        self._disk_held[at] = self._disk_held.get(at, 0) + 1
+        return Source(self._disk.fd, at, size, DISK_PIECE_BYTES, lambda: self._let_go_disk(at))
 
-    def end_sending(self, offset: int) -> None:
-        """One transfer less needs this place."""
-        self._sending[offset] -= 1
-        if not self._sending[offset]:
-            del self._sending[offset]
+    def _hold(self, offset: int) -> None:
+        self._held[offset] = self._held.get(offset, 0) + 1
+
+    def _let_go(self, offset: int) -> None:
+        """One reader less needs this place."""
+        self._held[offset] -= 1
+        if not self._held[offset]:
+            del self._held[offset]
             if offset in self._free_later:
                 self._free_later.discard(offset)
                 self.allocator.free(offset)
 
     def _free(self, offset: int) -> None:
-        if offset in self._sending:
+        if offset in self._held:
             self._free_later.add(offset)
         else:
             self.allocator.free(offset)
+
+    # -- disk ------------------------------------------------------------------
+
+    def _spill(self, message: Spill) -> None:
+        oid, offset, size = message.object, message.offset, message.size
+        self._hold(offset)
+
+        def wrote(place: int, reason: str) -> None:
+            self._let_go(offset)
+            if place >= 0:
+                self._spilled[oid] = (place, size)
+                self._disk_sizes[place] = size
+            self.tell(Spilled(oid, offset, size, place, reason))
+
+        self._disk.write(self.arena.readonly(offset, size), wrote)
+
+    def _drop_spilled(self, message: DropSpilled) -> None:
+        place = message.place
+        if self._spilled.get(message.object, (-1, 0))[0] == place:
+            del self._spilled[message.object]
+        if place in self._disk_held:
+            self._drop_later.add(place)
+        else:
+            self._disk.free(place, self._disk_sizes.pop(place))
+
+    def _let_go_disk(self, place: int) -> None:
+        self._disk_held[place] -= 1
+        if not self._disk_held[place]:
+            del self._disk_held[place]
+            if place in self._drop_later:
+                self._drop_later.discard(place)
+                self._disk.free(place, self._disk_sizes.pop(place))
+
+    def _restore(self, fetch: Fetch) -> None:
+        """Bring an object back from disk."""
+        oid, size = fetch.object, fetch.size
+        place = self._spilled.get(oid)
+        if place is None or place[1] != size:
+            self.tell(Fetched(oid, -1, size, 0.0, "it is not on disk any more", self.node))
+            return
+        offset = self.allocate(size)
+        if offset < 0:
+            self.tell_full(oid, size, node=self.node)
+            return
+        started_s = time.monotonic()
+
+        def read(reason: str) -> None:
+            elapsed_s = time.monotonic() - started_s
+            if reason:
+                self.give_back(offset)
+            else:
+                self.landed(oid, offset, size)
+            at = -1 if reason else offset
+            self.tell(Fetched(oid, at, size, elapsed_s, reason, self.node))
+
+        self._disk.read(place[0], self.arena.writable(offset, size), read)
+
+
+class Source(NamedTuple):
+    """An object that is being sent: part of a file."""
+
+    fd: int
+    offset: int
+    size: int
+    piece_bytes: int
+    let_go: Callable[[], None]
 
 
 class Sender:
@@ -138,8 +263,8 @@ class Sender:
         self._sock = sock
         self._request = bytearray()
         self._head = b""
-        self._offset = 0
-        self._at = 0
+        self._source: Source | None = None
+        self._sent = 0
         self._end = 0
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
@@ -147,7 +272,7 @@ class Sender:
 
     def _on_ready(self, mask: int) -> None:
         try:
-            if self._head or self._at < self._end:
+            if self._head or self._source is not None:
                 self._send()
             elif mask & (READ | HANG_UP):
                 self._receive()
@@ -157,21 +282,21 @@ class Sender:
             self._close()
 
     def _receive(self) -> None:
-        data = self._sock.recv(OBJECT_BYTES - len(self._request))
+        data = self._sock.recv(REQUEST.size - len(self._request))
         if not data:
             self._close()
             return
         self._request += data
-        if len(self._request) < OBJECT_BYTES:
+        if len(self._request) < REQUEST.size:
             return
-        place = self._manager.begin_sending(bytes(self._request))
+        oid, start, length = REQUEST.unpack(self._request)
         self._request.clear()
-        if place is None:
-            self._head = _ANSWER.pack(False, 0)
-        else:
-            self._offset, size = place
-            self._head = _ANSWER.pack(True, size)
-            self._at, self._end = self._offset, self._offset + size
+        source = self._source = self._manager.begin_sending(oid)
+        self._head = ANSWER.pack(source is not None, source.size if source else 0)
+        self._sent, self._end = start, start + length
+        if source is not None and self._end > source.size:
+            # The other side thinks of an object of another size: that is its answer.
+            self._sent = self._end = 0
         self._manager.process.reactor.modify(self._sock.fileno(), READ | WRITE)
 
     def _send(self) -> None:
@@ -180,160 +305,23 @@ class Sender:
             self._head = self._head[sent:]
             if self._head:
                 return
-        if self._at < self._end:
-            piece = min(PIECE_BYTES, self._end - self._at)
-            arena_fd = self._manager.arena.fd
-            self._at += os.sendfile(self._sock.fileno(), arena_fd, self._at, piece)
-        if self._at == self._end:
-            self._finish()
-            self._manager.process.reactor.modify(self._sock.fileno(), READ)
+        source = self._source
+        if source is not None:
+            piece = min(source.piece_bytes, self._end - self._sent)
+            at = source.offset + self._sent
+            if piece:
+                self._sent += os.sendfile(self._sock.fileno(), source.fd, at, piece)
+            if self._sent < self._end:
+                return
+        self._finish()
+        self._manager.process.reactor.modify(self._sock.fileno(), READ)
 
     def _finish(self) -> None:
-        if self._end:
-            self._manager.end_sending(self._offset)
-        self._at = self._end = 0
+        source, self._source = self._source, None
+        if source is not None:
+            source.let_go()
 
     def _close(self) -> None:
         self._finish()
         self._manager.process.reactor.remove(self._sock.fileno())
         self._sock.close()
-
-
-class Fetcher:
-    """Fetches objects from one node, one after another over one connection."""
-
-    def __init__(self, manager: ObjectManager, node: int) -> None:
-        self._manager = manager
-        self._node = node
-        self._queue: deque[Fetch] = deque()
-        self._sock: socket.socket | None = None
-        self._dialing: DialedConnection | None = None
-        self._current: Fetch | None = None
-        self._head = bytearray()
-        self._view: memoryview | None = None
-        self._offset = -1
-        self._started_s = 0.0
-
-    def add(self, fetch: Fetch) -> None:
-        """Queue an object."""
-        self._queue.append(fetch)
-        self._next()
-
-    def drop(self, reason: str) -> None:
-        """Fail all that was asked for, and close the connection."""
-        if self._dialing is not None:
-            self._dialing.close(reason)
-        else:
-            self._fail(reason)
-
-    def _next(self) -> None:
-        if self._current is not None or not self._queue:
-            return
-        if self._sock is None:
-            self._dial()
-            return
-        fetch = self._queue.popleft()
-        offset = self._manager.allocate(fetch.object, fetch.size)
-        if offset < 0:
-            reason = f"ObjectStoreFullError: no room for {fetch.size:,} bytes"
-            self._manager.tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason, fetch.node))
-            self._next()
-            return
-        self._current = fetch
-        self._offset = offset
-        self._head.clear()
-        self._view = None
-        self._started_s = time.monotonic()
-        try:
-            # Eighteen bytes fit into the empty buffer of an idle connection.
-            self._sock.send(fetch.object)
-        except OSError as error:
-            self._fail(str(error))
-
-    def _dial(self) -> None:
-        if self._dialing is not None:
-            return
-        address = self._manager.address_of(self._node)
-        if address is None:
-            self._fail(f"node {self._node} is not there")
-            return
-        self._dialing = DialedConnection(
-            self._manager.process.reactor,
-            address,
-            self._manager.token,
-            lambda connection, frame: connection.close("frames on a data connection"),
-            self._on_refused,
-            peer=f"node:{self._node}",
-            on_data=self._on_open,
-        )
-
-    def _on_open(self, sock: socket.socket) -> None:
-        self._dialing = None
-        self._sock = sock
-        sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
-        self._manager.process.reactor.add(sock.fileno(), READ, self._on_ready)
-        self._next()
-
-    def _on_refused(self, connection: Connection, reason: str) -> None:
-        self._dialing = None
-        self._fail(reason)
-
-    def _on_ready(self, mask: int) -> None:
-        try:
-            self._receive()
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._fail(str(error))
-
-    def _receive(self) -> None:
-        assert self._sock is not None
-        if self._current is None:
-            self._fail("the other side closed the connection")
-            return
-        if self._view is None:
-            data = self._sock.recv(_ANSWER.size - len(self._head))
-            if not data:
-                self._fail("the other side closed the connection")
-                return
-            self._head += data
-            if len(self._head) < _ANSWER.size:
-                return
-            here, size = _ANSWER.unpack(self._head)
-            if not here or size != self._current.size:
-                self._end_current(-1, "it is not there any more")
-                if here:
-                    self._fail("an object of another size")
-                return
-            self._view = self._manager.arena.writable(self._offset, size)
-        received = self._sock.recv_into(self._view[:PIECE_BYTES])
-        if not received:
-            self._fail("the other side closed the connection")
-            return
-        self._view = self._view[received:]
-        if not len(self._view):
-            self._end_current(self._offset, "")
-
-    def _end_current(self, offset: int, reason: str) -> None:
-        fetch = self._current
-        assert fetch is not None
-        self._current = None
-        self._view = None
-        if offset < 0:
-            self._manager.give_back(fetch.object, self._offset)
-        elapsed_s = time.monotonic() - self._started_s
-        self._manager.tell(Fetched(fetch.object, offset, fetch.size, elapsed_s, reason, fetch.node))
-        self._next()
-
-    def _fail(self, reason: str) -> None:
-        """The connection is of no use: everything that waits for it has failed."""
-        if self._sock is not None:
-            self._manager.process.reactor.remove(self._sock.fileno())
-            self._sock.close()
-            self._sock = None
-        waiting, self._queue = list(self._queue), deque()
-        if self._current is not None:
-            self._end_current(-1, reason)
-        for fetch in waiting:
-            self._manager.tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason, fetch.node))

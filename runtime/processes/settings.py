@@ -31,6 +31,8 @@ class NodeSettings(msgspec.Struct):
     journal: str = ""
     incarnation: int = 1
     """How often a node of this number was started so far, this time included."""
+    spill_directory: str = ""
+    """Where evicted objects go."""
 
 
 class WorkerSettings(msgspec.Struct):

@@ -5,6 +5,9 @@ file            concept
 =============== ==============================================================
 allocator       which part of the arena belongs to which object: pure arithmetic
 arena           the shared memory itself
+prefault        pages touched ahead of need
+copying         copies into the arena, by several threads where that pays
+spill_file      where evicted objects are on disk
 serialization   values to bytes and back, without a copy on the reader's side
 blob            a value of a given size, for programs that only move bytes
 =============== ==============================================================

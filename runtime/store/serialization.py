@@ -46,6 +46,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 
+from . import copying
 from .allocator import aligned
 
 MAGIC = b"RTW1"
@@ -55,13 +56,7 @@ BARE = b"\x80\x05"
 BYTES_OUT_OF_BAND_MIN = 64 * 1024
 """From here on the copies saved are worth more than the larger layout, bytes."""
 
-GIL_FREE_COPY_MIN = 1 << 20
-"""From here on a copy lets go of the GIL, bytes.
-
-numpy.copyto, a memoryview's slice assignment and ctypes.memmove all run at
-memcpy's speed from 1 MB up; below, the slice assignment has the least overhead.
-Only the first and the last let other threads run meanwhile.
-"""
+Copy = Callable[[memoryview, "bytes | memoryview"], None]
 
 _PROTOCOL = 5
 _HEADER = struct.Struct("<4sIQ")
@@ -115,8 +110,8 @@ class Serialized:
             end = start + buffer.nbytes
         return b"".join(parts)
 
-    def write_into(self, view: memoryview) -> None:
-        """Write the same to the first `nbytes` bytes of `view`, in one copy.
+    def write_into(self, view: memoryview, copy: Copy = copying.copy) -> None:
+        """Write the same to the first `nbytes` bytes of `view`, in one copy by `copy`.
 
         Raises ValueError if `view` is too small, TypeError if it is read-only.
         """
@@ -126,11 +121,11 @@ class Serialized:
             raise TypeError("cannot write into a read-only view")
         view = view.cast("B")
         end = len(self._head)
-        _copy(view[:end], self._head)
+        copy(view[:end], self._head)
         for start, buffer in zip(self._starts, self._buffers, strict=True):
             view[end:start] = bytes(start - end)  # reused memory: clear what was there
             end = start + buffer.nbytes
-            _copy(view[start:end], buffer)
+            copy(view[start:end], buffer)
 
 
 def serialize(value: Any) -> Serialized:
@@ -257,14 +252,6 @@ def _load(pickled: bytes | memoryview, buffers: list[memoryview]) -> Any:
         raise SerializationError(f"not a pickle of protocol {_PROTOCOL}: {error}") from error
     finally:
         del pickled, buffers  # a traceback would keep them alive
-
-
-def _copy(target: memoryview, source: bytes | memoryview) -> None:
-    """Copy the bytes of `source` to `target`, which is as long."""
-    if target.nbytes < GIL_FREE_COPY_MIN:
-        target[:] = source
-    else:
-        np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
 def _is_plain(value: Any, depth: int) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 import raytwin as ray
 from chaos.invariants import at_end, settled
+from runtime.control.config import Config
 from runtime.control.messages import Allocate, Allocated, Fetch, Fetched, Free, StopWorker
 from runtime.processes.object_manager import ObjectManager
 from runtime.processes.process import Process
@@ -25,7 +26,9 @@ def sim() -> Iterator[Any]:
 
 def test_freeing_one_place_of_an_object_leaves_the_other_in_virtual_time(sim: Any) -> None:
     store = sim.cluster.stores[1]
-    first, second = store._allocate(OID, 10), store._allocate(OID, 10)
+    for _ in range(2):
+        store.handle("node:1", Allocate(OID, 10, "worker:1.1"))
+    first, second = store._places[OID]
     store.values[first] = b"old"
     assert store.value_of(OID) == b"old", "the new place is not written yet"
     store.handle("node:1", Free(OID, second))
@@ -39,16 +42,18 @@ def test_freeing_one_place_of_an_object_leaves_the_other_in_the_arena() -> None:
     told: list[Any] = []
     process = Process(0)
     arena = Arena.create(1 << 20)
-    store = ObjectManager(process, 1, arena, b"", lambda node: None)
+    store = ObjectManager(process, 1, arena, b"", lambda node: None, "", Config())
     process.deliver = lambda source, destination, message: told.append(message)  # type: ignore[method-assign]
     for _ in range(2):
         store.handle("node:1", Allocate(OID, 10, "worker:1.1"))
     first, second = (message.offset for message in told if isinstance(message, Allocated))
     store.handle("node:1", Free(OID, second))
-    assert store.begin_sending(OID) == (first, 10)
-    store.end_sending(first)
+    source = store.begin_sending(OID)
+    assert source is not None and (source.offset, source.size) == (first, 10)
+    source.let_go()
     store.handle("node:1", Free(OID, first))
     assert store.begin_sending(OID) is None
+    assert store.allocator.used == 0
     process.reactor.close()
     arena.close()
 
@@ -81,7 +86,7 @@ def test_what_is_fetched_from_a_node_that_hangs_is_given_up_with_it(sim: Any) ->
     assert [type(each) for each in told] == [Fetched, Fetched]
     assert all(each.offset < 0 for each in told)
     assert store.used == 0
-    assert sim.cluster.working == working - 1
+    assert sim.cluster.working == working - Config().fetch_streams
 
 
 @pytest.mark.parametrize("backend", ["sim", "local"])

@@ -14,6 +14,7 @@ from runtime.control.messages import (
     Free,
     LocateObjects,
     Location,
+    NoRoom,
     ObjectPayload,
     ObjectValue,
     PullObject,
@@ -139,12 +140,13 @@ def test_a_fetch_that_fails_asks_again_after_a_pause() -> None:
     assert directory.is_empty()
 
 
-def test_a_full_store_is_an_error_at_once() -> None:
+def test_what_the_store_can_never_hold_is_an_error_at_once() -> None:
     directory = Directory()
     directory.ask()
     directory.on_location(Location(OID, (2,), 500))
-    directory.on_fetched(Fetched(OID, -1, 500, 0.0, "ObjectStoreFullError: no room", 2))
-    assert directory.told[0].payload == b"ObjectStoreFullError: no room"
+    directory.on_no_room(NoRoom(OID, 500, 400, 400, node=2))
+    directory.eviction.make_room()
+    assert directory.told[0].payload.startswith(b"ObjectStoreFullError: no room for 500 bytes")
 
 
 def test_what_was_released_on_its_way_is_freed() -> None:

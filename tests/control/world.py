@@ -38,6 +38,7 @@ from runtime.control.messages import (
     Allocate,
     Allocated,
     Assignment,
+    DropSpilled,
     Exit,
     Fetch,
     Fetched,
@@ -46,11 +47,14 @@ from runtime.control.messages import (
     FunctionBlob,
     KillWorker,
     NodeUnreachable,
+    NoRoom,
     ObjectValue,
     RangeResult,
     RestoreActor,
     Resume,
     RunTasks,
+    Spill,
+    Spilled,
     StartWorker,
     StopWorker,
     TakeBack,
@@ -340,7 +344,7 @@ class World:
                 continue
             at = f"node:{number}"
             look(at, scheduler, "queue", "waiting", "assigned", "_allocated", "_for_function")
-            look(at, scheduler, "_resuming", "_for_others", "_heirs", "_owned_actors")
+            look(at, scheduler, "_resuming", "_for_others", "_heirs", "_claims", "_owned_actors")
             look(f"{at}.actors", scheduler.actors, "actors", "queued", "_dirty")
             look(f"{at}.router", scheduler.router, "_under_way", "_dirty", "_watch", "_acking")
             for route in scheduler.router._routes.values():
@@ -350,12 +354,17 @@ class World:
             look(
                 at, scheduler.objects, "owners", "others", "_owned", "_results", "_stored",
                 "_stored_of", "_pins", "_doomed", "_wanted", "_wanted_of", "_fetching", "_pulling",
+                "_ranks", "_until_s", "_primary", "_dropped",
+            )  # fmt: skip
+            look(
+                f"{at}.eviction", scheduler.objects.eviction, "_sizes", "_idle", "_claims",
+                "_spilling", "on_disk", "_requests", "stored_bytes", "_idle_bytes", "spilled_bytes",
             )  # fmt: skip
             look(
                 at, scheduler.log, "_added", "_done", "_large", "_copies", "_released", "_known",
                 "_exposed", "_puts", "_deps", "_uses", "_kept",
             )  # fmt: skip
-            look(f"store:{number}", self.stores[number], "places")
+            look(f"store:{number}", self.stores[number], "places", "disk")
         for address, shell in self.shells.items():
             if shell.node not in self.cut:
                 look(
@@ -381,7 +390,11 @@ class Store:
     def __init__(self, world: World, node: int, capacity: int) -> None:
         self.world = world
         self.node = node
+        self.capacity = capacity
         self.free_bytes = capacity
+        self.disk: dict[int, tuple[bytes, int, Any]] = {}
+        """Place -> (object, size, value)."""
+        self.spills = 0
         self.places: dict[int, tuple[bytes, int]] = {}
         """Offset -> (object, size)."""
         self.values: dict[int, Any] = {}
@@ -390,12 +403,22 @@ class Store:
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, Allocate):
             offset = self.allocate(message.object, message.size)
-            self._tell(Allocated(message.object, offset, message.client))
+            if offset >= 0:
+                self._tell(Allocated(message.object, offset, message.client))
+            else:
+                self._tell(self._full(message.object, message.size, message.client))
         elif isinstance(message, Free):
             oid, size = self.places.pop(message.offset)
             assert oid == message.object, "another object's memory was freed"
             self.values.pop(message.offset, None)
             self.free_bytes += size
+        elif isinstance(message, Spill):
+            value = self.read(message.object, message.offset, message.size)
+            took_s = self.world.delay_s * (1 + 20 * self.world.rng.random())
+            self.world.at(took_s, lambda: self._spilled(message, value))
+        elif isinstance(message, DropSpilled):
+            oid, _, _ = self.disk.pop(message.place)
+            assert oid == message.object, "another object's disk space was freed"
         else:
             assert isinstance(message, Fetch)
             rng, delay_s = self.world.rng, self.world.delay_s
@@ -424,25 +447,48 @@ class Store:
     def _fetched(self, message: Fetch, took_s: float) -> None:
         if self.world.stores.get(self.node) is not self:
             return
-        source = self.world.stores.get(message.node)
-        cut = message.node in self.world.cut or self.node in self.world.cut
-        held = None
-        if source is not None and not cut:
-            held = next(
-                (at for at, place in source.places.items()
-                 if place == (message.object, message.size) and at in source.values),
-                None,
-            )  # fmt: skip
-        offset, reason = -1, "it is not there any more"
-        if source is not None and held is not None:
+        answer: Any
+        if message.node in self.world.cut or self.node in self.world.cut:
+            held = None
+        else:
+            held = self._held_by(message)
+        if held is None:
+            reason = "it is not there any more"
+            answer = Fetched(message.object, -1, message.size, took_s, reason, message.node)
+        else:
             offset = self.allocate(message.object, message.size)
-            reason = ""
             if offset < 0:
-                reason = f"ObjectStoreFullError: no room for {message.size} bytes"
+                answer = self._full(message.object, message.size, node=message.node)
             else:
-                self.values[offset] = source.values[held]
-        answer = Fetched(message.object, offset, message.size, took_s, reason, message.node)
+                self.values[offset] = held[0]
+                answer = Fetched(message.object, offset, message.size, took_s, "", message.node)
         self.world.turn(f"store:{self.node}", lambda: self._tell(answer))
+
+    def _held_by(self, message: Fetch) -> tuple[Any] | None:
+        """Return the value that the other store has, in memory or on disk."""
+        source = self.world.stores.get(message.node)
+        if source is None:
+            return None
+        if source is not self:
+            for at, place in source.places.items():
+                if place == (message.object, message.size) and at in source.values:
+                    return (source.values[at],)
+        for oid, size, value in source.disk.values():
+            if (oid, size) == (message.object, message.size):
+                return (value,)
+        return None
+
+    def _spilled(self, message: Spill, value: Any) -> None:
+        if self.world.stores.get(self.node) is not self:
+            return
+        self._next += 1
+        self.disk[self._next] = (message.object, message.size, value)
+        self.spills += 1
+        answer = Spilled(message.object, message.offset, message.size, self._next)
+        self.world.turn(f"store:{self.node}", lambda: self._tell(answer))
+
+    def _full(self, oid: bytes, size: int, client: str = "", node: int = -1) -> NoRoom:
+        return NoRoom(oid, size, self.capacity, self.free_bytes, client, node)
 
 
 class Pool:
@@ -691,8 +737,14 @@ class Shell:
         """Generator: wait for objects, return their values, raise `TaskFailed`."""
         self.client.flush()
         waiter = self.client.watch(oids)
+        for oid in oids:
+            self.client.add_view(oid)
         yield from self._wait(lambda: not waiter.missing)
-        return [self.value(oid) for oid in oids]
+        try:
+            return [self.value(oid) for oid in oids]
+        finally:
+            for oid in oids:
+                self.client.drop_view(oid)
 
     def value(self, oid: bytes) -> Any:
         value = self.client.value(oid)
@@ -711,7 +763,8 @@ class Shell:
         yield lambda: not waiter.missing
         offset = self.client.allocations.pop(oid)
         if offset < 0:
-            raise TaskFailed(USER_ERROR, "ObjectStoreFullError: no room")
+            reason = self.client.full_reasons.pop(oid)
+            raise TaskFailed(USER_ERROR, f"ObjectStoreFullError: {reason}")
         self.node_store.values[offset] = value
         return offset
 
@@ -856,7 +909,14 @@ class Shell:
             offset = -1
             if size:
                 oid = object_id(spec.array, index, ret)
-                offset = yield from self._allocate(oid, value, size)
+                try:
+                    offset = yield from self._allocate(oid, value, size)
+                except TaskFailed as full:
+                    for earlier, offset in enumerate(offsets):
+                        if offset >= 0:
+                            self.client.abandon(object_id(spec.array, index, earlier))
+                    self._report(spec, full.text.encode(), started_s, 1, USER_ERROR)
+                    return
             sizes.append(size)
             offsets.append(offset)
             small.append(None if size else value)

@@ -171,14 +171,15 @@ def test_what_a_failing_task_had_stored_is_freed() -> None:
 @pytest.mark.usefixtures("empty")
 def test_a_full_store_is_an_error_and_not_the_end() -> None:
     held = [ray.put(np.zeros(100 * MB, np.uint8)) for _ in range(2)]
-    with pytest.raises(ObjectStoreFullError, match="no room"):
+    views = get(held)
+    with pytest.raises(ObjectStoreFullError, match=r"no room for 104,857,.* of 268,435,456"):
         ray.put(np.zeros(100 * MB, np.uint8))
     with pytest.raises(ObjectStoreFullError):
         get(make.remote(100 * MB))
     with pytest.raises(ObjectStoreFullError):
         total.remote(np.zeros(100 * MB, np.uint8))
     assert get(total.remote(held[0])) == 0
-    del held
+    del held, views
     eventually(lambda: used() == 0)
     assert get(total.remote(np.ones(100 * MB, np.uint8))) == 100 * MB
     is_freed()
@@ -262,3 +263,48 @@ def test_threads_share_large_values() -> None:
     assert not errors
     refs.clear()
     is_freed()
+
+
+class Counted:
+    """A value that says how large it is, rightly or not, and counts its pickling."""
+
+    pickled = 0
+
+    def __init__(self, claimed: int, really: int) -> None:
+        self.nbytes = claimed
+        self.really = really
+
+    def __reduce__(self) -> Any:
+        Counted.pickled += 1
+        return bytes, (b"x" * self.really,)
+
+
+@pytest.mark.usefixtures("empty")
+@pytest.mark.parametrize(
+    ("claimed", "really", "times"), [(MB, MB, 1), (10, 10, 1), (MB, 10, 2), (10, MB, 2)]
+)
+def test_a_value_is_serialized_once_if_its_size_can_be_seen(
+    claimed: int, really: int, times: int
+) -> None:
+    Counted.pickled = 0
+    assert get(ray.put(Counted(claimed, really))) == b"x" * really
+    assert Counted.pickled == times
+    for value in (
+        [0] * 30_000,
+        list(range(70_000)),
+        "x" * 99_999,
+        dict.fromkeys(range(26000)),
+    ):
+        assert get(ray.put(value)) == value
+        assert get(ray.remote(lambda v: v).remote(value)) == value
+        assert get(ray.remote(num_returns=2)(lambda v: (v, 1)).remote(value)) == [value, 1]
+
+
+@pytest.mark.usefixtures("empty")
+def test_a_property_that_raises_does_not_stop_a_put() -> None:
+    class Odd:
+        @property
+        def nbytes(self) -> int:
+            raise RuntimeError
+
+    assert type(get(ray.put(Odd()))).__name__ == "Odd"

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import raytwin as ray
 from runtime.control import messages as m
 from runtime.processes import auth, wire
+from runtime.processes.fetcher import REQUEST
 from tests.processes.helpers import LIMIT_S, eventually
 
 square = ray.remote(lambda x: x * x)
@@ -226,7 +227,7 @@ def test_a_node_that_calls_itself(target: Target) -> None:
 
 
 @FEW
-@given(st.sampled_from(["node:0", "node:1"]), st.binary(min_size=1, max_size=100))
+@given(st.sampled_from(["node:0", "node:1"]), st.binary(min_size=1, max_size=200))
 def test_junk_on_a_data_connection(target: Target, port: str, junk: bytes) -> None:
     sock = target.proven(port, auth.DATA)
     sock.sendall(junk)
@@ -236,7 +237,7 @@ def test_junk_on_a_data_connection(target: Target, port: str, junk: bytes) -> No
         answers += part
     sock.close()
     # Each whole request is answered: the object is not here.
-    assert answers == struct.pack(">?Q", False, 0) * (len(junk) // 18)
+    assert answers == struct.pack(">?Q", False, 0) * (len(junk) // REQUEST.size)
     target.works()
 
 

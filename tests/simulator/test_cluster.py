@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -264,12 +265,61 @@ def test_two_blobs_share_the_bandwidth(free: str) -> None:
 def test_blobs_take_no_memory_and_fill_the_store() -> None:
     start(object_store_memory=10_000_000)
     kept = ray.put(ray.Blob(8_000_000))
-    with pytest.raises(ray.exceptions.ObjectStoreFullError, match="no room for 8,000,"):
-        ray.put(ray.Blob(8_000_000))
+    with pytest.raises(ray.exceptions.ObjectStoreFullError, match="no room for 12,000,"):
+        ray.put(ray.Blob(12_000_000))
     assert ray.get(kept) == ray.Blob(8_000_000)
     del kept
     ray.sleep(1)
     assert ray.get(ray.put(ray.Blob(8_000_000))).nbytes == 8_000_000
+
+
+def disk_of(session: Any, node: int = 0) -> tuple[int, int]:
+    """Return (bytes on a node's disk, bytes written to it so far)."""
+    store = session.cluster.stores[node]
+    assert store.used <= store.capacity
+    return store.disk_used, store.spilled_bytes
+
+
+def test_what_does_not_fit_goes_to_disk_and_comes_back(free: str) -> None:
+    session = start(object_store_memory=10_000_000, profile=free)
+    values = [(n, ray.Blob(3_000_000)) for n in range(20)]
+    refs = [ray.put(value) for value in values]
+    on_disk, written = disk_of(session)
+    assert on_disk == written and 50_000_000 < on_disk <= 60_100_000
+    assert [ray.get(ref) for ref in refs] == values
+    assert [ray.get(ref) for ref in reversed(refs)] == values[::-1]
+    # What was written once is clean: it leaves memory without being written again.
+    assert disk_of(session)[1] <= 60_100_000
+    del refs
+    ray.get(ray.put(None))
+    ray.sleep(1)
+    assert disk_of(session)[0] == 0
+
+
+def test_the_disk_takes_its_time(free: str, tmp_path: Path) -> None:
+    def put_five() -> None:
+        refs = [ray.put(ray.Blob(8_000_000)) for _ in range(5)]
+        assert len(refs) == 5
+
+    slow = json.loads(Path(free).read_text()) | {"disk_bandwidth": 8e6}
+    path = tmp_path / "slow-disk.json"
+    path.write_text(json.dumps(slow))
+    start(object_store_memory=10_000_000, profile=str(path))
+    # Four have to leave, one after another, before the fifth is there.
+    assert elapsed_s(put_five) == pytest.approx(4.0, rel=0.05)
+
+
+def test_inputs_larger_than_memory_reach_their_tasks(free: str) -> None:
+    session = start(nodes=2, cpus_per_node=2, object_store_memory=10_000_000, profile=free)
+    blobs = [ray.put(ray.Blob(2_000_000 + n)) for n in range(20)]
+    pair = ray.remote(lambda a, b: a.nbytes + b.nbytes)
+    far = pair.options(resources={"node:1": 0.01})
+    for task in (pair, far, pair):
+        refs = [task.remote(blobs[n], blobs[-n]) for n in range(20)]
+        expected = [4_000_000 + n + (-n) % 20 for n in range(20)]
+        assert ray.get(refs) == expected
+    # Copies are dropped, not written.
+    assert disk_of(session, 1)[1] == 0
 
 
 # -- waiting ---------------------------------------------------------------------

@@ -18,10 +18,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from runtime.store.copying import GIL_FREE_COPY_MIN
 from runtime.store.serialization import (
     BARE,
     BYTES_OUT_OF_BAND_MIN,
-    GIL_FREE_COPY_MIN,
     MAGIC,
     SerializationError,
     deserialize,

@@ -1,0 +1,462 @@
+"""What leaves a full arena: order, pins, claims, copies, and what is left behind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.control.eviction import CLIENT, Eviction, Request
+from runtime.control.ids import object_id
+from runtime.control.messages import (
+    DROPPED,
+    DropSpilled,
+    Fetch,
+    Fetched,
+    Free,
+    LocateObjects,
+    Location,
+    NoRoom,
+    ObjectsMissing,
+    ObjectValue,
+    Spill,
+    Spilled,
+    TaskUpdates,
+)
+from runtime.control.objects import ObjectDirectory
+from runtime.control.tables import ArrayRow, Done
+from tests.control.alone import Alone, array, result
+from tests.control.programs import random_program, random_world
+from tests.control.test_system import settle
+from tests.control.world import TaskFailed, run_program, sequential
+
+STORE = "store:0"
+
+
+class Arena:
+    """An `Eviction` and the least store that goes with it: memory in one piece."""
+
+    def __init__(self, capacity: int = 100) -> None:
+        self.ctx = Alone()
+        self.capacity = capacity
+        self.sizes: dict[bytes, int] = {}
+        self.pinned: set[bytes] = set()
+        self.copies: set[bytes] = set()
+        self.disk: dict[bytes, int] = {}
+        self.left: list[bytes] = []
+        self.failed: list[str] = []
+        self.asked = 0
+        self.eviction = Eviction(
+            self.ctx, 0, lambda oid: 7, self.leave, self.copies.__contains__,
+            self.pinned.__contains__, self.ask_back,
+        )  # fmt: skip
+
+    @property
+    def used(self) -> int:
+        return sum(self.sizes.values())
+
+    def leave(self, oid: bytes) -> None:
+        assert oid not in self.pinned, "a pinned object left memory"
+        assert oid in self.eviction.on_disk or oid in self.copies, "the only copy left memory"
+        self.left.append(oid)
+        del self.sizes[oid]
+        self.eviction.gone(oid)
+
+    def put(self, oid: bytes, size: int, rank: int = CLIENT, wait_s: float = 0.0) -> None:
+        """Put an object into memory, now or when there is room."""
+        if self.used + size <= self.capacity:
+            self.sizes[oid] = size
+            self.eviction.kept(oid, size)
+            return
+        until_s = self.ctx.now() + wait_s
+        request = Request(
+            size, rank, until_s, lambda: self.put(oid, size, rank, wait_s), self.failed.append
+        )
+        self.eviction.need(request, NoRoom(oid, size, self.capacity, self.capacity - self.used))
+
+    def ask_back(self) -> None:
+        self.asked += 1
+
+    def pin(self, oid: bytes) -> None:
+        self.pinned.add(oid)
+        self.eviction.busy(oid)
+
+    def unpin(self, oid: bytes) -> None:
+        self.pinned.discard(oid)
+        self.eviction.idle(oid)
+
+    def go_on(self) -> None:
+        """Let turns and writes follow one another until nothing moves."""
+        while True:
+            self.eviction.make_room()
+            written = self.ctx.take(Spill, STORE)
+            if not written:
+                return
+            for spill in written:
+                self.write(spill)
+
+    def write(self, spill: Spill) -> None:
+        # It may have been released meanwhile, and the store still writes it.
+        assert spill.size == self.sizes.get(spill.object, spill.size)
+        self.disk[spill.object] = spill.size
+        place = int.from_bytes(spill.object, "big")
+        self.eviction.on_spilled(Spilled(spill.object, spill.offset, spill.size, place))
+
+
+def test_the_least_recently_used_leaves_first() -> None:
+    arena = Arena()
+    for oid in (b"a", b"b", b"c", b"d"):
+        arena.put(oid, 25)
+    arena.pin(b"a")
+    arena.unpin(b"a")
+    arena.eviction.used(b"b")
+    arena.put(b"e", 40)
+    arena.go_on()
+    assert arena.left == [b"c", b"d"] and b"e" in arena.sizes
+
+
+def test_pinned_objects_stay_and_the_error_says_what_is_where() -> None:
+    arena = Arena()
+    arena.put(b"z", 60)
+    arena.put(b"a", 50)
+    arena.go_on()
+    arena.put(b"b", 40)
+    arena.pin(b"a")
+    arena.pin(b"b")
+    arena.put(b"c", 30)
+    arena.go_on()
+    assert arena.left == [b"z"]
+    (text,) = arena.failed
+    for number in ("30 bytes", "store of 100", "90 of its objects are in use", "60 are on disk"):
+        assert number in text
+    arena.put(b"c", 101)
+    arena.go_on()
+    assert "no room for 101 bytes: the whole object store has 100" in arena.failed[1]
+
+
+def test_nothing_is_written_in_vain() -> None:
+    arena = Arena()
+    arena.put(b"a", 50)
+    arena.put(b"b", 50)
+    arena.pin(b"a")
+    arena.put(b"c", 60)
+    arena.go_on()
+    assert not arena.disk and arena.failed
+
+
+def test_what_waits_goes_on_when_a_pin_goes_and_ends_when_its_time_is_over() -> None:
+    arena = Arena()
+    arena.put(b"a", 80)
+    arena.pin(b"a")
+    arena.put(b"b", 50, rank=1, wait_s=10.0)
+    arena.go_on()
+    assert not arena.failed and b"b" not in arena.sizes
+    arena.unpin(b"a")
+    arena.go_on()
+    assert arena.left == [b"a"] and b"b" in arena.sizes
+    arena.pin(b"b")
+    arena.put(b"c", 60, rank=2, wait_s=10.0)
+    arena.go_on()
+    arena.ctx.pass_time(9.0)
+    arena.go_on()
+    assert not arena.failed
+    arena.ctx.pass_time(2.0)
+    arena.go_on()
+    assert len(arena.failed) == 1
+
+
+def test_a_copy_is_dropped_and_a_clean_object_is_not_written_again() -> None:
+    arena = Arena()
+    arena.copies.add(b"a")
+    arena.put(b"a", 60)
+    arena.put(b"b", 60)
+    arena.go_on()
+    assert arena.left == [b"a"] and not arena.disk
+    arena.put(b"c", 60)
+    arena.go_on()
+    assert arena.disk == {b"b": 60}
+    arena.put(b"b", 60)
+    arena.go_on()
+    arena.disk.clear()
+    arena.put(b"d", 60)
+    arena.go_on()
+    assert arena.left == [b"a", b"b", b"c", b"b"] and not arena.disk
+
+
+def test_what_is_pinned_while_it_is_written_stays_and_is_clean() -> None:
+    arena = Arena()
+    arena.put(b"a", 60)
+    arena.put(b"b", 60)
+    arena.eviction.make_room()
+    (spill,) = arena.ctx.take(Spill, STORE)
+    arena.pin(b"a")
+    arena.write(spill)
+    arena.go_on()
+    assert arena.left == [] and len(arena.failed) == 1
+    arena.unpin(b"a")
+    arena.put(b"b", 60)
+    arena.go_on()
+    assert arena.left == [b"a"] and arena.ctx.take(Spill) == []
+
+
+def test_a_task_evicts_inputs_of_later_tasks_only() -> None:
+    arena = Arena()
+    for rank, oid in enumerate((b"a", b"b")):
+        arena.put(oid, 50)
+        arena.eviction.claim(oid, rank)
+    arena.put(b"c", 50, rank=1, wait_s=10.0)
+    arena.go_on()
+    # Neither its own input, b, nor that of a task before it.
+    assert arena.left == []
+    arena.eviction.claim(b"d", 0)
+    arena.put(b"d", 50, rank=0, wait_s=10.0)
+    arena.go_on()
+    assert arena.left == [b"b"] and b"d" in arena.sizes
+    arena.eviction.unclaim(b"a", 0)
+    arena.go_on()
+    assert arena.left == [b"b", b"a"] and b"c" in arena.sizes
+    # A client goes before all tasks.
+    arena.eviction.claim(b"c", 2)
+    arena.put(b"e", 100)
+    arena.go_on()
+    assert b"e" in arena.sizes
+
+
+def test_a_disk_that_cannot_be_written_is_an_error_and_costs_nothing() -> None:
+    arena = Arena()
+    arena.put(b"a", 60)
+    arena.put(b"b", 60)
+    arena.eviction.make_room()
+    (spill,) = arena.ctx.take(Spill, STORE)
+    failed = Spilled(b"a", spill.offset, 60, -1, "No space left on device")
+    arena.eviction.on_spilled(failed)
+    arena.go_on()
+    assert "cannot be written to disk: No space left on device" in arena.failed[0]
+    arena.put(b"b", 60)
+    arena.go_on()
+    assert b"b" in arena.sizes
+
+
+def test_disk_space_is_given_back_once_whenever_it_is_released() -> None:
+    arena = Arena()
+    arena.put(b"a", 60)
+    arena.put(b"b", 60)
+    arena.eviction.make_room()
+    (spill,) = arena.ctx.take(Spill, STORE)
+    # Released while it is written.
+    arena.eviction.release(b"a")
+    arena.sizes.pop(b"a")
+    arena.eviction.gone(b"a")
+    arena.eviction.on_spilled(Spilled(b"a", spill.offset, 60, 5))
+    assert arena.ctx.take(DropSpilled, STORE) == [DropSpilled(b"a", 5)]
+    arena.go_on()
+    arena.put(b"c", 60)
+    arena.go_on()
+    arena.eviction.release(b"b")
+    arena.eviction.release(b"b")
+    assert arena.ctx.take(DropSpilled, STORE) == [DropSpilled(b"b", ord("b"))]
+    assert arena.eviction.spilled_bytes == 0 and not arena.eviction.on_disk
+
+
+def test_what_was_released_while_it_was_written_and_pinned_leaves_nothing_on_disk() -> None:
+    directory = Directory()
+    directory.own(array(1), "driver:0.0")
+    directory.add(result(1, size=500, offset=7))
+    directory.make_room()
+    directory.pin(OID, "driver:0.0")
+    directory.release(array(1))
+    directory.eviction.on_spilled(Spilled(OID, 7, 500, 3))
+    directory.unpin(OID, "driver:0.0")
+    assert directory.alone.take(DropSpilled, STORE) == [DropSpilled(OID, 3)]
+    assert directory.is_empty()
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 11), st.integers(1, 60)), max_size=60))
+def test_whatever_happens_pins_hold_and_the_books_are_right(
+    steps: list[tuple[int, int, int]],
+) -> None:
+    arena = Arena()
+    eviction = arena.eviction
+    for what, number, size in steps:
+        oid = bytes([number + 1])
+        asked = {entry[2].size for entry in eviction._requests}
+        if what == 0 and oid not in arena.sizes and not asked:
+            arena.put(oid, size, rank=number % 3, wait_s=5.0 if size % 2 else 0.0)
+        elif what == 1 and oid in arena.sizes:
+            arena.pin(oid)
+        elif what == 2 and oid in arena.pinned:
+            arena.unpin(oid)
+        elif what == 3 and oid in arena.sizes and oid not in arena.pinned:
+            eviction.release(oid)
+            del arena.sizes[oid]
+            eviction.gone(oid)
+        elif what == 4:
+            arena.go_on()
+        else:
+            arena.ctx.pass_time(size / 10)
+            eviction.make_room()
+        assert arena.used <= arena.capacity
+        assert eviction.stored_bytes == arena.used
+        assert eviction.spilled_bytes == sum(size for _, size in eviction.on_disk.values())
+        assert set(eviction._idle).isdisjoint(arena.pinned)
+        assert set(eviction._idle) <= set(arena.sizes)
+    for oid in list(arena.pinned):
+        arena.unpin(oid)
+    arena.ctx.pass_time(10.0)
+    arena.go_on()
+    assert not eviction._requests, "a request was neither served nor refused"
+    assert set(eviction._idle) == set(arena.sizes)
+
+
+# -- the directory -----------------------------------------------------------------
+
+
+class Directory(ObjectDirectory):
+    """Of node 0; its store holds one object of 500 bytes."""
+
+    def __init__(self) -> None:
+        self.alone = Alone()
+        self.copies: list[tuple[bytes, int]] = []
+        super().__init__(self.alone, 0, lambda _, oid, size: self.copies.append((oid, size)))
+        self.told: list[ObjectValue] = []
+
+    def make_room(self, size: int = 500, fail: Callable[[str], None] = print) -> None:
+        request = Request(size, CLIENT, 0.0, lambda: None, fail)
+        self.eviction.need(request, NoRoom(b"", size, 500, 0))
+        self.eviction.make_room()
+
+    def is_empty(self) -> bool:
+        tables = [*vars(self).values(), *vars(self.eviction).values()]
+        return not any(value for value in tables if isinstance(value, dict | set))
+
+
+OID = object_id(array(1), 0, 0)
+
+
+def test_an_object_goes_to_disk_and_comes_back_for_who_wants_it() -> None:
+    directory = Directory()
+    ctx = directory.alone
+    directory.own(array(1), "driver:0.0")
+    directory.add(result(1, size=500, offset=7))
+    directory.make_room()
+    assert ctx.take(Spill, STORE) == [Spill(OID, 7, 500)]
+    assert directory.lookup(OID) is not None, "it is here until it is written"
+    directory.eviction.on_spilled(Spilled(OID, 7, 500, 3))
+    assert ctx.take(Free, STORE) == [Free(OID, 7)]
+    assert directory.lookup(OID) is None and directory.have_left([OID])
+    directory.want(OID, directory.told.append)
+    assert ctx.take(Fetch, STORE) == [Fetch(OID, 500, 0)]
+    directory.on_fetched(Fetched(OID, 9, 500, 0.1, "", 0))
+    assert [(v.offset, v.size) for v in directory.told] == [(9, 500)]
+    assert directory.copies == [] and directory.bandwidth == 0.0
+    directory.release(array(1))
+    assert ctx.take(DropSpilled, STORE) == [DropSpilled(OID, 3)]
+    assert ctx.take(Free, STORE) == [Free(OID, 9)]
+    assert directory.is_empty()
+
+
+def test_what_the_disk_does_not_give_back_is_asked_for_and_may_be_made_again() -> None:
+    directory = Directory()
+    ctx = directory.alone
+    directory.own(array(1), "driver:0.0")
+    directory.add(result(1, size=500, offset=7))
+    directory.make_room()
+    directory.eviction.on_spilled(Spilled(OID, 7, 500, 3))
+    directory.want(OID, directory.told.append)
+    directory.on_fetched(Fetched(OID, -1, 500, 0.1, "Input/output error", 0))
+    assert ctx.take(ObjectsMissing, "gcs") == [ObjectsMissing(0, [OID], "Input/output error")]
+    assert ctx.take(DropSpilled, STORE) == [DropSpilled(OID, 3)]
+    ctx.pass_time(1.0)
+    directory.end_turn()
+    assert ctx.take(LocateObjects, "gcs") == [LocateObjects([OID])] and not directory.told
+    again = result(1, size=500, offset=9)
+    directory.add(again)
+    assert [(value.offset, value.size) for value in directory.told] == [(9, 500)]
+
+
+def test_the_gcs_says_why_a_disk_lost_what_cannot_be_made_again() -> None:
+    row = ArrayRow()
+    row.finish(Done(0, 1, 2, (500,)))
+    row.lose_object(OID, 2, "Input/output error")
+    location = row.locate(OID, {2})
+    assert location is not None and not location.nodes and location.lost == "Input/output error"
+    assert row.holders() == {2}, "it may have notes of it, and must hear of the release"
+
+
+def fetched(directory: Directory, primary: int) -> None:
+    """Have the directory fetch a copy from node 2."""
+    directory.want(OID, directory.told.append)
+    directory.on_location(Location(OID, (2,), 500, primary=primary))
+    directory.alone.take(Fetch)
+    directory.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
+
+
+def test_a_copy_is_dropped_while_its_primary_lives_and_written_after() -> None:
+    for dies, written in ((False, False), (True, True)):
+        directory = Directory()
+        fetched(directory, primary=2)
+        if dies:
+            directory.on_node_changed(2, alive=False)
+        directory.make_room()
+        assert bool(directory.alone.take(Spill)) == written
+        assert (directory.lookup(OID) is None) != written
+        if not written:
+            assert directory.copies == [(OID, 500), (OID, DROPPED)]
+            assert directory.have_left([OID])
+            directory.release(array(1))
+            assert directory.is_empty()
+
+
+def test_a_copy_whose_primary_died_on_its_way_is_written() -> None:
+    directory = Directory()
+    directory.want(OID, directory.told.append)
+    directory.on_location(Location(OID, (2, 3), 500, primary=3))
+    directory.on_node_changed(3, alive=False)
+    directory.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
+    directory.make_room()
+    assert len(directory.alone.take(Spill)) == 1
+
+
+def test_the_gcs_sends_nobody_to_a_copy_that_was_dropped() -> None:
+    row = ArrayRow()
+    row.finish(Done(0, 1, 2, (500,)))
+    row.copied(OID, 3, 500)
+    assert row.locate(OID, {2, 3}) == Location(OID, (3, 2), 500, primary=2)
+    assert row.locate(OID, {3}) == Location(OID, (3,), 500)
+    row.copied(OID, 3, DROPPED)
+    assert row.locate(OID, {2, 3}) == Location(OID, (2,), 500, primary=2)
+    location = row.locate(OID, {3})
+    assert location is not None and location.lost and location.size == 500
+    # It is told when the array is released: it still keeps a note of it.
+    assert row.holders() == {2, 3}
+
+
+# -- the system --------------------------------------------------------------------
+
+
+def test_programs_larger_than_memory_end_as_they_should() -> None:
+    """Random programs on stores that hold a few of their objects."""
+    spills = ended = dropped = 0
+    for seed in range(25):
+        world, rng = random_world(
+            seed, store_bytes=random.Random(seed).choice([60_000, 150_000, 300_000])
+        )
+        driver = world.driver(rng.randrange(len(world.nodes)))
+        program = random_program(rng)
+        try:
+            assert driver.call(run_program(driver, program)) == sequential(program)
+            ended += 1
+            assert not settle(world), f"seed {seed}"
+        except TaskFailed as error:
+            # All of the store is in use at once. The program stops where it is.
+            assert "ObjectStoreFullError: no room for" in error.text, error.text
+        spills += sum(store.spills for store in world.stores.values())
+        dropped += sum(
+            size == DROPPED
+            for _, _, _, message in world.trace
+            if isinstance(message, TaskUpdates)
+            for _, size in message.copies
+        )
+    assert ended > 15 and spills > 40 and dropped > 2, (ended, spills, dropped)

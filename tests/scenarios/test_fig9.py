@@ -1,0 +1,71 @@
+"""Figure 9: the same writes in both worlds, small enough for a test."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from scenarios import fig9
+from scenarios.base import Outcome, Request
+from simulator.costs import load_profile
+
+
+def run(backend: str, **settings: object) -> Outcome:
+    return fig9.run(Request(backend, settings={**fig9.SCENARIO.settings("quick", {}), **settings}))
+
+
+def test_the_paper_s_machine_gains_by_threads_where_objects_are_large() -> None:
+    outcome = run("sim", sizes=(1_000, 1_000_000, 250_000_000), repeats=2)
+    assert all(check.ok for check in outcome.checks), outcome.checks
+    assert len(outcome.checks) == 3
+    rate = {
+        (row["size_bytes"], row["threads"]): row["gb_per_s"]
+        for row in outcome.rows
+        if row["what"] == "put"
+    }
+    assert rate[250_000_000, 8] > 1.5 * rate[250_000_000, 1]
+    assert rate[1_000, 8] == pytest.approx(rate[1_000, 1])
+
+
+def test_a_copy_takes_what_the_profile_says() -> None:
+    profile = msgspec.structs.replace(
+        load_profile("paper"),
+        memory_bandwidth=1e9,
+        memory_bandwidth_all=3e9,
+        copy_thread_s=0.25,
+    )
+    assert profile.copy_s(3_000_000_000, 1) == 3.0
+    assert profile.copy_s(3_000_000_000, 2) == 1.5 + 0.25
+    assert profile.copy_s(3_000_000_000, 5) == 1.0 + 4 * 0.25
+    alone = msgspec.structs.replace(profile, memory_bandwidth_all=0.0)
+    assert alone.copy_s(3_000_000_000, 2) == 3.0 + 0.25
+
+
+def test_real_processes_write_what_they_say() -> None:
+    outcome = run("local", sizes=(1_000, 4_000_000), threads=(1, 2), repeats=2)
+    puts = [row for row in outcome.rows if row["what"] == "put"]
+    assert [(r["threads"], r["size_bytes"], r["repeat"]) for r in puts] == [
+        (threads, size, repeat)
+        for threads in (1, 2)
+        for size in (1_000, 4_000_000)
+        for repeat in (0, 1)
+    ]
+    for row in outcome.rows:
+        assert row["gb_per_s"] == pytest.approx(row["iops"] * row["size_bytes"] / 1e9)
+    assert {row["series"] for row in outcome.rows} == {fig9.HOST}
+    assert outcome.metrics["memcpy_gb_per_s"] > 0
+
+
+def test_a_store_that_copies_slowly_does_not_pass() -> None:
+    outcome = Outcome(rows=[])
+    for what, rate in (("put", 1.0), ("memcpy", 10.0)):
+        for size in (1_000, 1_000_000):
+            outcome.rows.append(
+                {
+                    "series": fig9.HOST, "what": what, "size_bytes": size, "threads": 1,
+                    "gb_per_s": rate, "iops": 1.0, "repeat": 0,
+                }
+            )  # fmt: skip
+    settings = {"sizes": (1_000, 1_000_000), "threads": (1,), "repeats": 1}
+    fig9._judge(Request("local", settings=settings), outcome, fig9.HOST)
+    assert [check.ok for check in outcome.checks] == [False, False]
