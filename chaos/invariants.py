@@ -4,6 +4,7 @@
 ``oversubscription`` each turn what runs on a node needs no more than it has
 ``resources``        the end   every node's resources are free, nothing is queued
 ``stores``           the end   no object is left, and no place for one
+``disks``            the end   nothing is left on disk, nor claimed (`sim`)
 ``tables``           the end   the GCS's tables are empty (`sim`)
 ``values``           the end   see `fuzz`: the program's are those of a sequential run
 ==================== ========= ==================================================
@@ -23,10 +24,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from runtime.control.config import Config
 from runtime.control.ids import ARRAY_BYTES
 from runtime.control.resources import UNIT, parse_demand
 
-SETTLE_S = 2.0
+SETTLE_S = 2.0 + Config().store_wait_s
 """Longer than the timers that move something on, on every backend."""
 
 
@@ -172,7 +174,7 @@ def settled(check: Callable[[], list[str]], pause: Callable[[float], None]) -> l
 
     `pause` lets time pass.
     """
-    step_s = SETTLE_S / 20
+    step_s = 0.1
     quiet_s = 0.0
     before = check()
     while before and quiet_s < SETTLE_S:
