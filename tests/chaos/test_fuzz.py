@@ -159,13 +159,13 @@ def never_taken(patch: pytest.MonkeyPatch) -> None:
 
 def mixed_up(patch: pytest.MonkeyPatch) -> None:
     """A task gets its inputs in another order than it was given them."""
-    inputs = LocalScheduler._inputs
+    inputs = LocalScheduler.inputs_of
 
     def wrong(self: LocalScheduler, spec: Any, worker: str) -> Any:
         found = inputs(self, spec, worker)
         return None if found is None else found[::-1]
 
-    patch.setattr(LocalScheduler, "_inputs", wrong)
+    patch.setattr(LocalScheduler, "inputs_of", wrong)
 
 
 def seen_twice(patch: pytest.MonkeyPatch) -> None:
