@@ -8,6 +8,7 @@ The life of a wanted object that is not here::
     want ──> EXPECTED   its owner is a client of this node: the result will pass
        │                through here anyway, nothing is asked
        ├───> on disk here: Fetch from this node ─────> Fetched ──> here
+       │         └─ it fails: as if a source had ──> LOCATING
        └───> LOCATING ──> ObjectLocations
                  ↑            ├─ small: PullObject ──> ObjectPayload ─┐
                  │            ├─ large: Fetch ───────> Fetched ───────┤
