@@ -8,6 +8,7 @@ function   serialized function, by ID           who has asked for it
 task,      one `ArrayRow` per array             who has asked where an
 object                                          object is
 event log  what happened to the cluster         --
+key-value  what users put, see `kv`             who has asked
 ========== ==================================== ============================
 
 The life of a node in its table::
@@ -33,6 +34,7 @@ from runtime.control.config import Config
 from runtime.control.context import Context, node_of
 from runtime.control.health import FailureDetector
 from runtime.control.ids import ARRAY_BYTES, object_id
+from runtime.control.kv import KvTable
 from runtime.control.messages import (
     SYSTEM_ERROR,
     Event,
@@ -41,6 +43,9 @@ from runtime.control.messages import (
     FreeObjects,
     FunctionBlob,
     Heartbeat,
+    KvDelete,
+    KvGet,
+    KvPut,
     LoadChanged,
     LocateObjects,
     Location,
@@ -81,6 +86,7 @@ class Gcs:
         self.arrays: dict[bytes, ArrayRow] = {}
         self.events: deque[tuple[float, str, str, str]] = deque(maxlen=EVENTS_MAX)
         self.detector = FailureDetector(config.heartbeat_timeout_s)
+        self.kv = KvTable(ctx)
         self.pubsub = PubSub(ctx)
         self.pubsub.subscribe("nodes", "global")
         self._alive: set[int] = set()
@@ -98,6 +104,9 @@ class Gcs:
             TaskUpdates: self._on_updates,
             LocateObjects: self._on_locate,
             Event: self._on_event,
+            KvPut: self.kv.on_put,
+            KvGet: self.kv.on_get,
+            KvDelete: self.kv.on_delete,
         }
 
     def start(self) -> None:
@@ -174,7 +183,7 @@ class Gcs:
             for spec, gaps in unfinished:
                 self._place_again(row, spec, gaps, reason)
             self._tell_of_losses(array, row, node)
-        self.ctx.after(ORPHANED_S, lambda: self._drop_orphans(node))
+        self.ctx.after(ORPHANED_S, partial(self._drop_orphans, node))
 
     def _drop_orphans(self, node: int) -> None:
         """Release what a node's clients owned, unless a task has made it its own since."""
