@@ -19,6 +19,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from runtime.api import (
+    ActorClass,
+    ActorHandle,
     Blob,
     ObjectRef,
     ObjectRefArray,
@@ -26,9 +28,13 @@ from runtime.api import (
     cluster_resources,
     compute,
     exceptions,
+    exit_actor,
     get,
+    get_actor,
     init,
     is_initialized,
+    kill,
+    method,
     nodes,
     now,
     put,
@@ -52,9 +58,10 @@ def _version() -> str:
 __version__ = _version()
 
 __all__ = [
-    "Blob", "ObjectRef", "ObjectRefArray", "RemoteFunction", "cluster_resources", "compute",
-    "exceptions", "get", "init", "is_initialized", "main", "nodes", "now", "put", "remote",
-    "shutdown", "sleep", "timeline", "wait",
+    "ActorClass", "ActorHandle", "Blob", "ObjectRef", "ObjectRefArray", "RemoteFunction",
+    "cluster_resources", "compute", "exceptions", "exit_actor", "get", "get_actor", "init",
+    "is_initialized", "kill", "main", "method", "nodes", "now", "put", "remote", "shutdown",
+    "sleep", "timeline", "wait",
 ]  # fmt: skip
 
 

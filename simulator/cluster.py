@@ -33,7 +33,7 @@ from runtime.control.gcs import Gcs
 from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.ids import root_task_id
 from runtime.control.local_scheduler import LocalScheduler
-from runtime.control.messages import Heartbeat
+from runtime.control.messages import Heartbeat, WorkerDied
 from runtime.control.policies import make_policy
 from simulator.clock import Clock
 from simulator.costs import CostModel, load_profile
@@ -153,6 +153,13 @@ class SimCluster:
     def stop_worker(self, address: str) -> None:
         """A worker is not needed any more."""
         self._end_process(address)
+
+    def worker_left(self, process: SimProcess) -> None:
+        """A worker has ended by itself, as an actor does that exits."""
+        self._end_process(process.name)
+        # Behind what it has sent, as a real one's last words come first.
+        died = [WorkerDied(process.name, "exit code 0")]
+        self.transmit(process.node, f"pool:{process.node}", f"node:{process.node}", died, 60)
 
     def _end_process(self, address: str) -> None:
         worker = self.workers.pop(address, None)

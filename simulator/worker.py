@@ -13,14 +13,21 @@ from runtime.backend.execution import TaskRunner
 from runtime.backend.session import Session
 from runtime.control.client import Client
 from runtime.control.executor import Executor
-from runtime.control.messages import Exit, FunctionBlob, Resume, RunTasks, TakeBack
+from runtime.control.messages import (
+    Exit,
+    FunctionBlob,
+    RestoreActor,
+    Resume,
+    RunTasks,
+    TakeBack,
+)
 from simulator.process import SimProcess
 from simulator.world import ProgramGreenlet, SimWorld
 
 if TYPE_CHECKING:
     from simulator.cluster import SimCluster
 
-_FOR_EXECUTOR = frozenset((RunTasks, FunctionBlob, TakeBack, Resume, Exit))
+_FOR_EXECUTOR = frozenset((RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit))
 
 
 class SimWorker:
@@ -35,6 +42,7 @@ class SimWorker:
         self.client = Client(ctx, address, node, cluster.config)
         self.executor = Executor(ctx, node, cluster.config)
         self.process.add(address, self)
+        self._world: SimWorld | None = None
         self._program: ProgramGreenlet | None = None
         self.executor.start(pid)
         self.process.begin()
@@ -55,6 +63,8 @@ class SimWorker:
         self.process.kill()
         if self._program:
             self._program.throw()
+        if self._world is not None:
+            self._world.end_spawned()
 
     def _begin(self) -> None:
         """Make and start the program once there is work."""
@@ -67,7 +77,9 @@ class SimWorker:
             self.executor,
             self.cluster.stores[self.node],
         )
+        self._world = world
         session = Session(world)
+        world.session = session
         runner = TaskRunner(world, session, self.executor, self.node)
         self._program = ProgramGreenlet(
             lambda: _work(world, session, self.executor, runner), self.cluster.hub
@@ -79,14 +91,16 @@ class SimWorker:
 def _work(world: SimWorld, session: Session, executor: Executor, runner: TaskRunner) -> None:
     """What a worker does all its life."""
     client = world.client
-    given = executor.queue.__len__
-    while True:
+    while not executor.exiting:
         with world:
-            assignment = executor.next()
+            assignment = executor.next() if runner.has_room() else None
             if assignment is None:
                 session.collect()
                 client.flush()
         if assignment is not None:
             runner.run(assignment)
         else:
-            world.block(given, None)
+            world.block(lambda: runner.has_work() or executor.exiting, None)
+    with world:
+        client.flush()
+    world.leave()

@@ -13,6 +13,7 @@ events.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from runtime.control.client import Client
 from runtime.control.executor import Executor
 from simulator import values
+from simulator.event_loop import VirtualEventLoop
 from simulator.process import SimProcess
 from simulator.store import SimStore
 
@@ -63,8 +65,11 @@ class SimWorld:
         self._env = cluster.env
         self._profile = cluster.profile
         self._depth = 0
-        self._sleeping: tuple[Any, Callable[[], object]] | None = None
-        """The program's greenlet and what it waits for a turn to make true."""
+        self._sleeping: list[tuple[Any, Callable[[], object]]] = []
+        """The program's greenlets and what each waits for a turn to make true."""
+        self.session: Session | None = None
+        """A worker's, for the greenlets that it starts."""
+        self._spawned: list[ProgramGreenlet] = []
         process.after_turn = self._after_turn
 
     # -- turns -----------------------------------------------------------------
@@ -145,7 +150,7 @@ class SimWorld:
         if current is self.cluster.hub:
             self.cluster.run_until(ready, watch)
             return
-        self._sleeping = (current, ready)
+        self._sleeping.append((current, ready))
         self._switch_out()
 
     def _switch_out(self) -> None:
@@ -156,17 +161,65 @@ class SimWorld:
         """
         cluster, process = self.cluster, self.process
         if process.alive and not cluster.closed:
+            # Which event loop runs is noted by thread, and this one has many programs.
+            loop = asyncio._get_running_loop()
+            asyncio._set_running_loop(None)
             cluster.hub.switch()
+            asyncio._set_running_loop(loop)
         if not process.alive or cluster.closed:
-            self._sleeping = None
+            self._sleeping.clear()
             raise GreenletExit
 
     def _after_turn(self) -> None:
         """Go on with the program if what it waits for is there."""
         sleeping = self._sleeping
-        if sleeping is not None and sleeping[1]():
-            self._sleeping = None
-            sleeping[0].switch()
+        if len(sleeping) == 1:
+            # Most programs are one greenlet.
+            if sleeping[0][1]():
+                sleeping.pop()[0].switch()
+            return
+        for sleeper in list(sleeping):
+            if sleeper in sleeping and sleeper[1]():
+                sleeping.remove(sleeper)
+                sleeper[0].switch()
+
+    # -- several at a time -----------------------------------------------------
+
+    def spawn(self, run: Callable[[], None]) -> None:
+        """Run something beside the program that calls."""
+        assert self.session is not None
+        self._spawned = [spawned for spawned in self._spawned if not spawned.dead]
+        spawned = ProgramGreenlet(run, self.cluster.hub)
+        spawned.session = self.session
+        self._spawned.append(spawned)
+        self._soon(spawned.switch)
+
+    def start_event_loop(self) -> asyncio.AbstractEventLoop:
+        """Return an event loop in virtual time, in a greenlet of its own."""
+        loop = VirtualEventLoop(self)
+        self.spawn(loop.run_forever)
+        return loop
+
+    def nudge(self) -> None:
+        """Something changed that others of this process may wait for."""
+        self._soon(self._after_turn)
+
+    def _soon(self, call: Callable[[], object]) -> None:
+        def run(_: Any) -> None:
+            if self.process.alive:
+                call()
+
+        self._env.timeout(0).callbacks.append(run)
+
+    def end_spawned(self) -> None:
+        """The process has ended: unwind what it ran besides its program."""
+        for spawned in self._spawned:
+            if spawned:
+                spawned.throw()
+
+    def leave(self) -> None:
+        """The worker ends its process by itself; its node sees it."""
+        self._soon(lambda: self.cluster.worker_left(self.process))
 
     # -- time ------------------------------------------------------------------
 

@@ -23,6 +23,18 @@ class NodeDiedError(RayError):
     """The node died that the call depends on."""
 
 
+class RayActorError(RayError):
+    """The call could not be made, or not be answered, for the actor's sake."""
+
+
+class ActorDiedError(RayActorError):
+    """The actor is dead and will not start again."""
+
+
+class ActorUnavailableError(RayActorError):
+    """The actor started anew, and the call has no retries left."""
+
+
 class ObjectLostError(RayError):
     """No copy of the object is left."""
 
@@ -110,6 +122,9 @@ SYSTEM_ERRORS: dict[str, type[RayError]] = {
         RaySystemError,
         WorkerCrashedError,
         NodeDiedError,
+        RayActorError,
+        ActorDiedError,
+        ActorUnavailableError,
         ObjectLostError,
         ObjectStoreFullError,
     )

@@ -8,6 +8,9 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
+from runtime.api.actor_options import NAMES as ACTOR_NAMES
+from runtime.api.actor_options import ActorOptions
+from runtime.api.actors import ActorClass
 from runtime.api.options import TaskOptions
 from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.state import current
@@ -104,31 +107,38 @@ def _positional(function: Callable[..., Any]) -> tuple[int, int]:
 
 
 @overload
+def remote(function: type, /) -> ActorClass: ...  # type: ignore[overload-overlap]
+@overload
 def remote(function: Callable[..., Any], /) -> RemoteFunction: ...
 @overload
-def remote(**options: Any) -> Callable[[Callable[..., Any]], RemoteFunction]: ...
+def remote(**options: Any) -> Callable[[Any], Any]: ...
 def remote(*args: Any, **options: Any) -> Any:
-    """Make a function remote: ``@remote`` or ``@remote(num_cpus=2, ...)``.
+    """Make a function remote, or actors of a class: ``@remote``, ``@remote(num_cpus=2)``.
 
-    Raises TypeError for what is not a function (actors are not there yet) and
-    ValueError for unknown options.
+    Raises TypeError for what is neither and ValueError for unknown options.
     """
     if args and options:
         raise TypeError("use @remote or @remote(option=value), not both at once")
     if len(args) > 1:
-        raise TypeError("@remote takes one function")
+        raise TypeError("@remote takes one function or class")
     if args:
-        return _make(args[0], _DEFAULT)
-    checked = _DEFAULT.changed(options)
-    return lambda function: _make(function, checked)
+        return _make(args[0], {})
+    _check_names(options)
+    return lambda target: _make(target, options)
 
 
-def _make(function: Any, options: TaskOptions) -> RemoteFunction:
-    if isinstance(function, type):
-        raise TypeError("raytwin has no actors yet: @remote takes functions, not classes")
-    if isinstance(function, RemoteFunction) or not callable(function):
-        raise TypeError(f"@remote takes a function, not {function!r}")
-    return RemoteFunction(function, options)
+def _check_names(options: dict[str, Any]) -> None:
+    """Raise ValueError now for an option that neither a function nor a class has."""
+    if not all(name in ACTOR_NAMES for name in options):
+        _DEFAULT.changed(options)
+
+
+def _make(target: Any, options: dict[str, Any]) -> RemoteFunction | ActorClass:
+    if isinstance(target, type):
+        return ActorClass(target, ActorOptions().changed(options) if options else ActorOptions())
+    if isinstance(target, (RemoteFunction, ActorClass)) or not callable(target):
+        raise TypeError(f"@remote takes a function or a class, not {target!r}")
+    return RemoteFunction(target, _DEFAULT.changed(options) if options else _DEFAULT)
 
 
 __all__ = ["ObjectRef", "RemoteFunction", "remote"]

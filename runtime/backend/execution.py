@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from runtime.api.exceptions import ObjectStoreFullError
+from runtime.backend.actor_execution import ActorRunner
 from runtime.backend.protocol import World
 from runtime.backend.session import Input, Session
 from runtime.control.executor import Executor
@@ -44,6 +45,7 @@ class TaskRunner:
         self.executor = executor
         self.node = node
         self._functions: dict[bytes, Callable[..., Any]] = {}
+        self.actor: ActorRunner | None = None
         self._looping = False
         """User code runs in the loop over a range, and nobody else touches its values."""
         self._since_s = 0.0
@@ -52,18 +54,21 @@ class TaskRunner:
     def run(self, assignment: Assignment) -> None:
         """Run one range and report all of it that was not given back."""
         spec = assignment.spec
+        if spec.extra is not None and (spec.extra.actor is not None or spec.extra.call):
+            self._run_actor(assignment)
+            return
         started_s = self.world.now()
         try:
             if spec.first < 0:
-                call = self._prepare(assignment)
+                call = self.prepare(assignment)
             else:
-                function = self._function(spec.function)
+                function = self.function(spec.function)
                 star, items = self.world.deserialize(spec.args)
         except Exception as error:
-            self._report_error(spec, started_s, error)
+            self.report_error(spec, started_s, error)
             return
         if spec.first < 0:
-            self._run_call(spec, call, started_s)
+            self.run_call(spec, call, started_s)
         else:
             if star:
                 plain = function
@@ -73,14 +78,30 @@ class TaskRunner:
 
             self._run_range(spec, function, items, started_s)
 
+    def has_room(self) -> bool:
+        """Whether another assignment may begin now."""
+        return self.actor is None or self.actor.has_room()
+
+    def has_work(self) -> bool:
+        """Whether one is here and may begin."""
+        return bool(self.executor.queue) and self.has_room()
+
+    def _run_actor(self, assignment: Assignment) -> None:
+        if self.actor is None:
+            self.actor = ActorRunner(self, assignment)
+        else:
+            self.actor.call(assignment)
+
     # -- a call ----------------------------------------------------------------
 
-    def _prepare(self, assignment: Assignment) -> Callable[[], Any]:
+    def prepare(
+        self, assignment: Assignment, of_actor: Callable[..., Any] | None = None
+    ) -> Callable[[], Any]:
         """Return the call with everything in its place."""
         spec = assignment.spec
         unread = list(reversed(assignment.values))
         try:
-            function = self._function(spec.function)
+            function = of_actor or self.function(spec.function)
             if not spec.args:
                 return function
             args, kwargs = self.world.deserialize(spec.args)
@@ -95,18 +116,19 @@ class TaskRunner:
                 self.session.skip_input(value)
         return lambda: function(*args, **kwargs)
 
-    def _run_call(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
+    def run_call(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
+        """Run a call and report what became of it."""
         try:
             value = call()
             if spec.returns != 1:
-                value = self._several(spec, value)
+                value = self.several(spec, value)
         except Exception as error:
-            self._report_error(spec, started_s, error)
+            self.report_error(spec, started_s, error)
             return
-        self._report_values(spec, started_s, [value])
+        self.report_values(spec, started_s, [value])
 
     @staticmethod
-    def _several(spec: TaskSpec, value: Any) -> Any:
+    def several(spec: TaskSpec, value: Any) -> Any:
         if spec.returns == 0:
             return _Returns()
         try:
@@ -150,10 +172,10 @@ class TaskRunner:
                 values = list(executor.values)
                 done = executor.current()
             if values:
-                self._since_s = self._report_values(spec, self._since_s, values)
+                self._since_s = self.report_values(spec, self._since_s, values)
             if error is not None:
                 one = _one(spec, done)
-                self._since_s = self._report_error(one, self._since_s, error)
+                self._since_s = self.report_error(one, self._since_s, error)
 
     def report_meanwhile(self) -> None:
         """Report what a range has made so far, while an element of it runs.
@@ -180,9 +202,9 @@ class TaskRunner:
 
     # -- reports ---------------------------------------------------------------
 
-    def _report_values(self, spec: TaskSpec, started_s: float, values: list[Any]) -> float:
+    def report_values(self, spec: TaskSpec, started_s: float, values: list[Any]) -> float:
         """Report the values of elements from `Executor.base` on; return the time."""
-        start = self.executor.base
+        start = self._base_of(spec)
         count = len(values)
         try:
             if spec.returns != 1:
@@ -195,17 +217,17 @@ class TaskRunner:
                 return self._report(spec, result, started_s)
         except Exception as error:
             if count == 1:
-                return self._report_error(_one(spec, start), started_s, error)
+                return self.report_error(_one(spec, start), started_s, error)
         if count == 1:
             return self._report_large(spec, started_s, values)
         # Together too large, or one cannot be serialized: one by one.
         for value in values:
-            started_s = self._report_values(spec, started_s, [value])
+            started_s = self.report_values(spec, started_s, [value])
         return started_s
 
     def _report_large(self, spec: TaskSpec, started_s: float, values: list[Any]) -> float:
         """Report one element whose values do not all fit into a message."""
-        index = self.executor.base
+        index = self._base_of(spec)
         small: list[Any] = []
         sizes: list[int] = []
         offsets: list[int] = []
@@ -227,14 +249,14 @@ class TaskRunner:
                 for ret, offset in enumerate(offsets):
                     if offset >= 0:
                         self.session.client.abandon(object_id(spec.array, index, ret))
-            return self._report_error(_one(spec, index), started_s, error)
+            return self.report_error(_one(spec, index), started_s, error)
         result = RangeResult(
             spec.array, index, 1, OK, payload, self.node, spec.returns, tuple(sizes),
             tuple(offsets),
         )  # fmt: skip
         return self._report(spec, result, started_s)
 
-    def _report_error(self, spec: TaskSpec, started_s: float, error: Exception) -> float:
+    def report_error(self, spec: TaskSpec, started_s: float, error: Exception) -> float:
         """Report elements that failed: all of `spec` that are still this worker's."""
         if isinstance(error, ObjectStoreFullError):
             status, payload = SYSTEM_ERROR, f"ObjectStoreFullError: {error}".encode()
@@ -242,8 +264,10 @@ class TaskRunner:
             status, payload = USER_ERROR, self._pack_error(spec.name, error)
         with self.world:
             # In one turn: the limit may come down at any other time.
-            start = self.executor.base
-            count = max(1, min(spec.start + spec.count, self.executor.limit) - start)
+            start = self._base_of(spec)
+            count = 1
+            if not self.executor.concurrent:
+                count = max(1, min(spec.start + spec.count, self.executor.limit) - start)
             result = RangeResult(spec.array, start, count, status, payload, self.node, spec.returns)
             return self._report(spec, result, started_s)
 
@@ -268,10 +292,17 @@ class TaskRunner:
         timing = Timing(spec.name, started_s, now_s - started_s, result.count)
         with self.world:
             self.session.collect()
-            self.executor.report(result, timing)
+            if self.executor.concurrent:
+                self.executor.report_call(result, timing)
+            else:
+                self.executor.report(result, timing)
         return now_s
 
-    def _function(self, key: bytes) -> Callable[..., Any]:
+    def _base_of(self, spec: TaskSpec) -> int:
+        """Return the first element of a range that is not reported."""
+        return spec.start if self.executor.concurrent else self.executor.base
+
+    def function(self, key: bytes) -> Callable[..., Any]:
         function = self._functions.get(key)
         if function is None:
             function = self.world.loads_function(self.executor.functions[key])

@@ -8,6 +8,7 @@ own (Ray) implements `Backend` itself.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +16,8 @@ from runtime.control.client import Client
 from runtime.control.executor import Executor
 
 if TYPE_CHECKING:
+    from runtime.api.actor_options import ActorOptions
+    from runtime.api.actors import ActorCall, ActorClass
     from runtime.api.options import TaskOptions
     from runtime.api.refs import ObjectRef, ObjectRefArray
     from runtime.api.remote_function import RemoteFunction
@@ -56,6 +59,36 @@ class Backend(Protocol):
         fetch_local: bool,
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
         """Return (ready, not ready), both in the order given."""  # fmt: skip
+
+    def create_actor(
+        self,
+        actor_class: ActorClass,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: ActorOptions,
+    ) -> tuple[bytes, ObjectRef, bytes]:
+        """Create an actor, or find the one of that name where `options` allow it.
+
+        Return its ID, a reference that keeps it alive, and, if it was found, its
+        handle's description as it was given; raise ValueError if the name is taken.
+        """
+
+    def call_actor(
+        self,
+        call: ActorCall,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> list[ObjectRef]:
+        """Submit a call of an actor; return a reference per return value."""
+
+    def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:
+        """Return (ID, reference, handle's description) of a named actor, or None."""
+
+    def kill_actor(self, actor: bytes, restart: bool) -> None:
+        """End an actor at once; with `restart` it starts again if it may."""
+
+    def exit_actor(self) -> None:
+        """End the actor that calls."""
 
     def query(self, kind: str) -> Any:
         """Return ``nodes``, ``timeline`` or ``stores`` rows; see `runtime.control.queries`."""
@@ -105,6 +138,15 @@ class World(Protocol):
 
         Raises RaySystemError if the cluster is gone.
         """
+
+    def spawn(self, run: Callable[[], None]) -> None:
+        """Run something beside the program that calls: a thread, or what stands for one."""
+
+    def start_event_loop(self) -> asyncio.AbstractEventLoop:
+        """Return an event loop that runs beside the program, until the process ends."""
+
+    def nudge(self) -> None:
+        """Make those who `block` look again: something changed without a message."""
 
     def due(self) -> Callable[[], bool]:
         """Return a quick test for: should a running range report by now?"""

@@ -15,8 +15,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
+from runtime.api.actor_options import ActorOptions
+from runtime.api.actors import ActorCall, ActorClass, ActorExit
 from runtime.api.exceptions import (
     GetTimeoutError,
     ObjectStoreFullError,
@@ -32,11 +35,21 @@ from runtime.backend.protocol import Serialized, World
 from runtime.control.client import Waiter
 from runtime.control.ids import (
     ELEMENTS_MAX,
+    array_id,
     function_id,
     object_id,
+    put_id,
     task_id,
 )
-from runtime.control.messages import OK, USER_ERROR, ObjectValue, RangeResult, TaskSpec
+from runtime.control.messages import (
+    OK,
+    USER_ERROR,
+    ActorInfo,
+    ObjectValue,
+    RangeResult,
+    TaskExtra,
+    TaskSpec,
+)
 
 SEQUENCE_CHUNK = 1024
 """Items of a sequence that travel in one range; a `range` travels whole."""
@@ -59,6 +72,20 @@ class Input:
 
     def __reduce__(self) -> Any:
         return Input, (self.index,)
+
+
+class Frame:
+    """A call that runs beside others in one worker: it numbers its own children."""
+
+    __slots__ = ("children", "puts", "task")
+
+    def __init__(self, task: bytes) -> None:
+        self.task = task
+        self.children = 0
+        self.puts = 0
+
+
+frame_of_call: ContextVar[Frame | None] = ContextVar("frame_of_call", default=None)
 
 
 class Session:
@@ -195,17 +222,107 @@ class Session:
             start + half, chunk[half:], star, held
         )
 
-    def _serialized(self, function: RemoteFunction) -> tuple[bytes, bytes]:
-        """Return (ID, serialized form) of a function."""
+    def _serialized(self, function: RemoteFunction | ActorClass) -> tuple[bytes, bytes]:
+        """Return (ID, serialized form) of a function or class."""
         if function.exported is None:
-            blob = self.world.dumps_function(function.function)
+            plain: Callable[..., Any]
+            if isinstance(function, ActorClass):
+                plain, name = function.cls, function.class_name
+            else:
+                plain, name = function.function, f"{function.function_name}()"
+            blob = self.world.dumps_function(plain)
             if len(blob) > FUNCTION_BYTES_MAX:
                 raise ValueError(
-                    f"{function.function_name}() and what it refers to are {len(blob):,} bytes"
+                    f"{name} and what it refers to are {len(blob):,} bytes"
                     f" long; {FUNCTION_BYTES_MAX:,} is the most: pass large values as arguments"
                 )
             function.exported = (function_id(blob), blob)
         return function.exported
+
+    # -- actors ----------------------------------------------------------------
+
+    def create_actor(
+        self,
+        actor_class: ActorClass,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: ActorOptions,
+    ) -> tuple[bytes, ObjectRef, bytes]:
+        self._check_open()
+        key, blob = self._serialized(actor_class)
+        held: list[ObjectRef] = []
+        payload, deps = self._pack(args, kwargs, held)
+        info = ActorInfo(
+            options.max_restarts,
+            actor_class.concurrency,
+            options.checkpoint_interval,
+            options.name,
+            options.namespace,
+            options.lifetime == "detached",
+            self.world.serialize(actor_class.description()).to_bytes() if options.name else b"",
+        )
+        with self.world:
+            self.collect()
+            self.world.charge("submit", 1)
+            self.client.export(key, blob)
+            array = self._next_array()
+            spec = TaskSpec(
+                array, 0, 1, key, payload, self.client.address, options.demand, deps, 1, 0, -1,
+                actor_class.class_name, TaskExtra(actor=info),
+            )  # fmt: skip
+            if not options.name:
+                self.client.submit(array, [spec], 1, 1)
+                return array, ObjectRef(object_id(array, 0, 0), self), b""
+            reply_key, waiter = self.client.find_actor(options.namespace, options.name, spec)
+            ref = ObjectRef(object_id(array, 0, 0), self)
+        self._block(waiter, None)
+        with self.world:
+            found = self.client.replies.pop(reply_key)
+            if found.created or found.actor == array:
+                return array, ref, b""
+            self.client.disown(array)
+        if not options.get_if_exists:
+            raise ValueError(f"there is an actor named {options.name!r} already")
+        return found.actor, ObjectRef(object_id(found.actor, 0, 0), self), found.handle
+
+    def call_actor(
+        self, call: ActorCall, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[ObjectRef]:
+        self._check_open()
+        held: list[ObjectRef] = []
+        payload, deps = self._pack(args, kwargs, held)
+        with self.world:
+            self.collect()
+            self.world.charge("submit", 1)
+            array = self._next_array()
+            returns = call.num_returns
+            spec = TaskSpec(
+                array, 0, 1, b"", payload, self.client.address, "", deps, returns, call.retries,
+                -1, call.name, TaskExtra(call=call.actor, method=call.method),
+            )  # fmt: skip
+            self.client.submit(array, [spec], 1, returns, (call.hold,))
+            return [ObjectRef(object_id(array, 0, ret), self) for ret in range(returns)]
+
+    def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:
+        self._check_open()
+        with self.world:
+            key, waiter = self.client.find_actor(namespace, name, None)
+        self._block(waiter, None)
+        with self.world:
+            found = self.client.replies.pop(key)
+            if not found.actor:
+                return None
+            return found.actor, ObjectRef(object_id(found.actor, 0, 0), self), found.handle
+
+    def kill_actor(self, actor: bytes, restart: bool) -> None:
+        self._check_open()
+        with self.world:
+            self.client.kill_actor(actor, "ActorDiedError: it was killed by kill()", restart)
+
+    def exit_actor(self) -> None:
+        if self.world.executor is None or not self.world.executor.actor:
+            raise TypeError("exit_actor is for the methods of actors")
+        raise ActorExit("exit_actor() was called")
 
     def _pack(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], held: list[ObjectRef]
@@ -260,10 +377,18 @@ class Session:
             self.client.begin_task(task_id(*element))
 
     def _next_array(self) -> bytes:
+        frame = frame_of_call.get()
+        if frame is not None:
+            frame.children += 1
+            return array_id(frame.task, frame.children)
         self._enter_element()
         return self.client.next_array()
 
     def _next_put(self) -> bytes:
+        frame = frame_of_call.get()
+        if frame is not None:
+            frame.puts += 1
+            return put_id(frame.task, frame.puts)
         self._enter_element()
         return self.client.next_put()
 

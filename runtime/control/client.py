@@ -31,8 +31,11 @@ from runtime.control.ids import array_id, object_id, put_id, split_object_id
 from runtime.control.messages import (
     OK,
     AbandonObject,
+    ActorFound,
     AllocateObject,
     ExportFunction,
+    FindActor,
+    KillActor,
     ObjectAllocated,
     ObjectsReady,
     ObjectValue,
@@ -165,12 +168,22 @@ class Client:
             self._exported.add(function)
             self.ctx.send(self.node, ExportFunction(function, blob))
 
-    def submit(self, array: bytes, specs: list[TaskSpec], count: int, returns: int) -> Entry:
-        """Submit an array, given as the ranges it starts out as."""
+    def submit(
+        self,
+        array: bytes,
+        specs: list[TaskSpec],
+        count: int,
+        returns: int,
+        holds: tuple[bytes, ...] = (),
+    ) -> Entry:
+        """Submit an array, given as the ranges it starts out as.
+
+        It holds its inputs until it is done, and the objects `holds` likewise.
+        """
         entry = self.entries.get(array)
         if entry is None:
             entry = self._own(Entry(array, count, returns))
-        deps = [oid for spec in specs for oid in spec.deps]
+        deps = [*holds, *(oid for spec in specs for oid in spec.deps)]
         if deps:
             entry.deps += tuple(deps)
             for oid in deps:
@@ -225,6 +238,29 @@ class Client:
         self._object_waiters.setdefault(self._keys.to_bytes(8, "big"), []).append(waiter)
         self.ctx.send(self.node, Query(kind, self._keys, self.address))
         return self._keys, waiter
+
+    def find_actor(self, namespace: str, name: str, create: TaskSpec | None) -> tuple[int, Waiter]:
+        """Look an actor up, or create it; `replies` will hold an `ActorFound`."""
+        self.flush()
+        if create is not None and create.array not in self.entries:
+            self._own(Entry(create.array, 1, 1))
+        self._keys += 1
+        waiter = Waiter()
+        waiter.missing = 1
+        self._object_waiters.setdefault(self._keys.to_bytes(8, "big"), []).append(waiter)
+        self.ctx.send(self.node, FindActor(self._keys, self.address, namespace, name, create))
+        return self._keys, waiter
+
+    def disown(self, array: bytes) -> None:
+        """What was to be created was there already, under another ID."""
+        entry = self.entries[array]
+        entry.missing = 0
+        self._release_if_free(entry)
+
+    def kill_actor(self, actor: bytes, reason: str, restart: bool) -> None:
+        """End an actor, after what was sent to it before."""
+        self.flush()
+        self.ctx.send(self.node, KillActor(actor, reason, restart))
 
     def flush(self) -> None:
         """Send all that was held back to go in a larger batch."""
@@ -367,6 +403,9 @@ class Client:
             self._wake(message.object)
         elif isinstance(message, QueryReply):
             self.replies[message.key] = message.value
+            self._wake(message.key.to_bytes(8, "big"))
+        elif isinstance(message, ActorFound):
+            self.replies[message.key] = message
             self._wake(message.key.to_bytes(8, "big"))
         else:
             raise TypeError(f"a client was sent {type(message).__name__}")

@@ -9,6 +9,9 @@ The world runs user code; this machine decides the rest::
 Results wait up to ``linger_s`` for more to travel with, unless the queue is
 empty. When the running element waits in `get`, everything unstarted goes back
 to the node: it might be what the element waits for.
+
+A worker that is an **actor** gives nothing back: its calls are its own. With a
+`concurrent` one several run at a time, and each is reported when it is done.
 """
 
 from __future__ import annotations
@@ -22,10 +25,13 @@ from runtime.control.messages import (
     Assignment,
     Blocked,
     Exit,
+    ExitActor,
     FunctionBlob,
     RangeResult,
+    RestoreActor,
     Resume,
     RunTasks,
+    SaveActor,
     TakeBack,
     TakenBack,
     TasksDone,
@@ -46,6 +52,12 @@ class Executor:
         self.queue: deque[Assignment] = deque()
         self.functions: dict[bytes, bytes] = {}
         self.exiting = False
+        self.actor = False
+        """This worker is an actor."""
+        self.concurrent = False
+        """Several calls may run at a time."""
+        self.restore: RestoreActor | None = None
+        """What the actor's state is to become before its next call."""
         self.suspended = False
         """The running element waits, or waits for its CPU."""
         self.alerts: list[str] = []
@@ -79,6 +91,8 @@ class Executor:
             self._give_back(answer_always=True)
         elif isinstance(message, Resume):
             self.suspended = False
+        elif isinstance(message, RestoreActor):
+            self.restore = message
         elif isinstance(message, Exit):
             self.exiting = True
         else:
@@ -95,6 +109,8 @@ class Executor:
             return None
         assignment = self.queue.popleft()
         spec = assignment.spec
+        if self.concurrent:
+            return assignment
         self.running = spec
         self.base = spec.start
         self.limit = spec.start + spec.count
@@ -108,13 +124,20 @@ class Executor:
 
     def report(self, result: RangeResult, timing: Timing) -> None:
         """Elements from `base` on are done; more of the range may follow."""
-        self._results.append(result)
-        self._timings.append(timing)
         self.base = result.start + result.count
         # What ran and is not reported yet still counts as started.
         del self.values[: result.count]
         if self.base >= self.limit:
             self.running = None
+        self._owe(result, timing)
+
+    def report_call(self, result: RangeResult, timing: Timing) -> None:
+        """A call of a concurrent actor is done."""
+        self._owe(result, timing)
+
+    def _owe(self, result: RangeResult, timing: Timing) -> None:
+        self._results.append(result)
+        self._timings.append(timing)
         if self.running is None and not self.queue:
             self.flush()
         elif self._timer is None:
@@ -132,6 +155,17 @@ class Executor:
             self.ctx.send(self.node, TasksDone(self._results, self._timings))
             self._results, self._timings = [], []
         self._flushed_s = self.ctx.now()
+
+    def save(self, upto: int, state: bytes) -> None:
+        """The actor's state after its first `upto` calls, all of them reported."""
+        self.flush()
+        self.ctx.send(self.node, SaveActor(b"", 0, upto, state))
+
+    def exit_actor(self, reason: str) -> None:
+        """The actor ends itself."""
+        self.flush()
+        self.exiting = True
+        self.ctx.send(self.node, ExitActor(reason))
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -151,6 +185,8 @@ class Executor:
         self.ctx.send(self.node, Unblocked())
 
     def _give_back(self, answer_always: bool) -> None:
+        if self.actor:
+            return
         ranges = [(a.spec.array, a.spec.start, a.spec.count) for a in self.queue]
         self.queue.clear()
         if self.running is not None:

@@ -5,6 +5,7 @@ table      row                                  told
 ========== ==================================== ============================
 node       NodeInfo, by number                  every node, global scheduler
 function   serialized function, by ID           who has asked for it
+actor      `actor_table.ActorRow`, by ID        the nodes of its callers
 task,      one `ArrayRow` per array             who has asked where an
 object                                          object is
 event log  what happened to the cluster         --
@@ -30,6 +31,7 @@ from collections import deque
 from functools import partial
 from typing import Any
 
+from runtime.control.actor_table import ActorTable
 from runtime.control.config import Config
 from runtime.control.context import Context, node_of
 from runtime.control.health import FailureDetector
@@ -94,6 +96,8 @@ class Gcs:
         self._tombstones: dict[bytes, dict[int, int]] = {}
         self._released: dict[bytes, str] = {}
         """The last released arrays, oldest first, and their owners as far as known."""
+        self._early: dict[bytes, None] = {}
+        """Arrays that were released before anything of them was heard, oldest first."""
         self._waited: dict[bytes, dict[bytes, None]] = {}
         self._handlers: dict[type, Any] = {
             RegisterNode: self._on_register,
@@ -108,6 +112,8 @@ class Gcs:
             KvGet: self.kv.on_get,
             KvDelete: self.kv.on_delete,
         }
+        self.actors = ActorTable(ctx, self.pubsub, self._alive, self._log)
+        self._handlers.update(self.actors.handlers)
 
     def start(self) -> None:
         """The first turn: begin to watch the nodes."""
@@ -183,11 +189,13 @@ class Gcs:
             for spec, gaps in unfinished:
                 self._place_again(row, spec, gaps, reason)
             self._tell_of_losses(array, row, node)
+        self.actors.on_node_died(node, reason)
         self.ctx.after(ORPHANED_S, partial(self._drop_orphans, node))
 
     def _drop_orphans(self, node: int) -> None:
         """Release what a node's clients owned, unless a task has made it its own since."""
         if node not in self._alive:
+            self.actors.drop_orphans(node)
             for array in [a for a, row in self.arrays.items() if row.owner_node == node]:
                 self._release(array, node)
 
@@ -253,6 +261,10 @@ class Gcs:
                 self._bury(array, node, count)
                 if array not in self.arrays:
                     continue
+            if array in self._early and array not in self.arrays:
+                del self._early[array]
+                self.ctx.send(f"node:{node}", FreeObjects([array]))
+                continue
             row = self._row(array)
             if row.owner_node < 0:
                 row.owner_node = node
@@ -292,6 +304,10 @@ class Gcs:
     def _release(self, array: bytes, node: int) -> None:
         row = self.arrays.pop(array, None)
         if row is None:
+            # A large result of an actor's call: the node that has it says so late.
+            self._early[array] = None
+            if len(self._early) > RELEASED_MAX:
+                del self._early[next(iter(self._early))]
             return
         self._released.pop(array, None)
         self._released[array] = row.owner

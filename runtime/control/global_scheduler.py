@@ -25,9 +25,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from runtime.control.actor_placement import ActorPlacement
 from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.messages import (
+    ActorChanged,
+    ActorPlaced,
     AssignTasks,
     Event,
     Load,
@@ -83,6 +86,7 @@ class GlobalScheduler:
         self.placed = 0
         """Elements placed so far."""
         self._locating: dict[bytes, list[_Locating]] = {}
+        self._actors = ActorPlacement()
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
@@ -97,6 +101,8 @@ class GlobalScheduler:
                 self._on_location(location)
         elif isinstance(message, NodeChanged):
             self._on_node(message)
+        elif isinstance(message, ActorChanged):
+            self._actors.gone(message.actor)
         else:
             raise TypeError(f"the global scheduler was sent {type(message).__name__}")
 
@@ -105,6 +111,7 @@ class GlobalScheduler:
 
     def _on_node(self, message: NodeChanged) -> None:
         info = message.info
+        self._actors.on_node(info)
         if not info.alive:
             self.nodes.pop(info.node, None)
             return
@@ -114,6 +121,9 @@ class GlobalScheduler:
             self._take(spec)
 
     def _take(self, spec: TaskSpec) -> None:
+        if spec.extra is not None and spec.extra.actor is not None:
+            self._place_actor(spec, spec.extra.actor.incarnation)
+            return
         if not spec.deps or not self.policy.uses_locations:
             self._place(spec, {})
             return
@@ -122,6 +132,20 @@ class GlobalScheduler:
         for oid in wanted:
             self._locating.setdefault(oid, []).append(entry)
         self.ctx.send("gcs", LocateObjects(wanted, subscribe=False))
+
+    def _place_actor(self, spec: TaskSpec, incarnation: int) -> None:
+        node = self._actors.place(spec)
+        if node < 0:
+            self._set_aside(spec)
+            return
+        self.nodes[node].sent += 1
+        self.ctx.send("gcs", ActorPlaced(spec.array, incarnation, node))
+        self.ctx.send(f"node:{node}", AssignTasks([spec]))
+
+    def _set_aside(self, spec: TaskSpec) -> None:
+        """No node could ever run it: wait for one that can."""
+        self.infeasible.append(spec)
+        self.ctx.send("gcs", Event("infeasible", spec.name, f"needs {spec.demand}"))
 
     def _on_location(self, location: Location) -> None:
         for entry in self._locating.pop(location.object, ()):
@@ -132,8 +156,7 @@ class GlobalScheduler:
     def _place(self, spec: TaskSpec, inputs: dict[bytes, Location]) -> None:
         views = self._views(spec, inputs)
         if not views:
-            self.infeasible.append(spec)
-            self.ctx.send("gcs", Event("infeasible", spec.name, f"needs {spec.demand}"))
+            self._set_aside(spec)
             return
         step = -(-spec.count // (2 * len(views)))
         pieces = [min(step, spec.count - done) for done in range(0, spec.count, step)]

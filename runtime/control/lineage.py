@@ -85,6 +85,10 @@ class TaskLog:
         for oid in spec.deps:
             self.expose(oid[: len(spec.array)])
 
+    def made_elsewhere(self, array: bytes) -> None:
+        """Another node made it and logs it; its owner is here, and will let go of it."""
+        self._known.add(array)
+
     def expose(self, array: bytes) -> None:
         """Another node may look for this array's objects from now on."""
         if array not in self._exposed:

@@ -28,6 +28,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from runtime.control.actor_host import Actor, ActorHost
+from runtime.control.actor_router import ActorRouter
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer, node_of
 from runtime.control.ids import object_id
@@ -37,20 +39,29 @@ from runtime.control.messages import (
     OK,
     SYSTEM_ERROR,
     AbandonObject,
+    ActorCalls,
+    ActorChanged,
+    ActorFound,
+    ActorLineage,
     Allocate,
     Allocated,
     AllocateObject,
     Assignment,
     AssignTasks,
     Blocked,
+    CallsLogged,
+    CreateActors,
     Event,
+    ExitActor,
     ExportFunction,
     Fetched,
     FetchFunction,
+    FindActor,
     Free,
     FreeObjects,
     FunctionBlob,
     Heartbeat,
+    KillActor,
     Load,
     NodeChanged,
     NodeInfo,
@@ -70,7 +81,9 @@ from runtime.control.messages import (
     Release,
     Resume,
     RunTasks,
+    SaveActor,
     StartWorker,
+    StopActor,
     StopWorker,
     SubmitTasks,
     TakeBack,
@@ -144,7 +157,11 @@ class LocalScheduler:
         self.means: dict[bytes, float] = {}
         self.mean_task_s = 0.0
         self.functions: dict[bytes, bytes] = {}
+        self.actors = ActorHost(ctx, node, self)
+        self.router = ActorRouter(ctx, node, config, self.actors.on_calls, self.finish_call)
+        self._owned_actors: set[bytes] = set()
         self.queries = QueryDesk(ctx, node, self.members, config, self._store_usage)
+        self.queries.add("actors", self.actors.rows)
         self._idle: list[Worker] = []
         self._resuming: deque[Worker] = deque()
         self._failed: deque[tuple[TaskSpec, ObjectValue]] = deque()
@@ -187,6 +204,16 @@ class LocalScheduler:
             Fetched: lambda _, m: self.objects.on_fetched(m),
             FreeObjects: self._on_free,
             PullObject: self._on_pull,
+            ActorCalls: lambda _, m: self.actors.on_calls(m),
+            ActorChanged: lambda _, m: self.router.on_changed(m),
+            ActorLineage: lambda _, m: self.actors.on_lineage(m),
+            CallsLogged: lambda _, m: self.actors.on_logged(m),
+            StopActor: lambda _, m: self.actors.on_stop(m),
+            SaveActor: lambda s, m: self.actors.on_save(self.workers[s], m),
+            ExitActor: lambda s, m: self.actors.on_exit(self.workers[s], m),
+            KillActor: lambda _, m: self.ctx.send("gcs", m),
+            FindActor: self._on_find_actor,
+            ActorFound: self._on_actor_found,
             Query: self.queries.on_query,
             QueryReply: self.queries.on_reply,
         }
@@ -211,6 +238,8 @@ class LocalScheduler:
             while self._failed:
                 self._finish_failed(*self._failed.popleft())
             self._dispatch()
+        self.router.end_turn()
+        self.actors.end_turn()
         self.log.end_turn()
 
     @property
@@ -230,10 +259,42 @@ class LocalScheduler:
             self.objects.own(array, source)
             if new > spec.start:
                 self._tell_made(spec, source)
+            if new < end and spec.extra is not None and self._is_actors(spec, source):
+                continue
             if new < end:
                 self._submit(spec if new == spec.start else part_of(spec, new, end - new))
             if end > 1:
                 self._ends[array] = max(end, self._ends.get(array, 0))
+
+    def _is_actors(self, spec: TaskSpec, owner: str) -> bool:
+        """Take the creation of an actor or a call; return whether it was one."""
+        extra = spec.extra
+        assert extra is not None
+        if extra.call:
+            for oid in spec.deps:
+                self.log.expose(oid[: len(spec.array)])
+            self.router.submit(spec)
+        elif extra.actor is not None:
+            self._own_actor(spec)
+            self.ctx.send("gcs", CreateActors([spec]))
+        else:
+            return False
+        return True
+
+    def _own_actor(self, spec: TaskSpec) -> None:
+        assert spec.extra is not None and spec.extra.actor is not None
+        self.log.spilled(spec)
+        if not spec.extra.actor.detached:
+            self._owned_actors.add(spec.array)
+
+    def _on_find_actor(self, source: str, message: FindActor) -> None:
+        if message.create is not None:
+            self.objects.own(message.create.array, source)
+            self._own_actor(message.create)
+        self.ctx.send("gcs", message)
+
+    def _on_actor_found(self, source: str, message: ActorFound) -> None:
+        self.ctx.send(message.client, message)
 
     def _tell_made(self, spec: TaskSpec, owner: str) -> None:
         """Tell the new owner what its parent's earlier run has led to so far."""
@@ -275,12 +336,18 @@ class LocalScheduler:
     def _on_assign(self, source: str, message: AssignTasks) -> None:
         for spec in message.tasks:
             self.accepted += spec.count
-            if node_of(spec.owner) == self.node and spec.array not in self.objects.owners:
+            is_actor = spec.extra is not None and spec.extra.actor is not None
+            local = node_of(spec.owner) == self.node
+            if local and not is_actor and spec.array not in self.objects.owners:
                 # Placed again while its result was on its way; it is released by now.
                 ended = (spec.array, spec.start, spec.count, ())
                 self.ctx.send("gcs", TaskUpdates(self.node, [], [ended], [], []))
                 continue
-            self.log.expose(spec.array)
+            if is_actor:
+                if not self.actors.accept(spec):
+                    continue
+            else:
+                self.log.expose(spec.array)
             self._accept(spec)
 
     def _accept(self, spec: TaskSpec) -> None:
@@ -289,6 +356,12 @@ class LocalScheduler:
             self._await_function(spec)
         elif spec.deps:
             self._await_inputs(spec)
+        else:
+            self._make_ready(spec)
+
+    def _make_ready(self, spec: TaskSpec) -> None:
+        if spec.extra is not None and spec.extra.actor is not None:
+            self.actors.ready(spec)
         else:
             self.ready.push(spec)
 
@@ -315,7 +388,7 @@ class LocalScheduler:
                 # An input that is an error is the result.
                 self._failed.append((spec, entry.failed))
             else:
-                self.ready.push(spec)
+                self._make_ready(spec)
 
         for oid in spec.deps:
             entry.missing += 1
@@ -336,6 +409,8 @@ class LocalScheduler:
 
     def _dispatch(self) -> None:
         """Give ready ranges to workers."""
+        if self.actors.queued:
+            self._begin_actors()
         ready = self.ready
         if not ready.size:
             self._watch_stuck()
@@ -355,7 +430,8 @@ class LocalScheduler:
             elif len(ready.demands()) == 1 and not self._resuming:
                 # Only one kind of task waits: nobody starves if leases go on.
                 for worker in self.workers.values():
-                    if worker.demand == demand and worker.state is State.LEASED:
+                    leased = worker.state is State.LEASED and not worker.actor
+                    if worker.demand == demand and leased:
                         if worker.ahead_s < self.config.ahead_s:
                             self._give(worker)
                         if not ready.has(demand):
@@ -365,7 +441,8 @@ class LocalScheduler:
     def _give(self, worker: Worker) -> None:
         """Give a worker ranges worth ``ahead_s``, its fair share at most."""
         ready, config, demand = self.ready, self.config, worker.demand
-        share = -(-ready.count(demand) // max(1, min(len(self.workers), self.pool.slots(demand))))
+        workers = len(self.workers) - len(self.actors.actors)
+        share = -(-ready.count(demand) // max(1, min(workers, self.pool.slots(demand))))
         head = ready.peek(demand)
         each_s = self.means.get(head.function, 0.0) if head is not None else 0.0
         # Below `split_s` a fair share costs more than it gains.
@@ -390,22 +467,25 @@ class LocalScheduler:
             else:
                 most = room
             part = ready.take(demand, min(room, most))
-            inputs = self._inputs(part, worker.address)
+            inputs = self.inputs_of(part, worker.address)
             if inputs is None:
                 continue
             room -= part.count
             worker.assigned.append(part)
             worker.ahead_s += part.count * (mean or 0.0)
             self.assigned += part.count
-            if part.function not in worker.functions:
-                worker.functions.add(part.function)
-                blob = self.functions[part.function]
-                self.ctx.send(worker.address, FunctionBlob(part.function, blob))
+            self.teach(worker, part.function)
             batch.append(Assignment(part, inputs))
         if batch:
             self.ctx.send(worker.address, RunTasks(batch))
 
-    def _inputs(self, spec: TaskSpec, worker: str) -> tuple[ObjectValue, ...] | None:
+    def teach(self, worker: Worker, function: bytes) -> None:
+        """Send a worker a function that it was not sent yet."""
+        if function not in worker.functions:
+            worker.functions.add(function)
+            self.ctx.send(worker.address, FunctionBlob(function, self.functions[function]))
+
+    def inputs_of(self, spec: TaskSpec, worker: str) -> tuple[ObjectValue, ...] | None:
         """Return the inputs, pinned for the worker; None if the range failed for one."""
         if not spec.deps:
             return ()
@@ -422,6 +502,28 @@ class LocalScheduler:
             if value.size:
                 self.objects.pin(value.object, worker)
         return tuple(values)
+
+    def _begin_actors(self) -> None:
+        """Give queued actors resources and workers, oldest first."""
+        queued = self.actors.queued
+        waiting: list[Actor] = []
+        while queued:
+            actor = queued.popleft()
+            if self._idle and self.pool.fits(actor.spec.demand):
+                worker = self._idle.pop()
+                worker.demand = actor.spec.demand
+                worker.state = State.LEASED
+                self.pool.take(worker.demand)
+                self.actors.begin(actor, worker)
+            else:
+                waiting.append(actor)
+        queued.extend(waiting)
+        # Those that fit one by one may not fit together: none starts in vain for long,
+        # idle workers take tasks as well.
+        starting = sum(w.state is State.STARTING for w in self.workers.values())
+        fitting = sum(self.pool.fits(actor.spec.demand) for actor in waiting)
+        for _ in range(fitting - starting):
+            self._start_worker()
 
     def _start_workers_for(self, demand: str) -> None:
         """Start as many workers as waiting tasks could use and none is idle for."""
@@ -452,7 +554,7 @@ class LocalScheduler:
         self._watch = self.ctx.after(quiet_s, lambda: self._on_watch(look))
 
     def _leased(self) -> int:
-        return len(self.workers) - len(self._idle)
+        return len(self.workers) - len(self._idle) - len(self.actors.actors)
 
     def _on_watch(self, look: int) -> None:
         self._watch = None
@@ -495,6 +597,9 @@ class LocalScheduler:
         if worker is None:
             return  # it was declared dead; its tasks run elsewhere
         self._last_done_s = self.ctx.now()
+        if worker.actor:
+            self.actors.on_done(worker, message.results, message.timings)
+            return
         for result, timing in zip(message.results, message.timings, strict=True):
             self.queries.record(worker.number, timing)
             owner = self._take_off(worker, result, timing.elapsed_s)
@@ -626,9 +731,17 @@ class LocalScheduler:
             if worker.state is State.RESUMING:
                 self._resuming.remove(worker)
         self.ctx.send("gcs", Event("worker_died", message.worker, message.reason))
+        if worker.actor:
+            self.actors.on_worker_died(worker, message.reason)
+            return
         self._retry(worker, message.reason)
         if worker.state is not State.STARTING and len(self.workers) < self._prestart:
             self._start_worker()
+
+    def end_worker(self, worker: Worker, reason: str) -> None:
+        """End a worker at once, whatever it is doing."""
+        self.ctx.send(f"pool:{self.node}", StopWorker(worker.address, kill=True))
+        self._on_worker_died(f"pool:{self.node}", WorkerDied(worker.address, reason))
 
     def _orphan(self, arrays: list[bytes], parent: TaskSpec) -> None:
         """Keep what a dead worker's running range owned: run again, it submits the same."""
@@ -707,8 +820,34 @@ class LocalScheduler:
                 oid = object_id(result.array, result.start, ret)
                 self.ctx.send(f"store:{self.node}", Free(oid, offset))
 
+    def finish_call(self, result: RangeResult, owner: str) -> None:
+        """A call of an actor ended here: only large values stay, the owner's node has the rest."""
+        if node_of(owner) == self.node:
+            self.router.received(result.array)
+            if not self.objects.has_array(result.array):
+                self._finish(result, owner)
+            return
+        for ret, offset in enumerate(result.offsets):
+            if offset >= 0:
+                self._allocated.pop(object_id(result.array, 0, ret), None)
+        if any(result.sizes):
+            self.remade(result)
+        self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+
+    def remade(self, result: RangeResult) -> None:
+        """Keep large values that a call made here for an owner on another node."""
+        for ret, offset in enumerate(result.offsets):
+            if offset >= 0:
+                self._allocated.pop(object_id(result.array, 0, ret), None)
+        self.log.expose(result.array)
+        self.objects.add(result)
+        self.log.finish(result)
+
     def _finish_failed(self, spec: TaskSpec, error: ObjectValue) -> None:
         """A range ends without having run."""
+        if spec.extra is not None and spec.extra.actor is not None:
+            self.actors.creation_failed(spec, error)
+            return
         self._finish(
             RangeResult(
                 spec.array, spec.start, spec.count, error.status, error.payload, self.node,
@@ -720,9 +859,21 @@ class LocalScheduler:
     def _on_results(self, source: str, message: TaskResults) -> None:
         """Results from another node for a client of this one."""
         owners = self.objects.owners
-        results = [result for result in message.results if result.array in owners]
-        for result in results:
+        results = []
+        for result in message.results:
+            called = self.router.received(result.array)
+            if result.array not in owners:
+                continue
+            if called:
+                if any(result.sizes):
+                    self.log.made_elsewhere(result.array)
+                else:
+                    # The only copy of its values: here, where its owner is.
+                    self.log.finish(result)
+            elif result.array in self._owned_actors and self.objects.has_array(result.array):
+                continue  # the actor was created once more
             self.objects.add(result)
+            results.append(result)
         self._tell_owner(results)
 
     def _on_put(self, source: str, message: PutObjects) -> None:
@@ -739,6 +890,12 @@ class LocalScheduler:
 
     def _release(self, array: bytes) -> None:
         self._ends.pop(array, None)
+        self.router.forget(array)
+        if array in self._owned_actors:
+            self._owned_actors.discard(array)
+            owner = self.objects.owners.get(array, NOBODY)
+            reason = "ActorDiedError: no handle of the actor is left, or its owner has died"
+            self.ctx.send("gcs", KillActor(array, reason, owner=owner))
         self.log.release(array)
         self.objects.release(array)
 

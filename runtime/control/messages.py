@@ -34,7 +34,6 @@ world   -> gcs       NodeUnreachable
 client  -> node      KvPut, KvGet, KvDelete, FindTask (and on to the gcs, which
                      answers KvReply, TaskFound)
 gcs     -> storage   StoreRows, LoadRow, and RowLoaded back
-==================== =======================================================
 
 Where the GCS is replicated or durable, a *chain* stands in for ``gcs`` and
 ``global`` (see `chain`), whose messages travel inside of these:
@@ -49,7 +48,19 @@ master  -> both      ChainConfigured
 master  -> launcher  StartReplica
 replica -> log       LogCommands, LogSnapshot; log -> replica: Logged
 world   -> any       ReplicaLost
-==================== =======================================================
+=======
+
+actors:
+client  -> node      SubmitTasks (creations and calls), KillActor, FindActor
+worker  -> node      SaveActor, ExitActor
+node    -> worker    RestoreActor
+node    -> gcs       CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor,
+                     LogCalls, SaveActor, FetchLineage, CallsReceived, FindActor
+gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound
+gcs     -> global    ActorChanged, PlaceTasks (creations)
+global  -> gcs       ActorPlaced
+node    -> node      ActorCalls
+==================== ==================================================================== =======================================================
 
 ``store:<n>`` and ``pool:<n>`` are not components but the two things that a node
 cannot do without I/O: move bytes and start processes. Each world has its own.
@@ -68,11 +79,33 @@ SYSTEM_ERROR = 2
 """The system gave up: `payload` is a UTF-8 ``ExceptionName: message``."""
 
 
+class ActorInfo(Struct, array_like=True, gc=False):
+    """What makes a task an actor's creation: its array ID is the actor's ID."""
+
+    max_restarts: int = 0
+    """-1: for ever."""
+    max_concurrency: int = 1
+    checkpoint_interval: int = 0
+    """Take a checkpoint after so many calls; 0: never."""
+    name: str = ""
+    namespace: str = ""
+    detached: bool = False
+    handle: bytes = b""
+    """Opaque: what whoever looks the actor up by name needs to call it."""
+    incarnation: int = 0
+    """How often the actor was started before."""
+
+
 class TaskExtra(Struct, array_like=True, gc=False):
     """What few tasks need: `TaskSpec.extra` is None for all others."""
 
     strategy: str = ""
     """Where it should run; see `policies`."""
+    actor: Union[ActorInfo, None] = None
+    """It creates an actor."""
+    call: bytes = b""
+    """It is a call of this actor, and ``name`` ends with the method's."""
+    method: str = ""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):
@@ -484,7 +517,10 @@ class StartWorker(Struct, array_like=True, tag=65):
 
 
 class StopWorker(Struct, array_like=True, tag=66):
+    """``kill``: at once, whatever it is doing; else it leaves of itself."""
+
     worker: str
+    kill: bool = False
 
 
 class WorkerDied(Struct, array_like=True, tag=67):
@@ -492,6 +528,184 @@ class WorkerDied(Struct, array_like=True, tag=67):
     reason: str
 
 
+# -- actors --------------------------------------------------------------------
+
+
+class CreateActors(Struct, array_like=True, tag=70):
+    """Put these into the actor table and have them started somewhere."""
+
+    tasks: list[TaskSpec]
+
+
+class ActorPlaced(Struct, array_like=True, tag=71):
+    """The global scheduler has chosen a node; said before the node hears of it."""
+
+    actor: bytes
+    incarnation: int
+    node: int
+
+
+class ActorStarted(Struct, array_like=True, tag=72):
+    """It has run its constructor, and what was to be replayed: it takes calls."""
+
+    actor: bytes
+    incarnation: int
+    node: int
+    replayed: int = 0
+
+
+class ActorFailed(Struct, array_like=True, tag=73):
+    """It is gone. ``final``: it may not start again, whatever its restarts."""
+
+    actor: bytes
+    incarnation: int
+    reason: str
+    final: bool = False
+
+
+class WatchActors(Struct, array_like=True, tag=74):
+    """Tell me where these are, now and whenever that changes."""
+
+    actors: list[bytes]
+
+
+class ActorChanged(Struct, array_like=True, tag=75):
+    """``state``: see `actor_table`. ``reason``: why it is dead or restarts."""
+
+    actor: bytes
+    state: int
+    node: int
+    incarnation: int
+    reason: str = ""
+    logged: bool = False
+    """Its calls are logged; the GCS wants `CallsReceived`."""
+
+
+class ActorCalls(Struct, array_like=True, tag=76):
+    """Calls from the clients of one node, in order.
+
+    ``probes``: calls that must not run any more (their retries are used up), but
+    whose result is wanted if they did run.
+    """
+
+    actor: bytes
+    incarnation: int
+    tasks: list[TaskSpec]
+    probes: list[TaskSpec]
+
+
+class CallsReceived(Struct, array_like=True, tag=77):
+    """The results of these calls have arrived: nobody will ask again."""
+
+    actor: bytes
+    calls: list[bytes]
+
+
+class KillActor(Struct, array_like=True, tag=78):
+    actor: bytes
+    reason: str
+    restart: bool = False
+    """Start again if it has restarts left."""
+    owner: str = ""
+    """Not empty: only if this is still the actor's owner, and it is not detached."""
+
+
+class StopActor(Struct, array_like=True, tag=79):
+    """End this incarnation, or forget that it was to start."""
+
+    actor: bytes
+    incarnation: int
+
+
+class CallRecord(Struct, array_like=True, gc=False):
+    """An edge of an actor's lineage: a call that took effect, and its result."""
+
+    task: TaskSpec
+    result: RangeResult
+    values: tuple[ObjectValue, ...] = ()
+    """Its inputs in order; small ones with their value."""
+
+
+class LogCalls(Struct, array_like=True, tag=80):
+    """Calls ``first``, ``first + 1`` ... that took effect, in this order."""
+
+    actor: bytes
+    incarnation: int
+    first: int
+    calls: list[CallRecord]
+
+
+class CallsLogged(Struct, array_like=True, tag=81):
+    """All calls below ``upto`` are in the actor's lineage."""
+
+    actor: bytes
+    incarnation: int
+    upto: int
+
+
+class SaveActor(Struct, array_like=True, tag=82):
+    """The actor's state after its first ``upto`` calls."""
+
+    actor: bytes
+    incarnation: int
+    upto: int
+    state: bytes
+
+
+class FetchLineage(Struct, array_like=True, tag=83):
+    actor: bytes
+    incarnation: int
+
+
+class ActorLineage(Struct, array_like=True, tag=84):
+    """A piece of what an actor is rebuilt from: a checkpoint, then calls.
+
+    ``kept``: calls before the checkpoint whose results may still be asked for.
+    """
+
+    actor: bytes
+    incarnation: int
+    upto: int
+    """Calls that the checkpoint contains."""
+    checkpoint: bytes
+    """Empty: none, or it came with an earlier piece."""
+    calls: list[CallRecord]
+    kept: list[CallRecord]
+    more: bool = False
+
+
+class RestoreActor(Struct, array_like=True, tag=85):
+    """To a worker, after the creation: take this state instead."""
+
+    state: bytes
+    calls: int
+    """How many calls it contains."""
+
+
+class ExitActor(Struct, array_like=True, tag=86):
+    """The actor on this worker ends itself, after what it has reported."""
+
+    reason: str
+
+
+class FindActor(Struct, array_like=True, tag=87):
+    """Look an actor up by name; with ``create``, make it if there is none."""
+
+    key: int
+    client: str
+    namespace: str
+    name: str
+    create: Union[TaskSpec, None] = None
+
+
+class ActorFound(Struct, array_like=True, tag=88):
+    """``actor`` is empty: there is none. ``created``: it was made just now."""
+
+    key: int
+    client: str
+    actor: bytes
+    handle: bytes
+    created: bool = False
 # -- key-value table and task history of the GCS --------------------------------
 
 
@@ -725,6 +939,9 @@ class Logged(Struct, array_like=True, tag=118):
 
 
 Message = Union[
+    CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
+    CallsReceived, KillActor, StopActor, LogCalls, CallsLogged, SaveActor, FetchLineage,
+    ActorLineage, RestoreActor, ExitActor, FindActor, ActorFound,
     SubmitTasks, ExportFunction, FetchFunction, FunctionBlob, WantObjects, ObjectsReady,
     PutObjects, AllocateObject, ObjectAllocated, AbandonObject, Release, Unpin, Blocked,
     Unblocked, Resume, TasksDone, TakenBack, TaskResults, WorkerReady, RunTasks, TakeBack, Exit,

@@ -5,6 +5,8 @@ the others are gathered from every living node, as flat rows:
 
 ``timeline``  [name, node, worker number, start_s, elapsed_s, count] of the last
               ``timeline_ranges_max`` ranges that ran on each, by start
+``actors``    [name, node, incarnation, state, calls that took effect, calls replayed], of
+              those that live
 ``stores``    [node, large objects, their bytes, places not sealed yet], by node
 """
 
@@ -59,6 +61,10 @@ class QueryDesk:
             "timeline": lambda: list(self._ranges),
             "stores": lambda: [[node, *store()]],
         }
+
+    def add(self, kind: str, rows: Callable[[], list[list[Any]]]) -> None:
+        """Answer another kind of query, sorted by its first two columns."""
+        self._rows[kind] = rows
 
     def record(self, worker: int, timing: Timing) -> None:
         """Remember a range that ran here."""
@@ -117,5 +123,5 @@ class QueryDesk:
         gathering.missing.discard(node)
         if not gathering.missing:
             del self._gathering[key]
-            rows = sorted(gathering.rows, key=_ORDER[gathering.kind])
+            rows = sorted(gathering.rows, key=_ORDER.get(gathering.kind, lambda row: row[:2]))
             self._ctx.send(gathering.client, QueryReply(gathering.key, gathering.client, rows))

@@ -13,7 +13,8 @@ Rules
 * Objects are instances of classes of ``runtime.control``, msgspec structs among
   them. Their attributes are written, never their code; `load` makes instances
   without calling their constructors, except that structs are plain data.
-* An instance that is reachable twice is one instance afterwards too.
+* What is reachable twice, a container or an instance, is one afterwards too. A
+  bound method is written as its instance and its name.
 * *Anchors* are objects that exist on both sides already (a context, the
   configuration): written by name only.
 * An attribute named in `TRANSIENT` is not state but made by the constructor.
@@ -28,14 +29,15 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
+from types import MethodType
 from typing import Any
 
 import msgspec
 
 HOME = "runtime.control."
-TRANSIENT = frozenset({"_handlers", "policy"})
+TRANSIENT = frozenset({"_handlers", "handlers", "policy"})
 
-_LIST, _TUPLE, _DICT, _SET, _DEQUE, _OBJECT, _AGAIN, _ANCHOR, _PLAIN, _COUNTER = range(10)
+_LIST, _TUPLE, _DICT, _SET, _DEQUE, _OBJECT, _AGAIN, _ANCHOR, _PLAIN, _COUNTER, _METHOD = range(11)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -110,19 +112,27 @@ class _Writer:
             return value
         if kind is tuple:
             return [_TUPLE, *map(self.write, value)]
+        if kind is MethodType:
+            return [_METHOD, self.write(value.__self__), value.__name__]
+        seen = self._seen.get(id(value))
+        if seen is not None:
+            return [_AGAIN, seen]
+        anchor = self._anchors.get(id(value))
+        if anchor is not None and not anchor.startswith("+"):
+            return [_ANCHOR, anchor]
+        self._seen[id(value)] = len(self._kept)
+        self._kept.append(value)  # its id must stay its own
         if kind is list:
             return [_LIST, *map(self.write, value)]
         if kind is dict:
-            if _is_plain(value):
-                return [_PLAIN, value]
-            return [_DICT, *self._pairs(value)]
+            return [_PLAIN, value] if _is_plain(value) else [_DICT, *self._pairs(value)]
         if kind is set:
             return [_SET, *map(self.write, value)]
         if kind is deque:
             return [_DEQUE, value.maxlen, *map(self.write, value)]
         if kind is Counter:
             return [_COUNTER, *self._pairs(value)]
-        return self._write_object(value, kind)
+        return self._write_object(value, kind, anchor)
 
     def _pairs(self, mapping: dict[Any, Any]) -> list[Any]:
         flat = []
@@ -131,16 +141,8 @@ class _Writer:
             flat.append(self.write(value))
         return flat
 
-    def _write_object(self, value: Any, kind: type) -> list[Any]:
-        seen = self._seen.get(id(value))
-        if seen is not None:
-            return [_AGAIN, seen]
-        anchor = self._anchors.get(id(value))
-        if anchor is not None and not anchor.startswith("+"):
-            return [_ANCHOR, anchor]
+    def _write_object(self, value: Any, kind: type, anchor: str | None) -> list[Any]:
         name = anchor or _name_of(kind)
-        self._seen[id(value)] = len(self._kept)
-        self._kept.append(value)  # its id must stay its own
         fields = _fields(kind)
         if fields is not None:
             return [_OBJECT, name, *[self.write(getattr(value, field)) for field in fields]]
@@ -168,27 +170,37 @@ class _Reader:
         read = self.read
         if code == _TUPLE:
             return tuple([read(item) for item in value[1:]])
-        if code == _LIST:
-            return [read(item) for item in value[1:]]
-        if code == _PLAIN:
-            return value[1]
-        if code == _DICT:
-            return self._dict(value, 1)
-        if code == _SET:
-            return {read(item) for item in value[1:]}
-        if code == _DEQUE:
-            return deque([read(item) for item in value[2:]], maxlen=value[1])
-        if code == _COUNTER:
-            return Counter(self._dict(value, 1))
+        if code == _METHOD:
+            return getattr(read(value[1]), value[2])
         if code == _AGAIN:
             return self._objects[value[1]]
         if code == _ANCHOR:
             return self._anchors[value[1]]
-        return self._read_object(value)
-
-    def _dict(self, value: list[Any], first: int) -> dict[Any, Any]:
-        read = self.read
-        return {read(value[at]): read(value[at + 1]) for at in range(first, len(value), 2)}
+        if code == _OBJECT:
+            return self._read_object(value)
+        made: Any
+        if code == _PLAIN:
+            made = value[1]
+            self._objects.append(made)
+        elif code == _LIST:
+            made = []
+            self._objects.append(made)
+            made += [read(item) for item in value[1:]]
+        elif code == _SET:
+            made = set()
+            self._objects.append(made)
+            made.update([read(item) for item in value[1:]])
+        elif code == _DEQUE:
+            made = deque(maxlen=value[1])
+            self._objects.append(made)
+            made += [read(item) for item in value[2:]]
+        else:
+            made = {} if code == _DICT else Counter()
+            self._objects.append(made)
+            for at in range(1, len(value), 2):
+                key = read(value[at])
+                made[key] = read(value[at + 1])
+        return made
 
     def _read_object(self, value: list[Any], existing: Any = None) -> Any:
         """Make an instance; or fill `existing`, which its owner's constructor made.

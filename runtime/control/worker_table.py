@@ -30,6 +30,7 @@ class Worker:
     """One worker process."""
 
     __slots__ = (
+        "actor",
         "address",
         "ahead_s",
         "assigned",
@@ -47,6 +48,8 @@ class Worker:
         self.pid = 0
         self.state = State.STARTING
         self.demand = ""
+        self.actor = b""
+        """The actor that it is, for the rest of its life."""
         self.assigned: deque[TaskSpec] = deque()
         """Ranges it was given and has not done, in order; the first one runs."""
         self.ahead_s = 0.0

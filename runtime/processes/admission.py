@@ -14,17 +14,31 @@ from collections.abc import Mapping
 
 from runtime.control.messages import (
     AbandonObject,
+    ActorCalls,
+    ActorChanged,
+    ActorFailed,
+    ActorFound,
+    ActorLineage,
+    ActorStarted,
     AllocateObject,
     AssignTasks,
     Blocked,
+    CallsLogged,
+    CallsReceived,
+    CreateActors,
     Event,
+    ExitActor,
     ExportFunction,
     FetchFunction,
+    FetchLineage,
+    FindActor,
     Frame,
     FreeObjects,
     FunctionBlob,
     Heartbeat,
+    KillActor,
     LocateObjects,
+    LogCalls,
     NodeChanged,
     ObjectLocations,
     ObjectPayload,
@@ -36,6 +50,8 @@ from runtime.control.messages import (
     Registered,
     RegisterNode,
     Release,
+    SaveActor,
+    StopActor,
     SubmitTasks,
     TakenBack,
     TaskResults,
@@ -44,6 +60,7 @@ from runtime.control.messages import (
     Unblocked,
     Unpin,
     WantObjects,
+    WatchActors,
     WorkerReady,
 )
 
@@ -52,6 +69,8 @@ Kinds = frozenset[type]
 NODE_TO_HEAD: Mapping[str, Kinds] = {
     "gcs": frozenset({
         RegisterNode, Heartbeat, ExportFunction, FetchFunction, TaskUpdates, LocateObjects, Event,
+        CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor, LogCalls, SaveActor,
+        FetchLineage, CallsReceived, FindActor,
     }),
     "global": frozenset({PlaceTasks}),
 }  # fmt: skip
@@ -60,21 +79,24 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
 HEAD_TO_NODE: Mapping[str, Kinds] = {
     "gcs": frozenset({
         Registered, NodeChanged, FunctionBlob, ObjectLocations, FreeObjects, TaskResults,
+        ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound,
     }),
     "global": frozenset({AssignTasks, TaskResults}),
 }  # fmt: skip
 """By the component that speaks."""
 
 NODE_TO_NODE: Kinds = frozenset({
-    TaskResults, PullObject, ObjectPayload, Query, QueryReply,
+    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
-    Unpin, Query,
+    Unpin, Query, KillActor, FindActor,
 })  # fmt: skip
 
-WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {WorkerReady, TasksDone, TakenBack, Blocked, Unblocked}
+WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {
+    WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, SaveActor, ExitActor,
+}  # fmt: skip
 
 _NODE = re.compile(r"node:(0|[1-9][0-9]{0,8})")
 

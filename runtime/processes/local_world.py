@@ -18,6 +18,7 @@ the poller will wake up for is all changed under the lock only:
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -218,6 +219,25 @@ class LocalWorld:
             # otherwise wake this thread each time.
             if self._waiting and not self._closed:
                 self._nobody_waits.wait()
+
+    # -- several at a time -----------------------------------------------------
+
+    def spawn(self, run: Callable[[], None]) -> None:
+        """Run something beside the program that calls."""
+        threading.Thread(target=run, name="raytwin-call", daemon=True).start()
+
+    def start_event_loop(self) -> asyncio.AbstractEventLoop:
+        """Return an event loop that runs in a thread of its own."""
+        loop = asyncio.new_event_loop()
+        self.spawn(loop.run_forever)
+        return loop
+
+    def nudge(self) -> None:
+        """Something changed that others of this process may wait for."""
+        with self._lock:
+            self._changed.notify_all()
+            if self._poller not in (0, threading.get_ident()):
+                self.process.reactor.wake()
 
     # -- time ------------------------------------------------------------------
 

@@ -41,6 +41,8 @@ class WorkerPool:
             connection = self._process.routes.pop(message.worker, None)
             if connection is not None:
                 connection.close("not needed any more")
+            if message.kill:
+                send_packet(self._spawner, ["kill", message.worker, 9])
         else:
             raise TypeError(f"a worker pool was sent {type(message).__name__}")
 

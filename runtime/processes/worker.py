@@ -18,6 +18,7 @@ from runtime.control.executor import Executor
 from runtime.control.messages import (
     Exit,
     FunctionBlob,
+    RestoreActor,
     Resume,
     RunTasks,
     TakeBack,
@@ -28,7 +29,7 @@ from runtime.processes.process import Process
 from runtime.processes.settings import WorkerSettings, set_up_logging
 from runtime.store.arena import Arena
 
-_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, Exit)
+_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit)
 
 
 class _Both:
@@ -88,7 +89,7 @@ def main(payload: bytes, fds: list[int]) -> None:
         executor.start(os.getpid())
     while True:
         with world:
-            assignment = executor.next()
+            assignment = executor.next() if runner.has_room() else None
             leaving = executor.exiting
         if assignment is not None:
             runner.run(assignment)
@@ -98,4 +99,4 @@ def main(payload: bytes, fds: list[int]) -> None:
             with world:
                 session.collect()
                 client.flush()
-            world.block(lambda: bool(executor.queue) or executor.exiting, None)
+            world.block(lambda: runner.has_work() or executor.exiting, None)

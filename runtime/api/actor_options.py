@@ -1,0 +1,89 @@
+"""The options of an actor: what ``@remote(...)`` on a class and ``.options`` take."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from runtime.control.resources import format_demand
+
+NAMES = (
+    "num_cpus", "num_gpus", "resources", "name", "namespace", "get_if_exists", "lifetime",
+    "max_restarts", "max_task_retries", "max_concurrency", "checkpoint_interval",
+)  # fmt: skip
+CONCURRENCY_MAX = 10_000
+
+
+@dataclass(frozen=True)
+class ActorOptions:
+    """Checked options, with the demand in its canonical form.
+
+    An actor holds its resources for life; by default it needs none.
+    """
+
+    num_cpus: float = 0
+    num_gpus: float = 0
+    resources: tuple[tuple[str, float], ...] = ()
+    name: str = ""
+    namespace: str = ""
+    get_if_exists: bool = False
+    lifetime: str = "non_detached"
+    max_restarts: int = 0
+    """How often it may start again; -1: for ever. Its state is rebuilt."""
+    max_task_retries: int = 0
+    """How often one of its calls may be sent again when it started again."""
+    max_concurrency: int = 0
+    """Calls that may run at a time; 0: one, or 1,000 for a class with async methods."""
+    checkpoint_interval: int = 0
+    """Calls between two checkpoints by ``__ray_save__``; 0: none."""
+    demand: str = ""
+
+    def changed(self, given: dict[str, Any]) -> ActorOptions:
+        """Return these options with others in their place.
+
+        Raises ValueError for an unknown name or an impossible value, TypeError
+        for a value of the wrong type.
+        """
+        for name in given:
+            if name not in NAMES:
+                near = difflib.get_close_matches(name, NAMES, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}"
+                raise ValueError(f"raytwin has no actor option {name!r}: {hint}")
+        changes = {name: value for name, value in given.items() if value is not None}
+        if "resources" in changes:
+            resources = changes["resources"]
+            if not isinstance(resources, Mapping):
+                raise TypeError(f"resources is a dict of amounts, not {resources!r}")
+            for reserved in ("CPU", "GPU"):
+                if reserved in resources:
+                    raise ValueError(f"use num_{reserved.lower()}s instead of resources")
+            changes["resources"] = tuple(sorted(resources.items()))
+        for name in ("max_restarts", "max_task_retries", "max_concurrency", "checkpoint_interval"):
+            if name in changes and not isinstance(changes[name], int):
+                raise TypeError(f"{name} is an integer, not {changes[name]!r}")
+        for name in ("name", "namespace", "lifetime"):
+            if name in changes and not isinstance(changes[name], str):
+                raise TypeError(f"{name} is a string, not {changes[name]!r}")
+        if "name" in changes and not changes["name"]:
+            raise ValueError("an actor's name is not empty")
+        options = replace(self, **changes)
+        options._check()
+        amounts = {"CPU": options.num_cpus, "GPU": options.num_gpus, **dict(options.resources)}
+        return replace(options, demand=format_demand(amounts))
+
+    def _check(self) -> None:
+        for name in ("max_restarts", "max_task_retries"):
+            if getattr(self, name) < -1:
+                raise ValueError(f"{name} is -1 (for ever) or more, not {getattr(self, name)}")
+        if not 0 <= self.max_concurrency <= CONCURRENCY_MAX:
+            raise ValueError(f"max_concurrency is 1 to {CONCURRENCY_MAX}")
+        if self.checkpoint_interval < 0:
+            raise ValueError(f"checkpoint_interval is 0 or more, not {self.checkpoint_interval}")
+        if self.lifetime not in ("detached", "non_detached"):
+            raise ValueError(f"lifetime is 'detached' or 'non_detached', not {self.lifetime!r}")
+        if self.get_if_exists and not self.name:
+            raise ValueError("get_if_exists needs a name")
+        if self.checkpoint_interval and not self.max_restarts:
+            raise ValueError("checkpoint_interval is of use only with max_restarts")

@@ -1,0 +1,317 @@
+"""Actors: classes whose instances live in a process of their own.
+
+``@remote`` makes an `ActorClass` of a class; ``.remote()`` starts an actor and
+returns its `ActorHandle`, whose methods' ``.remote()`` are calls. Calls of one
+caller start in the order in which they were made.
+
+An actor with ``max_restarts`` is rebuilt when its worker or node dies: its
+constructor runs again, then every call that took effect before, in the same
+order. A class may shorten that with checkpoints, taken every
+``checkpoint_interval`` calls::
+
+    def __ray_save__(self):           # return the state, anything that can be pickled
+        return self.total
+    def __ray_restore__(self, state): # after the constructor: become that state
+        self.total = state
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from runtime.api.actor_options import ActorOptions
+from runtime.api.refs import ObjectRef
+from runtime.api.state import current
+from runtime.control.ids import RETURNS_MAX
+
+ASYNC_CONCURRENCY = 1000
+"""Calls of an actor with async methods that run at a time, unless it says otherwise."""
+READY, TERMINATE, CALL = "__ray_ready__", "__ray_terminate__", "__ray_call__"
+_BUILT_IN = (READY, TERMINATE, CALL)
+
+_DEFAULT = ActorOptions()
+
+
+class ActorCall:
+    """What a call is, apart from its arguments."""
+
+    __slots__ = ("actor", "hold", "method", "name", "num_returns", "retries")
+
+    def __init__(
+        self, actor: bytes, hold: bytes, method: str, name: str, num_returns: int, retries: int
+    ) -> None:
+        self.actor = actor
+        self.hold = hold
+        """The object that stands for the actor being alive."""
+        self.method = method
+        self.name = name
+        self.num_returns = num_returns
+        self.retries = retries
+
+
+def method(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a method of an actor class options: ``@method(num_returns=2)``.
+
+    Raises ValueError for unknown ones.
+    """
+    _check_call_options(options)
+
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        function.__raytwin_method__ = options  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def _check_call_options(options: dict[str, Any]) -> None:
+    for name in options:
+        if name not in ("num_returns", "name", "max_task_retries"):
+            raise ValueError(
+                f"raytwin has no method option {name!r}: there are num_returns, name and"
+                " max_task_retries"
+            )
+    returns = options.get("num_returns", 1)
+    if not isinstance(returns, int) or not 0 <= returns <= RETURNS_MAX:
+        raise ValueError(f"num_returns is 0 to {RETURNS_MAX}, not {returns!r}")
+
+
+class ActorClass:
+    """A class whose instances are actors: ``C.remote(x)`` instead of ``C(x)``."""
+
+    def __init__(self, cls: type, options: ActorOptions = _DEFAULT) -> None:
+        self.cls = cls
+        self.actor_options = options
+        self.class_name = cls.__qualname__
+        members = inspect.getmembers(cls, callable)
+        functions = {n: f for n, f in members if not n.startswith("__") or n == "__call__"}
+        self.methods: dict[str, dict[str, Any]] = {
+            name: getattr(f, "__raytwin_method__", {}) for name, f in functions.items()
+        }
+        self.is_async = any(
+            inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f)
+            for f in functions.values()
+        )
+        if options.checkpoint_interval:
+            for hook in ("__ray_save__", "__ray_restore__"):
+                if not hasattr(cls, hook):
+                    raise ValueError(f"checkpoint_interval needs {self.class_name}.{hook}")
+            if self.concurrency != 1:
+                raise ValueError("checkpoint_interval needs an actor with max_concurrency=1")
+        self.exported: tuple[bytes, bytes] | None = None
+        """(ID, serialized form), made by the first session that needs it."""
+        self.__name__ = cls.__name__
+        self.__qualname__ = cls.__qualname__
+        self.__module__ = cls.__module__
+        self.__doc__ = cls.__doc__
+
+    @property
+    def concurrency(self) -> int:
+        """How many calls may run at a time."""
+        chosen = self.actor_options.max_concurrency
+        return chosen or (ASYNC_CONCURRENCY if self.is_async else 1)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"an actor is not made directly: use {self.class_name}.remote()")
+
+    def options(self, **given: Any) -> ActorClass:
+        """Return the same class with other options; see `ActorOptions`."""
+        changed = ActorClass(self.cls, self.actor_options.changed(given))
+        changed.exported = self.exported
+        return changed
+
+    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
+        """Start an actor; return its handle, at once.
+
+        Raises TypeError for arguments that the constructor does not take, and
+        ValueError if there is an actor of its name already.
+        """
+        _check_arguments(self.cls, self.class_name, args, kwargs)
+        actor, ref, found = current().create_actor(self, args, kwargs, self.actor_options)
+        if found:
+            return _described(found, actor, ref)
+        return ActorHandle(
+            actor, ref, self.class_name, self.methods, self.actor_options.max_task_retries, self.cls
+        )
+
+    def description(self) -> tuple[str, dict[str, dict[str, Any]], int]:
+        """Return what a handle is made of, apart from which actor it is."""
+        return self.class_name, self.methods, self.actor_options.max_task_retries
+
+    def __reduce__(self) -> Any:
+        return ActorClass, (self.cls, self.actor_options)
+
+    def __repr__(self) -> str:
+        return f"ActorClass({self.class_name})"
+
+
+def _check_arguments(
+    function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # some built-in classes do not say
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{name}(): {error}") from None
+
+
+class ActorMethod:
+    """A method of an actor: ``handle.method.remote(...)`` calls it."""
+
+    __slots__ = ("_call", "_ref", "_signature")
+
+    def __init__(self, ref: ObjectRef, call: ActorCall, signature: Any) -> None:
+        self._ref = ref
+        """Keeps the actor alive until the call is made."""
+        self._call = call
+        self._signature = signature
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method; return its `ObjectRef`.
+
+        A list of them for ``num_returns`` > 1, None for 0. Raises TypeError for
+        arguments that the method does not take.
+        """
+        if self._signature is not None:
+            try:
+                self._signature.bind(None, *args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{self._call.name}(): {error}") from None
+        refs = current().call_actor(self._call, args, kwargs)
+        return refs[0] if len(refs) == 1 else refs or None
+
+    def options(self, **given: Any) -> ActorMethod:
+        """Return the same method with other options."""
+        _check_call_options(given)
+        call = self._call
+        changed = ActorCall(
+            call.actor,
+            call.hold,
+            call.method,
+            given.get("name") or call.name,
+            given.get("num_returns", call.num_returns),
+            given.get("max_task_retries", call.retries),
+        )
+        return ActorMethod(self._ref, changed, self._signature)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"an actor's method is not called directly: use {self._call.name}.remote()")
+
+
+class ActorHandle:
+    """An actor, as its callers see it; may be sent to tasks and other actors."""
+
+    def __init__(
+        self,
+        actor: bytes,
+        ref: ObjectRef,
+        class_name: str,
+        methods: dict[str, dict[str, Any]],
+        retries: int,
+        cls: type | None = None,
+    ) -> None:
+        self._actor = actor
+        self._ref = ref
+        """Keeps the actor alive."""
+        self._class_name = class_name
+        self._methods = methods
+        self._retries = retries
+        self._cls = cls
+
+    def __getattr__(self, name: str) -> ActorMethod:
+        methods = self.__dict__.get("_methods")
+        if methods is None or (name not in methods and name not in _BUILT_IN):
+            raise AttributeError(f"{self.__dict__.get('_class_name')!r} has no method {name!r}")
+        options = methods.get(name, {})
+        call = ActorCall(
+            self._actor,
+            self._ref.binary(),
+            name,
+            options.get("name") or f"{self._class_name}.{name}",
+            options.get("num_returns", 1),
+            options.get("max_task_retries", self._retries),
+        )
+        made = ActorMethod(self._ref, call, self._signature(name))
+        # Found without this method the next time.
+        self.__dict__[name] = made
+        return made
+
+    def _signature(self, name: str) -> Any:
+        if self._cls is None or name in _BUILT_IN:
+            return None
+        static = inspect.getattr_static(self._cls, name)
+        if isinstance(static, (staticmethod, classmethod)):
+            return None
+        try:
+            return inspect.signature(static)
+        except (TypeError, ValueError):
+            return None
+
+    def __reduce__(self) -> Any:
+        return _restore_handle, (
+            self._actor, self._ref, self._class_name, self._methods, self._retries,
+        )  # fmt: skip
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ActorHandle) and other._actor == self._actor
+
+    def __hash__(self) -> int:
+        return hash(self._actor)
+
+    def __repr__(self) -> str:
+        return f"Actor({self._class_name}, {self._actor.hex()})"
+
+
+def _restore_handle(
+    actor: bytes,
+    ref: ObjectRef,
+    class_name: str,
+    methods: dict[str, dict[str, Any]],
+    retries: int,
+) -> ActorHandle:
+    return ActorHandle(actor, ref, class_name, methods, retries)
+
+
+def _described(description: bytes, actor: bytes, ref: ObjectRef) -> ActorHandle:
+    import pickle
+
+    class_name, methods, retries = pickle.loads(description)
+    return ActorHandle(actor, ref, class_name, methods, retries)
+
+
+def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
+    """Return the handle of a named actor. Raises ValueError if there is none."""
+    if not isinstance(name, str) or not name:
+        raise ValueError("get_actor takes the actor's name")
+    found = current().find_actor(name, namespace or "")
+    if found is None:
+        raise ValueError(f"there is no actor named {name!r}")
+    actor, ref, description = found
+    return _described(description, actor, ref)
+
+
+def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
+    """End an actor at once, whatever it is doing.
+
+    With ``no_restart=False`` it starts again if it has restarts left.
+    """
+    if not isinstance(actor, ActorHandle):
+        raise ValueError(f"kill takes an actor's handle, not {actor!r}; to end a task use cancel")
+    current().kill_actor(actor._actor, not no_restart)
+
+
+class ActorExit(BaseException):
+    """Raised by `exit_actor`, and caught where the call was begun."""
+
+
+def exit_actor() -> None:
+    """End the actor that calls this, in good order and for good.
+
+    Calls before it are answered; this one and later ones raise ActorDiedError.
+    Raises TypeError outside of an actor.
+    """
+    current().exit_actor()

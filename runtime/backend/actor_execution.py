@@ -1,0 +1,170 @@
+"""Running an actor in its worker: make it, restore it, call it, save it.
+
+By default calls run one after another in the worker's own loop. With
+``max_concurrency`` above one each runs beside the others: in a thread (or what
+stands for one in virtual time), or, if the class has async methods, as a
+coroutine of one event loop. Which of several calls is done first is then up to
+them; they are logged, and if need be replayed, in the order in which they ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from runtime.api.actors import CALL, READY, TERMINATE, ActorExit
+from runtime.backend.session import Frame, frame_of_call
+from runtime.control.ids import task_id
+from runtime.control.messages import Assignment, TaskSpec
+
+if TYPE_CHECKING:
+    from runtime.backend.execution import TaskRunner
+
+
+class ActorRunner:
+    """The one actor of a worker."""
+
+    def __init__(self, tasks: TaskRunner, creation: Assignment) -> None:
+        """Run the constructor and report what became of it."""
+        spec = creation.spec
+        assert spec.extra is not None and spec.extra.actor is not None
+        self._tasks = tasks
+        self._world = tasks.world
+        self._executor = tasks.executor
+        self._executor.actor = True
+        self._info = spec.extra.actor
+        self._instance: Any = None
+        self._calls = 0
+        """Calls that took effect, those of a restored state included."""
+        self._running = 0
+        self._loop: Any = None
+        started_s = self._world.now()
+        try:
+            make = tasks.prepare(creation)
+        except Exception as error:
+            tasks.report_error(spec, started_s, error)
+            return
+        tasks.run_call(spec, lambda: self._create(make), started_s)
+
+    def _create(self, make: Callable[[], Any]) -> None:
+        self._instance = make()
+        if self._info.max_concurrency > 1:
+            members = inspect.getmembers(type(self._instance), inspect.isroutine)
+            if any(inspect.iscoroutinefunction(member) for _, member in members):
+                self._loop = self._world.start_event_loop()
+
+    def has_room(self) -> bool:
+        """Whether another call may begin now."""
+        return self._running < self._info.max_concurrency
+
+    def call(self, assignment: Assignment) -> None:
+        """Run a call, or set it going."""
+        restore, self._executor.restore = self._executor.restore, None
+        if restore is not None:
+            # What the constructor has made becomes what it was.
+            self._instance.__ray_restore__(self._world.deserialize(restore.state))
+            self._calls = restore.calls
+        if self._info.max_concurrency == 1:
+            self._run(assignment)
+            return
+        # From the second assignment on: the creation has been reported the plain way.
+        with self._world:
+            self._executor.concurrent = True
+            self._executor.running = None
+            self._running += 1
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin_coroutine, assignment)
+        else:
+            self._world.spawn(lambda: self._run_beside(assignment))
+
+    # -- one after another -----------------------------------------------------
+
+    def _run(self, assignment: Assignment) -> None:
+        spec = assignment.spec
+        started_s = self._world.now()
+        try:
+            call = self._tasks.prepare(assignment, self._method(spec))
+        except Exception as error:
+            self._tasks.report_error(spec, started_s, error)
+        else:
+            try:
+                self._tasks.run_call(spec, lambda: self._finished(call()), started_s)
+            except ActorExit as leaving:
+                self._exit(leaving)
+                return
+        self._calls += 1
+        interval = self._info.checkpoint_interval
+        if interval and self._calls % interval == 0:
+            state = self._world.serialize(self._instance.__ray_save__()).to_bytes()
+            with self._world:
+                self._executor.save(self._calls, state)
+
+    def _finished(self, value: Any) -> Any:
+        """An async method of an actor that runs one call at a time: run it to its end."""
+        return asyncio.run(value) if inspect.iscoroutine(value) else value
+
+    def _method(self, spec: TaskSpec) -> Callable[..., Any]:
+        assert spec.extra is not None
+        name = spec.extra.method
+        if name == READY:
+            return lambda: True
+        if name == TERMINATE:
+            return self._terminate
+        if name == CALL:
+            return lambda function, *args, **kwargs: function(self._instance, *args, **kwargs)
+        method: Callable[..., Any] = getattr(self._instance, name)
+        return method
+
+    @staticmethod
+    def _terminate() -> None:
+        raise ActorExit("it was asked to terminate")
+
+    def _exit(self, leaving: ActorExit) -> None:
+        with self._world:
+            self._executor.exit_actor(str(leaving))
+        self._world.nudge()
+
+    # -- beside one another ----------------------------------------------------
+
+    def _run_beside(self, assignment: Assignment) -> None:
+        spec = assignment.spec
+        frame_of_call.set(Frame(task_id(spec.array, 0)))
+        started_s = self._world.now()
+        try:
+            call = self._tasks.prepare(assignment, self._method(spec))
+            self._tasks.run_call(spec, call, started_s)
+        except ActorExit as leaving:
+            self._exit(leaving)
+        except Exception as error:
+            self._tasks.report_error(spec, started_s, error)
+        self._ended()
+
+    def _begin_coroutine(self, assignment: Assignment) -> None:
+        task = asyncio.get_running_loop().create_task(self._run_coroutine(assignment))
+        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+
+    async def _run_coroutine(self, assignment: Assignment) -> None:
+        spec = assignment.spec
+        frame_of_call.set(Frame(task_id(spec.array, 0)))
+        started_s = self._world.now()
+        tasks = self._tasks
+        try:
+            value = tasks.prepare(assignment, self._method(spec))()
+            if inspect.isawaitable(value):
+                value = await value
+            if spec.returns != 1:
+                value = tasks.several(spec, value)
+        except ActorExit as leaving:
+            self._exit(leaving)
+        except Exception as error:
+            tasks.report_error(spec, started_s, error)
+        else:
+            tasks.report_values(spec, started_s, [value])
+        self._ended()
+
+    def _ended(self) -> None:
+        with self._world:
+            self._running -= 1
+        self._world.nudge()

@@ -1,0 +1,468 @@
+"""The actors of one node: created, rebuilt, called in order, ended.
+
+The life of an actor here, from `AssignTasks` with its creation::
+
+    WAITING   for its class and its constructor's arguments
+       ↓
+    QUEUED    for its resources and a worker of its own
+       ↓
+    CREATING  its constructor runs ──raised──> ended for good
+       ↓
+    RESTORING (not the first time) its last checkpoint, then the calls logged since
+       ↓
+    ALIVE     ──its worker died──> ended; the GCS decides whether it starts again
+
+Calls of one caller start in the order in which they were made: one whose inputs
+are not here holds up those behind it, of that caller alone.
+
+If the actor may restart, a call's result stays here until the call is in the
+actor's lineage (`LogCalls`, `CallsLogged`): what anybody has seen can be rebuilt.
+A call that comes again, from a caller that lost the answer or runs again, is
+answered with the result it had and does not run.
+
+Cost: a call is one dictionary entry and a share of three messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from runtime.control.actor_router import call_error
+from runtime.control.context import Context
+from runtime.control.messages import (
+    OK,
+    USER_ERROR,
+    ActorCalls,
+    ActorFailed,
+    ActorInfo,
+    ActorLineage,
+    ActorStarted,
+    Assignment,
+    CallRecord,
+    CallsLogged,
+    ExitActor,
+    FetchLineage,
+    LogCalls,
+    ObjectValue,
+    RangeResult,
+    RestoreActor,
+    RunTasks,
+    SaveActor,
+    StopActor,
+    TaskSpec,
+    Timing,
+)
+from runtime.control.worker_table import Worker
+
+if TYPE_CHECKING:
+    from runtime.control.local_scheduler import LocalScheduler
+
+REMEMBERED_MAX = 1024
+"""Calls of an actor whose results are remembered, for callers that run again."""
+UNAVAILABLE = (
+    "ActorUnavailableError: the actor started anew before the call took effect, and the call"
+    " has no retries left (max_task_retries)"
+)
+
+
+class State(Enum):
+    """Where an actor is in its life."""
+
+    WAITING = "waiting"
+    QUEUED = "queued"
+    CREATING = "creating"
+    RESTORING = "restoring"
+    ALIVE = "alive"
+
+
+class _Call:
+    """A call that waits for its inputs or for its turn."""
+
+    __slots__ = ("failed", "missing", "spec")
+
+    def __init__(self, spec: TaskSpec) -> None:
+        self.spec = spec
+        self.missing = 1  # held until every input was asked for
+        self.failed: ObjectValue | None = None
+
+
+class Actor:
+    """One actor of this node."""
+
+    def __init__(self, spec: TaskSpec, info: ActorInfo) -> None:
+        self.spec = spec
+        self.info = info
+        self.id = spec.array
+        self.incarnation = info.incarnation
+        self.logged = info.max_restarts != 0
+        self.state = State.WAITING
+        self.worker: Worker | None = None
+        self.callers: dict[str, deque[_Call]] = {}
+        self.batch: list[Assignment] = []
+        """Calls to hand to the worker with this turn."""
+        self.running: dict[bytes, Assignment] = {}
+        """Calls that the worker has, by array."""
+        self.remembered: dict[bytes, RangeResult] = {}
+        """Results of the last calls."""
+        self.restored: dict[bytes, RangeResult] = {}
+        """Results of calls that took effect in earlier incarnations."""
+        self.executed = 0
+        """Calls that took effect, those of earlier incarnations included."""
+        self.replayed = 0
+        self.checkpoint = RestoreActor(b"", 0)
+        self.lineage: list[CallRecord] = []
+        """What is to be replayed."""
+        self.lineage_here = info.incarnation == 0
+        self.replaying: set[bytes] = set()
+        self.records: list[CallRecord] = []
+        """Calls to log with this turn."""
+        self.held: deque[tuple[int, RangeResult, str]] = deque()
+        """Results that wait for the log: (number of the call, result, owner)."""
+
+
+class ActorHost:
+    """Runs the actors of one node, on workers that its scheduler gives it."""
+
+    def __init__(self, ctx: Context, node: int, scheduler: LocalScheduler) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._scheduler = scheduler
+        self.actors: dict[bytes, Actor] = {}
+        self.queued: deque[Actor] = deque()
+        self._dirty: dict[bytes, Actor] = {}
+
+    # -- coming to life --------------------------------------------------------
+
+    def accept(self, spec: TaskSpec) -> bool:
+        """Take an actor that was placed here; return whether it is to be started."""
+        assert spec.extra is not None and spec.extra.actor is not None
+        info = spec.extra.actor
+        known = self.actors.get(spec.array)
+        if known is not None:
+            if known.incarnation >= info.incarnation:
+                return False
+            self._drop(known, "it was started elsewhere")
+        actor = self.actors[spec.array] = Actor(spec, info)
+        if not actor.lineage_here:
+            self._ctx.send("gcs", FetchLineage(actor.id, actor.incarnation))
+        return True
+
+    def ready(self, spec: TaskSpec) -> None:
+        """Its class and arguments are here."""
+        actor = self._of_creation(spec)
+        if actor is not None and actor.state is State.WAITING:
+            actor.state = State.QUEUED
+            self.queued.append(actor)
+
+    def creation_failed(self, spec: TaskSpec, error: ObjectValue) -> None:
+        """An argument of its constructor is an error."""
+        actor = self._of_creation(spec)
+        if actor is not None:
+            result = RangeResult(actor.id, 0, 1, error.status, error.payload, self._node)
+            self._on_created(actor, result)
+
+    def _of_creation(self, spec: TaskSpec) -> Actor | None:
+        actor = self.actors.get(spec.array)
+        assert spec.extra is not None and spec.extra.actor is not None
+        if actor is None or actor.incarnation != spec.extra.actor.incarnation:
+            return None
+        return actor
+
+    def begin(self, actor: Actor, worker: Worker) -> None:
+        """Give an actor its worker; its resources are taken."""
+        values = self._scheduler.inputs_of(actor.spec, worker.address)
+        actor.worker = worker
+        worker.actor = actor.id
+        actor.state = State.CREATING
+        if values is not None:
+            self._scheduler.teach(worker, actor.spec.function)
+            self._ctx.send(worker.address, RunTasks([Assignment(actor.spec, values)]))
+
+    def _on_created(self, actor: Actor, result: RangeResult) -> None:
+        owner = actor.spec.owner
+        if result.status != OK:
+            error = self._error_text(actor, result)
+            self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, error, True))
+            self._scheduler.finish_call(result, owner)
+            self._drop(actor, "its constructor failed")
+            return
+        self._scheduler.finish_call(result, owner)
+        actor.state = State.RESTORING
+        self._restore(actor)
+
+    @staticmethod
+    def _error_text(actor: Actor, result: RangeResult) -> str:
+        if result.status == USER_ERROR:
+            return (
+                "ActorDiedError: its constructor raised; `get` of the actor's first object,"
+                f" {actor.id.hex()}, has the traceback"
+            )
+        return result.payload.decode()
+
+    # -- rebuilding ------------------------------------------------------------
+
+    def on_lineage(self, message: ActorLineage) -> None:
+        """A piece of what an actor is rebuilt from."""
+        actor = self._current(message.actor, message.incarnation)
+        if actor is None or actor.lineage_here:
+            return
+        if message.checkpoint:
+            actor.checkpoint = RestoreActor(message.checkpoint, message.upto)
+        actor.executed = message.upto
+        for record in message.kept:
+            actor.restored[record.task.array] = record.result
+        for record in message.calls:
+            actor.restored[record.task.array] = record.result
+            actor.lineage.append(record)
+        actor.lineage_here = not message.more
+        self._restore(actor)
+
+    def _restore(self, actor: Actor) -> None:
+        if actor.state is not State.RESTORING or not actor.lineage_here:
+            return
+        assert actor.worker is not None
+        if actor.checkpoint.state:
+            self._ctx.send(actor.worker.address, actor.checkpoint)
+            actor.checkpoint = RestoreActor(b"", 0)
+        actor.replayed = len(actor.lineage)
+        lineage, actor.lineage = actor.lineage, []
+        actor.replaying = {record.task.array for record in lineage}
+        for record in lineage:
+            self._queue(actor, record.task, "", record.values)
+        if not lineage:
+            self._on_restored(actor)
+
+    def _on_restored(self, actor: Actor) -> None:
+        actor.state = State.ALIVE
+        started = ActorStarted(actor.id, actor.incarnation, self._node, actor.replayed)
+        self._ctx.send("gcs", started)
+
+    # -- calls -----------------------------------------------------------------
+
+    def on_calls(self, message: ActorCalls) -> None:
+        """Calls for an actor; those for another incarnation are their sender's to repeat."""
+        actor = self._current(message.actor, message.incarnation)
+        if actor is None:
+            return
+        for spec in message.tasks:
+            if not self._answer(actor, spec):
+                self._queue(actor, spec, spec.owner, ())
+        for spec in message.probes:
+            if not self._answer(actor, spec) and spec.array not in actor.running:
+                self._scheduler.finish_call(call_error(spec, UNAVAILABLE, self._node), spec.owner)
+
+    def _answer(self, actor: Actor, spec: TaskSpec) -> bool:
+        """Answer a call that took effect before; return whether it did."""
+        result = actor.restored.get(spec.array) or actor.remembered.get(spec.array)
+        if result is not None:
+            self._scheduler.finish_call(result, spec.owner)
+            return True
+        running = actor.running.get(spec.array)
+        if running is not None:
+            running.spec.owner = spec.owner
+        return running is not None
+
+    def _queue(
+        self, actor: Actor, spec: TaskSpec, caller: str, known: tuple[ObjectValue, ...]
+    ) -> None:
+        """Line a call up behind those of the same caller; `known` has small inputs."""
+        calls = actor.callers.get(caller)
+        if not spec.deps:
+            if not calls:
+                self._give(actor, spec, ())
+            else:
+                call = _Call(spec)
+                call.missing = 0
+                calls.append(call)
+            return
+        call = _Call(spec)
+        if calls is None:
+            calls = actor.callers[caller] = deque()
+        calls.append(call)
+        here = {value.object: value for value in known if not value.size}
+
+        def arrived(value: ObjectValue) -> None:
+            call.missing -= 1
+            if value.status != OK:
+                call.failed = value
+            if not call.missing:
+                self._advance(actor, caller, here)
+
+        for oid in spec.deps:
+            if oid not in here:
+                call.missing += 1
+                self._scheduler.objects.want(oid, arrived)
+        arrived(ObjectValue(b"", OK, b""))
+
+    def _advance(self, actor: Actor, caller: str, known: dict[bytes, ObjectValue]) -> None:
+        if self.actors.get(actor.id) is not actor:
+            return  # it ended while the input was on its way
+        calls = actor.callers.get(caller)
+        while calls and not calls[0].missing:
+            call = calls.popleft()
+            spec = call.spec
+            if call.failed is not None:
+                self._input_failed(actor, spec, call.failed)
+                continue
+            values = []
+            for oid in spec.deps:
+                value = known.get(oid) or self._scheduler.objects.lookup(oid)
+                if value is None:
+                    # Released meanwhile: its owner has died.
+                    gone = f"ObjectLostError: object {oid.hex()} is lost: its owner has died"
+                    self._input_failed(actor, spec, ObjectValue(oid, 2, gone.encode()))
+                    break
+                values.append(value)
+            else:
+                self._give(actor, spec, tuple(values))
+        if not calls:
+            actor.callers.pop(caller, None)
+
+    def _input_failed(self, actor: Actor, spec: TaskSpec, error: ObjectValue) -> None:
+        if spec.array in actor.replaying:
+            text = error.payload.decode() if error.status != USER_ERROR else "an input is an error"
+            reason = f"ActorDiedError: it cannot be rebuilt: {text}"
+            self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
+            self._drop(actor, reason)
+            return
+        self._scheduler.finish_call(
+            RangeResult(spec.array, 0, 1, error.status, error.payload, self._node, spec.returns),
+            spec.owner,
+        )
+
+    def _give(self, actor: Actor, spec: TaskSpec, values: tuple[ObjectValue, ...]) -> None:
+        assert actor.worker is not None
+        for value in values:
+            if value.size:
+                self._scheduler.objects.pin(value.object, actor.worker.address)
+        assignment = Assignment(spec, values)
+        actor.running[spec.array] = assignment
+        actor.batch.append(assignment)
+        self._dirty[actor.id] = actor
+
+    def on_done(self, worker: Worker, results: list[RangeResult], timings: list[Timing]) -> None:
+        """A worker that is an actor reports."""
+        actor = self.actors.get(worker.actor)
+        if actor is None or actor.worker is not worker:
+            return  # it was stopped; nobody waits for it
+        for result, timing in zip(results, timings, strict=True):
+            self._scheduler.queries.record(worker.number, timing)
+            if result.array == actor.id:
+                self._on_created(actor, result)
+            else:
+                self._on_called(actor, result)
+
+    def _on_called(self, actor: Actor, result: RangeResult) -> None:
+        assignment = actor.running.pop(result.array)
+        spec = assignment.spec
+        number = actor.executed
+        actor.executed += 1
+        if actor.replaying:
+            # Its caller has the small values, or asks again; large ones may have
+            # been lost, and are made anew by this.
+            actor.replaying.discard(result.array)
+            actor.restored[result.array] = result
+            if any(result.sizes):
+                self._scheduler.remade(result)
+            if not actor.replaying:
+                self._on_restored(actor)
+            return
+        actor.remembered[result.array] = result
+        if len(actor.remembered) > REMEMBERED_MAX:
+            del actor.remembered[next(iter(actor.remembered))]
+        if not actor.logged:
+            self._scheduler.finish_call(result, spec.owner)
+            return
+        small = tuple(value for value in assignment.values if not value.size)
+        actor.records.append(CallRecord(spec, result, small))
+        actor.held.append((number, result, spec.owner))
+        self._dirty[actor.id] = actor
+
+    def on_logged(self, message: CallsLogged) -> None:
+        """Results may leave whose calls cannot be lost any more."""
+        actor = self._current(message.actor, message.incarnation)
+        if actor is not None:
+            while actor.held and actor.held[0][0] < message.upto:
+                _, result, owner = actor.held.popleft()
+                self._scheduler.finish_call(result, owner)
+
+    def on_save(self, worker: Worker, message: SaveActor) -> None:
+        """The actor has written a checkpoint; its calls were reported before."""
+        actor = self.actors.get(worker.actor)
+        if actor is not None and actor.logged:
+            self._send_records(actor)
+            self._ctx.send(
+                "gcs", SaveActor(actor.id, actor.incarnation, message.upto, message.state)
+            )
+
+    def end_turn(self) -> None:
+        """Hand out calls and log what took effect, one message an actor."""
+        while self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for actor in dirty.values():
+                if actor.batch and actor.worker is not None:
+                    self._ctx.send(actor.worker.address, RunTasks(actor.batch))
+                    actor.batch = []
+                self._send_records(actor)
+
+    def _send_records(self, actor: Actor) -> None:
+        if actor.records:
+            first = actor.executed - len(actor.records)
+            self._ctx.send("gcs", LogCalls(actor.id, actor.incarnation, first, actor.records))
+            actor.records = []
+
+    # -- ends ------------------------------------------------------------------
+
+    def on_worker_died(self, worker: Worker, reason: str) -> None:
+        """The GCS will say whether the actor starts again."""
+        actor = self.actors.get(worker.actor)
+        if actor is not None and actor.worker is worker:
+            self._send_records(actor)
+            text = f"ActorDiedError: {actor.spec.name} died: its worker ended: {reason}"
+            self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, text))
+            self._forget(actor)
+
+    def on_exit(self, worker: Worker, message: ExitActor) -> None:
+        """The actor ends itself; its process leaves."""
+        actor = self.actors.get(worker.actor)
+        if actor is not None and actor.worker is worker:
+            self._send_records(actor)
+            reason = f"ActorDiedError: {actor.spec.name} has ended: {message.reason}"
+            self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
+            # What it reported took effect, and nobody will ask for it again.
+            for _, result, owner in actor.held:
+                self._scheduler.finish_call(result, owner)
+            self._forget(actor)
+
+    def on_stop(self, message: StopActor) -> None:
+        """The GCS wants an incarnation ended."""
+        actor = self.actors.get(message.actor)
+        if actor is not None and actor.incarnation <= message.incarnation:
+            self._drop(actor, "it was stopped")
+
+    def _drop(self, actor: Actor, reason: str) -> None:
+        """End an actor, and its worker with it."""
+        worker = actor.worker
+        self._forget(actor)
+        if worker is not None:
+            self._scheduler.end_worker(worker, reason)
+
+    def _forget(self, actor: Actor) -> None:
+        del self.actors[actor.id]
+        self._dirty.pop(actor.id, None)
+        actor.worker = None
+        if actor in self.queued:
+            self.queued.remove(actor)
+
+    def _current(self, actor: bytes, incarnation: int) -> Actor | None:
+        found = self.actors.get(actor)
+        return found if found is not None and found.incarnation == incarnation else None
+
+    def rows(self) -> list[list[object]]:
+        """Return [name, node, incarnation, state, calls that took effect, replayed] each."""
+        return [
+            [a.spec.name, self._node, a.incarnation, a.state.value, a.executed, a.replayed]
+            for a in self.actors.values()
+        ]

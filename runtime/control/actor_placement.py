@@ -1,0 +1,69 @@
+"""Where an actor is started: the global scheduler's book of actors.
+
+An actor holds its resources for life, so what counts is not the queue but what
+the actors that were placed before have left: among the nodes that have room, the
+one with the fewest actors; if none has, the one with the fewest that could ever
+have it, where the actor waits for its resources.
+
+Cost: O(nodes) an actor.
+"""
+
+from __future__ import annotations
+
+from runtime.control.messages import NodeInfo, TaskSpec
+from runtime.control.resources import ResourcePool
+
+
+class _Room:
+    """What a node's actors have left of it."""
+
+    __slots__ = ("actors", "pool")
+
+    def __init__(self, resources: dict[str, float]) -> None:
+        self.pool = ResourcePool(resources)
+        self.actors = 0
+
+
+class ActorPlacement:
+    """Which actor is where, as far as it was placed from here."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[int, _Room] = {}
+        self._placed: dict[bytes, tuple[int, str, bool]] = {}
+        """By actor: its node, its demand, and whether that was taken."""
+
+    def on_node(self, info: NodeInfo) -> None:
+        """A node joined, or is gone with its actors."""
+        self._rooms.pop(info.node, None)
+        for actor in [a for a, (node, _, _) in self._placed.items() if node == info.node]:
+            del self._placed[actor]
+        if info.alive:
+            self._rooms[info.node] = _Room(info.resources)
+
+    def place(self, spec: TaskSpec) -> int:
+        """Return the node for an actor, -1 if none could ever have it."""
+        self.gone(spec.array)
+        able = [n for n, room in self._rooms.items() if room.pool.feasible(spec.demand)]
+        if not able:
+            return -1
+        rooms = self._rooms
+        node = min(able, key=lambda n: (not rooms[n].pool.fits(spec.demand), rooms[n].actors, n))
+        room = rooms[node]
+        fits = room.pool.fits(spec.demand)
+        if fits:
+            room.pool.take(spec.demand)
+        room.actors += 1
+        self._placed[spec.array] = (node, spec.demand, fits)
+        return node
+
+    def gone(self, actor: bytes) -> None:
+        """It is dead, or about to be placed anew."""
+        placed = self._placed.pop(actor, None)
+        if placed is None:
+            return
+        node, demand, taken = placed
+        room = self._rooms.get(node)
+        if room is not None:
+            room.actors -= 1
+            if taken:
+                room.pool.give(demand)

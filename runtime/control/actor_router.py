@@ -1,0 +1,212 @@
+"""The caller's side of actors on a node: from its clients' calls to the actor's node.
+
+Calls of one actor by the clients of this node take one way, in order::
+
+    submit ──> WAITING ──actor is ALIVE──> SENT ──its result passes by──> done
+                  ↑                          │
+                  │   the actor starts anew: ├── retries left: sent again, first
+                  │                          └── none left: a probe: its result if
+                  │                              it took effect, else an error
+                  └─ and what came meanwhile
+                     the actor is DEAD: ActorDiedError for all
+
+So a call is lost neither with the actor's worker nor with its node, and it never
+takes effect twice: the actor's side knows the calls that it has logged.
+
+Cost: two dictionary entries a call, one message an actor and turn.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from runtime.control.actor_table import ALIVE, DEAD, PENDING
+from runtime.control.config import Config
+from runtime.control.context import Context
+from runtime.control.messages import (
+    SYSTEM_ERROR,
+    ActorCalls,
+    ActorChanged,
+    CallsReceived,
+    RangeResult,
+    TaskSpec,
+    WatchActors,
+)
+
+ROUTES_MAX = 65_536
+"""Ways to dead actors that are remembered; the GCS knows them for longer."""
+
+
+class _Route:
+    """What this node knows of one actor, and which calls are under way."""
+
+    __slots__ = (
+        "actor", "incarnation", "logged", "node", "out", "probes", "reason", "received", "sent",
+        "state", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, actor: bytes) -> None:
+        self.actor = actor
+        self.state = PENDING
+        self.node = -1
+        self.incarnation = -1
+        self.logged = False
+        self.reason = ""
+        self.waiting: list[TaskSpec] = []
+        self.sent: dict[bytes, TaskSpec] = {}
+        """Calls without a result, by array, in order."""
+        self.out: list[TaskSpec] = []
+        """Calls to send with this turn."""
+        self.probes: list[TaskSpec] = []
+        self.received: list[bytes] = []
+        """Calls whose result is here, and the GCS wants to know."""
+
+
+class ActorRouter:
+    """Sends calls to actors, again where it has to."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        config: Config,
+        deliver: Callable[[ActorCalls], None],
+        fail: Callable[[RangeResult, str], None],
+    ) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._config = config
+        self._deliver = deliver
+        """Hands calls to actors of this very node."""
+        self._fail = fail
+        """Ends a call with an error: result and owner."""
+        self._routes: OrderedDict[bytes, _Route] = OrderedDict()
+        self._under_way: dict[bytes, _Route] = {}
+        """By call."""
+        self._dirty: dict[bytes, _Route] = {}
+        self._watch: list[bytes] = []
+        self._acking: dict[bytes, _Route] = {}
+        self._timer_set = False
+
+    def submit(self, spec: TaskSpec) -> None:
+        """Send a call of a client of this node, as soon as its actor takes calls."""
+        assert spec.extra is not None
+        actor = spec.extra.call
+        route = self._routes.get(actor)
+        if route is None:
+            route = self._routes[actor] = _Route(actor)
+            self._watch.append(actor)
+        if route.state == ALIVE:
+            self._send(route, spec)
+        elif route.state == DEAD:
+            self._end(spec, route.reason)
+        else:
+            self._under_way[spec.array] = route
+            route.waiting.append(spec)
+
+    def received(self, call: bytes) -> bool:
+        """A result passes by; return whether it is that of a call under way."""
+        route = self._under_way.pop(call, None)
+        if route is None:
+            return False
+        route.sent.pop(call, None)
+        if route.logged:
+            route.received.append(call)
+            self._acking[route.actor] = route
+            if not self._timer_set:
+                self._timer_set = True
+                self._ctx.after(self._config.log_linger_s, self._acknowledge)
+        return True
+
+    def forget(self, call: bytes) -> None:
+        """Its owner is gone: nobody waits for the result."""
+        route = self._under_way.pop(call, None)
+        if route is not None:
+            route.sent.pop(call, None)
+            route.waiting = [spec for spec in route.waiting if spec.array != call]
+
+    def on_changed(self, message: ActorChanged) -> None:
+        """The GCS says where an actor is, or that it is not."""
+        route = self._routes.get(message.actor)
+        if route is None or route.state == DEAD:
+            return
+        if message.state != DEAD and message.incarnation < route.incarnation:
+            return
+        anew = message.incarnation != route.incarnation
+        route.state, route.reason = message.state, message.reason
+        if route.state == DEAD:
+            self._bury(route)
+        elif route.state == ALIVE and anew:
+            route.node, route.incarnation = message.node, message.incarnation
+            route.logged = message.logged
+            self._send_again(route)
+
+    def end_turn(self) -> None:
+        """Let out the calls of this turn, one message an actor."""
+        if self._watch:
+            self._ctx.send("gcs", WatchActors(self._watch))
+            self._watch = []
+        while self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for route in dirty.values():
+                calls = ActorCalls(route.actor, route.incarnation, route.out, route.probes)
+                route.out, route.probes = [], []
+                if not calls.tasks and not calls.probes:
+                    continue
+                if route.node == self._node:
+                    self._deliver(calls)
+                else:
+                    self._ctx.send(f"node:{route.node}", calls)
+
+    def _send(self, route: _Route, spec: TaskSpec) -> None:
+        self._under_way[spec.array] = route
+        route.sent[spec.array] = spec
+        route.out.append(spec)
+        self._dirty[route.actor] = route
+
+    def _send_again(self, route: _Route) -> None:
+        again, route.sent = list(route.sent.values()), {}
+        waiting, route.waiting = route.waiting, []
+        # What was to leave with this turn is among the calls that are sent again.
+        fresh = {spec.array for spec in route.out}
+        route.out, route.probes = [], []
+        for spec in again:
+            if spec.array in fresh or spec.retries != 0:
+                if spec.array not in fresh and spec.retries > 0:
+                    spec.retries -= 1
+                self._send(route, spec)
+            else:
+                route.sent[spec.array] = spec
+                route.probes.append(spec)
+                self._dirty[route.actor] = route
+        for spec in waiting:
+            self._send(route, spec)
+
+    def _bury(self, route: _Route) -> None:
+        ended = [*route.sent.values(), *route.waiting]
+        route.sent, route.waiting, route.out, route.probes = {}, [], [], []
+        for spec in ended:
+            self._under_way.pop(spec.array, None)
+            self._end(spec, route.reason)
+        self._routes.move_to_end(route.actor)
+        if len(self._routes) > ROUTES_MAX:
+            oldest = next(iter(self._routes.values()))
+            if oldest.state == DEAD:
+                del self._routes[oldest.actor]
+
+    def _end(self, spec: TaskSpec, reason: str) -> None:
+        self._fail(call_error(spec, reason, self._node), spec.owner)
+
+    def _acknowledge(self) -> None:
+        self._timer_set = False
+        acking, self._acking = self._acking, {}
+        for route in acking.values():
+            if route.state != DEAD:
+                self._ctx.send("gcs", CallsReceived(route.actor, route.received))
+            route.received = []
+
+
+def call_error(spec: TaskSpec, reason: str, node: int) -> RangeResult:
+    """Return the result of a call that ends with a system error."""
+    return RangeResult(spec.array, 0, 1, SYSTEM_ERROR, reason.encode(), node, spec.returns)

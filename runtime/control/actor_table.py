@@ -1,0 +1,310 @@
+"""The GCS's actor table: where every actor is, and what it is rebuilt from.
+
+    CreateActors ──> PENDING ──ActorPlaced──> STARTING ──ActorStarted──> ALIVE
+                        ↑                        │                         │
+                        └── restarts left ───────┴── ActorFailed, node died┤
+                                                                           ↓
+                              none left, killed, owner gone ─────────────> DEAD
+
+Each start is an *incarnation*; what an older one says is not heard. Whoever
+watches an actor (the nodes of its callers) is told of each change.
+
+The lineage of an actor that may restart is kept here: the calls that took
+effect, in order, since its last checkpoint. A call's result leaves its node
+only once the call is logged here, so an effect that anybody has seen survives.
+Results before the checkpoint are kept until their callers have them: a caller
+whose answer was lost with the node asks again and must not make the call twice.
+
+Cost: a restartable actor's call is one `CallRecord` here and a share of two
+messages; a call of an actor that never restarts does not come here at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from runtime.control.context import Context, node_of
+from runtime.control.messages import (
+    ActorChanged,
+    ActorFailed,
+    ActorFound,
+    ActorInfo,
+    ActorLineage,
+    ActorPlaced,
+    ActorStarted,
+    CallRecord,
+    CallsLogged,
+    CallsReceived,
+    CreateActors,
+    FetchLineage,
+    FindActor,
+    KillActor,
+    LogCalls,
+    PlaceTasks,
+    SaveActor,
+    StopActor,
+    TaskSpec,
+    WatchActors,
+)
+from runtime.control.pubsub import PubSub
+
+PENDING, STARTING, ALIVE, DEAD = range(4)
+
+DEAD_MAX = 65_536
+"""How many dead actors are remembered, for those who come late."""
+PIECE_CALLS = 256
+"""Calls in one message of a lineage; each may carry ``inline_bytes_max``."""
+
+
+class ActorRow(Struct):
+    """All that the GCS knows of one actor."""
+
+    spec: TaskSpec
+    state: int = PENDING
+    node: int = -1
+    incarnation: int = 0
+    restarts_left: int = 0
+    reason: str = ""
+    checkpoint: bytes = b""
+    saved: int = 0
+    """Calls that the checkpoint contains."""
+    log: list[CallRecord] = field(default_factory=list)
+    """Calls since then, in the order in which they took effect."""
+    kept: dict[bytes, CallRecord] = field(default_factory=dict)
+    """Calls before it, by array, whose callers may not have the result yet."""
+    received: set[bytes] = field(default_factory=set)
+    """Calls of the log whose callers have it."""
+
+    @property
+    def info(self) -> ActorInfo:
+        """What was asked for."""
+        assert self.spec.extra is not None and self.spec.extra.actor is not None
+        return self.spec.extra.actor
+
+
+class ActorTable:
+    """The part of the GCS that knows actors."""
+
+    def __init__(self, ctx: Context, pubsub: PubSub, alive: set[int], log: Any) -> None:
+        self.ctx = ctx
+        self.rows: dict[bytes, ActorRow] = {}
+        self.names: dict[tuple[str, str], bytes] = {}
+        self.dead: dict[bytes, str] = {}
+        """Why they died, oldest first."""
+        self._pubsub = pubsub
+        self._alive = alive
+        self._log = log
+        self.handlers: dict[type, Any] = {
+            CreateActors: self._on_create,
+            ActorPlaced: self._on_placed,
+            ActorStarted: self._on_started,
+            ActorFailed: self._on_failed,
+            WatchActors: self._on_watch,
+            KillActor: self._on_kill,
+            LogCalls: self._on_log,
+            CallsReceived: self._on_received,
+            SaveActor: self._on_save,
+            FetchLineage: self._on_fetch,
+            FindActor: self._on_find,
+        }
+
+    # -- creation and names ----------------------------------------------------
+
+    def _on_create(self, source: str, message: CreateActors) -> None:
+        for spec in message.tasks:
+            self._create(spec)
+
+    def _create(self, spec: TaskSpec) -> None:
+        row = self.rows.get(spec.array)
+        if row is not None:
+            # Its creator ran again: the actor is there, with another owner.
+            row.spec.owner = spec.owner
+            return
+        if spec.array in self.dead:
+            return  # those who watch it have been told, or will be when they ask
+        row = self.rows[spec.array] = ActorRow(spec)
+        row.restarts_left = row.info.max_restarts
+        self._log("actor_created", spec.name)
+        self._place(row)
+
+    def _place(self, row: ActorRow) -> None:
+        row.state, row.node = PENDING, -1
+        info = replace(row.info, incarnation=row.incarnation)
+        assert row.spec.extra is not None
+        row.spec.extra = replace(row.spec.extra, actor=info)
+        self.ctx.send("global", PlaceTasks([row.spec]))
+
+    def _on_find(self, source: str, message: FindActor) -> None:
+        name = (message.namespace, message.name)
+        actor = self.names.get(name)
+        created = False
+        if actor is None and message.create is not None:
+            actor = self.names[name] = message.create.array
+            self._create(message.create)
+            created = True
+        handle = self.rows[actor].info.handle if actor in self.rows else b""
+        self.ctx.send(
+            source, ActorFound(message.key, message.client, actor or b"", handle, created)
+        )
+
+    # -- changes ---------------------------------------------------------------
+
+    def _on_placed(self, source: str, message: ActorPlaced) -> None:
+        row = self._current(message.actor, message.incarnation)
+        if row is None or row.state != PENDING:
+            return
+        row.state, row.node = STARTING, message.node
+        if message.node not in self._alive:
+            self._place(row)
+
+    def _on_started(self, source: str, message: ActorStarted) -> None:
+        row = self._current(message.actor, message.incarnation)
+        if row is None or row.node != message.node:
+            self.ctx.send(source, StopActor(message.actor, message.incarnation))
+            return
+        row.state = ALIVE
+        if row.incarnation:
+            self._log("actor_restarted", row.spec.name, f"{message.replayed} calls replayed")
+        self._tell(row)
+
+    def _on_failed(self, source: str, message: ActorFailed) -> None:
+        row = self._current(message.actor, message.incarnation)
+        if row is not None:
+            self._fail(row, message.reason, message.final)
+
+    def on_node_died(self, node: int, reason: str) -> None:
+        """Start what was there on another node, or let it be dead."""
+        for row in [r for r in self.rows.values() if r.node == node]:
+            self._fail(row, f"ActorDiedError: its node died: {reason}", False)
+
+    def drop_orphans(self, node: int) -> None:
+        """End what a dead node's clients owned, unless somebody else owns it since."""
+        for row in list(self.rows.values()):
+            if node_of(row.spec.owner) == node and not row.info.detached:
+                self._stop(row)
+                self._fail(row, "ActorDiedError: its owner's node died", True)
+
+    def _on_kill(self, source: str, message: KillActor) -> None:
+        row = self.rows.get(message.actor)
+        if row is None:
+            return
+        if message.owner and (row.info.detached or row.spec.owner != message.owner):
+            return
+        self._stop(row)
+        self._fail(row, message.reason, not message.restart)
+
+    def _stop(self, row: ActorRow) -> None:
+        if row.node in self._alive:
+            self.ctx.send(f"node:{row.node}", StopActor(row.spec.array, row.incarnation))
+
+    def _fail(self, row: ActorRow, reason: str, final: bool) -> None:
+        actor = row.spec.array
+        row.reason = reason
+        if final or row.restarts_left == 0:
+            row.state = DEAD
+            self._log("actor_died", row.spec.name, reason)
+            self._tell(row)
+            self._pubsub.close(actor)
+            del self.rows[actor]
+            name = (row.info.namespace, row.info.name)
+            if self.names.get(name) == actor:
+                del self.names[name]
+            self.dead[actor] = reason
+            if len(self.dead) > DEAD_MAX:
+                del self.dead[next(iter(self.dead))]
+            return
+        row.restarts_left -= row.restarts_left > 0
+        row.incarnation += 1
+        self._log("actor_restarting", row.spec.name, reason)
+        self._place(row)
+        self._tell(row)
+
+    def _current(self, actor: bytes, incarnation: int) -> ActorRow | None:
+        row = self.rows.get(actor)
+        return row if row is not None and row.incarnation == incarnation else None
+
+    # -- who watches -----------------------------------------------------------
+
+    def _on_watch(self, source: str, message: WatchActors) -> None:
+        for actor in message.actors:
+            row = self.rows.get(actor)
+            if actor in self.dead:
+                self.ctx.send(source, ActorChanged(actor, DEAD, -1, 0, self.dead[actor]))
+                continue
+            # It may be unknown: its creation is on its way by another path.
+            self._pubsub.subscribe(actor, source)
+            row = self.rows.get(actor)
+            if row is not None:
+                self.ctx.send(source, self._change(row))
+
+    def _tell(self, row: ActorRow) -> None:
+        change = self._change(row)
+        self._pubsub.publish(row.spec.array, change)
+        if row.state == DEAD:
+            self.ctx.send("global", change)
+
+    @staticmethod
+    def _change(row: ActorRow) -> ActorChanged:
+        logged = row.info.max_restarts != 0
+        return ActorChanged(
+            row.spec.array, row.state, row.node, row.incarnation, row.reason, logged
+        )
+
+    # -- lineage ---------------------------------------------------------------
+
+    def _on_log(self, source: str, message: LogCalls) -> None:
+        row = self._current(message.actor, message.incarnation)
+        if row is None:
+            return  # its results never leave that node
+        known = row.saved + len(row.log)
+        assert message.first <= known, "a gap in an actor's lineage"
+        row.log += message.calls[known - message.first :]
+        upto = row.saved + len(row.log)
+        self.ctx.send(source, CallsLogged(message.actor, message.incarnation, upto))
+
+    def _on_save(self, source: str, message: SaveActor) -> None:
+        row = self._current(message.actor, message.incarnation)
+        if row is None or message.upto <= row.saved:
+            return
+        count = message.upto - row.saved
+        assert count <= len(row.log), "a checkpoint of calls that are not logged"
+        for record in row.log[:count]:
+            array = record.task.array
+            if array in row.received:
+                row.received.discard(array)
+            else:
+                row.kept[array] = record
+        del row.log[:count]
+        row.saved, row.checkpoint = message.upto, message.state
+
+    def _on_received(self, source: str, message: CallsReceived) -> None:
+        row = self.rows.get(message.actor)
+        if row is not None:
+            for array in message.calls:
+                if row.kept.pop(array, None) is None:
+                    row.received.add(array)
+
+    def _on_fetch(self, source: str, message: FetchLineage) -> None:
+        row = self._current(message.actor, message.incarnation)
+        if row is None:
+            self.ctx.send(source, StopActor(message.actor, message.incarnation))
+            return
+        records = [*row.kept.values(), *row.log]
+        kept = len(row.kept)
+        for at in range(0, max(1, len(records)), PIECE_CALLS):
+            end = at + PIECE_CALLS
+            self.ctx.send(
+                source,
+                ActorLineage(
+                    message.actor,
+                    message.incarnation,
+                    row.saved,
+                    b"" if at else row.checkpoint,
+                    records[max(at, kept) : max(end, kept)],
+                    records[at : min(end, kept)],
+                    end < len(records),
+                ),
+            )
