@@ -32,3 +32,14 @@ def node_resources(
             if not amount >= 0:
                 raise ValueError(f"a node with {amount:g} {name}")
     return each
+
+
+REPLICAS_MAX = 9
+"""Of the GCS; a chain's answers take as many steps."""
+
+
+def check_replicas(count: int) -> int:
+    """Return the number of replicas of the GCS; raises ValueError for one that is none."""
+    if not isinstance(count, int) or not 1 <= count <= REPLICAS_MAX:
+        raise ValueError(f"gcs_replicas={count!r}: give a whole number from 1 to {REPLICAS_MAX}")
+    return count

@@ -45,6 +45,9 @@ from runtime.control.messages import (
     OK,
     USER_ERROR,
     ActorInfo,
+    KvDelete,
+    KvGet,
+    KvPut,
     ObjectValue,
     RangeResult,
     TaskExtra,
@@ -637,6 +640,27 @@ class Session:
         self._check_open()
         with self.world:
             key, waiter = self.client.query(kind)
+        self._block(waiter, None)
+        return self.client.replies.pop(key)
+
+    # -- the GCS's key-value table ---------------------------------------------
+
+    def kv_put(self, key: bytes, value: bytes) -> bytes | None:
+        """Set a key in the GCS; return what it had, None if it had nothing."""
+        return self._ask_table(lambda request: KvPut(key, value, request))
+
+    def kv_get(self, key: bytes) -> bytes | None:
+        """Return what a key of the GCS has, None if it has nothing."""
+        return self._ask_table(lambda request: KvGet(key, request))
+
+    def kv_delete(self, key: bytes) -> bytes | None:
+        """Remove a key from the GCS; return what it had, None if it had nothing."""
+        return self._ask_table(lambda request: KvDelete(key, request))
+
+    def _ask_table(self, make: Callable[[int], Any]) -> Any:
+        self._check_open()
+        with self.world:
+            key, waiter = self.client.ask_table(make)
         self._block(waiter, None)
         return self.client.replies.pop(key)
 

@@ -144,6 +144,8 @@ class Replica:
         self.state = State.NEW
         self.epoch = 0
         self.members: list[str] = []
+        self.places: dict[str, ReplicaInfo] = {}
+        """Where every replica of the chain listens, by name."""
         self.kept: deque[Command] = deque()
         """Applied here, and not known to be where it has to be: oldest first."""
         self._make = make
@@ -238,6 +240,9 @@ class Replica:
         me = self.info.name
         self.members = [info.name for info in message.members]
         self._joining = message.joining.name if message.joining is not None else ""
+        self.places = {
+            info.name: info for info in (*message.members, message.joining) if info is not None
+        }
         self._feed = None
         self._attached.clear()
         if me in self.members:

@@ -28,6 +28,8 @@ from runtime.control.messages import (
     ChainOutput,
     ChainRequest,
     Frame,
+    Query,
+    QueryReply,
     ReplicaInfo,
     ReplicaLost,
     ReplicaSuspected,
@@ -79,11 +81,14 @@ class Chained:
         self.epoch = 0
         self.members: dict[str, ReplicaInfo] = {}
         """By name, the head first."""
+        self.watch: Callable[[Any], None] | None = None
+        """Called with every message that the chain has for the component."""
         self.received = 0
         """The last output."""
         self.unconfirmed: deque[tuple[int, bytes]] = deque()
         self._sequence = 0
         self._acknowledged = 0
+        self._joining = ""
         self._frames: list[Frame] = []
         self._asking: Timer | None = None
         self.inner = make(_InnerContext(self))
@@ -101,6 +106,8 @@ class Chained:
             self._on_configured(message)
         elif kind is ReplicaLost and self.address != MASTER:
             self._on_lost(message)
+        elif kind is Query and message.kind == "chain":
+            self.ctx.send(source, QueryReply(message.key, source, [self._row()]))
         else:
             self.inner.handle(source, message)
 
@@ -122,6 +129,15 @@ class Chained:
         else:
             self._frames.append(Frame(source, to, [message]))
 
+    def _row(self) -> dict[str, Any]:
+        """Return what this client knows of the chain."""
+        return {
+            "epoch": self.epoch,
+            "members": len(self.members),
+            "names": list(self.members),
+            "joining": self._joining,
+        }
+
     def _send(self, sequence: int, body: bytes) -> None:
         if self.members:
             self._acknowledged = self.received
@@ -139,6 +155,8 @@ class Chained:
             self.received += 1
             for frame in decode_frames(message.body):
                 for inner in frame.messages:
+                    if self.watch is not None:
+                        self.watch(inner)
                     self.inner.handle(frame.source, inner)
 
     def _on_configured(self, message: ChainConfigured) -> None:
@@ -149,6 +167,7 @@ class Chained:
             self._asking = None
         self.epoch = message.epoch
         self.members = {info.name: info for info in message.members}
+        self._joining = message.joining.name if message.joining is not None else ""
         *_, tail = self.members
         self.ctx.send(tail, ChainAttach(self.epoch, self.address, self.born, self.received))
         for sequence, body in self.unconfirmed:

@@ -21,7 +21,7 @@ The world serializes calls: each method is called in a turn of its own or from
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
@@ -34,6 +34,7 @@ from runtime.control.messages import (
     ActorFound,
     AllocateObject,
     ExportFunction,
+    KvReply,
     FindActor,
     KillActor,
     ObjectAllocated,
@@ -262,6 +263,15 @@ class Client:
         self.flush()
         self.ctx.send(self.node, KillActor(actor, reason, restart))
 
+    def ask_table(self, make: Callable[[int], Any]) -> tuple[int, Waiter]:
+        """Send what `make` returns for a key; `replies` will hold the table's answer."""
+        self._keys += 1
+        waiter = Waiter()
+        waiter.missing = 1
+        self._object_waiters.setdefault(self._keys.to_bytes(8, "big"), []).append(waiter)
+        self.ctx.send(self.node, make(self._keys))
+        return self._keys, waiter
+
     def flush(self) -> None:
         """Send all that was held back to go in a larger batch."""
         if self._timer is not None:
@@ -401,6 +411,9 @@ class Client:
         elif isinstance(message, ObjectAllocated):
             self.allocations[message.object] = message.offset
             self._wake(message.object)
+        elif isinstance(message, KvReply):
+            self.replies[message.request] = message.value
+            self._wake(message.request.to_bytes(8, "big"))
         elif isinstance(message, QueryReply):
             self.replies[message.key] = message.value
             self._wake(message.key.to_bytes(8, "big"))

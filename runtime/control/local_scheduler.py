@@ -62,6 +62,10 @@ from runtime.control.messages import (
     FunctionBlob,
     Heartbeat,
     KillActor,
+    KvDelete,
+    KvGet,
+    KvPut,
+    KvReply,
     Load,
     NodeChanged,
     NodeInfo,
@@ -214,6 +218,10 @@ class LocalScheduler:
             KillActor: lambda _, m: self.ctx.send("gcs", m),
             FindActor: self._on_find_actor,
             ActorFound: self._on_actor_found,
+            KvPut: self._on_table,
+            KvGet: self._on_table,
+            KvDelete: self._on_table,
+            KvReply: lambda _, m: self.ctx.send(m.client, m),
             Query: self.queries.on_query,
             QueryReply: self.queries.on_reply,
         }
@@ -286,6 +294,11 @@ class LocalScheduler:
         self.log.spilled(spec)
         if not spec.extra.actor.detached:
             self._owned_actors.add(spec.array)
+
+    def _on_table(self, source: str, message: Any) -> None:
+        """A client asks the GCS's key-value table: pass it on in its name."""
+        message.client = source
+        self.ctx.send("gcs", message)
 
     def _on_find_actor(self, source: str, message: FindActor) -> None:
         if message.create is not None:

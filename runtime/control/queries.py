@@ -8,6 +8,9 @@ the others are gathered from every living node, as flat rows:
 ``actors``    [name, node, incarnation, state, calls that took effect, calls replayed], of
               those that live
 ``stores``    [node, large objects, their bytes, places not sealed yet], by node
+
+Where the GCS is a chain, ``chain`` is answered by its client (`chain_client`):
+one row with the epoch, the names of the members and who is joining.
 """
 
 from __future__ import annotations

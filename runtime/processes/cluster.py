@@ -27,7 +27,7 @@ import psutil
 
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import connected, set_current
-from runtime.backend.nodes import node_resources
+from runtime.backend.nodes import check_replicas, node_resources
 from runtime.backend.session import Session
 from runtime.control.client import Client
 from runtime.control.config import Config
@@ -63,7 +63,7 @@ class LocalCluster:
     ) -> None:
         self.config = config
         self.pids: dict[str, int] = {}
-        """PID by ``zygote``, ``head`` and ``node:<n>``."""
+        """PID by ``zygote``, ``head``, ``node:<n>`` and ``replica:0.<n>``."""
         self.exited: dict[str, str] = {}
         self._token = auth.new_token()
         self._journal = journal
@@ -143,7 +143,7 @@ class LocalCluster:
                     self.exited[key] = detail
 
     def kill(self, key: str, signal_number: int) -> None:
-        """Send a signal to the head or a node."""
+        """Send a signal to the head, a node or a replica of the GCS."""
         send_packet(self._control, ["kill", key, signal_number])
 
     def end(self) -> None:
@@ -180,12 +180,18 @@ def connect(
     object_store_memory: int | None = None,
     journal: str | os.PathLike[str] | None = None,
     heartbeat_timeout_s: float = 5.0,
+    gcs_replicas: int = 1,
 ) -> Session:
     """Start a cluster on this machine and become its driver."""
     resources = node_resources(nodes, cpus_per_node, os.cpu_count() or 1, more_resources)
     if len(resources) > NODES_MAX:
         raise ValueError(f"{len(resources)} nodes on one machine; at most {NODES_MAX} may be")
-    config = Config(policy=policy, seed=seed, heartbeat_timeout_s=heartbeat_timeout_s)
+    config = Config(
+        policy=policy,
+        seed=seed,
+        heartbeat_timeout_s=heartbeat_timeout_s,
+        gcs_replicas=check_replicas(gcs_replicas),
+    )
     make_policy(config)  # a bad name fails here, not in every process
     FailureDetector(heartbeat_timeout_s)
     for node in resources:

@@ -12,6 +12,7 @@ from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.messages import Frame, NodeUnreachable
 from runtime.processes.admission import NODE_TO_HEAD, foreign, is_node
 from runtime.processes.connection import AcceptedConnection, Connection, Listener
+from runtime.processes.chain_head import ChainHead
 from runtime.processes.process import Process
 from runtime.processes.settings import HeadSettings, journal_path, set_up_logging
 
@@ -69,4 +70,8 @@ def main(payload: bytes, fds: list[int]) -> None:
     """Run the head until it is killed."""
     set_up_logging("head")
     settings = msgspec.msgpack.decode(payload, type=HeadSettings)
-    Head(settings, socket.socket(fileno=fds[0])).process.run()
+    spawner, listener = (socket.socket(fileno=fd) for fd in fds)
+    if settings.config.chained:
+        ChainHead(settings, listener, spawner).run()
+    else:
+        Head(settings, listener).process.run()

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import msgspec
 
+from runtime.control.chain import MASTER
+from runtime.control.chain_client import Chained
+from runtime.control.context import Context
 from runtime.control.local_scheduler import LocalScheduler
-from runtime.control.messages import Frame, NodeChanged
+from runtime.control.messages import Frame, NodeChanged, ReplicaLost
 from runtime.processes.admission import (
     DRIVER_TO_NODE,
     HEAD_TO_NODE,
     NODE_TO_NODE,
+    REPLICA_TO_CLIENT,
     Kinds,
     foreign,
     is_node,
@@ -40,10 +45,8 @@ class Node:
         self._token = settings.token
         self.process = Process(settings.config.seed, journal_path(settings.journal))
         reactor = self.process.reactor
-        self.scheduler = LocalScheduler(
-            self.process.context(self.address), number, settings.resources, settings.config
-        )
-        self.process.add(self.address, self.scheduler)
+        self._chained: Chained | None = None
+        self.scheduler = self._make_scheduler(settings)
         spawner, arena_fd = socket.socket(fileno=fds[0]), fds[1]
         self.pool = WorkerPool(self.process, number, settings.config, spawner, arena_fd)
         self.process.add(f"pool:{number}", self.pool, journaled=False)
@@ -55,10 +58,30 @@ class Node:
         head = DialedConnection(
             reactor, settings.head, self._token, self._on_head_frame, self._on_head_lost, "head"
         )
-        self.process.routes["gcs"] = self.process.routes["global"] = head
+        for address in ("gcs", "global", MASTER):
+            self.process.routes[address] = head
         if len(fds) > 2:
             self._connect_driver(socket.socket(fileno=fds[2]))
         self.scheduler.start(*listener.address)
+        if self._chained is not None:
+            self._chained.start()
+
+    def _make_scheduler(self, settings: NodeSettings) -> LocalScheduler:
+        """Make the scheduler; where the GCS is a chain, behind a client of that."""
+
+        def make(ctx: Context) -> LocalScheduler:
+            return LocalScheduler(ctx, settings.node, settings.resources, settings.config)
+
+        ctx = self.process.context(self.address)
+        if not settings.config.chained:
+            scheduler = make(ctx)
+            self.process.add(self.address, scheduler)
+            return scheduler
+        chained = self._chained = Chained(ctx, self.address, make)
+        chained.watch = self._look
+        self.process.add(self.address, chained)
+        assert isinstance(chained.inner, LocalScheduler)
+        return chained.inner
 
     def _connect_driver(self, sock: socket.socket) -> None:
         address = f"driver:{self.scheduler.node}.0"
@@ -89,8 +112,40 @@ class Node:
     def _on_head_frame(self, connection: Connection, frame: Frame) -> None:
         self._take(connection, frame, HEAD_TO_NODE.get(frame.source))
         for message in frame.messages:
-            if isinstance(message, NodeChanged) and not message.info.alive:
-                self._drop_peer(message.info.node)
+            self._look(message)
+
+    def _look(self, message: Any) -> None:
+        """See what the GCS says before the scheduler does."""
+        if isinstance(message, NodeChanged) and not message.info.alive:
+            self._drop_peer(message.info.node)
+
+    # -- replicas of the GCS ---------------------------------------------------
+
+    def _dial_replica(self, name: str) -> Connection | None:
+        info = self._chained.members.get(name) if self._chained is not None else None
+        if info is None:
+            return None
+        connection = DialedConnection(
+            self.process.reactor,
+            (info.host, info.port),
+            self._token,
+            self._on_replica_frame,
+            self._on_replica_lost,
+            peer=name,
+        )
+        self.process.routes[name] = connection
+        return connection
+
+    def _on_replica_frame(self, connection: Connection, frame: Frame) -> None:
+        if frame.source != connection.peer:
+            connection.refuse(f"{connection.peer} speaks as {frame.source}")
+        else:
+            self._take(connection, frame, REPLICA_TO_CLIENT)
+
+    def _on_replica_lost(self, connection: Connection, reason: str) -> None:
+        if self.process.routes.get(connection.peer) is connection:
+            del self.process.routes[connection.peer]
+            self.process.deliver(self.address, self.address, ReplicaLost(connection.peer, reason))
 
     # -- peers -----------------------------------------------------------------
 
@@ -141,6 +196,8 @@ class Node:
     def _dial(self, destination: str) -> Connection | None:
         """Return a new connection to another node; None if there is none."""
         kind, _, number = destination.partition(":")
+        if kind == "replica":
+            return self._dial_replica(destination)
         if kind != "node":
             return None
         address = self._address_of(int(number))

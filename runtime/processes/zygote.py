@@ -14,12 +14,12 @@ supervisor, which is why nothing can be left behind:
 
 Requests (one packet each, descriptors attached)::
 
-    ["spawn", kind, key, payload]     kind: head, node, worker
+    ["spawn", kind, key, payload]     kind: head, node, replica, worker
     ["kill", key, signal]
 
 Answers: ``["spawned", key, pid]`` and ``["exited", key, reason]``. Whoever asked
 for a process is told of its end; when the asker is gone, what it has asked for
-is killed.
+is killed. The driver is told of replicas too, and may kill any process by its key.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ import msgspec
 MAINS = {
     "head": "runtime.processes.head",
     "node": "runtime.processes.node",
+    "replica": "runtime.processes.replica",
     "worker": "runtime.processes.worker",
 }
 PACKET_BYTES_MAX = 1 << 20
@@ -74,9 +75,10 @@ def packet_pair() -> tuple[socket.socket, socket.socket]:
 class _Child:
     """A process that the zygote has forked."""
 
-    __slots__ = ("key", "owner", "pid", "pidfd")
+    __slots__ = ("key", "kind", "owner", "pid", "pidfd")
 
-    def __init__(self, key: str, owner: int, pid: int, pidfd: int) -> None:
+    def __init__(self, kind: str, key: str, owner: int, pid: int, pidfd: int) -> None:
+        self.kind = kind
         self.key = key
         self.owner = owner
         self.pid = pid
@@ -147,7 +149,7 @@ class Zygote:
         request, fds = packet
         if request[0] == "kill":
             for child in self._children.values():
-                if child.key == request[1] and child.owner == fd:
+                if child.key == request[1] and fd in (child.owner, self._control_fd):
                     signal.pidfd_send_signal(child.pidfd, request[2])
         elif request[1] == "worker" and not self._warm:
             self._late.append((fd, request, fds))
@@ -165,8 +167,8 @@ class Zygote:
     def _spawn(self, asker: int, request: list[Any], fds: list[int]) -> None:
         _, kind, key, payload = request
         ours = theirs = None
-        if kind == "node":
-            # A node asks for its workers over a socket of its own.
+        if kind in ("node", "head"):
+            # They ask for workers and replicas over a socket of their own.
             ours, theirs = packet_pair()
             fds = [theirs.fileno(), *fds]
         sys.stdout.flush()
@@ -181,10 +183,10 @@ class Zygote:
             self._add_asker(ours)
         for fd in fds:
             os.close(fd)
-        child = _Child(key, asker, pid, os.pidfd_open(pid))
+        child = _Child(kind, key, asker, pid, os.pidfd_open(pid))
         self._children[child.pidfd] = child
         self._epoll.register(child.pidfd, select.EPOLLIN)
-        self._answer(asker, ["spawned", key, pid])
+        self._tell(child, ["spawned", key, pid])
 
     def _reap(self, pidfd: int) -> None:
         child = self._children.pop(pidfd)
@@ -194,7 +196,12 @@ class Zygote:
         self._end_orphans({child.pid for child in self._children.values()})
         code = os.waitstatus_to_exitcode(status)
         reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        self._answer(child.owner, ["exited", child.key, reason])
+        self._tell(child, ["exited", child.key, reason])
+
+    def _tell(self, child: _Child, packet: list[Any]) -> None:
+        self._answer(child.owner, packet)
+        if child.kind == "replica":
+            self._answer(self._control_fd, packet)
 
     def _answer(self, asker: int, packet: list[Any]) -> None:
         sock = self._askers.get(asker)
@@ -207,10 +214,9 @@ class Zygote:
 
     def end(self) -> None:
         """Kill every process and wait until it is gone."""
-        # The head last: nodes that see it go would say so.
-        last = [child for child in self._children.values() if child.key == "head"]
-        others = [child for child in self._children.values() if child.key != "head"]
-        for children in (others, last):
+        # Nodes that see the head go would say so, and the head of replicas.
+        for kinds in (("worker", "node"), ("head",), ("replica",)):
+            children = [child for child in self._children.values() if child.kind in kinds]
             for child in children:
                 signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
             for child in children:
@@ -271,7 +277,7 @@ def main() -> None:
     if started is None:
         return
     sys.path[:] = started[0][1]
-    from runtime.processes import head, node  # noqa: F401  (loaded before the forks)
+    from runtime.processes import head, node, replica  # noqa: F401  (loaded before the forks)
 
     zygote = Zygote(control, int(sys.argv[2]))
     try:
