@@ -24,25 +24,42 @@ from greenlet import getcurrent
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import set_current
 from runtime.backend.journal import Journal
-from runtime.backend.nodes import node_resources
+from runtime.backend.nodes import check_replicas, node_resources
 from runtime.backend.protocol import Backend
 from runtime.backend.session import Session
+from runtime.control.chain_client import Chained
 from runtime.control.client import Client
 from runtime.control.config import Config
+from runtime.control.context import Context
 from runtime.control.gcs import Gcs
 from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.ids import root_task_id
 from runtime.control.local_scheduler import LocalScheduler
-from runtime.control.messages import Heartbeat, WorkerDied
+from runtime.control.messages import (
+    ChainAck,
+    ChainCommands,
+    ChainOutput,
+    ChainRequest,
+    Heartbeat,
+    ReplicaBeat,
+    WorkerDied,
+)
 from runtime.control.policies import make_policy
 from simulator.clock import Clock
 from simulator.costs import CostModel, load_profile
 from simulator.host import Host
 from simulator.network import Network
 from simulator.process import SimProcess
+from simulator.replicas import SimReplicas
 from simulator.store import SimPool, SimStore
 from simulator.worker import SimWorker
 from simulator.world import STALL_S, SimWorld
+
+_QUIET = frozenset(
+    {Heartbeat, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaBeat}
+)
+"""What passes even when nothing happens. Of what is under way in a chain, more
+than that passes too: between nodes, workers and drivers."""
 
 HEAD = -1
 """The head's number in the network."""
@@ -67,6 +84,7 @@ class SimCluster:
         self.env = Clock()
         self.hub: Any = getcurrent()
         self.processes: dict[str, SimProcess] = {}
+        self.schedulers: dict[int, LocalScheduler] = {}
         self.stores: dict[int, SimStore] = {}
         self.workers: dict[str, SimWorker] = {}
         self.journal = Journal(Path(journal)) if journal is not None else None
@@ -105,31 +123,45 @@ class SimCluster:
 
     def _start_head(self) -> None:
         self.network.add_node(HEAD, 0)
-        process = SimProcess(self, "head", HEAD, self.hosts[0], self.costs["head"])
+        process = self.head = SimProcess(self, "head", HEAD, self.hosts[0], self.costs["head"])
+        self.replicas: SimReplicas | None = None
+        if self.config.chained:
+            self.replicas = SimReplicas(self, process)
+            process.begin()
+            return
         gcs = Gcs(process.context("gcs"), self.config)
         process.add("gcs", gcs)
         process.add("global", GlobalScheduler(process.context("global"), self.config))
         gcs.start()
         process.begin()
-        self.head = process
 
     def _start_node(self, number: int, resources: Mapping[str, float], host: int) -> None:
         self.network.add_node(number, host)
         address = f"node:{number}"
         process = SimProcess(self, address, number, self.hosts[host], self.costs["node"])
-        scheduler = LocalScheduler(
-            process.context(address),
-            number,
-            {**resources, f"node:{number}": 1.0},
-            self.config,
-        )
+        own = {**resources, f"node:{number}": 1.0}
+
+        def make(ctx: Context) -> LocalScheduler:
+            return LocalScheduler(ctx, number, own, self.config)
+
+        scheduler: LocalScheduler
+        chained = None
+        if self.config.chained:
+            chained = Chained(process.context(address), address, make)
+            assert isinstance(chained.inner, LocalScheduler)
+            scheduler = chained.inner
+        else:
+            scheduler = make(process.context(address))
         self.journaled.add(address)
-        process.add(address, scheduler)
+        process.add(address, chained or scheduler)
         store = self.stores[number] = SimStore(self, number, self._store_bytes)
         process.add(f"store:{number}", store)
         process.add(f"pool:{number}", SimPool(self, number))
         process.after_turn = lambda: self._leave_if_fenced(number, scheduler)
+        self.schedulers[number] = scheduler
         scheduler.start(f"host-{host}", 0)
+        if chained is not None:
+            chained.start()
         process.begin()
 
     def _leave_if_fenced(self, number: int, scheduler: LocalScheduler) -> None:
@@ -144,6 +176,11 @@ class SimCluster:
                 self._end_process(address)
         self.stores.pop(number, None)
         self.network.remove_node(number)
+
+    def kill_replica(self, name: str) -> None:
+        """End the process of a replica of the GCS at once."""
+        assert self.replicas is not None, "the GCS of this cluster has no replicas"
+        self.replicas.kill(name)
 
     def start_worker(self, address: str, node: int) -> None:
         """A worker's process has come up."""
@@ -188,7 +225,7 @@ class SimCluster:
         process = self.processes.get(destination)
         if process is None:
             return
-        if type(messages[0]) is not Heartbeat:
+        if type(messages[0]) not in _QUIET:
             self.frames += 1
         self.network.send(
             node, process.node, nbytes, partial(process.arrive, source, destination, messages)
@@ -254,9 +291,15 @@ def connect(
     object_store_memory: int = 64 << 30,
     journal: str | os.PathLike[str] | None = None,
     heartbeat_timeout_s: float = 5.0,
+    gcs_replicas: int = 1,
 ) -> Session:
     """Start a simulated cluster and become its driver."""
-    config = Config(policy=policy, seed=seed, heartbeat_timeout_s=heartbeat_timeout_s)
+    config = Config(
+        policy=policy,
+        seed=seed,
+        heartbeat_timeout_s=heartbeat_timeout_s,
+        gcs_replicas=check_replicas(gcs_replicas),
+    )
     make_policy(config)
     if nodes_per_host < 1:
         raise ValueError(f"{nodes_per_host} nodes per host")
@@ -273,6 +316,4 @@ def connect(
 
 
 def _known_nodes(cluster: SimCluster) -> dict[int, Any]:
-    scheduler = cluster.processes["node:0"].components["node:0"]
-    assert isinstance(scheduler, LocalScheduler)
-    return scheduler.members.nodes
+    return cluster.schedulers[0].members.nodes

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -145,6 +146,10 @@ class LocalCluster:
     def kill(self, key: str, signal_number: int) -> None:
         """Send a signal to the head, a node or a replica of the GCS."""
         send_packet(self._control, ["kill", key, signal_number])
+
+    def kill_replica(self, name: str) -> None:
+        """Send SIGKILL to a replica of the GCS."""
+        self.kill(name, signal.SIGKILL)
 
     def end(self) -> None:
         """Kill everything and wait until it is gone."""

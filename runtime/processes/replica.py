@@ -12,11 +12,8 @@ import socket
 import msgspec
 
 from runtime.control.chain import MASTER, Replica, State
-from runtime.control.config import Config
-from runtime.control.gcs import Gcs
-from runtime.control.global_scheduler import GlobalScheduler
+from runtime.control.gcs_machine import make_machine
 from runtime.control.messages import Frame, ReplicaInfo, ReplicaLost
-from runtime.control.replicated import Machine
 from runtime.processes.admission import (
     CLIENT_TO_REPLICA,
     MASTER_TO_REPLICA,
@@ -36,14 +33,6 @@ from runtime.processes.connection import (
 )
 from runtime.processes.process import Process
 from runtime.processes.settings import ReplicaSettings, journal_path, set_up_logging
-
-
-def make_machine(config: Config) -> Machine:
-    """Return the GCS and the global scheduler as one deterministic machine."""
-    return Machine(
-        {"gcs": lambda ctx: Gcs(ctx, config), "global": lambda ctx: GlobalScheduler(ctx, config)},
-        config,
-    )
 
 
 class ReplicaProcess:
