@@ -105,7 +105,11 @@ class ReplicaProcess:
         if not connection.bound:
             connection.bound = True
             connection.peer = source
-            self.process.routes[source] = connection
+            if is_replica(source):
+                # Both may have dialed: what each sends stays on one connection, in order.
+                self.process.routes.setdefault(source, connection)
+            else:
+                self.process.routes[source] = connection
         self.process.receive(connection, frame)
 
     def _accept(self, sock: socket.socket, peer: str) -> None:
