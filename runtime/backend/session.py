@@ -33,7 +33,9 @@ from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.remote_function import RemoteFunction
 from runtime.backend.protocol import Serialized, World
 from runtime.control.client import Waiter
+from runtime.control.flush import unpack
 from runtime.control.ids import (
+    ARRAY_BYTES,
     ELEMENTS_MAX,
     array_id,
     function_id,
@@ -45,6 +47,7 @@ from runtime.control.messages import (
     OK,
     USER_ERROR,
     ActorInfo,
+    FindTask,
     KvDelete,
     KvGet,
     KvPut,
@@ -656,6 +659,16 @@ class Session:
     def kv_delete(self, key: bytes) -> bytes | None:
         """Remove a key from the GCS; return what it had, None if it had nothing."""
         return self._ask_table(lambda request: KvDelete(key, request))
+
+    def find_task(self, ref: ObjectRef) -> dict[str, Any] | None:
+        """Return what the GCS's task history has of the task that made an object.
+
+        None if there is no row: it has not finished, its reference is alive, or
+        the cluster keeps no history. See `flush.unpack` for what it says.
+        """
+        array = ref.binary()[:ARRAY_BYTES]
+        row = self._ask_table(lambda request: FindTask(array, request))
+        return None if row is None else unpack(row)
 
     def _ask_table(self, make: Callable[[int], Any]) -> Any:
         self._check_open()

@@ -91,8 +91,11 @@ MASTER = "master"
 PART_BYTES = 256 * 1024
 PARTS_AHEAD = 4
 """Parts of a snapshot under way: 1 MB, a few milliseconds of a network."""
-SNAPSHOT_COMMANDS = 20_000
-"""A durable replica logs so many commands before it logs a snapshot again."""
+LOG_BYTES = 4 << 20
+"""A durable replica logs at least so much before it logs a snapshot again, and at
+least four times what the last one took: snapshots stay a small part of the work."""
+COMMAND_BYTES = 60
+"""Of a command in the log, besides its body."""
 
 
 class State(Enum):
@@ -151,7 +154,8 @@ class Replica:
         self._make = make
         self._log = log
         self._logged = self.machine.index
-        self._snapshot_index = self.machine.index
+        self._logged_bytes = 0
+        self._snapshot_bytes = LOG_BYTES
         self._shift_s = 0.0
         self._joining = ""
         self._feed: _Feed | None = None
@@ -187,7 +191,7 @@ class Replica:
         """Take one message; an unknown type is a programming error."""
         if self.state is State.FENCED:
             return
-        if source.startswith("storage:"):
+        if source.startswith("storage:") and type(message) is not Logged:
             # An answer of the machine's own storage: it is part of the history.
             self._number("", 0.0, 0, 0, encode_frames([Frame(source, "gcs", [message])]))
             return
@@ -323,9 +327,12 @@ class Replica:
         """Pass on what was applied in this turn."""
         if self._log:
             self.ctx.send(self._log, LogCommands(new))
-            if self.machine.index - self._snapshot_index >= SNAPSHOT_COMMANDS:
-                self._snapshot_index = self.machine.index
-                self.ctx.send(self._log, LogSnapshot(self.machine.index, self.machine.snapshot()))
+            self._logged_bytes += sum(COMMAND_BYTES + len(command.body) for command in new)
+            if self._logged_bytes >= self._snapshot_bytes:
+                data = self.machine.snapshot()
+                self._logged_bytes = 0
+                self._snapshot_bytes = max(LOG_BYTES, 4 * len(data))
+                self.ctx.send(self._log, LogSnapshot(self.machine.index, data))
             return
         if self.state is State.JOINING:
             self._acknowledge()

@@ -46,6 +46,7 @@ from runtime.control.messages import (
     RangeResult,
     Release,
     SubmitTasks,
+    TaskFound,
     TaskResults,
     TaskSpec,
     Unpin,
@@ -411,8 +412,9 @@ class Client:
         elif isinstance(message, ObjectAllocated):
             self.allocations[message.object] = message.offset
             self._wake(message.object)
-        elif isinstance(message, KvReply):
-            self.replies[message.request] = message.value
+        elif isinstance(message, KvReply | TaskFound):
+            value = message.value if isinstance(message, KvReply) else message.row
+            self.replies[message.request] = value
             self._wake(message.request.to_bytes(8, "big"))
         elif isinstance(message, QueryReply):
             self.replies[message.key] = message.value

@@ -10,6 +10,7 @@ task,      one `ArrayRow` per array             who has asked where an
 object                                          object is
 event log  what happened to the cluster         --
 key-value  what users put, see `kv`             who has asked
+history    finished tasks, see `flush`          who has asked
 ========== ==================================== ============================
 
 The life of a node in its table::
@@ -34,6 +35,7 @@ from typing import Any
 from runtime.control.actor_table import ActorTable
 from runtime.control.config import Config
 from runtime.control.context import Context, node_of
+from runtime.control.flush import TaskHistory
 from runtime.control.health import FailureDetector
 from runtime.control.ids import ARRAY_BYTES, object_id
 from runtime.control.kv import KvTable
@@ -42,6 +44,7 @@ from runtime.control.messages import (
     Event,
     ExportFunction,
     FetchFunction,
+    FindTask,
     FreeObjects,
     FunctionBlob,
     Heartbeat,
@@ -59,6 +62,7 @@ from runtime.control.messages import (
     RangeResult,
     Registered,
     RegisterNode,
+    RowLoaded,
     TaskResults,
     TaskSpec,
     TaskUpdates,
@@ -89,6 +93,7 @@ class Gcs:
         self.events: deque[tuple[float, str, str, str]] = deque(maxlen=EVENTS_MAX)
         self.detector = FailureDetector(config.heartbeat_timeout_s)
         self.kv = KvTable(ctx)
+        self.history = TaskHistory(ctx, config.gcs_memory_max)
         self.pubsub = PubSub(ctx)
         self.pubsub.subscribe("nodes", "global")
         self._alive: set[int] = set()
@@ -111,6 +116,8 @@ class Gcs:
             KvPut: self.kv.on_put,
             KvGet: self.kv.on_get,
             KvDelete: self.kv.on_delete,
+            FindTask: self.history.on_find,
+            RowLoaded: self.history.on_loaded,
         }
         self.actors = ActorTable(ctx, self.pubsub, self._alive, self._log)
         self._handlers.update(self.actors.handlers)

@@ -34,6 +34,8 @@ class TaskLog:
         self._ctx = ctx
         self._node = node
         self._linger_s = config.log_linger_s
+        self._history = config.task_history
+        """The GCS wants to know of every task: nothing is left out."""
         self._added: dict[bytes, list[TaskSpec]] = {}
         self._done: dict[bytes, Ranges | tuple[tuple[int, int]]] = {}
         self._large: dict[bytes, list[tuple[int, int, tuple[int, ...]]]] = {}
@@ -98,6 +100,10 @@ class TaskLog:
 
     def release(self, array: bytes) -> None:
         """Its owner has let go of the array: forget it, here or everywhere."""
+        if self._history:
+            self._released[array] = None
+            self._start_timer()
+            return
         self._added.pop(array, None)
         self._done.pop(array, None)
         self._large.pop(array, None)
@@ -142,6 +148,9 @@ class TaskLog:
             self._ctx.send("gcs", TaskUpdates(self._node, added[:ADDED_MAX], [], [], []))
             added = added[ADDED_MAX:]
         self._ctx.send("gcs", TaskUpdates(self._node, added, done, copies, released))
+        if self._history:
+            self._known.difference_update(released)
+            self._exposed.difference_update(released)
         self._added, self._done, self._large, self._copies = {}, {}, {}, {}
         self._released = {}
 

@@ -57,6 +57,7 @@ from runtime.control.messages import (
     Fetched,
     FetchFunction,
     FindActor,
+    FindTask,
     Free,
     FreeObjects,
     FunctionBlob,
@@ -92,6 +93,7 @@ from runtime.control.messages import (
     SubmitTasks,
     TakeBack,
     TakenBack,
+    TaskFound,
     TaskResults,
     TasksDone,
     TaskSpec,
@@ -221,6 +223,8 @@ class LocalScheduler:
             KvPut: self._on_table,
             KvGet: self._on_table,
             KvDelete: self._on_table,
+            FindTask: self._on_table,
+            TaskFound: lambda _, m: self.ctx.send(m.client, m),
             KvReply: lambda _, m: self.ctx.send(m.client, m),
             Query: self.queries.on_query,
             QueryReply: self.queries.on_reply,
@@ -296,7 +300,7 @@ class LocalScheduler:
             self._owned_actors.add(spec.array)
 
     def _on_table(self, source: str, message: Any) -> None:
-        """A client asks the GCS's key-value table: pass it on in its name."""
+        """A client asks a table of the GCS: pass it on in its name."""
         message.client = source
         self.ctx.send("gcs", message)
 

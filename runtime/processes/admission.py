@@ -43,6 +43,7 @@ from runtime.control.messages import (
     FetchFunction,
     FetchLineage,
     FindActor,
+    FindTask,
     Frame,
     FreeObjects,
     FunctionBlob,
@@ -75,6 +76,7 @@ from runtime.control.messages import (
     SnapshotTaken,
     StopActor,
     SubmitTasks,
+    TaskFound,
     TakenBack,
     TaskResults,
     TaskUpdates,
@@ -94,6 +96,7 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
         RegisterNode, Heartbeat, ExportFunction, FetchFunction, TaskUpdates, LocateObjects, Event,
         CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor, LogCalls, SaveActor,
         FetchLineage, CallsReceived, FindActor, KvPut, KvGet, KvDelete,
+        FindTask,
     }),
     "global": frozenset({PlaceTasks}),
 }  # fmt: skip
@@ -113,6 +116,7 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
     "gcs": frozenset({
         Registered, NodeChanged, FunctionBlob, ObjectLocations, FreeObjects, TaskResults,
         ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound, KvReply,
+        TaskFound,
     }),
     "global": frozenset({AssignTasks, TaskResults}),
     "master": frozenset({ChainConfigured}),
@@ -125,7 +129,7 @@ NODE_TO_NODE: Kinds = frozenset({
 
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
-    Unpin, Query, KillActor, FindActor, KvPut, KvGet, KvDelete,
+    Unpin, Query, KillActor, FindActor, KvPut, KvGet, KvDelete, FindTask,
 })  # fmt: skip
 
 WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {

@@ -15,7 +15,7 @@ import msgspec
 from runtime.control.chain import MASTER
 from runtime.control.chain_client import Chained
 from runtime.control.chain_master import LAUNCHER, Master
-from runtime.control.context import node_of
+from runtime.control.context import Context, node_of
 from runtime.control.messages import Frame, NodeUnreachable, ReplicaLost, StartReplica
 from runtime.processes.admission import (
     CLIENT_TO_MASTER,
@@ -39,19 +39,35 @@ class ChainHead:
     def __init__(
         self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket
     ) -> None:
-        config = settings.config
-        self.process = Process(config.seed, journal_path(settings.journal))
+        self.process = Process(settings.config.seed, journal_path(settings.journal))
         self._token = settings.token
-        chained = Chained(self.process.context(MASTER), MASTER, lambda ctx: Master(ctx, config))
+        chained = Chained(
+            self.process.context(MASTER), MASTER, lambda ctx: self.make_master(settings, ctx)
+        )
         assert isinstance(chained.inner, Master)
         self.master = chained.inner
         self.process.add(MASTER, chained)
-        address = listener.getsockname()[:2]
-        launcher = Launcher(self.process, settings, address, spawner)
-        self.process.add(LAUNCHER, launcher, journaled=False)
+        self.add_launcher(settings, listener, spawner)
         Listener(self.process.reactor, listener, self._accept)
         chained.start()
         self.master.start()
+
+    def make_master(self, settings: HeadSettings, ctx: Context) -> Master:
+        """Return the master of this cluster's chain."""
+        return Master(ctx, settings.config)
+
+    def add_launcher(
+        self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket
+    ) -> None:
+        """Add the component that brings up replicas."""
+        address = listener.getsockname()[:2]
+        launcher = Launcher(self.process, settings, address, spawner)
+        self.process.add(LAUNCHER, launcher, journaled=False)
+
+    def take(self, connection: Connection, frame: Frame) -> str:
+        """Return what is wrong with a frame of a node or replica; nothing: it is taken."""
+        kinds = CLIENT_TO_MASTER if is_node(frame.source) else REPLICA_TO_MASTER
+        return foreign(frame, kinds if frame.destination == MASTER else None)
 
     def run(self) -> None:
         """Run until it is killed, or nobody has the GCS's state any more."""
@@ -70,14 +86,10 @@ class ChainHead:
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
         source = frame.source
-        if is_node(source):
-            kinds = CLIENT_TO_MASTER
-        elif is_replica(source):
-            kinds = REPLICA_TO_MASTER
-        else:
+        if not is_node(source) and not is_replica(source):
             connection.refuse(f"{source} is neither a node nor a replica")
             return
-        wrong = foreign(frame, kinds if frame.destination == MASTER else None)
+        wrong = self.take(connection, frame)
         if connection.bound and connection.peer != source:
             wrong = f"{connection.peer} speaks as {source}"
         if wrong:

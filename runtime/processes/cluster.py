@@ -28,7 +28,7 @@ import psutil
 
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import connected, set_current
-from runtime.backend.nodes import check_replicas, node_resources
+from runtime.backend.nodes import check_replicas, check_storage, node_resources
 from runtime.backend.session import Session
 from runtime.control.client import Client
 from runtime.control.config import Config
@@ -61,6 +61,7 @@ class LocalCluster:
         config: Config,
         store_bytes: int,
         journal: str,
+        storage: str = "",
     ) -> None:
         self.config = config
         self.pids: dict[str, int] = {}
@@ -68,6 +69,7 @@ class LocalCluster:
         self.exited: dict[str, str] = {}
         self._token = auth.new_token()
         self._journal = journal
+        self._storage = storage
         self._store_bytes = store_bytes
         self._control, theirs = packet_pair()
         self._zygote = subprocess.Popen(
@@ -92,8 +94,9 @@ class LocalCluster:
         send_packet(self._control, ["start", [p or os.getcwd() for p in sys.path]])
         head = listen()
         self._head = head.getsockname()[:2]
-        settings = HeadSettings(self.config, self._token, self._journal)
-        self._spawn("head", "head", settings, (head.fileno(),))
+        settings = HeadSettings(self.config, self._token, self._journal, self._storage)
+        # A durable head that dies is forked anew: its state is in the file.
+        self._spawn("head", "head", settings, (head.fileno(),), self.config.gcs_durable)
         head.close()
         ours, theirs = socket.socketpair()
         self.driver_socket = ours
@@ -120,8 +123,10 @@ class LocalCluster:
         if number != 0:
             arena.close()
 
-    def _spawn(self, kind: str, key: str, settings: Any, fds: tuple[int, ...]) -> None:
-        packet = ["spawn", kind, key, msgspec.msgpack.encode(settings)]
+    def _spawn(
+        self, kind: str, key: str, settings: Any, fds: tuple[int, ...], again: bool = False
+    ) -> None:
+        packet = ["spawn", kind, key, msgspec.msgpack.encode(settings), again]
         send_packet(self._control, packet, fds)
 
     def poll(self) -> None:
@@ -186,6 +191,9 @@ def connect(
     journal: str | os.PathLike[str] | None = None,
     heartbeat_timeout_s: float = 5.0,
     gcs_replicas: int = 1,
+    gcs_storage: str | os.PathLike[str] | None = None,
+    gcs_memory_max: int = 0,
+    task_history: bool = False,
 ) -> Session:
     """Start a cluster on this machine and become its driver."""
     resources = node_resources(nodes, cpus_per_node, os.cpu_count() or 1, more_resources)
@@ -196,6 +204,9 @@ def connect(
         seed=seed,
         heartbeat_timeout_s=heartbeat_timeout_s,
         gcs_replicas=check_replicas(gcs_replicas),
+        gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max),
+        gcs_memory_max=gcs_memory_max,
+        task_history=task_history,
     )
     make_policy(config)  # a bad name fails here, not in every process
     FailureDetector(heartbeat_timeout_s)
@@ -209,7 +220,11 @@ def connect(
     if journal is not None:
         Path(journal).mkdir(parents=True, exist_ok=True)
     cluster = LocalCluster(
-        resources, config, object_store_memory, "" if journal is None else str(journal)
+        resources,
+        config,
+        object_store_memory,
+        "" if journal is None else str(journal),
+        "" if gcs_storage is None else str(Path(gcs_storage).resolve()),
     )
     try:
         session = _connect_driver(cluster)

@@ -13,6 +13,7 @@ from runtime.control.messages import Frame, NodeUnreachable
 from runtime.processes.admission import NODE_TO_HEAD, foreign, is_node
 from runtime.processes.connection import AcceptedConnection, Connection, Listener
 from runtime.processes.chain_head import ChainHead
+from runtime.processes.durable_head import DurableHead
 from runtime.processes.process import Process
 from runtime.processes.settings import HeadSettings, journal_path, set_up_logging
 
@@ -71,7 +72,9 @@ def main(payload: bytes, fds: list[int]) -> None:
     set_up_logging("head")
     settings = msgspec.msgpack.decode(payload, type=HeadSettings)
     spawner, listener = (socket.socket(fileno=fd) for fd in fds)
-    if settings.config.chained:
+    if settings.config.gcs_durable:
+        DurableHead(settings, listener, spawner).run()
+    elif settings.config.chained:
         ChainHead(settings, listener, spawner).run()
     else:
         Head(settings, listener).process.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from runtime.processes.admission import (
     Kinds,
     foreign,
     is_node,
+    is_replica,
 )
 from runtime.processes.connection import (
     AcceptedConnection,
@@ -34,6 +36,11 @@ from runtime.processes.pool import WorkerPool
 from runtime.processes.process import Process
 from runtime.processes.settings import NodeSettings, journal_path, set_up_logging
 from runtime.store.arena import Arena
+
+HEAD_AWAY_S = 30.0
+"""How long a node waits for a head that finds its state again."""
+HEAD_PAUSE_S = 0.05
+"""Between two attempts to reach it."""
 
 
 class Node:
@@ -55,11 +62,11 @@ class Node:
         self.process.add(f"store:{number}", self.store, journaled=False)
         self.process.find_route = self._dial
         listener = Listener(reactor, listen(settings.host), self._accept)
-        head = DialedConnection(
-            reactor, settings.head, self._token, self._on_head_frame, self._on_head_lost, "head"
-        )
-        for address in ("gcs", "global", MASTER):
-            self.process.routes[address] = head
+        self._head = settings.head
+        self._durable = settings.config.gcs_durable
+        self._without_head_s = 0.0
+        """Since when the head has been away, where it may come back."""
+        self._dial_head()
         if len(fds) > 2:
             self._connect_driver(socket.socket(fileno=fds[2]))
         self.scheduler.start(*listener.address)
@@ -105,12 +112,39 @@ class Node:
     def _on_driver_lost(self, connection: Connection, reason: str) -> None:
         self.process.stop("the driver is gone")
 
+    def _dial_head(self) -> None:
+        head = DialedConnection(
+            self.process.reactor,
+            self._head,
+            self._token,
+            self._on_head_frame,
+            self._on_head_lost,
+            "head",
+        )
+        for address in ("gcs", "global", MASTER):
+            self.process.routes[address] = head
+
     def _on_head_lost(self, connection: Connection, reason: str) -> None:
-        log.warning("the head is gone: %s", reason)
-        self.process.stop("the head is gone")
+        now_s = time.monotonic()
+        self._without_head_s = self._without_head_s or now_s
+        if not self._durable or now_s - self._without_head_s > HEAD_AWAY_S:
+            log.warning("the head is gone: %s", reason)
+            self.process.stop("the head is gone")
+            return
+        self.process.reactor.after(HEAD_PAUSE_S, self._return_to_head)
+
+    def _return_to_head(self) -> None:
+        """Connect anew with a head that was killed, and say who this is."""
+        self._dial_head()
+        if self._chained is not None:
+            self._chained.start()
 
     def _on_head_frame(self, connection: Connection, frame: Frame) -> None:
-        self._take(connection, frame, HEAD_TO_NODE.get(frame.source))
+        self._without_head_s = 0.0
+        kinds = HEAD_TO_NODE.get(frame.source)
+        if self._durable and is_replica(frame.source):
+            kinds = REPLICA_TO_CLIENT  # it lives in the head's process
+        self._take(connection, frame, kinds)
         for message in frame.messages:
             self._look(message)
 
@@ -122,6 +156,8 @@ class Node:
     # -- replicas of the GCS ---------------------------------------------------
 
     def _dial_replica(self, name: str) -> Connection | None:
+        if self._durable:
+            return self.process.routes[MASTER]
         info = self._chained.members.get(name) if self._chained is not None else None
         if info is None:
             return None

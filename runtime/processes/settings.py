@@ -17,6 +17,8 @@ class HeadSettings(msgspec.Struct):
     config: Config
     token: bytes
     journal: str = ""
+    storage: str = ""
+    """The GCS's file, where it is durable."""
 
 
 class ReplicaSettings(msgspec.Struct):

@@ -14,8 +14,11 @@ supervisor, which is why nothing can be left behind:
 
 Requests (one packet each, descriptors attached)::
 
-    ["spawn", kind, key, payload]     kind: head, node, replica, worker
+    ["spawn", kind, key, payload, again]  kind: head, node, replica, worker
     ["kill", key, signal]
+
+With `again` the process is forked anew, with the same descriptors, when it ends;
+not if it has ended `AGAIN_MAX` times within `AGAIN_S` of its start.
 
 Answers: ``["spawned", key, pid]`` and ``["exited", key, reason]``. Whoever asked
 for a process is told of its end; when the asker is gone, what it has asked for
@@ -31,6 +34,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from importlib import import_module
 from typing import Any
 
@@ -42,6 +46,8 @@ MAINS = {
     "replica": "runtime.processes.replica",
     "worker": "runtime.processes.worker",
 }
+AGAIN_MAX = 5
+AGAIN_S = 1.0
 PACKET_BYTES_MAX = 1 << 20
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -75,7 +81,7 @@ def packet_pair() -> tuple[socket.socket, socket.socket]:
 class _Child:
     """A process that the zygote has forked."""
 
-    __slots__ = ("key", "kind", "owner", "pid", "pidfd")
+    __slots__ = ("again", "key", "kind", "owner", "pid", "pidfd", "started_s")
 
     def __init__(self, kind: str, key: str, owner: int, pid: int, pidfd: int) -> None:
         self.kind = kind
@@ -83,6 +89,9 @@ class _Child:
         self.owner = owner
         self.pid = pid
         self.pidfd = pidfd
+        self.again: tuple[list[Any], list[int]] | None = None
+        """The request and descriptors to start it with once more."""
+        self.started_s = time.monotonic()
 
 
 class Zygote:
@@ -94,6 +103,7 @@ class Zygote:
         self._children: dict[int, _Child] = {}
         self._control_fd = control.fileno()
         self._warm = False
+        self._short_lives = 0
         self._late: list[tuple[int, list[Any], list[int]]] = []
         self._driver_fd = os.pidfd_open(driver_pid)
         self._epoll.register(self._driver_fd, select.EPOLLIN)
@@ -165,7 +175,8 @@ class Zygote:
                 signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
 
     def _spawn(self, asker: int, request: list[Any], fds: list[int]) -> None:
-        _, kind, key, payload = request
+        _, kind, key, payload = request[:4]
+        kept = [os.dup(fd) for fd in fds] if len(request) > 4 and request[4] else None
         ours = theirs = None
         if kind in ("node", "head"):
             # They ask for workers and replicas over a socket of their own.
@@ -186,6 +197,8 @@ class Zygote:
         child = _Child(kind, key, asker, pid, os.pidfd_open(pid))
         self._children[child.pidfd] = child
         self._epoll.register(child.pidfd, select.EPOLLIN)
+        if kept is not None:
+            child.again = (request, kept)
         self._tell(child, ["spawned", key, pid])
 
     def _reap(self, pidfd: int) -> None:
@@ -194,9 +207,24 @@ class Zygote:
         _, status = os.waitpid(child.pid, 0)
         os.close(pidfd)
         self._end_orphans({child.pid for child in self._children.values()})
+        if child.again is not None and self._begin_again(child):
+            return
         code = os.waitstatus_to_exitcode(status)
         reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         self._tell(child, ["exited", child.key, reason])
+
+    def _begin_again(self, child: _Child) -> bool:
+        """Fork a process anew that has ended; return whether that makes sense."""
+        assert child.again is not None
+        request, fds = child.again
+        if time.monotonic() - child.started_s < AGAIN_S:
+            self._short_lives += 1
+            if self._short_lives >= AGAIN_MAX:
+                return False
+        else:
+            self._short_lives = 0
+        self._spawn(child.owner, request, fds)
+        return True
 
     def _tell(self, child: _Child, packet: list[Any]) -> None:
         self._answer(child.owner, packet)
