@@ -673,6 +673,7 @@ class Session:
     def _ask_table(self, make: Callable[[int], Any]) -> Any:
         self._check_open()
         with self.world:
+            self.collect()
             key, waiter = self.client.ask_table(make)
         self._block(waiter, None)
         return self.client.replies.pop(key)

@@ -316,6 +316,8 @@ class Gcs:
             if len(self._early) > RELEASED_MAX:
                 del self._early[next(iter(self._early))]
             return
+        if self.config.task_history and row.accepted:
+            self.history.add(array, row)
         self._released.pop(array, None)
         self._released[array] = row.owner
         if len(self._released) > RELEASED_MAX:
