@@ -24,7 +24,7 @@ from greenlet import getcurrent
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import set_current
 from runtime.backend.journal import Journal
-from runtime.backend.nodes import check_replicas, node_resources
+from runtime.backend.nodes import check_replicas, check_storage, node_resources
 from runtime.backend.protocol import Backend
 from runtime.backend.session import Session
 from runtime.control.chain_client import Chained
@@ -177,6 +177,16 @@ class SimCluster:
         self.stores.pop(number, None)
         self.network.remove_node(number)
 
+    @property
+    def gcs(self) -> Gcs:
+        """The GCS where it is one component: not of a chain of several replicas."""
+        if self.replicas is not None:
+            found = self.replicas.machine.components["gcs"]
+        else:
+            found = self.head.components["gcs"]
+        assert isinstance(found, Gcs)
+        return found
+
     def kill_replica(self, name: str) -> None:
         """End the process of a replica of the GCS at once."""
         assert self.replicas is not None, "the GCS of this cluster has no replicas"
@@ -292,13 +302,22 @@ def connect(
     journal: str | os.PathLike[str] | None = None,
     heartbeat_timeout_s: float = 5.0,
     gcs_replicas: int = 1,
+    gcs_storage: str | os.PathLike[str] | None = None,
+    gcs_memory_max: int = 0,
+    task_history: bool = False,
 ) -> Session:
-    """Start a simulated cluster and become its driver."""
+    """Start a simulated cluster and become its driver.
+
+    Any `gcs_storage` makes the GCS durable; no file is written.
+    """
     config = Config(
         policy=policy,
         seed=seed,
         heartbeat_timeout_s=heartbeat_timeout_s,
         gcs_replicas=check_replicas(gcs_replicas),
+        gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max),
+        gcs_memory_max=gcs_memory_max,
+        task_history=task_history,
     )
     make_policy(config)
     if nodes_per_host < 1:

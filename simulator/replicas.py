@@ -3,6 +3,9 @@
 The replicas live on hosts in turn, from the first one on, each under a number
 of its own in the network. When one is killed the kernel of its host closes its
 connections: whoever has one hears of it one latency later.
+
+The one replica of a durable GCS lives in the head's process, beside a storage
+that is a dictionary: it shows what is flushed and when, not what writing costs.
 """
 
 from __future__ import annotations
@@ -13,8 +16,20 @@ from typing import TYPE_CHECKING, Any
 from runtime.control.chain import MASTER, Replica, State
 from runtime.control.chain_client import Chained
 from runtime.control.chain_master import LAUNCHER, Master
+from runtime.control.context import Context
+from runtime.control.flush import STORAGE
 from runtime.control.gcs_machine import make_machine
-from runtime.control.messages import ReplicaInfo, ReplicaLost, StartReplica
+from runtime.control.messages import (
+    LoadRow,
+    LogCommands,
+    Logged,
+    LogSnapshot,
+    ReplicaInfo,
+    ReplicaLost,
+    RowLoaded,
+    StartReplica,
+    StoreRows,
+)
 from simulator.process import SimProcess
 
 if TYPE_CHECKING:
@@ -47,6 +62,9 @@ class SimReplicas:
 
     def _start(self, name: str) -> None:
         cluster = self.cluster
+        if cluster.config.gcs_durable:
+            self._start_within(name)
+            return
         number = int(name.partition(".")[2])
         host = (number - 1) % len(cluster.hosts)
         # Below the head's number, where no node's is.
@@ -63,6 +81,18 @@ class SimReplicas:
         process.after_turn = lambda: self._leave_if_fenced(name, replica)
         replica.start()
         process.begin()
+
+    def _start_within(self, name: str) -> None:
+        """The one replica of a durable GCS lives in the head, beside its storage."""
+        cluster, head = self.cluster, self.cluster.head
+        self.storage = SimStorage(head.context(STORAGE))
+        head.add(STORAGE, self.storage)
+        info = ReplicaInfo(name, "host-0", 0)
+        machine = self.machine = make_machine(cluster.config)
+        replica = Replica(head.context(name), info, cluster.config, lambda: machine, STORAGE)
+        head.add(name, replica)
+        replica.start()
+        head.begin()
 
     def _leave_if_fenced(self, name: str, replica: Replica) -> None:
         if replica.state is State.FENCED and name in self.cluster.processes:
@@ -81,3 +111,27 @@ class SimReplicas:
                 latency_s = profile.loopback_latency_s if near else profile.latency_s
                 tell = partial(other.arrive, address, address, [ReplicaLost(name, "it was killed")])
                 cluster.env.timeout(latency_s).callbacks.append(lambda _, tell=tell: tell())
+
+
+class SimStorage:
+    """``storage:gcs`` in virtual time: rows are kept, writing them costs nothing."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self.rows: dict[bytes, bytes] = {}
+        self._logged: tuple[str, int] | None = None
+
+    def handle(self, source: str, message: Any) -> None:
+        if isinstance(message, LogCommands):
+            self._logged = (source, message.commands[-1].index)
+        elif isinstance(message, StoreRows):
+            self.rows.update(message.rows)
+        elif isinstance(message, LoadRow):
+            self._ctx.send(source, RowLoaded(message.request, self.rows.get(message.key)))
+        elif not isinstance(message, LogSnapshot):
+            raise TypeError(f"{STORAGE} was sent {type(message).__name__}")
+
+    def end_turn(self) -> None:
+        if self._logged is not None:
+            (to, index), self._logged = self._logged, None
+            self._ctx.send(to, Logged(index))

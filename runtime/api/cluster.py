@@ -34,7 +34,14 @@ def init(
     - ``num_gpus``, ``resources``: further resources of every node;
     - ``policy``: the scheduling policy's name (default ``bottom-up``) or import
       path;
-    - ``seed``: of the control plane's random choices (default 0).
+    - ``seed``: of the control plane's random choices (default 0);
+    - ``gcs_replicas``: processes that hold the GCS's state as a chain (default
+      1: the head process does);
+    - ``gcs_storage``: a file in which the GCS keeps its state, so that a head
+      that is killed comes back with it (not together with several replicas);
+    - ``task_history``: whether the GCS keeps a row of every task that finished,
+      of which it holds ``gcs_memory_max`` bytes in memory (default 0: all) and
+      the rest in ``gcs_storage``.
 
     ``local`` also takes ``object_store_memory`` (bytes per node) and
     ``journal`` (a directory for logs of every control-plane turn); ``sim``

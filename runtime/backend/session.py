@@ -660,13 +660,14 @@ class Session:
         """Remove a key from the GCS; return what it had, None if it had nothing."""
         return self._ask_table(lambda request: KvDelete(key, request))
 
-    def find_task(self, ref: ObjectRef) -> dict[str, Any] | None:
+    def find_task(self, oid: bytes) -> dict[str, Any] | None:
         """Return what the GCS's task history has of the task that made an object.
 
-        None if there is no row: it has not finished, its reference is alive, or
-        the cluster keeps no history. See `flush.unpack` for what it says.
+        `oid` is the object's ID (``ref.binary()``). None if there is no row: the
+        task has not finished, a reference to its result is alive, or the cluster
+        keeps no history. See `flush.unpack` for what a row says.
         """
-        array = ref.binary()[:ARRAY_BYTES]
+        array = oid[:ARRAY_BYTES]
         row = self._ask_table(lambda request: FindTask(array, request))
         return None if row is None else unpack(row)
 
