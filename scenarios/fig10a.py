@@ -35,9 +35,7 @@ def run(request: Request) -> Outcome:
         # The replicas are on hosts of their own where hosts are simulated.
         default = REPLICAS if request.backend == "sim" else 1
         nodes = request.nodes[0] if request.nodes else default
-        session: Any = ray.init(
-            backend=request.backend, nodes=nodes, cpus_per_node=1, **options
-        )
+        session: Any = ray.init(backend=request.backend, nodes=nodes, cpus_per_node=1, **options)
         try:
             _measure(request, outcome, session, member)
         finally:
@@ -154,9 +152,7 @@ SCENARIO = Scenario(
     options=(
         Option("seconds", float, 10.0, 30.0, "of writing", minimum=0.1),
         Option("kill_s", float, KILL_S, KILL_S, "when the member is killed", minimum=0.0),
-        Option(
-            "member", str, "both", "both", "who is killed", choices=("head", "tail", "both")
-        ),
+        Option("member", str, "both", "both", "who is killed", choices=("head", "tail", "both")),
     ),
     figures=(
         FigureSpec(

@@ -85,10 +85,14 @@ def _measure(request: Request, outcome: Outcome, session: Any, flushing: bool) -
     early, late = max(settled[:third]), max(settled[-third:])
     outcome.metrics[f"memory_mb_{key}"] = late / MB
     outcome.metrics[f"tasks_per_s_{key}"] = tasks / elapsed_s
-    grown = f"{early / MB:.1f} MB at most in the first third after that, {late / MB:.1f} in the last"
+    grown = (
+        f"{early / MB:.1f} MB at most in the first third after that, {late / MB:.1f} in the last"
+    )
     if flushing:
         outcome.checks.append(
-            Check(f"with flushing memory is flat after {begin:,} tasks", late <= FLAT * early, grown)
+            Check(
+                f"with flushing memory is flat after {begin:,} tasks", late <= FLAT * early, grown
+            )
         )
         # A round trip through the same node comes after all that it had to log.
         ray.sleep(1.0)

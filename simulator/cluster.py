@@ -55,9 +55,7 @@ from simulator.store import SimPool, SimStore
 from simulator.worker import SimWorker
 from simulator.world import STALL_S, SimWorld
 
-_QUIET = frozenset(
-    {Heartbeat, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaBeat}
-)
+_QUIET = frozenset({Heartbeat, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaBeat})
 """What passes even when nothing happens. Of what is under way in a chain, more
 than that passes too: between nodes, workers and drivers."""
 

@@ -305,9 +305,7 @@ class Replica:
             return
         # A timer's clock may be a hair behind what it was to wait for.
         now_s = max(due_s, self.ctx.now() + self._shift_s)
-        self._apply(
-            Command(self.machine.index + 1, now_s, client, born, sequence, acked, body)
-        )
+        self._apply(Command(self.machine.index + 1, now_s, client, born, sequence, acked, body))
 
     def _apply(self, command: Command) -> None:
         self.machine.apply(command)

@@ -72,9 +72,7 @@ class _InnerContext:
 class Chained:
     """Runs a component as a client of a chain; is a component itself."""
 
-    def __init__(
-        self, ctx: Context, address: str, make: Callable[[Context], Component]
-    ) -> None:
+    def __init__(self, ctx: Context, address: str, make: Callable[[Context], Component]) -> None:
         self.ctx = ctx
         self.address = address
         self.born = ctx.now()

@@ -706,6 +706,8 @@ class ActorFound(Struct, array_like=True, tag=88):
     actor: bytes
     handle: bytes
     created: bool = False
+
+
 # -- key-value table and task history of the GCS --------------------------------
 
 

@@ -8,8 +8,8 @@ TypeError, when it is dumped and not when it is missed.
 Rules
 -----
 * Values are None, bool, int, float, str, bytes, and lists, tuples, dicts, sets
-  and deques of values. Order is kept everywhere, also that of sets and dicts,
-  as far as Python keeps it.
+  and deques of values, in their order. A set is written sorted: its order is no
+  state, and no component may send in the order of one.
 * Objects are instances of classes of ``runtime.control``, msgspec structs among
   them. Their attributes are written, never their code; `load` makes instances
   without calling their constructors, except that structs are plain data.
@@ -127,7 +127,7 @@ class _Writer:
         if kind is dict:
             return [_PLAIN, value] if _is_plain(value) else [_DICT, *self._pairs(value)]
         if kind is set:
-            return [_SET, *map(self.write, value)]
+            return [_SET, *map(self.write, sorted(value))]
         if kind is deque:
             return [_DEQUE, value.maxlen, *map(self.write, value)]
         if kind is Counter:

@@ -73,5 +73,3 @@ class _Within:
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""
-
-

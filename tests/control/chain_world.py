@@ -164,8 +164,6 @@ class ChainWorld:
         for message in frame.messages:
             self.components[to].handle(frame.source, message)
 
-
-
     def kill(self, name: str) -> None:
         """End a replica; what it sent in its last moments may be lost."""
         del self.components[name]

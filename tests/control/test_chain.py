@@ -96,9 +96,7 @@ def linearizable(history: list[Operation]) -> bool:
     dead: set[tuple[frozenset[int], bytes | None]] = set()
 
     def search() -> bool:
-        stack: list[tuple[frozenset[int], bytes | None]] = [
-            (frozenset(range(len(history))), None)
-        ]
+        stack: list[tuple[frozenset[int], bytes | None]] = [(frozenset(range(len(history))), None)]
         while stack:
             left, value = stack.pop()
             if not left:
