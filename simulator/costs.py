@@ -47,8 +47,8 @@ from runtime.control.messages import (
     SnapshotPart,
     SubmitTasks,
     TaskResults,
-    TaskUpdates,
     TasksDone,
+    TaskUpdates,
 )
 
 

@@ -10,6 +10,7 @@ that is a dictionary: it shows what is flushed and when, not what writing costs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +111,11 @@ class SimReplicas:
                 profile = cluster.profile
                 latency_s = profile.loopback_latency_s if near else profile.latency_s
                 tell = partial(other.arrive, address, address, [ReplicaLost(name, "it was killed")])
-                cluster.env.timeout(latency_s).callbacks.append(lambda _, tell=tell: tell())
+                cluster.env.timeout(latency_s).callbacks.append(partial(_call, tell))
+
+
+def _call(action: Callable[[], None], event: Any) -> None:
+    action()
 
 
 class SimStorage:

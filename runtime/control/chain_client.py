@@ -16,6 +16,7 @@ asked for the configuration until the answer has come.
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -48,13 +49,18 @@ ASK_S = 0.02
 class _InnerContext:
     """The wrapped component's context: the world's, but for the chain."""
 
+    rng: random.Random
+
     def __init__(self, chained: Chained) -> None:
         self._chained = chained
         self._ctx = chained.ctx
 
-    @property
-    def rng(self) -> Any:
-        return self._ctx.rng
+    def __getattr__(self, name: str) -> Any:
+        # Contexts seed theirs when it is first used.
+        if name != "rng":
+            raise AttributeError(name)
+        self.rng = self._ctx.rng
+        return self.rng
 
     def now(self) -> float:
         return self._ctx.now()

@@ -34,9 +34,9 @@ from runtime.control.messages import (
     ActorFound,
     AllocateObject,
     ExportFunction,
-    KvReply,
     FindActor,
     KillActor,
+    KvReply,
     ObjectAllocated,
     ObjectsReady,
     ObjectValue,
@@ -413,8 +413,8 @@ class Client:
             self.allocations[message.object] = message.offset
             self._wake(message.object)
         elif isinstance(message, KvReply | TaskFound):
-            value = message.value if isinstance(message, KvReply) else message.row
-            self.replies[message.request] = value
+            found = message.value if isinstance(message, KvReply) else message.row
+            self.replies[message.request] = found
             self._wake(message.request.to_bytes(8, "big"))
         elif isinstance(message, QueryReply):
             self.replies[message.key] = message.value

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from importlib import import_module
 from types import MethodType
 from typing import Any
@@ -68,7 +68,7 @@ def adopt(name: str) -> str:
     return f"+{name}"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _fields(cls: type) -> tuple[str, ...] | None:
     """Return the attributes of a class with slots or a struct; None: see `__dict__`."""
     if issubclass(cls, msgspec.Struct):
@@ -82,14 +82,14 @@ def _fields(cls: type) -> tuple[str, ...] | None:
     return tuple(sorted(slots))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _name_of(cls: type) -> str:
     if not cls.__module__.startswith(HOME):
         raise TypeError(f"{cls.__module__}.{cls.__qualname__} is no state of the control plane")
     return f"{cls.__module__.removeprefix(HOME)}:{cls.__qualname__}"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _class_of(name: str) -> type:
     module, _, path = name.partition(":")
     found: Any = import_module(HOME + module)
@@ -210,7 +210,7 @@ class _Reader:
         name = value[1]
         if name.startswith("+"):
             made = self._known[name[1:]]
-            cls = type(made)
+            cls: type = type(made)
         else:
             cls = _class_of(name)
             made = None

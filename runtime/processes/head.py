@@ -11,8 +11,8 @@ from runtime.control.gcs import Gcs
 from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.messages import Frame, NodeUnreachable
 from runtime.processes.admission import NODE_TO_HEAD, foreign, is_node
-from runtime.processes.connection import AcceptedConnection, Connection, Listener
 from runtime.processes.chain_head import ChainHead
+from runtime.processes.connection import AcceptedConnection, Connection, Listener
 from runtime.processes.durable_head import DurableHead
 from runtime.processes.process import Process
 from runtime.processes.settings import HeadSettings, journal_path, set_up_logging

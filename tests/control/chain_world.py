@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -169,10 +170,10 @@ class ChainWorld:
         del self.components[name]
         self.killed.append(name)
         self._reset[name] = self.time_s - self.rng.choice([-1.0, 0.0, 1e-4, 0.1])
+        lost = ReplicaLost(name, "killed")
         for address in list(self.components):
             if address != LAUNCHER:
-                lost = ReplicaLost(name, "killed")
-                self.at(self.rng.uniform(0, 0.01), lambda a=address: self._tell(a, lost))  # type: ignore[misc]
+                self.at(self.rng.uniform(0, 0.01), partial(self._tell, address, lost))
 
     def _tell(self, address: str, lost: ReplicaLost) -> None:
         component = self.components.get(address)
