@@ -1,6 +1,11 @@
-"""Faults as data: plans, one injector per backend, and the invariants they test.
+"""Faults: plans, what carries them out, what must hold, and campaigns.
 
-A fault plan is a list of *at, action, target, parameters* and means the same on
-every backend; the injectors here carry it out. Arrows: this package uses
-`simulator` and `runtime`, and nothing here knows of `scenarios` or `reports`.
+======================= =======================================================
+`cluster`               what can be done to a running cluster, on any backend
+`plan`                  a fault plan: data, from Python or a JSON file
+`actions`, `targets`    one file each: what is done, and to what
+`injector`              carries a plan out; `sim_injector`, `local_injector`
+`invariants`            what must hold at the end, and always
+`programs`, `fuzz`      random programs under random plans, held to an oracle
+======================= =======================================================
 """

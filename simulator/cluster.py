@@ -24,13 +24,14 @@ from greenlet import getcurrent
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import set_current
 from runtime.backend.journal import Journal
-from runtime.backend.nodes import check_replicas, check_storage, node_resources
+from runtime.backend.nodes import check_node, check_replicas, check_storage, node_resources
 from runtime.backend.protocol import Backend
 from runtime.backend.session import Session
+from runtime.control.chain import MASTER
 from runtime.control.chain_client import Chained
 from runtime.control.client import Client
 from runtime.control.config import Config
-from runtime.control.context import Context
+from runtime.control.context import Context, node_of
 from runtime.control.gcs import Gcs
 from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.ids import root_task_id
@@ -41,13 +42,16 @@ from runtime.control.messages import (
     ChainOutput,
     ChainRequest,
     Heartbeat,
+    NodeUnreachable,
     ReplicaBeat,
     WorkerDied,
 )
 from runtime.control.policies import make_policy
+from runtime.control.resources import ResourcePool
 from simulator.clock import Clock
 from simulator.costs import CostModel, load_profile
 from simulator.host import Host
+from simulator.links import SimLinks
 from simulator.network import Network
 from simulator.process import SimProcess
 from simulator.replicas import SimReplicas
@@ -84,6 +88,13 @@ class SimCluster:
         self.processes: dict[str, SimProcess] = {}
         self.schedulers: dict[int, LocalScheduler] = {}
         self.stores: dict[int, SimStore] = {}
+        self.resources: dict[int, dict[str, float]] = {}
+        """Of every node that was ever started, by number."""
+        self.incarnations: dict[int, int] = {}
+        self._hosts_of: dict[int, int] = {}
+        self._removed: set[int] = set()
+        self.on_membership: list[Callable[[int, bool], None]] = []
+        """Called with a node's number and whether it lives, when it joins and when it dies."""
         self.workers: dict[str, SimWorker] = {}
         self.journal = Journal(Path(journal)) if journal is not None else None
         self.journaled: set[str] = {"gcs", "global"}
@@ -103,8 +114,8 @@ class SimCluster:
             role: CostModel(getattr(self.profile, role))
             for role in ("head", "node", "worker", "driver")
         }
-        cores = cores_per_host or self.profile.cores
-        self.hosts = [Host(self.env, cores) for _ in range(-(-len(nodes) // nodes_per_host))]
+        self._cores = cores_per_host or self.profile.cores
+        self.hosts = [Host(self.env, self._cores) for _ in range(-(-len(nodes) // nodes_per_host))]
         self.network = Network(
             self.env,
             self.profile.latency_s,
@@ -115,7 +126,9 @@ class SimCluster:
         )
         self._start_head()
         for number, resources in enumerate(nodes):
-            self._start_node(number, resources, number // nodes_per_host)
+            self.resources[number] = dict(resources)
+            self._hosts_of[number] = number // nodes_per_host
+            self._start_node(number)
 
     # -- processes -------------------------------------------------------------
 
@@ -124,23 +137,26 @@ class SimCluster:
         process = self.head = SimProcess(self, "head", HEAD, self.hosts[0], self.costs["head"])
         self.replicas: SimReplicas | None = None
         if self.config.chained:
-            self.replicas = SimReplicas(self, process)
+            self.replicas = SimReplicas(self, process, self._on_change)
             process.begin()
             return
         gcs = Gcs(process.context("gcs"), self.config)
         process.add("gcs", gcs)
         process.add("global", GlobalScheduler(process.context("global"), self.config))
+        process.add("links", SimLinks(process, on_change=self._on_change))
         gcs.start()
         process.begin()
 
-    def _start_node(self, number: int, resources: Mapping[str, float], host: int) -> None:
+    def _start_node(self, number: int) -> None:
+        host = self._hosts_of[number]
+        self.incarnations[number] = self.incarnations.get(number, 0) + 1
         self.network.add_node(number, host)
         address = f"node:{number}"
         process = SimProcess(self, address, number, self.hosts[host], self.costs["node"])
-        own = {**resources, f"node:{number}": 1.0}
+        own = {**self.resources[number], f"node:{number}": 1.0}
 
         def make(ctx: Context) -> LocalScheduler:
-            return LocalScheduler(ctx, number, own, self.config)
+            return LocalScheduler(ctx, number, own, self.config, self.incarnations[number])
 
         scheduler: LocalScheduler
         chained = None
@@ -154,7 +170,8 @@ class SimCluster:
         process.add(address, chained or scheduler)
         store = self.stores[number] = SimStore(self, number, self._store_bytes)
         process.add(f"store:{number}", store)
-        process.add(f"pool:{number}", SimPool(self, number))
+        process.add(f"pool:{number}", SimPool(self, number, process))
+        process.add(f"links:{number}", SimLinks(process, store.drop_peer))
         process.after_turn = lambda: self._leave_if_fenced(number, scheduler)
         self.schedulers[number] = scheduler
         scheduler.start(f"host-{host}", 0)
@@ -165,9 +182,9 @@ class SimCluster:
     def _leave_if_fenced(self, number: int, scheduler: LocalScheduler) -> None:
         """A node that was declared dead leaves, as a real one does."""
         if scheduler.members.fenced:
-            self.remove_node(number)
+            self._end_node(number)
 
-    def remove_node(self, number: int) -> None:
+    def _end_node(self, number: int) -> None:
         """End every process of a node at once."""
         for address in list(self.processes):
             if address.partition(":")[2].partition(".")[0] == str(number):
@@ -213,6 +230,107 @@ class SimCluster:
             worker.end()
         elif process is not None:
             process.kill()
+
+    # -- operations on a running cluster: see `chaos.cluster.Cluster` -------------
+
+    def add_node(self, resources: Mapping[str, float]) -> int:
+        """Start a node on a host of its own and return its number."""
+        ResourcePool(resources)
+        number = len(self.resources)
+        self.resources[number] = {name: float(amount) for name, amount in resources.items()}
+        self._hosts_of[number] = len(self.hosts)
+        self.hosts.append(Host(self.env, self._cores))
+        self._start_node(number)
+        return number
+
+    def remove_node(self, node: int) -> None:
+        """End a node for good: as `kill_node`, and its number is not used again."""
+        self.kill_node(node)
+        self._removed.add(node)
+
+    def kill_node(self, node: int) -> None:
+        """End a node and its workers at once; the head sees the connection break."""
+        self._check(node, spare_driver=True)
+        if f"node:{node}" not in self.processes:
+            return
+        self._end_node(node)
+        incarnation = self.incarnations[node]
+
+        def unreachable(_: Any) -> None:
+            # A new connection of the same node takes the place of the old one.
+            if self.incarnations[node] == incarnation:
+                reason = "connection lost: the other side closed the connection"
+                to = MASTER if self.config.chained else "gcs"
+                self.head.arrive(to, to, [NodeUnreachable(node, reason, incarnation)])
+
+        self.env.timeout(self.profile.latency_s).callbacks.append(unreachable)
+
+    def restart_node(self, node: int) -> None:
+        """Start a node again under its number, empty; kills it first if it lives."""
+        self.kill_node(node)
+        self._start_node(node)
+
+    def pause_node(self, node: int) -> None:
+        """Have a node and its workers stand still; nothing happens to one that has ended."""
+        for process in self._processes_of(node):
+            process.pause()
+        if f"node:{node}" in self.processes:
+            self.network.pause_node(node)
+
+    def resume_node(self, node: int) -> None:
+        """Have a paused node and its workers go on."""
+        processes = self._processes_of(node)
+        if f"node:{node}" in self.processes:
+            self.network.resume_node(node)
+        for process in processes:
+            process.resume()
+
+    def kill_worker(self, node: int, which: int = 0) -> None:
+        """End a worker, counted from the node's oldest, round and round."""
+        self._check(node)
+        workers = [address for address in self.workers if node_of(address) == node]
+        if workers:
+            address = workers[which % len(workers)]
+            self._end_process(address)
+            died = WorkerDied(address, "killed by SIGKILL")
+            scheduler = self.processes[f"node:{node}"]
+            # What it had sent before its end comes before the news of it.
+            self.network.send(
+                node, node, 0, partial(scheduler.arrive, f"pool:{node}", f"node:{node}", [died])
+            )
+
+    def pause_worker(self, node: int, which: int = 0) -> None:
+        """Have a worker stand still; counted as in `kill_worker`."""
+        self._check(node)
+        workers = [address for address in self.workers if node_of(address) == node]
+        if workers:
+            self.workers[workers[which % len(workers)]].process.pause()
+
+    def resume_workers(self, node: int) -> None:
+        """Have all paused workers of a node go on, unless that is paused itself."""
+        processes = self._processes_of(node)
+        if processes and not processes[0].paused:
+            for process in processes:
+                process.resume()
+
+    def set_latency(self, source: int, destination: int, latency_s: float | None) -> None:
+        """Give the link from one node to another a latency; None is the profile's."""
+        self._check(source)
+        self._check(destination)
+        self.network.set_link(source, destination, latency_s)
+
+    def _on_change(self, node: int, alive: bool) -> None:
+        for told in list(self.on_membership):
+            told(node, alive)
+
+    def _processes_of(self, node: int) -> list[SimProcess]:
+        """Return a node's scheduler and workers, not the driver."""
+        self._check(node)
+        names = [f"node:{node}", *(a for a in self.workers if node_of(a) == node)]
+        return [self.processes[name] for name in names if name in self.processes]
+
+    def _check(self, node: int, spare_driver: bool = False) -> None:
+        check_node(node, self.resources, self._removed, spare_driver)
 
     def start_driver(self) -> Session:
         """Make the calling program the driver, on node 0."""

@@ -17,6 +17,9 @@ egress and ingress (`bandwidth` each), its loopback (`loopback_bandwidth`), and
 the cap of each link that has one. A transfer is done one latency after its
 last byte left.
 
+A *paused* node's process neither reads nor writes: its transfers stand still.
+Frames to it arrive all the same, and wait in what stands for its socket buffer.
+
 A cut link behaves like TCP whose packets are lost: frames that would arrive
 are held back and arrive in order one latency after the link heals; transfers
 stand still and resume at the heal. A removed node's frames are lost, in
@@ -245,7 +248,7 @@ class _Flow:
 
     def attach(self) -> None:
         """Take part in the sharing, unless idle or cut."""
-        if self.active and not self.link.cut:
+        if self.active and not self.link.cut and not self.link.stalled:
             for resource in self.resources:
                 resource.flows[self] = None
 
@@ -329,6 +332,7 @@ class _Link:
         "latency_s",
         "sent_bytes",
         "src_host",
+        "stalled",
     )  # fmt: skip
 
     def __init__(self, env: Environment, src_host: int, dst_host: int) -> None:
@@ -342,6 +346,8 @@ class _Link:
         self.sent_bytes = 0
         self.callbacks: list[Callable[[Any], None]] = [self._on_arrival]
         self.cut = False
+        self.stalled = 0
+        """How many of its ends are paused."""
         self.flow: _Flow | None = None
         self.cap: _Resource | None = None
         self._clear = True  # neither cut, nor dead, nor with held frames to deliver first
@@ -427,6 +433,7 @@ class Network:
         self._random = rng.random
         self._hosts: dict[int, int] = {}  # of the nodes that are there
         self._removed: set[int] = set()
+        self._paused: set[int] = set()
         self._links: dict[int, dict[int, _Link]] = {}  # by source, then destination
         self._faults: dict[tuple[int, int], _Fault] = {}
         self._sent_before: Counter[tuple[int, int]] = Counter()  # on links that are gone
@@ -468,6 +475,33 @@ class Network:
             self._sent_before[link.src_host, link.dst_host] += link.sent_bytes
         del self._hosts[node]
         self._removed.add(node)
+        self._paused.discard(node)
+
+    def pause_node(self, node: int) -> None:
+        """Let transfers from and to `node` stand still; pausing twice is pausing once.
+
+        Raises ValueError if the node is not there.
+        """
+        self._stall(node, True)
+
+    def resume_node(self, node: int) -> None:
+        """Undo `pause_node`. Raises ValueError if the node is not there."""
+        self._stall(node, False)
+
+    def _stall(self, node: int, paused: bool) -> None:
+        self.host_of(node)
+        if paused == (node in self._paused):
+            return
+        (self._paused.add if paused else self._paused.discard)(node)
+        links = list(self._links[node].values())
+        links += [to[node] for src, to in self._links.items() if src != node and node in to]
+        for link in links:
+            link.stalled += 1 if paused else -1
+            flow = link.flow
+            if flow is not None:
+                flow.touch()
+                flow.detach()
+                flow.attach()
 
     def host_of(self, node: int) -> int:
         """Return the host of `node`; raises ValueError if the node is not there."""
@@ -622,6 +656,7 @@ class Network:
                 raise ValueError(f"there is no node {node}")
         link = _Link(self.env, self._hosts[src], self._hosts[dst])
         self._configure(link, self._faults.get((src, dst)))
+        link.stalled = len({src, dst} & self._paused)
         self._links[src][dst] = link
         return link
 

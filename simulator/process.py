@@ -116,6 +116,10 @@ class SimProcess:
         self.contexts: dict[str, SimContext] = {}
         self.dirty: dict[str, SimContext] = {}
         self.alive = True
+        self.paused = False
+        self.refused: dict[str, int] = {}
+        """Nodes of whose incarnations up to this one nothing is taken: see `SimLinks`."""
+        self._held: list[Callable[[], None]] = []
         self.debt_s = 0.0
         """CPU time of user code that has run but not taken its time yet."""
         self.busy_s = 0.0
@@ -145,6 +149,8 @@ class SimProcess:
         """A frame is here."""
         if not self.alive:
             return
+        if self.refused and source in self.refused and self._is_over(source):
+            return
         frames = self._frames
         if destination in frames:
             frames[destination].append((source, messages))
@@ -166,7 +172,7 @@ class SimProcess:
 
     def _begin(self) -> None:
         self._busy = True
-        if self.host.idle:
+        if self.host.idle and not self.paused:
             self._turns()
         else:
             # Zero CPU time would not wait for a core.
@@ -267,6 +273,34 @@ class SimProcess:
             return
         for frame in frames:
             self.cluster.transmit(self.node, *frame)
+
+    # -- faults ----------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Stand still until `resume`, as a process does after SIGSTOP."""
+        self.paused = True
+        self.host.pause(self)
+
+    def resume(self) -> None:
+        """Go on with what was under way and with all that has arrived."""
+        if not self.paused:
+            return
+        self.paused = False
+        self.host.resume(self)
+        held, self._held = self._held, []
+        for callback in held:
+            callback()
+
+    def when_running(self, callback: Callable[[], None]) -> None:
+        """Call it now, or when the process is resumed; never if it has ended."""
+        if self.paused:
+            self._held.append(partial(self.when_running, callback))
+        elif self.alive:
+            callback()
+
+    def _is_over(self, source: str) -> bool:
+        # Frames of a process that has ended are lost: this one is of the one that runs.
+        return self.cluster.incarnations[int(source[5:])] <= self.refused[source]
 
     def kill(self) -> None:
         """End at once: nothing of it runs on, nothing reaches it."""

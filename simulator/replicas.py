@@ -31,6 +31,7 @@ from runtime.control.messages import (
     StartReplica,
     StoreRows,
 )
+from simulator.links import SimLinks
 from simulator.process import SimProcess
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
 class SimReplicas:
     """``launcher`` and all that it has launched."""
 
-    def __init__(self, cluster: SimCluster, head: SimProcess) -> None:
+    def __init__(
+        self, cluster: SimCluster, head: SimProcess, on_change: Callable[[int, bool], None]
+    ) -> None:
         self.cluster = cluster
         config = cluster.config
         chained = Chained(head.context(MASTER), MASTER, lambda ctx: Master(ctx, config))
@@ -48,6 +51,7 @@ class SimReplicas:
         self.master = chained.inner
         head.add(MASTER, chained)
         head.add(LAUNCHER, self)
+        head.add("links", SimLinks(head, on_change=on_change))
         chained.start()
         self.master.start()
 

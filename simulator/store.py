@@ -22,6 +22,19 @@ from runtime.control.messages import (
 
 if TYPE_CHECKING:
     from simulator.cluster import SimCluster
+    from simulator.network import Transfer
+    from simulator.process import SimProcess
+
+
+class _Fetching:
+    """An object on its way."""
+
+    __slots__ = ("fetch", "offset", "transfer")
+
+    def __init__(self, fetch: Fetch, offset: int) -> None:
+        self.fetch = fetch
+        self.offset = offset
+        self.transfer: Transfer | None = None
 
 
 class SimStore:
@@ -37,7 +50,8 @@ class SimStore:
         self._places: dict[bytes, int] = {}
         self._offsets = 0
         self._queues: dict[int, deque[Fetch]] = {}
-        self._busy: set[int] = set()
+        self._current: dict[int, _Fetching] = {}
+        """What is being fetched, by the node that it comes from."""
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, Allocate):
@@ -71,7 +85,7 @@ class SimStore:
 
     def _next(self, node: int) -> None:
         queue = self._queues[node]
-        if node in self._busy or not queue:
+        if node in self._current or not queue:
             return
         fetch = queue.popleft()
         offset = self._allocate(fetch.object, fetch.size)
@@ -80,20 +94,23 @@ class SimStore:
             self._tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason))
             self._next(node)
             return
-        self._busy.add(node)
+        current = self._current[node] = _Fetching(fetch, offset)
         cluster = self.cluster
         started_s = cluster.env.now
 
         def begin() -> None:
-            cluster.working += 1
-            cluster.network.transfer(node, self.node, fetch.size, landed)
+            if self._current.get(node) is current:
+                cluster.working += 1
+                current.transfer = cluster.network.transfer(node, self.node, fetch.size, landed)
 
         def landed(arrived: bool) -> None:
             cluster.working -= 1
             done(arrived)
 
         def done(arrived: bool) -> None:
-            self._busy.discard(node)
+            if self._current.get(node) is not current or self._gone:
+                return
+            del self._current[node]
             peer = cluster.stores.get(node)
             payload = peer.value_of(fetch.object) if peer is not None else None
             elapsed_s = cluster.env.now - started_s
@@ -112,6 +129,24 @@ class SimStore:
         # The request goes there before the bytes come back.
         cluster.network.send(self.node, node, 60, begin)
 
+    def drop_peer(self, node: int) -> None:
+        """A node is dead: fail what is being fetched from it."""
+        waiting = self._queues.pop(node, deque())
+        current = self._current.pop(node, None)
+        if current is not None:
+            if current.transfer is not None:
+                current.transfer.cancel()
+                self.cluster.working -= 1
+            self._free(current.fetch.object, current.offset)
+            waiting.appendleft(current.fetch)
+        for fetch in waiting:
+            self._tell(Fetched(fetch.object, -1, fetch.size, 0.0, "its node died"))
+
+    @property
+    def _gone(self) -> bool:
+        """Whether its process has ended; another may have the node's number by now."""
+        return self.cluster.stores.get(self.node) is not self
+
     def value_of(self, oid: bytes) -> bytes | None:
         """Return the pickle of an object that is here."""
         offset = self._places.get(oid)
@@ -120,27 +155,32 @@ class SimStore:
     def _tell(self, message: Any) -> None:
         # It lives in the node's process: no network, no wait.
         process = self.cluster.processes.get(f"node:{self.node}")
-        if process is not None:
+        if process is not None and not self._gone:
             process.arrive(f"store:{self.node}", f"node:{self.node}", [message])
 
 
 class SimPool:
     """``pool:<n>``: starts workers after the time that a fork takes."""
 
-    def __init__(self, cluster: SimCluster, node: int) -> None:
+    def __init__(self, cluster: SimCluster, node: int, process: SimProcess) -> None:
         self.cluster = cluster
         self.node = node
+        self.process = process
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, StartWorker):
             name = message.worker
             delay_s = self.cluster.profile.start_worker_s
             started = self.cluster.env.timeout(delay_s)
-            started.callbacks.append(lambda _: self.cluster.start_worker(name, self.node))
+            started.callbacks.append(lambda _: self._started(name))
         elif isinstance(message, StopWorker):
             self.cluster.stop_worker(message.worker)
         else:
             raise TypeError(f"a worker pool was sent {type(message).__name__}")
+
+    def _started(self, name: str) -> None:
+        if self.process.alive:
+            self.cluster.start_worker(name, self.node)
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""

@@ -117,7 +117,7 @@ class SimWorld:
         def expire(_: Any) -> None:
             nonlocal expired
             expired = True
-            self._after_turn()
+            self.process.when_running(self._after_turn)
 
         self._env.timeout(timeout_s).callbacks.append(expire)
         self.cluster.working += 1
@@ -235,8 +235,7 @@ class SimWorld:
         process = self.process
 
         def wake(_: Any) -> None:
-            if process.alive:
-                done()
+            process.when_running(done)
 
         self._env.timeout(seconds).callbacks.append(wake)
 

@@ -25,10 +25,11 @@ from runtime.api.actor_options import ActorOptions
 from runtime.api.refs import ObjectRef
 from runtime.api.state import current
 from runtime.control.ids import RETURNS_MAX
+from runtime.control.messages import READY_METHOD
 
 ASYNC_CONCURRENCY = 1000
 """Calls of an actor with async methods that run at a time, unless it says otherwise."""
-READY, TERMINATE, CALL = "__ray_ready__", "__ray_terminate__", "__ray_call__"
+READY, TERMINATE, CALL = READY_METHOD, "__ray_terminate__", "__ray_call__"
 _BUILT_IN = (READY, TERMINATE, CALL)
 
 _DEFAULT = ActorOptions()

@@ -67,6 +67,8 @@ def init(
             options["more_resources"] = more
         made = backends[backend](**options)
         atexit.register(_at_exit, made, os.getpid())
+        for told in state.on_connect:
+            told(made)
         return made
 
 

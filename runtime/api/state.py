@@ -8,10 +8,14 @@ look-up that tells them apart by the running greenlet.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from runtime.backend.protocol import Backend
 
 Connect = Callable[..., Backend]
+
+on_connect: list[Callable[[Any], None]] = []
+"""Called with each backend that `init` has connected, before the program goes on."""
 
 _current: Backend | None = None
 _lookup: Callable[[], Backend | None] | None = None

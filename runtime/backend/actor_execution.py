@@ -94,6 +94,9 @@ class ActorRunner:
             except ActorExit as leaving:
                 self._exit(leaving)
                 return
+        assert spec.extra is not None
+        if spec.extra.method == READY:
+            return
         self._calls += 1
         interval = self._info.checkpoint_interval
         if interval and self._calls % interval == 0:

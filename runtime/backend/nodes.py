@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 
 def node_resources(
@@ -54,3 +54,18 @@ def check_storage(storage: object, replicas: int, memory_max: int) -> bool:
     if storage is not None and replicas > 1:
         raise ValueError("gcs_storage is for one replica: use it or gcs_replicas, not both")
     return storage is not None
+
+
+def check_node(
+    node: int, known: Container[int], removed: Container[int], spare_driver: bool
+) -> None:
+    """Raise ValueError unless something can be done to that node.
+
+    With `spare_driver` not to node 0: the driver is a part of it.
+    """
+    if node not in known:
+        raise ValueError(f"there is no node {node}")
+    if node in removed:
+        raise ValueError(f"node {node} was removed")
+    if spare_driver and node == 0:
+        raise ValueError("node 0 is the driver's own: it ends with the driver")

@@ -102,6 +102,8 @@ class Session:
         self.name = world.name
         self.client = world.client
         self.closed = False
+        self.before_shutdown: list[Callable[[], None]] = []
+        """Called when the session begins to end, while all still works."""
         self._end_cluster = end_cluster
         self._dropped: deque[bytes] = deque()
         self._unviewed: deque[bytes] = deque()
@@ -694,6 +696,8 @@ class Session:
     def shutdown(self) -> None:
         if self.closed:
             return
+        for called in self.before_shutdown:
+            called()
         self.closed = True
         self.world.close()
         if self._end_cluster is not None:

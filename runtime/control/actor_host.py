@@ -33,6 +33,7 @@ from runtime.control.actor_router import call_error
 from runtime.control.context import Context
 from runtime.control.messages import (
     OK,
+    READY_METHOD,
     USER_ERROR,
     ActorCalls,
     ActorFailed,
@@ -357,6 +358,10 @@ class ActorHost:
     def _on_called(self, actor: Actor, result: RangeResult) -> None:
         assignment = actor.running.pop(result.array)
         spec = assignment.spec
+        assert spec.extra is not None
+        if spec.extra.method == READY_METHOD:
+            self._scheduler.finish_call(result, spec.owner)
+            return
         number = actor.executed
         actor.executed += 1
         if actor.replaying:

@@ -21,12 +21,13 @@ messages; a call of an actor that never restarts does not come here at all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from runtime.control.context import Context, node_of
+from runtime.control.context import Context
 from runtime.control.messages import (
     ActorChanged,
     ActorFailed,
@@ -180,10 +181,10 @@ class ActorTable:
         for row in [r for r in self.rows.values() if r.node == node]:
             self._fail(row, f"ActorDiedError: its node died: {reason}", False)
 
-    def drop_orphans(self, node: int) -> None:
-        """End what a dead node's clients owned, unless somebody else owns it since."""
+    def drop_orphans(self, died: Callable[[str], bool]) -> None:
+        """End what dead clients own, unless somebody else owns it since."""
         for row in list(self.rows.values()):
-            if node_of(row.spec.owner) == node and not row.info.detached:
+            if not row.info.detached and died(row.spec.owner):
                 self._stop(row)
                 self._fail(row, "ActorDiedError: its owner's node died", True)
 

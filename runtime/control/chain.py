@@ -38,7 +38,8 @@ Rules
    machine's sessions let both take effect once.
 3. A joining replica is fed by the tail, which serves meanwhile: a snapshot in
    parts, at most `PARTS_AHEAD` under way, then every command since. Once it has
-   the snapshot the tail answers nothing any more that it has not acknowledged.
+   the snapshot the tail confirms nothing any more, to clients or to its
+   predecessor, that the joining one has not acknowledged.
    Only when it has all that was answered before, too, is the master told that
    it has joined: else the tail could die with what its clients were told.
 4. What comes from a later epoch than this replica has heard of waits for it.
@@ -348,13 +349,15 @@ class Replica:
             self.ctx.send(self.members[-1], ChainAck(self.epoch, self.machine.index))
         elif not self.is_head:
             before = self.members[self.members.index(self.info.name) - 1]
-            self.ctx.send(before, ChainAck(self.epoch, self.machine.index))
+            # Like an answer: what a joining replica may lack is still to be kept.
+            self.ctx.send(before, ChainAck(self.epoch, self._limit))
 
     def _on_ack(self, source: str, message: ChainAck) -> None:
         if message.epoch != self.epoch or self.state is not State.SERVING:
             return
         if self._feed is not None:
             self._on_fed(self._feed, message.index)
+            self._acknowledge()
         while self.kept and self.kept[0].index <= message.index:
             self.kept.popleft()
         if not self.is_head and not self.is_tail:

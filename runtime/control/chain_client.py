@@ -85,8 +85,6 @@ class Chained:
         self.epoch = 0
         self.members: dict[str, ReplicaInfo] = {}
         """By name, the head first."""
-        self.watch: Callable[[Any], None] | None = None
-        """Called with every message that the chain has for the component."""
         self.received = 0
         """The last output."""
         self.unconfirmed: deque[tuple[int, bytes]] = deque()
@@ -99,7 +97,7 @@ class Chained:
 
     def start(self) -> None:
         """Ask for the configuration; also right after a connection to the master is back."""
-        self.ctx.send(MASTER, ChainHello(self.address))
+        self.ctx.send(MASTER, ChainHello(self.address, self.born))
 
     def handle(self, source: str, message: Any) -> None:
         """Take a message of the chain, or hand it on."""
@@ -159,8 +157,6 @@ class Chained:
             self.received += 1
             for frame in decode_frames(message.body):
                 for inner in frame.messages:
-                    if self.watch is not None:
-                        self.watch(inner)
                     self.inner.handle(frame.source, inner)
 
     def _on_configured(self, message: ChainConfigured) -> None:

@@ -29,6 +29,9 @@ from runtime.control.messages import (
     ChainConfigured,
     ChainHello,
     ClientGone,
+    Event,
+    NodeChanged,
+    NodeInfo,
     NodeUnreachable,
     ReplicaBeat,
     ReplicaInfo,
@@ -55,15 +58,19 @@ class Master:
         """Why nobody has the state any more; the world ends the cluster then."""
         self.changes: list[tuple[float, str, str]] = []
         """(time, what, replica): ``lost``, ``joining`` and ``joined``."""
+        self.nodes: dict[int, NodeInfo] = {}
+        """What the GCS has told the head's connections of nodes."""
         self._starting: dict[str, None] = {}
         self._ready: dict[str, ReplicaInfo] = {}
-        self._clients: dict[str, None] = {}
+        self._clients: dict[str, float] = {}
         self._names = 0
         self._heard: dict[str, float] = {}
         self._checked_s = 0.0
 
     def start(self) -> None:
         """Have the first replicas started."""
+        # A client from the start: the GCS has things to tell the head's connections.
+        self.ctx.send("gcs", Event("head_started", "master"))
         for _ in range(self.config.gcs_replicas):
             self._start_one()
         self._checked_s = self.ctx.now()
@@ -83,9 +90,12 @@ class Master:
         elif isinstance(message, ReplicaLost):
             self._drop(message.name, message.reason, sure=True)
         elif isinstance(message, ChainHello):
-            self._clients[message.client] = None
+            self._clients[message.client] = message.born
             if self.members:
                 self.ctx.send(message.client, self._configuration())
+        elif isinstance(message, NodeChanged):
+            self.nodes[message.info.node] = message.info
+            self.ctx.send("links", message)
         elif isinstance(message, NodeUnreachable):
             self._on_unreachable(message)
         else:
@@ -187,6 +197,7 @@ class Master:
 
     def _on_unreachable(self, message: NodeUnreachable) -> None:
         client = f"node:{message.node}"
-        self._clients.pop(client, None)
+        born = self._clients.pop(client, None)
         self.ctx.send("gcs", message)
-        self.ctx.send("gcs", ClientGone(client))
+        if born is not None:
+            self.ctx.send("gcs", ClientGone(client, born))

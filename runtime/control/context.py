@@ -27,7 +27,12 @@ from typing import Any, Protocol
 
 Address = str
 """``gcs``, ``global``, ``node:<n>``, ``store:<n>``, ``pool:<n>``,
-``worker:<n>.<k>`` or ``driver:<n>.<k>`` (``<n>`` is the node they live on)."""
+``worker:<n>.<k>`` or ``driver:<n>.<k>`` (``<n>`` is the node they live on);
+``links`` and ``links:<n>``: the connections of the head and of a node."""
+
+WORKERS_PER_LIFE = 1_000_000
+"""The workers of a node's i-th incarnation are numbered from (i - 1) times this on,
+so that no address is ever used twice."""
 
 
 class Timer(Protocol):
@@ -81,3 +86,13 @@ def node_of(address: Address) -> int:
     if not rest:
         raise ValueError(f"{kind!r} does not live on a node")
     return int(rest.partition(".")[0])
+
+
+@lru_cache(maxsize=65_536)
+def incarnation_of(address: Address) -> int:
+    """Return in which incarnation of its node a worker or driver lives.
+
+    >>> incarnation_of("worker:3.7"), incarnation_of("worker:3.1000007")
+    (1, 2)
+    """
+    return int(address.rpartition(".")[2]) // WORKERS_PER_LIFE + 1

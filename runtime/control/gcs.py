@@ -16,11 +16,13 @@ history    finished tasks, see `flush`          who has asked
 The life of a node in its table::
 
     RegisterNode ──> ALIVE ──NodeUnreachable, or silent too long──> DEAD
+                       ↑                                             │
+                       └────RegisterNode with a later incarnation────┘
 
 When a node dies, every range that it had accepted and not finished is placed
 again (one retry less), every value that only it held is lost, and all are told.
-A node that is declared dead stays so: if it was merely slow, it is told by the
-answer to its next heartbeat and leaves.
+An incarnation that is declared dead stays so: if it was merely slow, it is told by
+the answer to its next heartbeat and leaves, and what it says meanwhile is ignored.
 
 Nodes release an array once its owner has let go. A result may still be on its
 way to the table then: the row's *tombstone* waits for it, to free it there too.
@@ -34,7 +36,7 @@ from typing import Any
 
 from runtime.control.actor_table import ActorTable
 from runtime.control.config import Config
-from runtime.control.context import Context, node_of
+from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.flush import TaskHistory
 from runtime.control.health import FailureDetector
 from runtime.control.ids import ARRAY_BYTES, object_id
@@ -69,7 +71,7 @@ from runtime.control.messages import (
 )
 from runtime.control.pubsub import PubSub
 from runtime.control.ready_queue import part_of
-from runtime.control.tables import ArrayRow, Done
+from runtime.control.tables import ArrayRow, Done, ghost_of
 
 RELEASED = "its owner has died or released it"
 EVENTS_MAX = 10_000
@@ -96,6 +98,7 @@ class Gcs:
         self.history = TaskHistory(ctx, config.gcs_memory_max)
         self.pubsub = PubSub(ctx)
         self.pubsub.subscribe("nodes", "global")
+        self.pubsub.subscribe("nodes", "links")
         self._alive: set[int] = set()
         self._checked_s = 0.0
         self._tombstones: dict[bytes, dict[int, int]] = {}
@@ -139,9 +142,12 @@ class Gcs:
     def _on_register(self, source: str, message: RegisterNode) -> None:
         info = message.info
         known = self.nodes.get(info.node)
-        if known is not None and known.alive:
+        incarnation = info.incarnation
+        if known is not None:
+            if incarnation <= known.incarnation:
+                self.ctx.send(source, NodeChanged(known))
+                return
             self._declare_dead(info.node, "another process took its place")
-        incarnation = known.incarnation + 1 if known is not None else 1
         info = NodeInfo(
             info.node, info.host, info.port, info.resources, alive=True, incarnation=incarnation
         )
@@ -163,6 +169,9 @@ class Gcs:
         self.ctx.send("global", LoadChanged(message.node, message.load))
 
     def _on_unreachable(self, source: str, message: NodeUnreachable) -> None:
+        known = self.nodes.get(message.node)
+        if message.incarnation and known is not None and known.incarnation > message.incarnation:
+            return  # it came back before the news of its end did
         self._declare_dead(message.node, message.reason)
 
     def _check_health(self) -> None:
@@ -189,28 +198,32 @@ class Gcs:
         self.pubsub.drop(f"node:{node}")
         for array in [a for a, left in self._tombstones.items() if node in left]:
             self._bury(array, node, self._tombstones[array][node])
+        ghost = ghost_of(node, info.incarnation)
         for array, row in self.arrays.items():
-            row.lost[node] = reason
             unfinished = row.unfinished_at(node)
-            row.accepted = [(s, n) for s, n in row.accepted if n != node]
+            row.bury(node, ghost, reason)
             for spec, gaps in unfinished:
                 self._place_again(row, spec, gaps, reason)
             self._tell_of_losses(array, row, node)
         self.actors.on_node_died(node, reason)
-        self.ctx.after(ORPHANED_S, partial(self._drop_orphans, node))
+        self.ctx.after(ORPHANED_S, partial(self._drop_orphans, ghost))
 
-    def _drop_orphans(self, node: int) -> None:
+    def _drop_orphans(self, ghost: int) -> None:
         """Release what a node's clients owned, unless a task has made it its own since."""
-        if node not in self._alive:
-            self.actors.drop_orphans(node)
-            for array in [a for a, row in self.arrays.items() if row.owner_node == node]:
-                self._release(array, node)
+        self.actors.drop_orphans(lambda o: ghost_of(node_of(o), incarnation_of(o)) == ghost)
+        for array in [a for a, row in self.arrays.items() if row.owner_node == ghost]:
+            self._release(array, ghost)
+
+    def _lives(self, client: str) -> bool:
+        """Whether a client's node is alive, and still the same."""
+        node = node_of(client)
+        return node in self._alive and self.nodes[node].incarnation == incarnation_of(client)
 
     def _place_again(
         self, row: ArrayRow, spec: TaskSpec, gaps: list[tuple[int, int]], reason: str
     ) -> None:
         owner_node = node_of(spec.owner)
-        if owner_node not in self._alive:
+        if not self._lives(spec.owner):
             return  # its owner died too; run again, that will submit it again
         for start, count in gaps:
             part = part_of(spec, start, count)
@@ -259,10 +272,11 @@ class Gcs:
 
     def _on_updates(self, source: str, message: TaskUpdates) -> None:
         node = message.node
-        if source == f"node:{node}" and node not in self._alive:
+        alive = node in self._alive and message.incarnation in (0, self.nodes[node].incarnation)
+        if source == f"node:{node}" and not alive:
             return  # it was declared dead, and what it had is done elsewhere
         for spec in message.added:
-            self._accept(spec, node)
+            self._accept(spec, node, alive)
         for array, start, count, sizes in message.done:
             if array in self._tombstones:
                 self._bury(array, node, count)
@@ -273,7 +287,7 @@ class Gcs:
                 self.ctx.send(f"node:{node}", FreeObjects([array]))
                 continue
             row = self._row(array)
-            if row.owner_node < 0:
+            if row.owner_node == -1 or (row.owner_node < 0 and not row.accepted):
                 row.owner_node = node
             row.finish(Done(start, count, node, sizes))
             self._tell_range(array, row, start, count)
@@ -287,16 +301,20 @@ class Gcs:
         for array in message.released:
             self._release(array, node)
 
-    def _accept(self, spec: TaskSpec, node: int) -> None:
+    def _accept(self, spec: TaskSpec, node: int, alive: bool) -> None:
         if spec.array not in self.arrays and self._released.get(spec.array) == spec.owner:
             # Placed again while its result was on its way: nobody waits for this run.
             left = self._tombstones.setdefault(spec.array, {})
             left[node] = left.get(node, 0) + spec.count
             return
         row = self._row(spec.array)
-        row.owner_node = node_of(spec.owner)
         row.owner = spec.owner
-        if node in self._alive:
+        row.owner_node = node_of(spec.owner)
+        if not self._lives(spec.owner):
+            # Its owner died while it was on its way.
+            ghost = row.owner_node = ghost_of(row.owner_node, incarnation_of(spec.owner))
+            self.ctx.after(ORPHANED_S, lambda: self._drop_orphans(ghost))
+        if alive:
             row.accepted.append((spec, node))
         else:
             reason = self.nodes[node].reason if node in self.nodes else "it never joined"

@@ -27,7 +27,7 @@ from typing import Any
 
 from runtime.control.actor_placement import ActorPlacement
 from runtime.control.config import Config
-from runtime.control.context import Context
+from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.messages import (
     ActorChanged,
     ActorPlaced,
@@ -51,9 +51,10 @@ from runtime.control.resources import ResourcePool
 class _Node:
     """A living node."""
 
-    __slots__ = ("load", "pool", "sent")
+    __slots__ = ("incarnation", "load", "pool", "sent")
 
-    def __init__(self, resources: dict[str, float]) -> None:
+    def __init__(self, resources: dict[str, float], incarnation: int) -> None:
+        self.incarnation = incarnation
         self.pool = ResourcePool(resources)
         self.load = Load(0, 0.0, 0.0, 0, {})
         self.sent = 0
@@ -114,8 +115,14 @@ class GlobalScheduler:
         self._actors.on_node(info)
         if not info.alive:
             self.nodes.pop(info.node, None)
+            # Nobody waits for these any more; run again, their parent submits them again.
+            self.infeasible = [
+                spec
+                for spec in self.infeasible
+                if node_of(spec.owner) != info.node or incarnation_of(spec.owner) > info.incarnation
+            ]
             return
-        self.nodes[info.node] = _Node(info.resources)
+        self.nodes[info.node] = _Node(info.resources, info.incarnation)
         again, self.infeasible = self.infeasible, []
         for spec in again:
             self._take(spec)
@@ -169,9 +176,10 @@ class GlobalScheduler:
         # chosen, and neighbours travel and run as one range.
         at = spec.start
         for node, count in shares.items():
-            self.nodes[node].sent += count
+            chosen = self.nodes[node]
+            chosen.sent += count
             part = part_of(spec, at, count)
-            self.ctx.send("gcs", TaskUpdates(node, [part], [], [], []))
+            self.ctx.send("gcs", TaskUpdates(node, [part], [], [], [], chosen.incarnation))
             self.ctx.send(f"node:{node}", AssignTasks([part]))
             at += count
         self.placed += spec.count

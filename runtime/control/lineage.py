@@ -30,9 +30,10 @@ ADDED_MAX = 256
 class TaskLog:
     """Buffers the rows this node owes the GCS."""
 
-    def __init__(self, ctx: Context, node: int, config: Config) -> None:
+    def __init__(self, ctx: Context, node: int, config: Config, incarnation: int = 1) -> None:
         self._ctx = ctx
         self._node = node
+        self._incarnation = incarnation
         self._linger_s = config.log_linger_s
         self._history = config.task_history
         """The GCS wants to know of every task: nothing is left out."""
@@ -145,14 +146,25 @@ class TaskLog:
         released = list(self._released)
         # Arguments come along: in pieces, or a burst would outgrow a frame.
         while len(added) > ADDED_MAX:
-            self._ctx.send("gcs", TaskUpdates(self._node, added[:ADDED_MAX], [], [], []))
+            self._send(added[:ADDED_MAX], [], [], [])
             added = added[ADDED_MAX:]
-        self._ctx.send("gcs", TaskUpdates(self._node, added, done, copies, released))
+        self._send(added, done, copies, released)
         if self._history:
             self._known.difference_update(released)
             self._exposed.difference_update(released)
         self._added, self._done, self._large, self._copies = {}, {}, {}, {}
         self._released = {}
+
+    def _send(
+        self,
+        added: list[TaskSpec],
+        done: list[tuple[bytes, int, int, tuple[int, ...]]],
+        copies: list[tuple[bytes, int]],
+        released: list[bytes],
+    ) -> None:
+        self._ctx.send(
+            "gcs", TaskUpdates(self._node, added, done, copies, released, self._incarnation)
+        )
 
     def _begin_again(self, array: bytes) -> None:
         """A parent that runs again makes its released arrays anew: not in one batch."""

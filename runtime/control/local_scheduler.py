@@ -31,7 +31,7 @@ from typing import Any
 from runtime.control.actor_host import Actor, ActorHost
 from runtime.control.actor_router import ActorRouter
 from runtime.control.config import Config
-from runtime.control.context import Context, Timer, node_of
+from runtime.control.context import WORKERS_PER_LIFE, Context, Timer, node_of
 from runtime.control.ids import object_id
 from runtime.control.lineage import TaskLog
 from runtime.control.membership import Membership
@@ -141,17 +141,23 @@ class LocalScheduler:
     """Schedules the tasks of one node; see the module's theory of operation."""
 
     def __init__(
-        self, ctx: Context, node: int, resources: Mapping[str, float], config: Config
+        self,
+        ctx: Context,
+        node: int,
+        resources: Mapping[str, float],
+        config: Config,
+        incarnation: int = 1,
     ) -> None:
         self.ctx = ctx
         self.node = node
+        self.incarnation = incarnation
         self.config = config
         self.resources = dict(resources)
         self.pool = ResourcePool(resources)
         self.policy = make_policy(config)
-        self.log = TaskLog(ctx, node, config)
+        self.log = TaskLog(ctx, node, config, incarnation)
         self.objects = ObjectDirectory(ctx, node, self.log.copied)
-        self.members = Membership(node)
+        self.members = Membership(node, incarnation)
         self.ready = ReadyQueue()
         self.workers: dict[str, Worker] = {}
         self.waiting = 0
@@ -179,10 +185,9 @@ class LocalScheduler:
         """Of arrays of several elements: the end of what was submitted, in order."""
         self._orphans: dict[tuple[bytes, int], list[_Orphans]] = {}
         """By the element that runs again."""
-        self._names = 0
+        self._names = (incarnation - 1) * WORKERS_PER_LIFE
         self._watch: Timer | None = None
         self._last_done_s = 0.0
-        self._incarnation = 0
         self._prestart = self.pool.slots("CPU:1")
         self._handlers: dict[type, Any] = {
             SubmitTasks: self._on_submit,
@@ -232,7 +237,8 @@ class LocalScheduler:
 
     def start(self, host: str, port: int) -> None:
         """Join the cluster: the first turn of a node."""
-        self.ctx.send("gcs", RegisterNode(NodeInfo(self.node, host, port, self.resources)))
+        info = NodeInfo(self.node, host, port, self.resources, incarnation=self.incarnation)
+        self.ctx.send("gcs", RegisterNode(info))
         for _ in range(self._prestart):
             self._start_worker()
 
@@ -358,7 +364,7 @@ class LocalScheduler:
             if local and not is_actor and spec.array not in self.objects.owners:
                 # Placed again while its result was on its way; it is released by now.
                 ended = (spec.array, spec.start, spec.count, ())
-                self.ctx.send("gcs", TaskUpdates(self.node, [], [ended], [], []))
+                self.ctx.send("gcs", TaskUpdates(self.node, [], [ended], [], [], self.incarnation))
                 continue
             if is_actor:
                 if not self.actors.accept(spec):
@@ -977,11 +983,11 @@ class LocalScheduler:
     def _on_registered(self, source: str, message: Registered) -> None:
         for info in message.nodes:
             self.members.update(info)
-        self._incarnation = message.incarnation
         self._beat()
 
     def _on_node_changed(self, source: str, message: NodeChanged) -> None:
         self.members.update(message.info)
+        self.ctx.send(f"links:{self.node}", message)
         self.queries.on_node_changed(message.info)
         if not message.info.alive:
             self.objects.on_node_died(message.info.node)
@@ -994,5 +1000,5 @@ class LocalScheduler:
             assigned=self.accepted,
             available=self.pool.available(),
         )
-        self.ctx.send("gcs", Heartbeat(self.node, self._incarnation, load))
+        self.ctx.send("gcs", Heartbeat(self.node, self.incarnation, load))
         self.ctx.after(self.config.heartbeat_s, self._beat)

@@ -8,8 +8,10 @@ from runtime.control.messages import NodeInfo
 class Membership:
     """The node table, kept up to date by what the GCS publishes."""
 
-    def __init__(self, me: int = -1) -> None:
+    def __init__(self, me: int = -1, incarnation: int = 0) -> None:
         self.me = me
+        self.incarnation = incarnation
+        """Of this node itself."""
         self.nodes: dict[int, NodeInfo] = {}
         self.alone = True
         """Whether no other node is alive."""
@@ -29,4 +31,24 @@ class Membership:
     def fenced(self) -> str:
         """Why the cluster has declared this node dead, or an empty string."""
         mine = self.nodes.get(self.me)
-        return "" if mine is None or mine.alive else (mine.reason or "declared dead")
+        if mine is None:
+            return ""
+        if mine.incarnation > self.incarnation:
+            return "another process took its place"
+        return "" if mine.alive else (mine.reason or "declared dead")
+
+    def refusal(self, node: int, incarnation: int) -> str:
+        """Say why nothing is taken from that incarnation of a node; "" if it is."""
+        return refusal(self.nodes.get(node), node, incarnation)
+
+
+def refusal(info: NodeInfo | None, node: int, incarnation: int) -> str:
+    """Say why nothing is taken from an incarnation, given the node's row; "" if it is.
+
+    One that is not heard of yet is no reason: the news may be on their way.
+    """
+    if info is None or incarnation > info.incarnation:
+        return ""
+    if incarnation < info.incarnation:
+        return f"incarnation {incarnation} of node {node} is over"
+    return "" if info.alive else f"node {node} was declared dead: {info.reason}"

@@ -22,6 +22,7 @@ node    -> gcs       RegisterNode, Heartbeat, ExportFunction, FetchFunction,
 gcs     -> node      Registered, NodeChanged, FunctionBlob, ObjectLocations,
                      FreeObjects, QueryReply
 gcs     -> global    NodeChanged, LoadChanged, ObjectLocations, PlaceTasks
+gcs     -> links     NodeChanged
 node    -> global    PlaceTasks
 global  -> node      AssignTasks, TaskResults (of what cannot be placed)
 global  -> gcs       LocateObjects
@@ -30,6 +31,7 @@ node    -> store     Allocate, Free, Fetch
 store   -> node      Allocated, Fetched
 node    -> pool      StartWorker, StopWorker
 pool    -> node      WorkerDied
+node    -> links     NodeChanged
 world   -> gcs       NodeUnreachable
 client  -> node      KvPut, KvGet, KvDelete, FindTask (and on to the gcs, which
                      answers KvReply, TaskFound)
@@ -60,10 +62,11 @@ gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFo
 gcs     -> global    ActorChanged, PlaceTasks (creations)
 global  -> gcs       ActorPlaced
 node    -> node      ActorCalls
-==================== ==================================================================== =======================================================
+==================== =======================================================
 
-``store:<n>`` and ``pool:<n>`` are not components but the two things that a node
-cannot do without I/O: move bytes and start processes. Each world has its own.
+``store:<n>``, ``pool:<n>`` and ``links`` are not components but what needs I/O:
+moving bytes, starting processes, and closing the connections of who has died.
+Each world has its own.
 """
 
 from __future__ import annotations
@@ -77,6 +80,10 @@ USER_ERROR = 1
 """The task's own code raised: `RangeResult.payload` is the pickled exception."""
 SYSTEM_ERROR = 2
 """The system gave up: `payload` is a UTF-8 ``ExceptionName: message``."""
+
+
+READY_METHOD = "__ray_ready__"
+"""A call without effect on the actor: it is neither counted nor logged."""
 
 
 class ActorInfo(Struct, array_like=True, gc=False):
@@ -104,8 +111,9 @@ class TaskExtra(Struct, array_like=True, gc=False):
     actor: Union[ActorInfo, None] = None
     """It creates an actor."""
     call: bytes = b""
-    """It is a call of this actor, and ``name`` ends with the method's."""
+    """It is a call of this actor."""
     method: str = ""
+    """Which one; `READY_METHOD` is answered by the worker itself."""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):
@@ -335,7 +343,11 @@ class QueryReply(Struct, array_like=True, tag=23):
 
 
 class NodeInfo(Struct, array_like=True):
-    """A row of the node table."""
+    """A row of the node table.
+
+    ``incarnation`` counts from 1 how often a node of this number was started;
+    whoever starts it knows. What an earlier one still says counts no more.
+    """
 
     node: int
     host: str
@@ -395,6 +407,7 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     sizes) of ranges that ended here, whose values this node holds; ``sizes``
     is empty where every value is small. ``copies``: (object, size) of objects
     brought here from elsewhere. ``released``: arrays whose owner has let go.
+    ``incarnation``: the one of the node that is meant; 0: whichever it is.
     """
 
     node: int
@@ -402,6 +415,7 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     done: list[tuple[bytes, int, int, tuple[int, ...]]]
     copies: list[tuple[bytes, int]]
     released: list[bytes]
+    incarnation: int = 0
 
 
 class LocateObjects(Struct, array_like=True, tag=36):
@@ -450,10 +464,14 @@ class Event(Struct, array_like=True, tag=41):
 
 
 class NodeUnreachable(Struct, array_like=True, tag=42):
-    """The world saw the connection to a node break."""
+    """The world saw the connection to a node break.
+
+    ``incarnation``: whose it was; 0: whichever is there.
+    """
 
     node: int
     reason: str
+    incarnation: int = 0
 
 
 # -- node <-> node -------------------------------------------------------------
@@ -907,6 +925,7 @@ class ChainHello(Struct, array_like=True, tag=113):
     """A client asks the master for the configuration, now and at every change."""
 
     client: str
+    born: float
 
 
 class StartReplica(Struct, array_like=True, tag=114):
@@ -916,9 +935,10 @@ class StartReplica(Struct, array_like=True, tag=114):
 
 
 class ClientGone(Struct, array_like=True, tag=115):
-    """The master to the machine: nothing more comes from this client."""
+    """The master to the machine: nothing more comes from this life of a client."""
 
     client: str
+    born: float
 
 
 class LogCommands(Struct, array_like=True, tag=116):

@@ -50,6 +50,8 @@ from runtime.control.messages import ClientGone, Command, Frame
 encode_frames: Callable[[list[Frame]], bytes] = msgspec.msgpack.Encoder().encode
 decode_frames = msgspec.msgpack.Decoder(list[Frame]).decode
 
+AGENTS = {"links": "master"}
+"""Addresses of the head's process: the master there takes what is for them."""
 ROUNDS_MAX = 10_000
 """Of messages between the components of one machine, within a command."""
 
@@ -216,7 +218,9 @@ class Machine:
         for frame in inputs:
             for message in frame.messages:
                 if type(message) is ClientGone:
-                    self.sessions.pop(message.client, None)
+                    session = self.sessions.get(message.client)
+                    if session is not None and session.born <= message.born:
+                        del self.sessions[message.client]
                 else:
                     self.components[frame.destination].handle(frame.source, message)
                     turns.add(frame.destination)
@@ -237,8 +241,8 @@ class Machine:
                         inside.append(Frame(name, to, messages))
                     elif to.startswith("storage:"):
                         self._local += [(name, to, message) for message in messages]
-                    elif to in self.sessions:
-                        out.setdefault(to, []).append(Frame(name, to, messages))
+                    elif (client := AGENTS.get(to, to)) in self.sessions:
+                        out.setdefault(client, []).append(Frame(name, to, messages))
             if not inside:
                 break
             turns = {frame.destination for frame in inside}

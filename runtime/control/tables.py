@@ -23,6 +23,15 @@ from runtime.control.ranges import Ranges
 _start = attrgetter("start")
 
 
+def ghost_of(node: int, incarnation: int) -> int:
+    """Return the number under which a dead incarnation of a node is remembered.
+
+    It is below -1, and no other's: a node that comes back under its old number
+    has nothing of what it had.
+    """
+    return -2 - (incarnation << 32 | node)
+
+
 class Done:
     """A range that has ended on a node."""
 
@@ -47,7 +56,7 @@ class ArrayRow:
         self.owner = ""
         """Its address, where a range was logged; puts and short tasks need none."""
         self.owner_node = -1
-        """Holds a copy of every small value until the array is released."""
+        """Holds a copy of every small value until the array is released; -1: not known."""
         self.accepted: list[tuple[TaskSpec, int]] = []
         self.covered = Ranges()
         self.done: list[Done] = []
@@ -57,7 +66,7 @@ class ArrayRow:
         self.copies: dict[bytes, dict[int, int]] = {}
         """Object -> {node: size} of copies beyond the first."""
         self.lost: dict[int, str] = {}
-        """Why: by the number of the node that took the values along."""
+        """Why: by the ghost of the node that took the values along."""
 
     def finish(self, done: Done) -> None:
         """Note a range that has ended."""
@@ -92,6 +101,18 @@ class ArrayRow:
         if nodes:
             return Location(oid, tuple(nodes), size)
         return Location(oid, (), size, lost=gone) if made else None
+
+    def bury(self, node: int, ghost: int, reason: str) -> None:
+        """The node is dead: what it held is nowhere, whoever gets its number next."""
+        for done in self.done:
+            if done.node == node:
+                done.node = ghost
+        for nodes in self.copies.values():
+            nodes.pop(node, None)
+        self.accepted = [(spec, at) for spec, at in self.accepted if at != node]
+        self.lost[ghost] = reason
+        if self.owner_node == node:
+            self.owner_node = ghost
 
     def unfinished_at(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
         """Return what a node had accepted and not done: (spec, gaps).

@@ -136,7 +136,7 @@ WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {
     WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, SaveActor, ExitActor,
 }  # fmt: skip
 
-_MASTER_IN_REQUEST: Mapping[str, Kinds] = {"gcs": frozenset({NodeUnreachable, ClientGone})}
+_MASTER_IN_REQUEST: Mapping[str, Kinds] = {"gcs": frozenset({NodeUnreachable, ClientGone, Event})}
 
 _REPLICA = re.compile(r"replica:0\.[1-9][0-9]{0,8}")
 _NODE = re.compile(r"node:(0|[1-9][0-9]{0,8})")

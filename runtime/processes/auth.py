@@ -2,12 +2,13 @@
 
     accepting side                          connecting side
     magic (8), nonce a (32)      ────────>
-                                 <────────  nonce b (32), kind (1),
-                                            HMAC(token, "connect" a b kind) (32)
+                                 <────────  nonce b (32), kind (1), incarnation (4),
+                                            HMAC(token, "connect" a b kind i) (32)
     HMAC(token, "accept" a b) (32) ──────>
 
 Everything has a fixed length, so nothing is decoded before the proof. The kind
-says what the connection is for: control frames or object data.
+says what the connection is for: control frames or object data. The incarnation
+is the one of the connecting node: see `links`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ NONCE_BYTES = 32
 PROOF_BYTES = 32
 TOKEN_BYTES = 32
 CHALLENGE_BYTES = len(MAGIC) + NONCE_BYTES
-ANSWER_BYTES = NONCE_BYTES + 1 + PROOF_BYTES
+INCARNATION_BYTES = 4
+ANSWER_BYTES = NONCE_BYTES + 1 + INCARNATION_BYTES + PROOF_BYTES
 
 CONTROL = b"C"
 DATA = b"D"
@@ -40,30 +42,37 @@ def challenge() -> bytes:
     return MAGIC + secrets.token_bytes(NONCE_BYTES)
 
 
-def answer(token: bytes, challenge: bytes, kind: bytes) -> bytes:
+def answer(token: bytes, challenge: bytes, kind: bytes, incarnation: int = 1) -> bytes:
     """Return the connecting side's answer to a challenge; raises AuthError."""
     if len(challenge) != CHALLENGE_BYTES or not challenge.startswith(MAGIC):
         raise AuthError("the other side is not a raytwin cluster")
     nonce = secrets.token_bytes(NONCE_BYTES)
-    return nonce + kind + _prove(token, b"connect", challenge, nonce, kind)
+    what = kind + incarnation.to_bytes(INCARNATION_BYTES, "big")
+    return nonce + what + _prove(token, b"connect", challenge, nonce, what)
 
 
 def check(token: bytes, challenge: bytes, answer: bytes) -> tuple[bytes, bytes]:
     """Return (kind, the accepting side's own proof); raises AuthError."""
-    nonce, kind, proof = answer[:32], answer[32:33], answer[33:]
-    if not hmac.compare_digest(proof, _prove(token, b"connect", challenge, nonce, kind)):
+    nonce, what, proof = answer[:32], answer[32:37], answer[37:]
+    if not hmac.compare_digest(proof, _prove(token, b"connect", challenge, nonce, what)):
         raise AuthError("the other side does not know the cluster's token")
+    kind = what[:1]
     if kind not in (CONTROL, DATA):
         raise AuthError(f"unknown kind of connection {kind!r}")
-    return kind, _prove(token, b"accept", challenge, nonce, kind)
+    return kind, _prove(token, b"accept", challenge, nonce, what)
+
+
+def incarnation_in(answer: bytes) -> int:
+    """Return the incarnation that an answer states; it holds once `check` has passed."""
+    return int.from_bytes(answer[33:37], "big")
 
 
 def check_acceptor(token: bytes, challenge: bytes, answer: bytes, proof: bytes) -> None:
     """Check the accepting side's proof; raises AuthError."""
-    nonce, kind = answer[:32], answer[32:33]
-    if not hmac.compare_digest(proof, _prove(token, b"accept", challenge, nonce, kind)):
+    nonce, what = answer[:32], answer[32:37]
+    if not hmac.compare_digest(proof, _prove(token, b"accept", challenge, nonce, what)):
         raise AuthError("the side that accepted does not know the cluster's token")
 
 
-def _prove(token: bytes, role: bytes, challenge: bytes, nonce: bytes, kind: bytes) -> bytes:
-    return hmac.digest(token, role + challenge + nonce + kind, "sha256")
+def _prove(token: bytes, role: bytes, challenge: bytes, nonce: bytes, what: bytes) -> bytes:
+    return hmac.digest(token, role + challenge + nonce + what, "sha256")

@@ -25,6 +25,7 @@ from runtime.processes.admission import (
     is_replica,
 )
 from runtime.processes.connection import AcceptedConnection, Connection, Listener
+from runtime.processes.links import Links
 from runtime.processes.process import Process
 from runtime.processes.reactor import READ
 from runtime.processes.settings import HeadSettings, ReplicaSettings, journal_path
@@ -48,6 +49,8 @@ class ChainHead:
         self.master = chained.inner
         self.process.add(MASTER, chained)
         self.add_launcher(settings, listener, spawner)
+        self._links = Links(self.master.nodes.get)
+        self.process.add("links", self._links, journaled=False)
         Listener(self.process.reactor, listener, self._accept)
         chained.start()
         self.master.start()
@@ -96,19 +99,25 @@ class ChainHead:
             connection.refuse(wrong)
             return
         if not connection.bound:
-            connection.bound = True
-            connection.peer = source
+            if is_node(source):
+                if not self._links.bind(connection, source):
+                    return
+            else:
+                connection.bound = True
+                connection.peer = source
             self.process.routes[source] = connection
         self.process.receive(connection, frame)
 
     def _on_close(self, connection: Connection, reason: str) -> None:
+        self._links.discard(connection)
         peer = connection.peer
         if not connection.bound or self.process.routes.get(peer) is not connection:
             return
         del self.process.routes[peer]
         message: Any = ReplicaLost(peer, reason)
         if is_node(peer):
-            message = NodeUnreachable(node_of(peer), f"connection lost: {reason}")
+            reason = f"connection lost: {reason}"
+            message = NodeUnreachable(node_of(peer), reason, connection.incarnation)
         self.process.deliver(MASTER, MASTER, message)
 
 

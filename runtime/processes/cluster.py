@@ -28,7 +28,7 @@ import psutil
 
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import connected, set_current
-from runtime.backend.nodes import check_replicas, check_storage, node_resources
+from runtime.backend.nodes import check_node, check_replicas, check_storage, node_resources
 from runtime.backend.session import Session
 from runtime.control.client import Client
 from runtime.control.config import Config
@@ -67,6 +67,11 @@ class LocalCluster:
         self.pids: dict[str, int] = {}
         """PID by ``zygote``, ``head``, ``node:<n>`` and ``replica:0.<n>``."""
         self.exited: dict[str, str] = {}
+        self.resources: dict[int, dict[str, float]] = {}
+        """Of every node that was ever started, by number."""
+        self._incarnations: dict[int, int] = {}
+        self._removed: set[int] = set()
+        self._paused: set[int] = set()
         self._token = auth.new_token()
         self._journal = journal
         self._storage = storage
@@ -101,22 +106,23 @@ class LocalCluster:
         ours, theirs = socket.socketpair()
         self.driver_socket = ours
         for number, resources in enumerate(nodes):
-            self._spawn_node(number, resources, theirs if number == 0 else None)
+            self.resources[number] = dict(resources)
+            self._spawn_node(number, theirs if number == 0 else None)
         theirs.close()
 
-    def _spawn_node(
-        self, number: int, resources: Mapping[str, float], driver: socket.socket | None
-    ) -> None:
+    def _spawn_node(self, number: int, driver: socket.socket | None = None) -> None:
         arena = Arena.create(self._store_bytes)
+        self._incarnations[number] = self._incarnations.get(number, 0) + 1
         if number == 0:
             self.arena = arena
         settings = NodeSettings(
             number,
-            {**resources, f"node:{number}": 1.0},
+            {**self.resources[number], f"node:{number}": 1.0},
             self.config,
             self._token,
             self._head,
             journal=self._journal,
+            incarnation=self._incarnations[number],
         )
         fds = [arena.fd] if driver is None else [arena.fd, driver.fileno()]
         self._spawn("node", f"node:{number}", settings, tuple(fds))
@@ -155,6 +161,84 @@ class LocalCluster:
     def kill_replica(self, name: str) -> None:
         """Send SIGKILL to a replica of the GCS."""
         self.kill(name, signal.SIGKILL)
+
+    # -- operations on a running cluster: see `chaos.cluster.Cluster` -------------
+
+    def add_node(self, resources: Mapping[str, float]) -> int:
+        """Start a node and return its number; it joins when it is up."""
+        ResourcePool(resources)
+        format_demand(resources)
+        number = len(self.resources)
+        if number >= NODES_MAX:
+            raise ValueError(f"{number + 1} nodes on one machine; at most {NODES_MAX} may be")
+        self.resources[number] = {name: float(amount) for name, amount in resources.items()}
+        self._spawn_node(number)
+        return number
+
+    def remove_node(self, node: int) -> None:
+        """End a node for good: as `kill_node`, and its number is not used again."""
+        self._check(node, spare_driver=True)
+        self._removed.add(node)
+        self._signal(node, signal.SIGKILL)
+
+    def kill_node(self, node: int) -> None:
+        """Send SIGKILL to a node and its workers."""
+        self._check(node, spare_driver=True)
+        self._signal(node, signal.SIGKILL)
+
+    def restart_node(self, node: int) -> None:
+        """Start a node again under its number, empty, once its old process is gone.
+
+        Kills it first if it lives. Raises RuntimeError if it does not die.
+        """
+        self._check(node, spare_driver=True)
+        key = f"node:{node}"
+        deadline_s = time.monotonic() + END_TIMEOUT_S
+        self.poll()
+        if key not in self.exited:
+            self._signal(node, signal.SIGKILL)
+        while key not in self.exited:
+            if time.monotonic() > deadline_s:
+                raise RuntimeError(f"{key} does not end")
+            time.sleep(0.001)
+            self.poll()
+        del self.exited[key]
+        self._spawn_node(node)
+
+    def pause_node(self, node: int) -> None:
+        """Send SIGSTOP to a node and its workers."""
+        self._check(node)
+        self._signal(node, signal.SIGSTOP)
+
+    def resume_node(self, node: int) -> None:
+        """Send SIGCONT to a node and its workers."""
+        self._check(node)
+        self._signal(node, signal.SIGCONT)
+
+    def kill_worker(self, node: int, which: int = 0) -> None:
+        """Send SIGKILL to a worker, counted from the node's oldest, round and round."""
+        self._signal_worker(node, which, signal.SIGKILL)
+
+    def pause_worker(self, node: int, which: int = 0) -> None:
+        """Send SIGSTOP to a worker; counted as in `kill_worker`."""
+        self._signal_worker(node, which, signal.SIGSTOP)
+
+    def resume_workers(self, node: int) -> None:
+        """Send SIGCONT to all workers of a node, unless that is paused itself."""
+        self._check(node)
+        if node not in self._paused:
+            self._signal(node, signal.SIGCONT)
+
+    def _signal_worker(self, node: int, which: int, number: int) -> None:
+        self._check(node)
+        send_packet(self._control, ["signal worker", f"node:{node}", which, int(number)])
+
+    def _signal(self, node: int, number: int) -> None:
+        (self._paused.add if number == signal.SIGSTOP else self._paused.discard)(node)
+        send_packet(self._control, ["signal", f"node:{node}", int(number)])
+
+    def _check(self, node: int, spare_driver: bool = False) -> None:
+        check_node(node, self.resources, self._removed, spare_driver)
 
     def end(self) -> None:
         """Kill everything and wait until it is gone."""

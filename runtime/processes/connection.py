@@ -49,6 +49,8 @@ class Connection:
         """The address at the other end, once known; for logs before that."""
         self.bound = False
         """Whether a frame has said who the peer is."""
+        self.incarnation = 0
+        """Of the node at the other end, where it is one: see `links`."""
         self.open = True
         self.closed = False
         self._reactor = reactor
@@ -274,6 +276,7 @@ class AcceptedConnection(_Handshake):
         except auth.AuthError as error:
             self.refuse(str(error))
             return
+        self.incarnation = auth.incarnation_in(answer)
         if kind == auth.DATA and self._on_data is None:
             self.refuse("asks for object data, which is not here")
             return
@@ -291,7 +294,8 @@ class DialedConnection(_Handshake):
     """The connecting side of the handshake.
 
     With `on_data` the connection is for object data: once the handshake is over
-    the socket is handed to it and leaves this class.
+    the socket is handed to it and leaves this class. `mine` is the incarnation of
+    the node that connects.
     """
 
     def __init__(
@@ -303,12 +307,14 @@ class DialedConnection(_Handshake):
         on_close: Callable[[Connection, str], None],
         peer: str,
         on_data: Callable[[socket.socket], None] | None = None,
+        mine: int = 1,
     ) -> None:
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         sock.setblocking(False)
         failed = sock.connect_ex(address)
         super().__init__(reactor, sock, token, on_frame, on_close, peer)
         self._on_data = on_data
+        self._mine = mine
         self._challenge = b""
         self._answer = b""
         self._failed = "" if failed in (0, errno.EINPROGRESS) else f"cannot connect: error {failed}"
@@ -327,7 +333,7 @@ class DialedConnection(_Handshake):
             del self._received[: auth.CHALLENGE_BYTES]
             try:
                 kind = auth.CONTROL if self._on_data is None else auth.DATA
-                self._answer = auth.answer(self._token, self._challenge, kind)
+                self._answer = auth.answer(self._token, self._challenge, kind, self._mine)
             except auth.AuthError as error:
                 self.refuse(str(error))
                 return

@@ -14,6 +14,7 @@ from runtime.processes.admission import NODE_TO_HEAD, foreign, is_node
 from runtime.processes.chain_head import ChainHead
 from runtime.processes.connection import AcceptedConnection, Connection, Listener
 from runtime.processes.durable_head import DurableHead
+from runtime.processes.links import Links
 from runtime.processes.process import Process
 from runtime.processes.settings import HeadSettings, journal_path, set_up_logging
 
@@ -29,6 +30,8 @@ class Head:
         self.process.add("gcs", gcs)
         scheduler = GlobalScheduler(self.process.context("global"), config)
         self.process.add("global", scheduler)
+        self._links = Links(gcs.nodes.get)
+        self.process.add("links", self._links, journaled=False)
         Listener(self.process.reactor, listener, self._accept)
         gcs.start()
 
@@ -52,12 +55,13 @@ class Head:
             connection.refuse(wrong)
             return
         if not connection.bound:
-            connection.bound = True
-            connection.peer = frame.source
+            if not self._links.bind(connection, frame.source):
+                return
             self.process.routes[frame.source] = connection
         self.process.receive(connection, frame)
 
     def _on_close(self, connection: Connection, reason: str) -> None:
+        self._links.discard(connection)
         if connection.bound and self.process.routes.get(connection.peer) is connection:
             del self.process.routes[connection.peer]
             self.process.deliver(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import Any
 
 import msgspec
 
@@ -12,7 +11,7 @@ from runtime.control.chain import MASTER
 from runtime.control.chain_client import Chained
 from runtime.control.context import Context
 from runtime.control.local_scheduler import LocalScheduler
-from runtime.control.messages import Frame, NodeChanged, ReplicaLost
+from runtime.control.messages import Frame, NodeChanged, NodeInfo, ReplicaLost
 from runtime.processes.admission import (
     DRIVER_TO_NODE,
     HEAD_TO_NODE,
@@ -31,6 +30,7 @@ from runtime.processes.connection import (
     listen,
     log,
 )
+from runtime.processes.links import Links
 from runtime.processes.object_manager import ObjectManager
 from runtime.processes.pool import WorkerPool
 from runtime.processes.process import Process
@@ -50,16 +50,19 @@ class Node:
         number = settings.node
         self.address = f"node:{number}"
         self._token = settings.token
-        self.process = Process(settings.config.seed, journal_path(settings.journal))
+        # Each life of a node has a journal of its own.
+        life = f".{settings.incarnation}" if settings.incarnation > 1 else ""
+        self.process = Process(settings.config.seed, journal_path(settings.journal), life)
         reactor = self.process.reactor
-        self._chained: Chained | None = None
-        self.scheduler = self._make_scheduler(settings)
+        self._chained, self.scheduler = self._make_scheduler(settings)
         spawner, arena_fd = socket.socket(fileno=fds[0]), fds[1]
         self.pool = WorkerPool(self.process, number, settings.config, spawner, arena_fd)
         self.process.add(f"pool:{number}", self.pool, journaled=False)
         arena = Arena.attach(arena_fd)
         self.store = ObjectManager(self.process, number, arena, self._token, self._address_of)
         self.process.add(f"store:{number}", self.store, journaled=False)
+        self._links = Links(self._info_of)
+        self.process.add(f"links:{number}", _NodeLinks(self._links, self.store), journaled=False)
         self.process.find_route = self._dial
         listener = Listener(reactor, listen(settings.host), self._accept)
         self._head = settings.head
@@ -73,22 +76,23 @@ class Node:
         if self._chained is not None:
             self._chained.start()
 
-    def _make_scheduler(self, settings: NodeSettings) -> LocalScheduler:
+    def _make_scheduler(self, settings: NodeSettings) -> tuple[Chained | None, LocalScheduler]:
         """Make the scheduler; where the GCS is a chain, behind a client of that."""
 
         def make(ctx: Context) -> LocalScheduler:
-            return LocalScheduler(ctx, settings.node, settings.resources, settings.config)
+            return LocalScheduler(
+                ctx, settings.node, settings.resources, settings.config, settings.incarnation
+            )
 
         ctx = self.process.context(self.address)
         if not settings.config.chained:
             scheduler = make(ctx)
             self.process.add(self.address, scheduler)
-            return scheduler
-        chained = self._chained = Chained(ctx, self.address, make)
-        chained.watch = self._look
+            return None, scheduler
+        chained = Chained(ctx, self.address, make)
         self.process.add(self.address, chained)
         assert isinstance(chained.inner, LocalScheduler)
-        return chained.inner
+        return chained, chained.inner
 
     def _connect_driver(self, sock: socket.socket) -> None:
         address = f"driver:{self.scheduler.node}.0"
@@ -120,6 +124,7 @@ class Node:
             self._on_head_frame,
             self._on_head_lost,
             "head",
+            mine=self.scheduler.incarnation,
         )
         for address in ("gcs", "global", MASTER):
             self.process.routes[address] = head
@@ -145,13 +150,6 @@ class Node:
         if self._durable and is_replica(frame.source):
             kinds = REPLICA_TO_CLIENT  # it lives in the head's process
         self._take(connection, frame, kinds)
-        for message in frame.messages:
-            self._look(message)
-
-    def _look(self, message: Any) -> None:
-        """See what the GCS says before the scheduler does."""
-        if isinstance(message, NodeChanged) and not message.info.alive:
-            self._drop_peer(message.info.node)
 
     # -- replicas of the GCS ---------------------------------------------------
 
@@ -168,6 +166,7 @@ class Node:
             self._on_replica_frame,
             self._on_replica_lost,
             peer=name,
+            mine=self.scheduler.incarnation,
         )
         self.process.routes[name] = connection
         return connection
@@ -203,30 +202,25 @@ class Node:
         if connection.bound and connection.peer != frame.source:
             connection.refuse(f"{connection.peer} speaks as {frame.source}")
             return
-        self._take(connection, frame, NODE_TO_NODE)
-        if not connection.bound and not connection.closed:
-            connection.bound = True
-            connection.peer = frame.source
+        if not connection.bound:
+            if foreign(frame, NODE_TO_NODE if frame.destination == self.address else None):
+                self._take(connection, frame, NODE_TO_NODE)  # refuses it
+                return
+            if not self._links.bind(connection, frame.source):
+                return
             self.process.routes.setdefault(frame.source, connection)
+        self._take(connection, frame, NODE_TO_NODE)
 
     def _on_peer_lost(self, connection: Connection, reason: str) -> None:
+        self._links.discard(connection)
         if self.process.routes.get(connection.peer) is connection:
             del self.process.routes[connection.peer]
 
-    def _drop_peer(self, number: int) -> None:
-        """A node is dead for the cluster: nothing more is expected from it.
-
-        It may hang with its connections open, so these do not tell.
-        """
-        if number == self.scheduler.node:
-            return
-        connection = self.process.routes.get(f"node:{number}")
-        if connection is not None:
-            connection.close("it was declared dead")
-        self.store.drop_peer(number)
+    def _info_of(self, node: int) -> NodeInfo | None:
+        return self.scheduler.members.nodes.get(node)
 
     def _address_of(self, node: int) -> tuple[str, int] | None:
-        info = self.scheduler.members.nodes.get(node)
+        info = self._info_of(node)
         return (info.host, info.port) if info is not None and info.alive else None
 
     def _dial(self, destination: str) -> Connection | None:
@@ -236,8 +230,8 @@ class Node:
             return self._dial_replica(destination)
         if kind != "node":
             return None
-        address = self._address_of(int(number))
-        if address is None:
+        address, info = self._address_of(int(number)), self._info_of(int(number))
+        if address is None or info is None:
             return None
         connection = DialedConnection(
             self.process.reactor,
@@ -246,8 +240,11 @@ class Node:
             self._on_frame,
             self._on_peer_lost,
             peer=destination,
+            mine=self.scheduler.incarnation,
         )
-        connection.bound = True
+        connection.incarnation = info.incarnation
+        if not self._links.bind(connection, destination):
+            return None
         self.process.routes[destination] = connection
         return connection
 
@@ -261,6 +258,23 @@ class Node:
             if fenced:
                 log.warning("leaving: the cluster declared this node dead: %s", fenced)
                 process.stop(fenced)
+
+
+class _NodeLinks:
+    """What a node drops with a peer: its connections, and what is fetched from it."""
+
+    def __init__(self, links: Links, store: ObjectManager) -> None:
+        self._links = links
+        self._store = store
+
+    def handle(self, source: str, message: NodeChanged) -> None:
+        self._links.handle(source, message)
+        if not message.info.alive:
+            # It may hang with its connections open, so these do not tell.
+            self._store.drop_peer(message.info.node)
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
 
 
 def main(payload: bytes, fds: list[int]) -> None:

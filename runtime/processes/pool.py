@@ -6,6 +6,7 @@ died is known from the zygote, which reaps it and knows why.
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import Any
 
@@ -16,9 +17,9 @@ from runtime.control.messages import Frame, StartWorker, StopWorker, WorkerDied
 from runtime.processes.admission import WORKER_TO_NODE, foreign
 from runtime.processes.connection import Connection
 from runtime.processes.process import Process
-from runtime.processes.reactor import READ
+from runtime.processes.reactor import READ, WRITE
 from runtime.processes.settings import WorkerSettings
-from runtime.processes.zygote import receive_packet, send_packet
+from runtime.processes.zygote import PacketQueue, receive_packet
 
 
 class WorkerPool:
@@ -32,7 +33,8 @@ class WorkerPool:
         self._config = config
         self._spawner = spawner
         self._arena_fd = arena_fd
-        process.reactor.add(spawner.fileno(), READ, self._on_answer)
+        self._requests = PacketQueue(spawner)
+        process.reactor.add(spawner.fileno(), READ, self._on_ready)
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, StartWorker):
@@ -42,7 +44,7 @@ class WorkerPool:
             if connection is not None:
                 connection.close("not needed any more")
             if message.kill:
-                send_packet(self._spawner, ["kill", message.worker, 9])
+                self._ask(["kill", message.worker, 9])
         else:
             raise TypeError(f"a worker pool was sent {type(message).__name__}")
 
@@ -52,12 +54,8 @@ class WorkerPool:
     def _start(self, address: str) -> None:
         ours, theirs = socket.socketpair()
         settings = WorkerSettings(address, self._node, self._config)
-        send_packet(
-            self._spawner,
-            ["spawn", "worker", address, msgspec.msgpack.encode(settings)],
-            (theirs.fileno(), self._arena_fd),
-        )
-        theirs.close()
+        fds = (theirs.detach(), os.dup(self._arena_fd))
+        self._ask(["spawn", "worker", address, msgspec.msgpack.encode(settings)], fds)
         connection = Connection(
             self._process.reactor, ours, self._on_frame, self._on_close, peer=address
         )
@@ -77,9 +75,24 @@ class WorkerPool:
         if self._process.routes.get(connection.peer) is connection:
             del self._process.routes[connection.peer]
             # It may hang with its socket closed: make sure that it goes.
-            send_packet(self._spawner, ["kill", connection.peer, 9])
+            self._ask(["kill", connection.peer, 9])
 
-    def _on_answer(self, mask: int) -> None:
+    def _ask(self, request: list[Any], fds: tuple[int, ...] = ()) -> None:
+        self._requests.send(request, fds)
+        self._watch()
+
+    def _watch(self) -> None:
+        more = WRITE if self._requests else 0
+        self._process.reactor.modify(self._spawner.fileno(), READ | more)
+
+    def _on_ready(self, mask: int) -> None:
+        if mask & WRITE:
+            self._requests.flush()
+            self._watch()
+        if mask & ~WRITE:
+            self._on_answer()
+
+    def _on_answer(self) -> None:
         packet = receive_packet(self._spawner)
         if packet is None:
             self._process.stop("the zygote is gone")

@@ -61,7 +61,7 @@ class ComponentContext:
 class Process:
     """Components, connections, turns."""
 
-    def __init__(self, seed: int, journal: Path | None = None) -> None:
+    def __init__(self, seed: int, journal: Path | None = None, life: str = "") -> None:
         self.reactor = Reactor()
         self.seed = seed
         self.components: dict[str, Component] = {}
@@ -73,6 +73,8 @@ class Process:
         self.stopped = ""
         self._inputs: dict[str, list[tuple[str, list[Any]]]] = {}
         self._journal = journal
+        self._life = life
+        """Goes into the names of its journals, so that no earlier one is overwritten."""
         self._journals: dict[str, Journal] = {}
         self._in_turn = False
 
@@ -87,7 +89,7 @@ class Process:
         if address not in self.contexts:
             self.context(address)
         if self._journal is not None and journaled:
-            name = address.replace(":", "-")
+            name = address.replace(":", "-") + self._life
             self._journals[address] = Journal(self._journal / f"{name}.journal")
 
     # -- turns -----------------------------------------------------------------

@@ -42,6 +42,8 @@ class NodeSettings(msgspec.Struct):
     head: tuple[str, int]
     host: str = "127.0.0.1"
     journal: str = ""
+    incarnation: int = 1
+    """How often a node of this number was started so far, this time included."""
 
 
 class WorkerSettings(msgspec.Struct):

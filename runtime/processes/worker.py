@@ -65,7 +65,7 @@ def main(payload: bytes, fds: list[int]) -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     # Forked processes start with equal generators.
     random.seed()
-    np.random.seed()
+    np.random.seed(int.from_bytes(os.urandom(4)))
     process = Process(settings.config.seed)
     ctx = process.context(settings.address)
     client = Client(ctx, settings.address, settings.node, settings.config)

@@ -16,6 +16,8 @@ Requests (one packet each, descriptors attached)::
 
     ["spawn", kind, key, payload, again]  kind: head, node, replica, worker
     ["kill", key, signal]
+    ["signal", key, signal]           a node, and every worker that it has asked for
+    ["signal worker", key, which, signal]   of that node, counted from its oldest
 
 With `again` the process is forked anew, with the same descriptors, when it ends;
 not if it has ended `AGAIN_MAX` times within `AGAIN_S` of its start.
@@ -35,6 +37,8 @@ import signal
 import socket
 import sys
 import time
+from array import array
+from collections import deque
 from importlib import import_module
 from typing import Any
 
@@ -73,6 +77,47 @@ def receive_packet(sock: socket.socket) -> tuple[list[Any], list[int]] | None:
     return (_decode(data), fds) if data else None
 
 
+class PacketQueue:
+    """Packets on their way out, of a sender that must not be held up by the receiver.
+
+    The zygote and those who ask it for processes both send in bursts: if either
+    waited for the other to read, both would wait for ever.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._waiting: deque[tuple[list[Any], tuple[int, ...]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def send(self, packet: list[Any], fds: tuple[int, ...] = ()) -> None:
+        """Send as soon as there is room; takes descriptors over, and closes them then."""
+        self._waiting.append((packet, fds))
+        if len(self._waiting) == 1:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what there is room for."""
+        while self._waiting:
+            packet, fds = self._waiting[0]
+            try:
+                self._sock.sendmsg([_encode(packet)], _ancillary(fds), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                # The other side is going; its end of the socket will say so.
+                pass
+            self._waiting.popleft()
+            for fd in fds:
+                os.close(fd)
+
+
+def _ancillary(fds: tuple[int, ...]) -> list[tuple[int, int, bytes]]:
+    packed = array("i", fds).tobytes()
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)] if fds else []
+
+
 def packet_pair() -> tuple[socket.socket, socket.socket]:
     """Return the two ends of a packet socket."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -81,7 +126,7 @@ def packet_pair() -> tuple[socket.socket, socket.socket]:
 class _Child:
     """A process that the zygote has forked."""
 
-    __slots__ = ("again", "key", "kind", "owner", "pid", "pidfd", "started_s")
+    __slots__ = ("again", "asks", "key", "kind", "owner", "pid", "pidfd", "started_s")
 
     def __init__(self, kind: str, key: str, owner: int, pid: int, pidfd: int) -> None:
         self.kind = kind
@@ -92,6 +137,8 @@ class _Child:
         self.again: tuple[list[Any], list[int]] | None = None
         """The request and descriptors to start it with once more."""
         self.started_s = time.monotonic()
+        self.asks = -1
+        """The socket over which it asks for processes, if it does."""
 
 
 class Zygote:
@@ -100,6 +147,7 @@ class Zygote:
     def __init__(self, control: socket.socket, driver_pid: int) -> None:
         self._epoll = select.epoll()
         self._askers: dict[int, socket.socket] = {}
+        self._answers: dict[int, PacketQueue] = {}
         self._children: dict[int, _Child] = {}
         self._control_fd = control.fileno()
         self._warm = False
@@ -114,20 +162,24 @@ class Zygote:
         while True:
             # Head and nodes need neither numpy nor cloudpickle: they are forked
             # before these are loaded, and start while that goes on.
-            for fd, _ in self._epoll.poll(None if self._warm or not self._late else 0) or [(-1, 0)]:
+            for fd, mask in self._epoll.poll(None if self._warm or not self._late else 0) or [
+                (-1, 0)
+            ]:
                 if fd == -1:
                     self._warm_up()
                 elif fd == self._driver_fd:
                     return
                 elif fd in self._askers:
-                    if not self._serve(fd):
+                    if mask & select.EPOLLOUT:
+                        self._send_answers(fd)
+                    if mask & ~select.EPOLLOUT and not self._serve(fd):
                         return
                 elif fd in self._children:
                     self._reap(fd)
 
     def _warm_up(self) -> None:
         """Load what workers need, then fork those that were asked for meanwhile."""
-        for module in (MAINS["worker"], "numpy", "cloudpickle"):
+        for module in (MAINS["worker"], "numpy.random", "cloudpickle"):
             import_module(module)
         gc.collect()
         # Shared pages stay shared: the collector does not write to old objects.
@@ -143,6 +195,7 @@ class Zygote:
 
     def _add_asker(self, sock: socket.socket) -> None:
         self._askers[sock.fileno()] = sock
+        self._answers[sock.fileno()] = PacketQueue(sock)
         self._epoll.register(sock.fileno(), select.EPOLLIN)
 
     def _serve(self, fd: int) -> bool:
@@ -161,18 +214,45 @@ class Zygote:
             for child in self._children.values():
                 if child.key == request[1] and fd in (child.owner, self._control_fd):
                     signal.pidfd_send_signal(child.pidfd, request[2])
+        elif request[0] == "signal":
+            self._signal(fd, request[1], request[2])
+        elif request[0] == "signal worker":
+            workers = [child for node in self._of(fd, request[1]) for child in self._asked(node)]
+            if workers:
+                child = workers[request[2] % len(workers)]
+                signal.pidfd_send_signal(child.pidfd, request[3])
         elif request[1] == "worker" and not self._warm:
             self._late.append((fd, request, fds))
         else:
             self._spawn(fd, request, fds)
         return True
 
+    def _of(self, owner: int, key: str) -> list[_Child]:
+        return [c for c in self._children.values() if c.key == key and c.owner == owner]
+
+    def _asked(self, asker: _Child) -> list[_Child]:
+        """Return what a process has asked for and is there, oldest first."""
+        return [c for c in self._children.values() if asker.asks >= 0 and c.owner == asker.asks]
+
+    def _signal(self, owner: int, key: str, number: int) -> None:
+        for node in self._of(owner, key):
+            everyone = [node, *self._asked(node)]
+            # A node stops before its workers, and goes on after them: it must not
+            # see them silent.
+            for child in reversed(everyone) if number == signal.SIGCONT else everyone:
+                signal.pidfd_send_signal(child.pidfd, number)
+
     def _drop_asker(self, fd: int) -> None:
         self._epoll.unregister(fd)
+        del self._answers[fd]
         self._askers.pop(fd).close()
+        # The number of the descriptor may be used again.
         for child in self._children.values():
             if child.owner == fd:
+                child.owner = -1
                 signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+            elif child.asks == fd:
+                child.asks = -1
 
     def _spawn(self, asker: int, request: list[Any], fds: list[int]) -> None:
         _, kind, key, payload = request[:4]
@@ -195,6 +275,8 @@ class Zygote:
         for fd in fds:
             os.close(fd)
         child = _Child(kind, key, asker, pid, os.pidfd_open(pid))
+        if ours is not None:
+            child.asks = ours.fileno()
         self._children[child.pidfd] = child
         self._epoll.register(child.pidfd, select.EPOLLIN)
         if kept is not None:
@@ -232,13 +314,16 @@ class Zygote:
             self._answer(self._control_fd, packet)
 
     def _answer(self, asker: int, packet: list[Any]) -> None:
-        sock = self._askers.get(asker)
-        if sock is not None:
-            try:
-                send_packet(sock, packet)
-            except (BrokenPipeError, ConnectionResetError):
-                # It is going; its end of the socket will say so.
-                return
+        answers = self._answers.get(asker)
+        if answers is not None:
+            answers.send(packet)
+            self._send_answers(asker)
+
+    def _send_answers(self, asker: int) -> None:
+        answers = self._answers[asker]
+        answers.flush()
+        more = select.EPOLLOUT if answers else 0
+        self._epoll.modify(asker, select.EPOLLIN | more)
 
     def end(self) -> None:
         """Kill every process and wait until it is gone."""

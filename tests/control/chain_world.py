@@ -127,8 +127,11 @@ class ChainWorld:
         return {name: c for name, c in self.components.items() if isinstance(c, Replica)}
 
     def at(self, delay_s: float, action: Callable[[], None]) -> None:
+        self._push(self.time_s + delay_s, action)
+
+    def _push(self, due_s: float, action: Callable[[], None]) -> None:
         self._sequence += 1
-        heapq.heappush(self._events, (self.time_s + delay_s, self._sequence, action))
+        heapq.heappush(self._events, (due_s, self._sequence, action))
 
     def turn(self, address: str, action: Callable[[], None]) -> None:
         component = self.components.get(address)
@@ -158,7 +161,7 @@ class ChainWorld:
                 self.turn(to, lambda: self._handle(to, body))
 
         sent_s = self.time_s
-        self.at(due_s - self.time_s, arrive)
+        self._push(due_s, arrive)
 
     def _handle(self, to: str, body: bytes) -> None:
         frame = Decoder.decode(body)

@@ -67,7 +67,7 @@ class Commands:
         client = "master" if rng.random() < 0.05 else f"node:{node}"
         self.sequence[client] = self.sequence.get(client, 0) + 1
         if client == "master":
-            messages: list[Any] = [NodeUnreachable(node, "gone"), ClientGone(f"node:{node}")]
+            messages: list[Any] = [NodeUnreachable(node, "gone"), ClientGone(f"node:{node}", 0.0)]
             self.sequence.pop(f"node:{node}", None)
             frames = [Frame(client, "gcs", messages)]
         else:

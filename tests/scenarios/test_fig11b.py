@@ -1,0 +1,46 @@
+"""Figure 11b: actors move, state survives, checkpoints save replays; and checks can fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scenarios import fig11b
+from scenarios.base import Request, UsageError
+from scenarios.fig11b import HOST, WITH, WITHOUT
+
+SMALL = {
+    "actors": 10, "steps": 8, "kill_step": 5, "period_s": 0.3, "method_s": 0.002,
+    "checkpoint_interval": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["sim", "local"])
+def test_actors_of_killed_nodes_move_and_lose_nothing(backend: str) -> None:
+    outcome = fig11b.run(Request(backend, settings=SMALL))
+    checks = {check.name: check for check in outcome.checks}
+    failed = [check for check in outcome.checks if not check.ok]
+    # Five calls leave one to replay with a checkpoint every two: no tenth of five.
+    assert [check.name.partition(",")[2] for check in failed] == [
+        " checkpoints save at least nine of ten replays"
+    ], checks
+    assert outcome.metrics["re_executions_with_checkpoints"] == 2
+    assert outcome.metrics["re_executions_without_checkpoints"] == 10
+    assert {row["actors_moved"] for row in outcome.rows} == {2}
+
+
+def test_a_lost_call_is_seen() -> None:
+    """The check on results fails if one call took effect twice or not at all."""
+    outcome_of: dict[str, Any] = {
+        name: fig11b._Run(0.0, [[1.0]], wrong, replays, 2, 1.0)
+        for name, wrong, replays in ((WITH, 1, 1), (WITHOUT, 0, 20))
+    }
+    outcome = fig11b.Outcome(rows=[])
+    fig11b._judge(outcome, HOST, outcome_of, SMALL, True)
+    assert [check.ok for check in outcome.checks] == [False, True, True, True, True]
+
+
+def test_a_fault_after_the_end_is_refused() -> None:
+    with pytest.raises(UsageError, match="kill_step"):
+        fig11b.run(Request("sim", settings={**SMALL, "kill_step": 8}))
