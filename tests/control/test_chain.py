@@ -7,16 +7,26 @@ has to take effect once, and all replicas have to end up equal.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from runtime.control.chain import Replica, State
+from runtime.control.chain_client import Chained
 from runtime.control.config import Config
 from runtime.control.gcs import Gcs
 from runtime.control.global_scheduler import GlobalScheduler
-from runtime.control.messages import KvDelete, KvGet, KvPut, KvReply
-from runtime.control.replicated import Factory
+from runtime.control.messages import (
+    ChainConfigured,
+    KvDelete,
+    KvGet,
+    KvPut,
+    KvReply,
+    ReplicaJoined,
+)
+from runtime.control.replicated import Factory, Machine
 from tests.control.chain_world import ChainWorld
 
 CONFIG = Config(gcs_replicas=2)
@@ -166,7 +176,26 @@ def kill_sometimes(world: ChainWorld, kills: int) -> None:
             world.kill(world.rng.choice(candidates))
         kill_sometimes(world, kills - 1)
 
-    world.at(world.rng.expovariate(10), strike)
+    world.at(world.rng.expovariate(40), strike)
+
+
+def kill_who_fed(world: ChainWorld, kills: int) -> None:
+    """Kill the former tail just when the one that it has fed takes its place."""
+    joined = world.master._on_joined
+    left = [kills]
+
+    def strike(name: str) -> None:
+        if name in world.components:
+            world.kill(name)
+
+    def on_joined(message: ReplicaJoined) -> None:
+        before = len(world.master.members)
+        joined(message)
+        if len(world.master.members) > before and left[0] and world.rng.random() < 0.7:
+            left[0] -= 1
+            world.at(world.rng.uniform(0, 5e-4), partial(strike, world.master.members[-2].name))
+
+    world.master._on_joined = on_joined  # type: ignore[method-assign]
 
 
 def check_end(world: ChainWorld, users: list[User], replicas: int) -> None:
@@ -180,21 +209,87 @@ def check_end(world: ChainWorld, users: list[User], replicas: int) -> None:
     assert all(table == tables[0] for table in tables)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_histories_are_linearizable_whoever_dies(seed: int, replicas: int) -> None:
+    run_once(seed, replicas)
+
+
+def run_once(seed: int, replicas: int) -> ChainWorld:
     world = ChainWorld(seed, replicas, TABLES)
-    users = run_users(world, users=3, keys=2, count=60)
-    kill_sometimes(world, kills=8)
+    users = run_users(world, users=3, keys=2, count=120)
+    if seed % 3:
+        kill_sometimes(world, kills=8)
+    else:
+        kill_sometimes(world, kills=1)
+        kill_who_fed(world, kills=6)
     world.run(lambda: all(not user.left and user.now is None for user in users))
-    assert [len(user.done) for user in users] == [60] * 3
+    assert [len(user.done) for user in users] == [120] * 3
     check_end(world, users, replicas)
+    return world
 
 
 def test_replicas_are_killed_in_these_tests() -> None:
-    world = ChainWorld(5, 2, TABLES)
-    users = run_users(world, users=3, keys=2, count=200)
-    kill_sometimes(world, kills=8)
-    world.run(lambda: all(not user.left and user.now is None for user in users))
-    assert len(world.killed) >= 4
-    check_end(world, users, 2)
+    assert sum(len(run_once(seed, 2).killed) for seed in range(10)) >= 12
+
+
+def _answers_too_early(patch: pytest.MonkeyPatch) -> None:
+    """A middle replica answers as well, before the tail has it."""
+    patch.setattr(Replica, "is_tail", property(lambda r: r.state is State.SERVING))
+
+
+def _forgets_what_joins(patch: pytest.MonkeyPatch) -> None:
+    """The tail answers what the joining replica may lack."""
+    patch.setattr(Replica, "_limit", property(lambda r: r.machine.index))
+
+
+def _sends_nothing_again(patch: pytest.MonkeyPatch) -> None:
+    """On a new epoch the successor is not brought up to date."""
+    before = Replica._send_again
+
+    def send_again(replica: Replica) -> None:
+        replica.kept.clear()
+        before(replica)
+
+    patch.setattr(Replica, "_send_again", send_again)
+
+
+def _applies_twice(patch: pytest.MonkeyPatch) -> None:
+    """A request that is sent again takes effect again."""
+
+    def fresh(machine: Machine, client: str, born: float, sequence: int) -> bool:
+        session = machine.sessions.get(client)
+        return session is None or sequence <= session.applied + 1
+
+    patch.setattr(Machine, "fresh", fresh)
+
+
+def _loses_requests(patch: pytest.MonkeyPatch) -> None:
+    """A client does not send again what nobody has confirmed."""
+    before = Chained._on_configured
+
+    def configured(client: Chained, message: ChainConfigured) -> None:
+        if client.epoch:
+            client.unconfirmed.clear()
+        before(client, message)
+
+    patch.setattr(Chained, "_on_configured", configured)
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        _answers_too_early,
+        _forgets_what_joins,
+        _sends_nothing_again,
+        _applies_twice,
+        _loses_requests,
+    ],
+)
+def test_each_defect_is_found(
+    defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defect(monkeypatch)
+    with pytest.raises(AssertionError):
+        for seed in range(400):
+            run_once(seed, 2 + seed % 2)
