@@ -217,20 +217,20 @@ def test_histories_are_linearizable_whoever_dies(seed: int, replicas: int) -> No
 
 def run_once(seed: int, replicas: int) -> ChainWorld:
     world = ChainWorld(seed, replicas, TABLES)
-    users = run_users(world, users=3, keys=2, count=120)
+    users = run_users(world, users=3, keys=2, count=60)
     if seed % 3:
         kill_sometimes(world, kills=8)
     else:
         kill_sometimes(world, kills=1)
         kill_who_fed(world, kills=6)
     world.run(lambda: all(not user.left and user.now is None for user in users))
-    assert [len(user.done) for user in users] == [120] * 3
+    assert [len(user.done) for user in users] == [60] * 3
     check_end(world, users, replicas)
     return world
 
 
 def test_replicas_are_killed_in_these_tests() -> None:
-    assert sum(len(run_once(seed, 2).killed) for seed in range(10)) >= 12
+    assert sum(len(run_once(seed, 2).killed) for seed in range(10)) >= 8
 
 
 def _answers_too_early(patch: pytest.MonkeyPatch) -> None:
