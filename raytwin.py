@@ -18,19 +18,32 @@ import importlib
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from runtime.api import (
+from runtime.api import modules
+
+__path__: list[str] = []
+modules.install(__name__ if __name__ != "__main__" else modules.FRONT)
+
+from runtime.api import (  # noqa: E402  (submodules have to be importable first)
     ActorClass,
     ActorHandle,
     Blob,
+    DynamicObjectRefGenerator,
     ObjectRef,
     ObjectRefArray,
+    ObjectRefGenerator,
     RemoteFunction,
+    RuntimeContext,
+    TaskID,
+    available_resources,
+    cancel,
     cluster_resources,
     compute,
     exceptions,
     exit_actor,
     get,
     get_actor,
+    get_gpu_ids,
+    get_runtime_context,
     init,
     is_initialized,
     kill,
@@ -43,6 +56,7 @@ from runtime.api import (
     shutdown,
     sleep,
     timeline,
+    util,
     wait,
 )
 
@@ -58,10 +72,12 @@ def _version() -> str:
 __version__ = _version()
 
 __all__ = [
-    "ActorClass", "ActorHandle", "Blob", "ObjectRef", "ObjectRefArray", "RemoteFunction",
-    "cluster_resources", "compute", "exceptions", "exit_actor", "get", "get_actor", "init",
-    "is_initialized", "kill", "main", "method", "nodes", "now", "put", "remote", "shutdown",
-    "sleep", "timeline", "wait",
+    "ActorClass", "ActorHandle", "Blob", "DynamicObjectRefGenerator", "ObjectRef",
+    "ObjectRefArray", "ObjectRefGenerator", "RemoteFunction", "RuntimeContext", "TaskID",
+    "available_resources", "cancel", "cluster_resources", "compute", "exceptions", "exit_actor",
+    "get", "get_actor", "get_gpu_ids", "get_runtime_context", "init", "is_initialized", "kill",
+    "main", "method", "nodes", "now", "put", "remote", "shutdown", "sleep", "timeline", "util",
+    "wait",
 ]  # fmt: skip
 
 
@@ -76,6 +92,10 @@ def _lazily(module: str) -> Any:
 
 register_backend("local", _lazily("runtime.processes.cluster"))
 register_backend("sim", _lazily("simulator.cluster"))
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(modules.missing(name))
 
 
 def main() -> None:

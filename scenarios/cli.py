@@ -342,6 +342,31 @@ def calibrate(
     print(f"the profile is {output}")
 
 
+@app.command(
+    "exec",
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
+)
+def execute(
+    script: Annotated[Path, typer.Argument(help="A Python program that uses Ray.")],
+    args: Annotated[list[str] | None, typer.Argument(help="Its own arguments.")] = None,
+    backend: Annotated[str, typer.Option(help="sim or local.")] = "local",
+    nodes: Annotated[int | None, typer.Option(min=1, max=NODES_MAX)] = None,
+    cpus_per_node: Annotated[int | None, typer.Option(min=0)] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the control plane's choices.")] = None,
+) -> None:
+    """Run an existing Ray script unchanged: its `import ray` is raytwin.
+
+    The options go before what the script gives to `ray.init()`.
+    """
+    from scenarios.execute import execute as run_script
+
+    if backend not in BACKENDS:
+        raise UsageError(f"no backend {backend!r}: {did_you_mean(backend, BACKENDS)}")
+    given = {"nodes": nodes, "cpus_per_node": cpus_per_node, "seed": seed}
+    options = {name: value for name, value in given.items() if value is not None}
+    sys.exit(run_script(script, args or [], {"backend": backend, **options}))
+
+
 @app.command()
 def doctor() -> None:
     """Try what works on this machine, and say what to install for the rest.

@@ -11,10 +11,12 @@ the first host, as does the driver with node 0.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,9 @@ from typing import Any
 from greenlet import getcurrent
 
 from runtime.api.exceptions import RaySystemError
+from runtime.api.refs import ObjectRef
 from runtime.api.state import set_current
+from runtime.backend.futures import LazyFuture
 from runtime.backend.journal import Journal
 from runtime.backend.nodes import check_node, check_replicas, check_storage, node_resources
 from runtime.backend.protocol import Backend
@@ -85,6 +89,8 @@ class SimCluster:
         self.seed = config.seed
         self.env = Clock()
         self.hub: Any = getcurrent()
+        self.loop_of_hub: asyncio.AbstractEventLoop | None = None
+        """The asyncio loop that runs in the hub, while a program's greenlet has the thread."""
         self.processes: dict[str, SimProcess] = {}
         self.schedulers: dict[int, LocalScheduler] = {}
         self.stores: dict[int, SimStore] = {}
@@ -398,6 +404,9 @@ class SimSession(Session):
     def __init__(self, world: SimWorld, cluster: SimCluster) -> None:
         super().__init__(world, cluster.close)
         self.cluster = cluster
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        return LazyFuture(self, ref)
 
 
 def _lookup() -> Backend | None:

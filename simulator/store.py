@@ -16,8 +16,10 @@ from runtime.control.messages import (
     Fetch,
     Fetched,
     Free,
+    KillWorker,
     StartWorker,
     StopWorker,
+    WorkerDied,
 )
 
 if TYPE_CHECKING:
@@ -175,12 +177,21 @@ class SimPool:
             started.callbacks.append(lambda _: self._started(name))
         elif isinstance(message, StopWorker):
             self.cluster.stop_worker(message.worker)
+        elif isinstance(message, KillWorker):
+            self._kill(message.worker)
         else:
             raise TypeError(f"a worker pool was sent {type(message).__name__}")
 
     def _started(self, name: str) -> None:
         if self.process.alive:
             self.cluster.start_worker(name, self.node)
+
+    def _kill(self, worker: str) -> None:
+        self.cluster.stop_worker(worker)
+        process = self.cluster.processes.get(f"node:{self.node}")
+        if process is not None:
+            died = WorkerDied(worker, "killed by SIGKILL")
+            process.arrive(f"pool:{self.node}", f"node:{self.node}", [died])
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""

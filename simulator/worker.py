@@ -7,13 +7,18 @@ never run anything, and a greenlet with its stack is what takes memory.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from runtime.api.refs import ObjectRef
 from runtime.backend.execution import TaskRunner
+from runtime.backend.futures import LazyFuture
 from runtime.backend.session import Session
 from runtime.control.client import Client
 from runtime.control.executor import Executor
+from runtime.control.ids import task_id
 from runtime.control.messages import (
+    CancelTask,
     Exit,
     FunctionBlob,
     RestoreActor,
@@ -27,7 +32,16 @@ from simulator.world import ProgramGreenlet, SimWorld
 if TYPE_CHECKING:
     from simulator.cluster import SimCluster
 
-_FOR_EXECUTOR = frozenset((RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit))
+_FOR_EXECUTOR = frozenset(
+    (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask)
+)
+
+
+class SimWorkerSession(Session):
+    """A simulated worker's session."""
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        return LazyFuture(self, ref)
 
 
 class SimWorker:
@@ -44,6 +58,7 @@ class SimWorker:
         self.process.add(address, self)
         self._world: SimWorld | None = None
         self._program: ProgramGreenlet | None = None
+        self.executor.on_cancel = self._on_cancel
         self.executor.start(pid)
         self.process.begin()
         self.client.flush()
@@ -54,6 +69,13 @@ class SimWorker:
             self.executor.handle(source, message)
         else:
             self.client.handle(source, message)
+
+    def _on_cancel(self, message: CancelTask) -> None:
+        running = self.executor.running
+        if message.recursive and running is not None:
+            self.client.cancel_children(
+                task_id(running.array, self.executor.cancelled), message.force
+            )
 
     def end_turn(self) -> None:
         """Neither has anything left for the end of a turn."""
@@ -78,11 +100,11 @@ class SimWorker:
             self.cluster.stores[self.node],
         )
         self._world = world
-        session = Session(world)
+        session = SimWorkerSession(world)
         world.session = session
         runner = TaskRunner(world, session, self.executor, self.node)
         self._program = ProgramGreenlet(
-            lambda: _work(world, session, self.executor, runner), self.cluster.hub
+            lambda: _work(world, session, self.executor, runner), self.cluster
         )
         self._program.session = session
         self._program.switch()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
+from runtime.backend.environment import Environment
 from runtime.control.client import Client
 from runtime.control.executor import Executor
 from simulator import values
@@ -39,9 +40,26 @@ control plane's own timers are shorter, see `SimCluster.stall_s`.
 
 
 class ProgramGreenlet(greenlet):
-    """A greenlet that knows whose program it runs."""
+    """A greenlet that knows whose program it runs.
+
+    Which asyncio loop runs is noted by thread, and this one has many programs:
+    each switch puts the note right.
+    """
 
     session: Session
+
+    def __init__(self, program: Callable[[], None], cluster: SimCluster) -> None:
+        super().__init__(self._run_program, cluster.hub)
+        self._program = program
+        self._cluster = cluster
+
+    def _run_program(self) -> None:
+        self._cluster.loop_of_hub = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+        try:
+            self._program()
+        finally:
+            asyncio._set_running_loop(self._cluster.loop_of_hub)
 
 
 class SimWorld:
@@ -62,6 +80,7 @@ class SimWorld:
         self.client = client
         self.executor = executor
         self.store = store
+        self.environment = Environment()
         self._env = cluster.env
         self._profile = cluster.profile
         self._depth = 0
@@ -161,11 +180,18 @@ class SimWorld:
         """
         cluster, process = self.cluster, self.process
         if process.alive and not cluster.closed:
-            # Which event loop runs is noted by thread, and this one has many programs.
+            # Other programs share this process and thread: a task's variables are its
+            # own, and so is the event loop that runs it.
+            environment = self.environment
+            if environment.variables:
+                environment.withdraw()
             loop = asyncio._get_running_loop()
-            asyncio._set_running_loop(None)
+            asyncio._set_running_loop(cluster.loop_of_hub)
             cluster.hub.switch()
+            cluster.loop_of_hub = asyncio._get_running_loop()
             asyncio._set_running_loop(loop)
+            if environment.variables:
+                environment.apply()
         if not process.alive or cluster.closed:
             self._sleeping.clear()
             raise GreenletExit
@@ -189,7 +215,7 @@ class SimWorld:
         """Run something beside the program that calls."""
         assert self.session is not None
         self._spawned = [spawned for spawned in self._spawned if not spawned.dead]
-        spawned = ProgramGreenlet(run, self.cluster.hub)
+        spawned = ProgramGreenlet(run, self.cluster)
         spawned.session = self.session
         self._spawned.append(spawned)
         self._soon(spawned.switch)
@@ -228,7 +254,11 @@ class SimWorld:
 
     def sleep(self, seconds: float) -> None:
         self.settle()
-        self._pass(self._call_after, seconds)
+        executor = self.executor
+        if executor is None or executor.running is None:
+            self._pass(self._call_after, seconds)
+        else:
+            self.block(lambda: executor.interrupt, seconds)
         self._look_up()
 
     def _call_after(self, seconds: float, done: Callable[[], None]) -> None:
@@ -248,6 +278,15 @@ class SimWorld:
         """Time has passed within an element: report it before the next one."""
         if self.executor is not None:
             self.executor.alerts.append("time")
+            if self.executor.interrupt:
+                self.executor.interrupt = False
+                raise KeyboardInterrupt
+
+    def look_again(self) -> None:
+        self._after_turn()
+
+    def on_task_thread(self) -> bool:
+        return True
 
     def due(self) -> Callable[[], bool]:
         assert self.executor is not None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from runtime.api import exceptions
+from runtime.api import exceptions, util
 from runtime.api.actors import ActorClass, ActorHandle, exit_actor, get_actor, kill, method
-from runtime.api.calls import Blob, compute, get, now, put, sleep, wait
+from runtime.api.calls import Blob, cancel, compute, get, now, put, sleep, wait
 from runtime.api.cluster import (
+    available_resources,
     cluster_resources,
     init,
     is_initialized,
@@ -13,13 +14,17 @@ from runtime.api.cluster import (
     shutdown,
     timeline,
 )
-from runtime.api.refs import ObjectRef, ObjectRefArray
+from runtime.api.refs import ObjectRef, ObjectRefArray, TaskID
 from runtime.api.remote_function import RemoteFunction, remote
+from runtime.api.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
 from runtime.api.state import register_backend
+from runtime.api.streams import DynamicObjectRefGenerator, ObjectRefGenerator
 
 __all__ = [
-    "ActorClass", "ActorHandle", "Blob", "ObjectRef", "ObjectRefArray", "RemoteFunction",
-    "cluster_resources", "compute", "exceptions", "exit_actor", "get", "get_actor", "init",
-    "is_initialized", "kill", "method", "nodes", "now", "put", "register_backend", "remote",
-    "shutdown", "sleep", "timeline", "wait",
+    "ActorClass", "ActorHandle", "Blob", "DynamicObjectRefGenerator", "ObjectRef",
+    "ObjectRefArray", "ObjectRefGenerator", "RemoteFunction", "RuntimeContext", "TaskID",
+    "available_resources", "cancel", "cluster_resources", "compute", "exceptions", "exit_actor",
+    "get", "get_actor", "get_gpu_ids", "get_runtime_context", "init", "is_initialized", "kill",
+    "method", "nodes", "now", "put", "register_backend", "remote", "shutdown", "sleep",
+    "timeline", "util", "wait",
 ]  # fmt: skip

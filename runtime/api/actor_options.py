@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runtime.control.resources import format_demand
+from runtime.api.options import ONLY_RAYS, TaskOptions
 
+_OF_TASKS = (
+    "num_cpus", "num_gpus", "resources", "scheduling_strategy", "runtime_env", "accelerator_type",
+)  # fmt: skip
+"""What means the same for a task."""
 NAMES = (
-    "num_cpus", "num_gpus", "resources", "name", "namespace", "get_if_exists", "lifetime",
-    "max_restarts", "max_task_retries", "max_concurrency", "checkpoint_interval",
+    *_OF_TASKS, "name", "namespace", "get_if_exists", "lifetime", "max_restarts",
+    "max_task_retries", "max_concurrency", "checkpoint_interval",
 )  # fmt: skip
 CONCURRENCY_MAX = 10_000
 
 
 @dataclass(frozen=True)
 class ActorOptions:
-    """Checked options, with the demand in its canonical form.
+    """Checked options.
 
     An actor holds its resources for life; by default it needs none.
     """
 
-    num_cpus: float = 0
-    num_gpus: float = 0
-    resources: tuple[tuple[str, float], ...] = ()
+    task: TaskOptions = TaskOptions(num_cpus=0, demand="", stream=0)  # noqa: RUF009
+    """Its resources, where it runs, and its environment."""
     name: str = ""
     namespace: str = ""
     get_if_exists: bool = False
@@ -38,7 +40,6 @@ class ActorOptions:
     """Calls that may run at a time; 0: one, or 1,000 for a class with async methods."""
     checkpoint_interval: int = 0
     """Calls between two checkpoints by ``__ray_save__``; 0: none."""
-    demand: str = ""
 
     def changed(self, given: dict[str, Any]) -> ActorOptions:
         """Return these options with others in their place.
@@ -47,19 +48,14 @@ class ActorOptions:
         for a value of the wrong type.
         """
         for name in given:
-            if name not in NAMES:
+            if name not in NAMES and name not in ONLY_RAYS:
                 near = difflib.get_close_matches(name, NAMES, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}"
                 raise ValueError(f"raytwin has no actor option {name!r}: {hint}")
-        changes = {name: value for name, value in given.items() if value is not None}
-        if "resources" in changes:
-            resources = changes["resources"]
-            if not isinstance(resources, Mapping):
-                raise TypeError(f"resources is a dict of amounts, not {resources!r}")
-            for reserved in ("CPU", "GPU"):
-                if reserved in resources:
-                    raise ValueError(f"use num_{reserved.lower()}s instead of resources")
-            changes["resources"] = tuple(sorted(resources.items()))
+        own = {name: value for name, value in given.items() if name in NAMES}
+        changes = {n: v for n, v in own.items() if n not in _OF_TASKS and v is not None}
+        rest = {name: value for name, value in given.items() if name not in changes}
+        task = self.task.changed({n: v for n, v in rest.items() if v is not None})
         for name in ("max_restarts", "max_task_retries", "max_concurrency", "checkpoint_interval"):
             if name in changes and not isinstance(changes[name], int):
                 raise TypeError(f"{name} is an integer, not {changes[name]!r}")
@@ -68,10 +64,9 @@ class ActorOptions:
                 raise TypeError(f"{name} is a string, not {changes[name]!r}")
         if "name" in changes and not changes["name"]:
             raise ValueError("an actor's name is not empty")
-        options = replace(self, **changes)
+        options = replace(self, task=task, **changes)
         options._check()
-        amounts = {"CPU": options.num_cpus, "GPU": options.num_gpus, **dict(options.resources)}
-        return replace(options, demand=format_demand(amounts))
+        return options
 
     def _check(self) -> None:
         for name in ("max_restarts", "max_task_retries"):

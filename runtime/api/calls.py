@@ -8,6 +8,7 @@ from typing import Any
 from runtime.api.exceptions import RaySystemError
 from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.state import current
+from runtime.api.streams import ObjectRefGenerator
 from runtime.backend.protocol import Backend
 
 
@@ -61,6 +62,25 @@ def wait(
     if not 1 <= num_returns <= len(checked):
         raise ValueError(f"num_returns is 1 to {len(checked)}, not {num_returns}")
     return _backend_of(checked).wait(checked, num_returns, timeout, fetch_local)
+
+
+def cancel(
+    ray_waitable: ObjectRef | ObjectRefGenerator, *, force: bool = False, recursive: bool = True
+) -> None:
+    """Take back the task that makes an object; its `get` raises TaskCancelledError.
+
+    A task that has not started never runs. In one that runs KeyboardInterrupt is
+    raised, and what it makes of that is its result; with ``force`` its worker is
+    killed. With ``recursive`` the tasks that it has submitted are cancelled too.
+    A task that is done stays as it is. Raises TypeError for what is not a
+    reference.
+    """
+    ref = ray_waitable
+    if isinstance(ref, ObjectRefGenerator):
+        ref = ref.completed()
+    if not isinstance(ref, ObjectRef):
+        raise TypeError(f"cancel takes an ObjectRef, not {type(ref).__name__}")
+    _backend_of([ref]).cancel(ref, force, recursive)
 
 
 def _checked(refs: Any, what: str, error: type[Exception]) -> list[ObjectRef]:

@@ -8,25 +8,55 @@ import threading
 from typing import Any
 
 from runtime.api import state
+from runtime.api.options import env_vars
 from runtime.backend.protocol import Backend
 
 _starting = threading.RLock()
 """Held while a cluster starts: of several threads' first calls, one starts it."""
 
 
+OVERRIDES: dict[str, Any] = {}
+"""What `raytwin exec` was asked for; goes before what the script says."""
+
+_NOT_OURS = {
+    "labels": "nodes have no labels",
+    "job_config": "a cluster has one job",
+    "enable_resource_isolation": "workers share the machine",
+    "cgroup_path": "workers share the machine",
+    "system_reserved_cpu": "workers share the machine",
+    "system_reserved_memory": "workers share the machine",
+    "proxy_server_url": "there is no dashboard",
+    "storage": "nothing is kept",
+}
+
+
 def init(
+    address: str | None = None,
     *,
-    backend: str = "local",
+    backend: str | None = None,
     num_cpus: float | None = None,
     num_gpus: float | None = None,
     resources: dict[str, float] | None = None,
+    object_store_memory: int | None = None,
+    local_mode: bool = False,
     ignore_reinit_error: bool = False,
+    include_dashboard: bool | None = None,
+    dashboard_host: str = "127.0.0.1",
+    dashboard_port: int | None = None,
+    configure_logging: bool = True,
+    logging_level: int | str = "info",
+    logging_format: str | None = None,
+    logging_config: Any = None,
+    log_to_driver: bool | None = None,
+    namespace: str | None = None,
+    runtime_env: dict[str, Any] | None = None,
     **options: Any,
 ) -> Backend:
     """Start a cluster and connect this program to it as its driver.
 
     Every backend takes:
 
+    - ``backend``: ``local`` (the default), ``sim``, ...;
     - ``nodes``: how many (default 1), or a list with one ``{resource: amount}``
       per node; the driver lives on node 0;
     - ``cpus_per_node`` (or ``num_cpus``, Ray's name): default this machine's
@@ -35,6 +65,8 @@ def init(
     - ``policy``: the scheduling policy's name (default ``bottom-up``) or import
       path;
     - ``seed``: of the control plane's random choices (default 0);
+    - ``runtime_env``: ``{"env_vars": {...}}`` for every task;
+    - ``namespace``: of named things;
     - ``gcs_replicas``: processes that hold the GCS's state as a chain (default
       1: the head process does);
     - ``gcs_storage``: a file in which the GCS keeps its state, so that a head
@@ -48,8 +80,12 @@ def init(
     takes ``profile`` (a name or a path), ``cores_per_host`` and
     ``nodes_per_host``.
 
-    Raises RuntimeError if a cluster is connected already, ValueError or
-    TypeError for bad options.
+    ``address`` may be ``"local"`` or ``"auto"``, which mean the same here. What
+    Ray has for its dashboard and its logs is accepted and has no effect: there
+    is no dashboard, and workers write to the driver's standard output and error.
+
+    The result is a context manager that ends the cluster. Raises RuntimeError if
+    a cluster is connected already, ValueError or TypeError for bad options.
     """
     with _starting:
         connected = state.connected()
@@ -57,15 +93,32 @@ def init(
             if ignore_reinit_error:
                 return connected
             raise RuntimeError("a cluster is connected already: call shutdown() first")
+        if address not in (None, "local", "auto") and not OVERRIDES:
+            raise ValueError(
+                f"raytwin cannot connect to {address!r}: init() starts a cluster of its own"
+            )
+        if local_mode:
+            raise ValueError("raytwin has no local_mode: backend='sim' runs in one process")
+        for name in options:
+            if name in _NOT_OURS or name.startswith("_"):
+                why = _NOT_OURS.get(name, "it is for Ray's own use")
+                raise ValueError(f"raytwin's init() does not have Ray's {name}: {why}")
+        env = env_vars(runtime_env) if runtime_env is not None else ()
+        options.update(OVERRIDES)
+        backend = options.pop("backend", None) or backend or "local"
         backends = state.backends()
         if backend not in backends:
             raise ValueError(f"no backend {backend!r}; there are {', '.join(sorted(backends))}")
         if num_cpus is not None:
             options.setdefault("cpus_per_node", num_cpus)
+        if object_store_memory is not None:
+            options["object_store_memory"] = object_store_memory
         more = {**(resources or {}), **({} if num_gpus is None else {"GPU": num_gpus})}
         if more:
             options["more_resources"] = more
         made = backends[backend](**options)
+        made.namespace = namespace or ""
+        made.env_vars = env
         atexit.register(_at_exit, made, os.getpid())
         for told in state.on_connect:
             told(made)
@@ -95,13 +148,18 @@ def nodes() -> list[dict[str, Any]]:
     """Return a row per node that ever joined.
 
     Keys as in Ray: ``NodeID``, ``Alive``, ``NodeManagerAddress``,
-    ``NodeManagerPort``, ``Resources``; and ``DeathReason``.
+    ``NodeManagerHostname``, ``NodeManagerPort``, ``NodeName``, ``Resources``,
+    ``Labels`` (there are none) and ``DeathReason`` (in words).
     """
     return [
         {
             "NodeID": str(row["node"]),
             "Alive": row["alive"],
+            "alive": row["alive"],
             "NodeManagerAddress": row["host"],
+            "NodeManagerHostname": row["host"],
+            "NodeName": row["host"],
+            "Labels": {},
             "NodeManagerPort": row["port"],
             "Resources": row["resources"],
             "DeathReason": row["reason"],
@@ -116,6 +174,16 @@ def cluster_resources() -> dict[str, float]:
     for row in state.current().query("nodes"):
         if row["alive"]:
             for name, amount in row["resources"].items():
+                total[name] = total.get(name, 0.0) + amount
+    return total
+
+
+def available_resources() -> dict[str, float]:
+    """Return what is free on all living nodes together; what is used up is left out."""
+    total: dict[str, float] = {}
+    for _, free in state.current().query("available"):
+        for name, amount in free.items():
+            if amount:
                 total[name] = total.get(name, 0.0) + amount
     return total
 

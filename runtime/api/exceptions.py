@@ -23,28 +23,124 @@ class NodeDiedError(RayError):
     """The node died that the call depends on."""
 
 
-class RayActorError(RayError):
-    """The call could not be made, or not be answered, for the actor's sake."""
+class LocalRayletDiedError(RayError):
+    """The program's own node died."""
 
 
-class ActorDiedError(RayActorError):
-    """The actor is dead and will not start again."""
+class TaskCancelledError(RayError):
+    """The task was cancelled before it was done."""
 
 
-class ActorUnavailableError(RayActorError):
-    """The actor started anew, and the call has no retries left."""
+class TaskUnschedulableError(RayError):
+    """The task cannot run anywhere, and never will."""
+
+
+class TaskPlacementGroupRemoved(RayError):
+    """The placement group was removed that the task was to run in."""
+
+
+class RuntimeEnvSetupError(RayError):
+    """What a task's ``runtime_env`` asks for could not be set up."""
 
 
 class ObjectLostError(RayError):
     """No copy of the object is left."""
 
 
+class ObjectFetchTimedOutError(ObjectLostError):
+    """A copy exists, and could not be brought here."""
+
+
+class ObjectReconstructionFailedError(ObjectLostError):
+    """The object was lost, and its task cannot make it again."""
+
+
+class ReferenceCountingAssertionError(ObjectLostError, AssertionError):
+    """The object was released while a reference to it was alive."""
+
+
+class ObjectFreedError(ObjectLostError):
+    """The object was released on request."""
+
+
+class OwnerDiedError(ObjectLostError):
+    """The driver or worker died that owned the object."""
+
+
 class ObjectStoreFullError(RayError):
     """The object store has no room for the object."""
 
 
+class OutOfDiskError(RayError):
+    """The disk has no room for an object that was to move there."""
+
+
+class OutOfMemoryError(RayError):
+    """The node had no memory left for the worker."""
+
+
+class PlasmaObjectNotAvailable(RayError):
+    """The object was not in the store in time."""
+
+
+class ObjectRefStreamEndOfStreamError(RayError):
+    """The stream has no item of this number."""
+
+
 class GetTimeoutError(RayError, TimeoutError):
     """`get` did not have all values in time."""
+
+
+class PendingCallsLimitExceeded(RayError):
+    """The actor has as many calls pending as it may have."""
+
+
+class UserCodeException(RayError):
+    """Code of the program raised where the system had called it."""
+
+
+class CrossLanguageError(RayError):
+    """Code in another language failed."""
+
+
+class AsyncioActorExit(RayError):
+    """The actor leaves on its own account."""
+
+
+class RayActorError(RayError):
+    """The actor cannot serve the call: it died, or is not there for now."""
+
+
+class ActorDiedError(RayActorError):
+    """The actor died, and will not come back."""
+
+
+class ActorUnavailableError(RayActorError):
+    """The actor cannot be reached; the call may or may not have been served."""
+
+
+class ActorUnschedulableError(RayError):
+    """The actor cannot be created anywhere, and never will."""
+
+
+class ActorPlacementGroupRemoved(RayError):
+    """The placement group was removed that the actor was to live in."""
+
+
+class ActorAlreadyExistsError(ValueError, RayError):
+    """Another actor has the name."""
+
+
+class ActorHandleNotFoundError(ValueError, RayError):
+    """No actor of this cluster has the handle's ID."""
+
+
+class RpcError(RayError):
+    """Two processes of the cluster could not speak to each other."""
+
+
+class AuthenticationError(RayError):
+    """A process could not prove that it belongs to the cluster."""
 
 
 class RayTaskError(RayError):
@@ -117,18 +213,11 @@ def _copy_members(source: BaseException, target: BaseException) -> None:
 
 
 SYSTEM_ERRORS: dict[str, type[RayError]] = {
-    cls.__name__: cls
-    for cls in (
-        RaySystemError,
-        WorkerCrashedError,
-        NodeDiedError,
-        RayActorError,
-        ActorDiedError,
-        ActorUnavailableError,
-        ObjectLostError,
-        ObjectStoreFullError,
-    )
+    name: cls
+    for name, cls in list(globals().items())
+    if inspect.isclass(cls) and issubclass(cls, RayError)
 }
+"""By name, as a SYSTEM_ERROR's payload has them."""
 
 
 def system_error(payload: bytes) -> RayError:

@@ -7,12 +7,41 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runtime.api.strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 from runtime.control.ids import RETURNS_MAX
+from runtime.control.messages import DYNAMIC, STREAM
 from runtime.control.resources import format_demand
 
 RETRIES_DEFAULT = 3
 
-NAMES = ("num_cpus", "num_gpus", "resources", "num_returns", "max_retries", "name")
+NAMES = (
+    "num_cpus", "num_gpus", "resources", "num_returns", "max_retries", "name", "retry_exceptions",
+    "scheduling_strategy", "runtime_env", "accelerator_type",
+)  # fmt: skip
+
+ONLY_RAYS = {
+    "memory": "nodes do not account for memory: give them a resource of your own",
+    "max_calls": "workers are not ended after a number of calls",
+    "object_store_memory": "Ray itself does not act on it",
+    "placement_group": "use scheduling_strategy=PlacementGroupSchedulingStrategy(...)",
+    "placement_group_bundle_index": "use PlacementGroupSchedulingStrategy(...)",
+    "placement_group_capture_child_tasks": "use PlacementGroupSchedulingStrategy(...)",
+    "label_selector": "nodes have no labels",
+    "fallback_strategy": "nodes have no labels",
+    "_labels": "tasks have no labels",
+    "enable_task_events": "there are no task events to turn off",
+    "_generator_backpressure_num_objects": "a stream is not held back",
+    "_num_objects_per_yield": "a yield makes one object",
+}
+"""Options of Ray that raytwin does not have, and what to know instead."""
+
+ACCELERATOR_AMOUNT = 0.001
+"""What a task takes of a node's ``accelerator_type:X``: it says where, not how much."""
+
+_STREAMS = {"streaming": STREAM, "dynamic": DYNAMIC}
 
 
 @dataclass(frozen=True)
@@ -23,9 +52,20 @@ class TaskOptions:
     num_gpus: float = 0
     resources: tuple[tuple[str, float], ...] = ()
     num_returns: int = 1
+    """References per call; 1 for a generator task of either kind."""
     max_retries: int = RETRIES_DEFAULT
     name: str = ""
     demand: str = "CPU:1"
+    stream: int = -1
+    """`STREAM`, `DYNAMIC`, 0 for neither, -1: `STREAM` if it is a generator function."""
+    retry_exceptions: bool | tuple[type[BaseException], ...] = False
+    scheduling_strategy: str | NodeAffinitySchedulingStrategy | PlacementGroupSchedulingStrategy = (
+        "DEFAULT"
+    )
+    env_vars: tuple[tuple[str, str], ...] = ()
+    accelerator_type: str = ""
+    plain: bool = True
+    """Nothing of it needs a `TaskExtra`, but perhaps `stream`."""
 
     def changed(self, given: dict[str, Any]) -> TaskOptions:
         """Return these options with others in their place.
@@ -34,6 +74,8 @@ class TaskOptions:
         for a value of the wrong type.
         """
         for name in given:
+            if name in ONLY_RAYS:
+                raise ValueError(f"raytwin does not have Ray's option {name!r}: {ONLY_RAYS[name]}")
             if name not in NAMES:
                 near = difflib.get_close_matches(name, NAMES, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}"
@@ -41,20 +83,93 @@ class TaskOptions:
         # None means: the default.
         changes = {name: value for name, value in given.items() if value is not None}
         if "resources" in changes:
-            resources = changes["resources"]
-            if not isinstance(resources, Mapping):
-                raise TypeError(f"resources is a dict of amounts, not {resources!r}")
-            for reserved in ("CPU", "GPU"):
-                if reserved in resources:
-                    raise ValueError(f"use num_{reserved.lower()}s instead of resources")
-            changes["resources"] = tuple(sorted(resources.items()))
-        for name in ("num_returns", "max_retries"):
-            if name in changes and not isinstance(changes[name], int):
-                raise TypeError(f"{name} is an integer, not {changes[name]!r}")
+            changes["resources"] = _resources(changes["resources"])
+        if "num_returns" in changes:
+            changes["num_returns"], changes["stream"] = _returns(changes["num_returns"])
+        if "max_retries" in changes and not isinstance(changes["max_retries"], int):
+            raise TypeError(f"max_retries is an integer, not {changes['max_retries']!r}")
+        if "retry_exceptions" in changes:
+            changes["retry_exceptions"] = _classes(changes["retry_exceptions"])
+        if "scheduling_strategy" in changes:
+            check_strategy(changes["scheduling_strategy"])
+        if "runtime_env" in changes:
+            changes["env_vars"] = env_vars(changes.pop("runtime_env"))
         options = replace(self, **changes)
-        if not 0 <= options.num_returns <= RETURNS_MAX:
-            raise ValueError(f"num_returns is 0 to {RETURNS_MAX}, not {options.num_returns}")
         if options.max_retries < -1:
             raise ValueError(f"max_retries is -1 (for ever) or more, not {options.max_retries}")
         amounts = {"CPU": options.num_cpus, "GPU": options.num_gpus, **dict(options.resources)}
-        return replace(options, demand=format_demand(amounts))
+        if options.accelerator_type:
+            amounts[f"accelerator_type:{options.accelerator_type}"] = ACCELERATOR_AMOUNT
+        plain = (
+            not options.retry_exceptions
+            and options.scheduling_strategy == "DEFAULT"
+            and not options.env_vars
+        )
+        return replace(options, demand=format_demand(amounts), plain=plain)
+
+
+def _resources(resources: Any) -> tuple[tuple[str, float], ...]:
+    if not isinstance(resources, Mapping):
+        raise TypeError(f"resources is a dict of amounts, not {resources!r}")
+    for reserved in ("CPU", "GPU"):
+        if reserved in resources:
+            raise ValueError(f"use num_{reserved.lower()}s instead of resources")
+    return tuple(sorted(resources.items()))
+
+
+def _returns(given: Any) -> tuple[int, int]:
+    """Return (references per call, stream) of a ``num_returns``."""
+    if isinstance(given, str):
+        if given not in _STREAMS:
+            raise ValueError(f"num_returns is a number, 'streaming' or 'dynamic', not {given!r}")
+        return 1, _STREAMS[given]
+    if not isinstance(given, int):
+        raise TypeError(f"num_returns is an integer, not {given!r}")
+    if not 0 <= given <= RETURNS_MAX:
+        raise ValueError(f"num_returns is 0 to {RETURNS_MAX}, not {given}")
+    return given, 0
+
+
+def _classes(given: Any) -> bool | tuple[type[BaseException], ...]:
+    if isinstance(given, bool):
+        return given
+    if not isinstance(given, (list, tuple)):
+        raise TypeError(f"retry_exceptions is a bool or a list of exception classes, not {given!r}")
+    for item in given:
+        if not (isinstance(item, type) and issubclass(item, BaseException)):
+            raise TypeError(f"retry_exceptions lists exception classes, and {item!r} is none")
+    return tuple(given)
+
+
+def check_strategy(given: Any) -> None:
+    """Raise ValueError for what is no scheduling strategy."""
+    known = (NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy)
+    if isinstance(given, known) or given in ("DEFAULT", "SPREAD"):
+        return
+    raise ValueError(
+        "scheduling_strategy is 'DEFAULT', 'SPREAD', a NodeAffinitySchedulingStrategy or a"
+        f" PlacementGroupSchedulingStrategy, not {given!r}"
+    )
+
+
+def env_vars(runtime_env: Any) -> tuple[tuple[str, str], ...]:
+    """Return the environment variables of a ``runtime_env``.
+
+    Raises ValueError for anything else in it: raytwin's processes share the
+    driver's files and packages, so nothing else can be set up for one task.
+    """
+    if not isinstance(runtime_env, Mapping):
+        raise TypeError(f"runtime_env is a dict, not {runtime_env!r}")
+    other = sorted(name for name in runtime_env if name != "env_vars")
+    if other:
+        raise ValueError(
+            f"raytwin's runtime_env has env_vars only, not {', '.join(map(repr, other))}:"
+            " workers run with the driver's files and packages"
+        )
+    given = runtime_env.get("env_vars") or {}
+    if not isinstance(given, Mapping):
+        raise TypeError(f"env_vars is a dict of strings, not {given!r}")
+    for name, value in given.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise TypeError(f"env_vars is a dict of strings, not {{{name!r}: {value!r}}}")
+    return tuple(sorted(given.items()))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any, Protocol, overload
 
-from runtime.control.ids import object_id
+from runtime.control.ids import TASK_BYTES, object_id
 
 
 class RefHolder(Protocol):
@@ -17,6 +19,32 @@ class RefHolder(Protocol):
     def ref_added(self, oid: bytes) -> None: ...
     def ref_dropped(self, oid: bytes) -> None: ...
     def ref_escaped(self, oid: bytes) -> None: ...
+
+
+class TaskID:
+    """The ID of a task, 16 bytes."""
+
+    __slots__ = ("_id",)
+
+    def __init__(self, tid: bytes) -> None:
+        self._id = tid
+
+    def binary(self) -> bytes:
+        """Return the bytes."""
+        return self._id
+
+    def hex(self) -> str:
+        """Return them in hexadecimal."""
+        return self._id.hex()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TaskID) and other._id == self._id
+
+    def __hash__(self) -> int:
+        return hash(self._id)
+
+    def __repr__(self) -> str:
+        return f"TaskID({self._id.hex()})"
 
 
 class ObjectRef:
@@ -45,6 +73,23 @@ class ObjectRef:
     def hex(self) -> str:
         """Return the object's ID in hexadecimal."""
         return self._id.hex()
+
+    def future(self) -> Future[Any]:
+        """Return a `concurrent.futures.Future` of the value."""
+        from runtime.api.state import current
+
+        return current().future(self)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.wrap_future(self.future()).__await__()
+
+    def as_future(self) -> asyncio.Future[Any]:
+        """Return an asyncio future of the value; an event loop runs."""
+        return asyncio.wrap_future(self.future())
+
+    def task_id(self) -> TaskID:
+        """Return the ID of the task that makes the object."""
+        return TaskID(self._id[:TASK_BYTES])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ObjectRef) and other._id == self._id

@@ -14,6 +14,8 @@ from runtime.api.actors import ActorClass
 from runtime.api.options import TaskOptions
 from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.state import current
+from runtime.api.streams import ObjectRefGenerator
+from runtime.control.messages import STREAM
 
 _DEFAULT = TaskOptions()
 
@@ -27,6 +29,8 @@ class RemoteFunction:
         self.function_name = getattr(function, "__qualname__", repr(function))
         self._least, self._most = _positional(function)
         """How many positional arguments alone are right."""
+        self.stream = STREAM if inspect.isgeneratorfunction(function) else 0
+        """What its calls return where ``num_returns`` does not say."""
         self.exported: tuple[bytes, bytes] | None = None
         """(ID, serialized form), made by the first session that needs it."""
         functools.update_wrapper(self, function)
@@ -39,13 +43,16 @@ class RemoteFunction:
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Submit a task; return its `ObjectRef`.
 
-        A list of them for ``num_returns`` > 1, None for 0. An `ObjectRef` among
+        A list of them for ``num_returns`` > 1, None for 0; an `ObjectRefGenerator`
+        of a generator function's. An `ObjectRef` among
         the arguments is replaced by its value before the task starts. Raises
         TypeError for arguments that the function does not take.
         """
         if kwargs or not self._least <= len(args) <= self._most:
             self._check(args, kwargs)
         refs = current().submit(self, args, kwargs, self.task_options)
+        if isinstance(refs, ObjectRefGenerator):
+            return refs
         return refs[0] if len(refs) == 1 else refs or None
 
     def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -138,6 +145,10 @@ def _make(target: Any, options: dict[str, Any]) -> RemoteFunction | ActorClass:
         return ActorClass(target, ActorOptions().changed(options) if options else ActorOptions())
     if isinstance(target, (RemoteFunction, ActorClass)) or not callable(target):
         raise TypeError(f"@remote takes a function or a class, not {target!r}")
+    if inspect.iscoroutinefunction(target):
+        raise ValueError(
+            "an async function cannot be a task: let a plain one call asyncio.run(f())"
+        )
     return RemoteFunction(target, _DEFAULT.changed(options) if options else _DEFAULT)
 
 

@@ -40,6 +40,9 @@ class ActorRunner:
         """Calls that took effect, those of a restored state included."""
         self._running = 0
         self._loop: Any = None
+        if spec.extra.env:
+            # For as long as the actor lives.
+            self._world.environment.enter(spec.extra.env)
         started_s = self._world.now()
         try:
             make = tasks.prepare(creation)

@@ -16,13 +16,19 @@ from collections.abc import Callable
 from typing import Any
 
 from runtime.api.exceptions import ObjectStoreFullError
+from runtime.api.refs import ObjectRef
+from runtime.api.streams import DynamicObjectRefGenerator
 from runtime.backend.actor_execution import ActorRunner
 from runtime.backend.protocol import World
 from runtime.backend.session import Input, Session
+from runtime.backend.submission import ANY
+from runtime.control.cancellation import cancelled_error
 from runtime.control.executor import Executor
-from runtime.control.ids import object_id
+from runtime.control.ids import STREAM_BASE, object_id
 from runtime.control.messages import (
     OK,
+    RETRY,
+    STREAM,
     SYSTEM_ERROR,
     USER_ERROR,
     Assignment,
@@ -30,6 +36,7 @@ from runtime.control.messages import (
     TaskSpec,
     Timing,
 )
+from runtime.control.streams import item_id
 
 
 class _Returns(tuple[Any, ...]):
@@ -67,7 +74,12 @@ class TaskRunner:
         except Exception as error:
             self.report_error(spec, started_s, error)
             return
-        if spec.first < 0:
+        extra = spec.extra
+        if extra is not None and extra.env:
+            self.world.environment.enter(extra.env)
+        if extra is not None and extra.stream:
+            self._run_stream(spec, call, started_s)
+        elif spec.first < 0:
             self.run_call(spec, call, started_s)
         else:
             if star:
@@ -77,6 +89,9 @@ class TaskRunner:
                     return plain(*item)
 
             self._run_range(spec, function, items, started_s)
+        if extra is not None and extra.env:
+            self.world.environment.leave()
+        self.session.futures.abandon()
 
     def has_room(self) -> bool:
         """Whether another assignment may begin now."""
@@ -125,7 +140,61 @@ class TaskRunner:
         except Exception as error:
             self.report_error(spec, started_s, error)
             return
+        except KeyboardInterrupt:
+            if self.executor.cancelled < 0:
+                raise  # the task's own: it ends the worker
+            self._report_cancelled(spec, started_s)
+            return
         self.report_values(spec, started_s, [value])
+
+    # -- a stream --------------------------------------------------------------
+
+    def _run_stream(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
+        """Report items as they come, then how many there were; see `streams`."""
+        assert spec.extra is not None
+        count = 0
+        try:
+            for value in call():
+                self._report_item(spec, count, value)
+                count += 1
+        except Exception as error:
+            if self._wants_retry(spec, error):
+                self.report_error(spec, started_s, error)
+                return
+            self._send_item(spec, count, USER_ERROR, self._pack_error(spec.name, error))
+            count += 1
+        except KeyboardInterrupt:
+            if self.executor.cancelled < 0:
+                raise
+            self._report_cancelled(spec, started_s)
+            return
+        if spec.extra.stream == STREAM:
+            self.report_values(spec, started_s, [count])
+            return
+        refs = [ObjectRef(item_id(spec.array, index), self.session) for index in range(count)]
+        self.report_values(spec, started_s, [DynamicObjectRefGenerator(refs)])
+
+    def _report_item(self, spec: TaskSpec, index: int, value: Any) -> None:
+        payload = self.world.serialize([value])
+        if payload.nbytes <= self.session.client.config.inline_bytes_max:
+            self._send_item(spec, index, OK, payload.to_bytes())
+            return
+        serialized = self.world.serialize(value)
+        offset = self.session.store(item_id(spec.array, index), serialized)
+        self._send_item(spec, index, OK, b"", (serialized.nbytes,), (offset,))
+
+    def _send_item(
+        self, spec: TaskSpec, index: int, status: int, payload: bytes,
+        sizes: tuple[int, ...] = (), offsets: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        result = RangeResult(
+            spec.array, STREAM_BASE + index, 1, status, payload, self.node, 1, sizes, offsets
+        )
+        self.world.charge("put", 1)
+        with self.world:
+            self.session.collect()
+            self.executor.items([result])
+        self.session.interrupt_here()
 
     @staticmethod
     def several(spec: TaskSpec, value: Any) -> Any:
@@ -156,6 +225,7 @@ class TaskRunner:
             due = self.world.due()
             append = executor.values.append
             error: Exception | None = None
+            cancelled = False
             self._looping = True
             try:
                 for item in items[at - spec.first : executor.limit - spec.first]:
@@ -164,6 +234,10 @@ class TaskRunner:
                         break
             except Exception as raised:
                 error = raised
+            except KeyboardInterrupt:
+                if executor.cancelled < 0:
+                    raise
+                cancelled = True
             with self.world:
                 self._looping = False
                 # The limit may have come down while the loop ran; the elements
@@ -176,6 +250,8 @@ class TaskRunner:
             if error is not None:
                 one = _one(spec, done)
                 self._since_s = self.report_error(one, self._since_s, error)
+            elif cancelled:
+                self._since_s = self._report_cancelled(_one(spec, done), self._since_s)
 
     def report_meanwhile(self) -> None:
         """Report what a range has made so far, while an element of it runs.
@@ -258,10 +334,29 @@ class TaskRunner:
 
     def report_error(self, spec: TaskSpec, started_s: float, error: Exception) -> float:
         """Report elements that failed: all of `spec` that are still this worker's."""
-        if isinstance(error, ObjectStoreFullError):
+        if self._wants_retry(spec, error):
+            status, payload = RETRY, b""
+        elif isinstance(error, ObjectStoreFullError):
             status, payload = SYSTEM_ERROR, f"ObjectStoreFullError: {error}".encode()
         else:
             status, payload = USER_ERROR, self._pack_error(spec.name, error)
+        return self._report_failure(spec, started_s, status, payload)
+
+    def _report_cancelled(self, spec: TaskSpec, started_s: float) -> float:
+        """Report an element that a cancellation has ended; see `cancellation`."""
+        error = cancelled_error(spec.name)
+        return self._report_failure(spec, started_s, error.status, error.payload)
+
+    def _wants_retry(self, spec: TaskSpec, error: Exception) -> bool:
+        """Whether an error counts as one of the system, and tries are left."""
+        extra = spec.extra
+        if extra is None or not extra.retry_on or not spec.retries:
+            return False
+        return extra.retry_on == ANY or isinstance(error, self.world.deserialize(extra.retry_on))
+
+    def _report_failure(
+        self, spec: TaskSpec, started_s: float, status: int, payload: bytes
+    ) -> float:
         with self.world:
             # In one turn: the limit may come down at any other time.
             start = self._base_of(spec)
@@ -295,6 +390,8 @@ class TaskRunner:
             if self.executor.concurrent:
                 self.executor.report_call(result, timing)
             else:
+                if not self._looping:
+                    self.executor.end_interrupt()
                 self.executor.report(result, timing)
         return now_s
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
+from runtime.backend.environment import Environment
 from runtime.control.client import Client
 from runtime.control.executor import Executor
+from runtime.control.messages import TaskSpec
 
 if TYPE_CHECKING:
     from runtime.api.actor_options import ActorOptions
@@ -21,12 +24,26 @@ if TYPE_CHECKING:
     from runtime.api.options import TaskOptions
     from runtime.api.refs import ObjectRef, ObjectRefArray
     from runtime.api.remote_function import RemoteFunction
+    from runtime.api.streams import ObjectRefGenerator
 
 
 class Backend(Protocol):
     """What `runtime.api` needs of whoever runs the program."""
 
     name: str
+    virtual: bool
+    """Time is virtual, and passes only while the program waits."""
+
+    node: int
+    """The calling code's."""
+    address: str
+    """The calling process's."""
+    namespace: str
+    env_vars: tuple[tuple[str, str], ...]
+    """Of every task of this driver."""
+
+    def running_task(self) -> tuple[TaskSpec, bytes] | None:
+        """Return the task that the calling code is part of and its ID; None in a driver."""
 
     def submit(
         self,
@@ -34,8 +51,8 @@ class Backend(Protocol):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         options: TaskOptions,
-    ) -> list[ObjectRef]:
-        """Submit one task; return a reference per return value."""  # fmt: skip
+    ) -> list[ObjectRef] | ObjectRefGenerator:
+        """Submit one task; return a reference per return value, or its stream."""  # fmt: skip
 
     def map(
         self, function: RemoteFunction, items: Sequence[Any], star: bool, options: TaskOptions
@@ -90,6 +107,21 @@ class Backend(Protocol):
     def exit_actor(self) -> None:
         """End the actor that calls."""
 
+    def next_item(self, array: bytes, index: int, timeout_s: float | None) -> ObjectRef | None:
+        """Wait for an item of a stream; None: it has ended. Raises GetTimeoutError."""
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        """Return a future of an object's value."""
+
+    def cancel(self, ref: ObjectRef, force: bool, recursive: bool) -> None:
+        """Take back the task that makes an object."""
+
+    def create_group(self, name: str, bundles: list[dict[str, float]], strategy: str) -> bytes:
+        """Begin to reserve a placement group; return its ID."""
+
+    def remove_group(self, group: bytes) -> None:
+        """Give a placement group back."""
+
     def query(self, kind: str) -> Any:
         """Return ``nodes``, ``timeline`` or ``stores`` rows; see `runtime.control.queries`."""
 
@@ -129,6 +161,8 @@ class World(Protocol):
     client: Client
     executor: Executor | None
     """None in a driver."""
+    environment: Environment
+    """Of the running task."""
 
     def __enter__(self) -> Any: ...
     def __exit__(self, *exc: object) -> None: ...
@@ -150,6 +184,12 @@ class World(Protocol):
 
     def due(self) -> Callable[[], bool]:
         """Return a quick test for: should a running range report by now?"""
+
+    def on_task_thread(self) -> bool:
+        """Whether the caller is the thread that runs tasks, and may be interrupted."""
+
+    def look_again(self) -> None:
+        """Have those in `block` ask again whether they are `ready`."""
 
     def charge(self, what: str, count: int) -> None:
         """Account for the CPU time of an API call, where time is virtual."""

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any
 
 from runtime.api.actor_options import ActorOptions
 from runtime.api.actors import ActorCall, ActorClass, ActorExit
+from runtime.api.context import ClusterContext
 from runtime.api.exceptions import (
     GetTimeoutError,
     ObjectStoreFullError,
@@ -31,8 +33,12 @@ from runtime.api.exceptions import (
 from runtime.api.options import TaskOptions
 from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.remote_function import RemoteFunction
+from runtime.api.streams import ObjectRefGenerator
+from runtime.backend.futures import FutureDesk
 from runtime.backend.protocol import Serialized, World
+from runtime.backend.submission import specify
 from runtime.control.client import Waiter
+from runtime.control.context import node_of
 from runtime.control.flush import unpack
 from runtime.control.ids import (
     ARRAY_BYTES,
@@ -44,18 +50,23 @@ from runtime.control.ids import (
     task_id,
 )
 from runtime.control.messages import (
+    DYNAMIC,
     OK,
+    STREAM,
     USER_ERROR,
     ActorInfo,
+    CreateGroup,
     FindTask,
     KvDelete,
     KvGet,
     KvPut,
     ObjectValue,
     RangeResult,
+    RemoveGroup,
     TaskExtra,
     TaskSpec,
 )
+from runtime.control.streams import item_id
 
 SEQUENCE_CHUNK = 1024
 """Items of a sequence that travel in one range; a `range` travels whole."""
@@ -94,13 +105,17 @@ class Frame:
 frame_of_call: ContextVar[Frame | None] = ContextVar("frame_of_call", default=None)
 
 
-class Session:
+class Session(ClusterContext):
     """The `Backend` of a driver or worker of raytwin's own runtime."""
 
     def __init__(self, world: World, end_cluster: Callable[[], None] | None = None) -> None:
         self.world = world
         self.name = world.name
+        self.virtual = world.name == "sim"
         self.client = world.client
+        self.address = world.client.address
+        self.node = node_of(world.client.address)
+        self.namespace = ""
         self.closed = False
         self.before_shutdown: list[Callable[[], None]] = []
         """Called when the session begins to end, while all still works."""
@@ -111,6 +126,9 @@ class Session:
         self._waiting = 0
         """Threads of the running task that wait and have given up its CPU."""
         self._element: tuple[bytes, int] | None = None
+        self.futures = FutureDesk(self)
+        self.env_vars: tuple[tuple[str, str], ...] = ()
+        """Of every task that this driver submits."""
 
     # -- references ------------------------------------------------------------
 
@@ -150,8 +168,10 @@ class Session:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         options: TaskOptions,
-    ) -> list[ObjectRef]:
+    ) -> list[ObjectRef] | ObjectRefGenerator:
         self._check_open()
+        stream = options.stream if options.stream >= 0 else function.stream
+        demand, extra = specify(self, options, stream)
         key, blob = self._serialized(function)
         held: list[ObjectRef] = []
         payload, deps = self._pack(args, kwargs, held)
@@ -161,11 +181,17 @@ class Session:
             self.client.export(key, blob)
             array = self._next_array()
             spec = TaskSpec(
-                array, 0, 1, key, payload, self.client.address, options.demand, deps,
+                array, 0, 1, key, payload, self.client.address, demand, deps,
                 options.num_returns, options.max_retries, -1,
-                options.name or function.function_name,
+                options.name or function.function_name, extra,
             )  # fmt: skip
-            self.client.submit(array, [spec], 1, options.num_returns)
+            entry = self.client.submit(array, [spec], 1, options.num_returns)
+            if stream:
+                entry.items = {} if entry.items is None else entry.items
+                # Who holds the references in a sequence of them is not tracked.
+                entry.escaped |= stream == DYNAMIC
+            if stream == STREAM:
+                return ObjectRefGenerator(ObjectRef(object_id(array, 0, 0), self), self)
             return [ObjectRef(object_id(array, 0, ret), self) for ret in range(options.num_returns)]
 
     def map(
@@ -173,6 +199,10 @@ class Session:
     ) -> ObjectRefArray:
         self._check_open()
         count = len(items)
+        stream = options.stream if options.stream >= 0 else function.stream
+        if stream:
+            raise ValueError("a task array has one return value per task, not a stream")
+        demand, extra = specify(self, options, 0)
         if count > ELEMENTS_MAX:
             raise ValueError(f"a task array has at most {ELEMENTS_MAX} tasks, not {count}")
         if not count:
@@ -187,8 +217,8 @@ class Session:
             name = options.name or function.function_name
             specs = [
                 TaskSpec(
-                    array, start, size, key, payload, self.client.address, options.demand, deps,
-                    1, options.max_retries, first, name,
+                    array, start, size, key, payload, self.client.address, demand, deps,
+                    1, options.max_retries, first, name, extra,
                 )
                 for start, size, first, payload, deps in packed
             ]  # fmt: skip
@@ -269,14 +299,17 @@ class Session:
             options.lifetime == "detached",
             self.world.serialize(actor_class.description()).to_bytes() if options.name else b"",
         )
+        demand, extra = specify(self, options.task, 0)
+        extra = extra or TaskExtra()
+        extra.actor = info
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
             self.client.export(key, blob)
             array = self._next_array()
             spec = TaskSpec(
-                array, 0, 1, key, payload, self.client.address, options.demand, deps, 1, 0, -1,
-                actor_class.class_name, TaskExtra(actor=info),
+                array, 0, 1, key, payload, self.client.address, demand, deps, 1, 0, -1,
+                actor_class.class_name, extra,
             )  # fmt: skip
             if not options.name:
                 self.client.submit(array, [spec], 1, 1)
@@ -373,6 +406,73 @@ class Session:
         held.append(ref)
         deps.append(ref.binary())
         return Input(len(deps) - 1)
+
+    def running_task(self) -> tuple[TaskSpec, bytes] | None:
+        executor = self.world.executor
+        if executor is None or executor.running is None:
+            return None
+        return executor.running, task_id(executor.running.array, executor.current())
+
+    def inherited(self) -> TaskExtra | None:
+        """Return what the running task's children get from it, None for nothing."""
+        executor = self.world.executor
+        if executor is not None and executor.running is not None:
+            extra = executor.running.extra
+            return extra if extra is not None and (extra.env or extra.group) else None
+        return TaskExtra(env=self.env_vars) if self.env_vars else None
+
+    def next_item(self, array: bytes, index: int, timeout_s: float | None) -> ObjectRef | None:
+        self._check_open()
+        client = self.client
+        oid = item_id(array, index)
+        with self.world:
+            self.collect()
+            client.flush()
+            entry = client.entries[array]
+        assert entry.items is not None
+
+        def ready() -> bool:
+            return entry.result is not None or client.made(oid)
+
+        if not ready() and not self._wait_until(ready, timeout_s):
+            raise GetTimeoutError(f"item {index} was not there after {timeout_s} s")
+        if client.made(oid):
+            return ObjectRef(oid, self)
+        assert entry.result is not None
+        if entry.result.status != OK:
+            # The system failed: the end of the stream says so, once.
+            return ObjectRef(object_id(array, 0, 0), self) if index == len(entry.items) else None
+        if index >= self.world.deserialize(entry.result.payload)[0]:
+            return None
+        # It ran again, and the item is on its way from the first run.
+        self._wait_until(lambda: client.made(oid), timeout_s)
+        return ObjectRef(oid, self)
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        self._check_open([ref])
+        return self.futures.future(ref)
+
+    def create_group(self, name: str, bundles: list[dict[str, float]], strategy: str) -> bytes:
+        self._check_open()
+        with self.world:
+            self.collect()
+            group = self._next_array()
+            self.client.ctx.send(
+                self.client.node, CreateGroup(group.hex(), name, bundles, strategy)
+            )
+        return group
+
+    def remove_group(self, group: bytes) -> None:
+        self._check_open()
+        with self.world:
+            self.client.flush()
+            self.client.ctx.send(self.client.node, RemoveGroup(group.hex()))
+
+    def cancel(self, ref: ObjectRef, force: bool, recursive: bool) -> None:
+        self._check_open([ref])
+        with self.world:
+            self.collect()
+            self.client.cancel(ref.binary(), force, recursive)
 
     def _enter_element(self) -> None:
         """In a worker, children are numbered within the element that runs."""
@@ -607,6 +707,10 @@ class Session:
 
     # -- waiting ---------------------------------------------------------------
 
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait for a condition, as `get` does."""
+        self._wait_until(ready, None)
+
     def _wait(self, waiter: Waiter, timeout_s: float | None) -> bool:
         return self._wait_until(lambda: not waiter.missing, timeout_s)
 
@@ -624,14 +728,26 @@ class Session:
             self._waiting += 1
             if self._waiting == 1:
                 executor.block()
+        interruptible = self.world.on_task_thread()
         try:
-            return self.world.block(ready, timeout_s)
+            done = self.world.block(
+                lambda: ready() or (interruptible and executor.interrupt), timeout_s
+            )
         finally:
             with self.world:
                 self._waiting -= 1
                 if not self._waiting:
                     executor.unblock()
             self.world.block(lambda: not executor.suspended, None)
+        self.interrupt_here()
+        return done
+
+    def interrupt_here(self) -> None:
+        """Raise KeyboardInterrupt if the calling task was cancelled; a safe place for it."""
+        executor = self.world.executor
+        if executor is not None and executor.interrupt and self.world.on_task_thread():
+            executor.interrupt = False
+            raise KeyboardInterrupt
 
     def _block(self, waiter: Waiter, timeout_s: float | None) -> bool:
         """Wait for the system itself: the CPU stays taken."""

@@ -10,8 +10,11 @@ Cost: O(nodes) an actor.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from runtime.control.messages import NodeInfo, TaskSpec
-from runtime.control.resources import ResourcePool
+from runtime.control.resources import UNIT, ResourcePool
+from runtime.control.strategies import SPREAD, is_hard, target_of
 
 
 class _Room:
@@ -22,6 +25,13 @@ class _Room:
     def __init__(self, resources: dict[str, float]) -> None:
         self.pool = ResourcePool(resources)
         self.actors = 0
+
+    def change(self, resources: Mapping[str, float], sign: int) -> None:
+        """Have more or less; less than its actors have taken is possible for a while."""
+        for name, amount in resources.items():
+            units = sign * round(amount * UNIT)
+            self.pool.total[name] = self.pool.total.get(name, 0) + units
+            self.pool.free[name] = self.pool.free.get(name, 0) + units
 
 
 class ActorPlacement:
@@ -40,10 +50,20 @@ class ActorPlacement:
         if info.alive:
             self._rooms[info.node] = _Room(info.resources)
 
-    def place(self, spec: TaskSpec) -> int:
+    def on_bundle(self, node: int, taken: Mapping[str, float], given: Mapping[str, float]) -> None:
+        """Resources of a node are reserved for a placement group, or free again."""
+        room = self._rooms.get(node)
+        if room is not None:
+            room.change(taken, -1)
+            room.change(given, 1)
+
+    def place(self, spec: TaskSpec, strategy: str = "") -> int:
         """Return the node for an actor, -1 if none could ever have it."""
         self.gone(spec.array)
         able = [n for n, room in self._rooms.items() if room.pool.feasible(spec.demand)]
+        if strategy and strategy != SPREAD:
+            wanted = target_of(strategy)
+            able = [wanted] if wanted in able else [] if is_hard(strategy) else able
         if not able:
             return -1
         rooms = self._rooms

@@ -27,12 +27,13 @@ from typing import Any
 
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
-from runtime.control.ids import array_id, object_id, put_id, split_object_id
+from runtime.control.ids import STREAM_BASE, array_id, object_id, put_id, split_object_id
 from runtime.control.messages import (
     OK,
     AbandonObject,
     ActorFound,
     AllocateObject,
+    CancelTask,
     ExportFunction,
     FindActor,
     KillActor,
@@ -74,7 +75,7 @@ class Entry:
     """An array that this client owns."""
 
     __slots__ = (
-        "all_waiters", "array", "count", "covered", "deps", "escaped", "holds", "local",
+        "all_waiters", "array", "count", "covered", "deps", "escaped", "holds", "items", "local",
         "missing", "refs", "result", "results", "returns", "waiters",
     )  # fmt: skip
 
@@ -89,6 +90,8 @@ class Entry:
         self.results: list[RangeResult] = []
         """Those of a longer array, by start; later ones may overlap."""
         self.covered: Ranges | None = None
+        self.items: dict[int, RangeResult] | None = None
+        """Of a stream: its items so far, by element; see `streams`."""
         self.refs = 0
         """`ObjectRef`s alive."""
         self.holds = 0
@@ -106,6 +109,8 @@ class Entry:
     def find(self, index: int) -> RangeResult | None:
         """Return the result that covers an element."""
         if self.count == 1:
+            if self.items is not None and index:
+                return self.items.get(index)
             return self.result
         if self.covered is None or index not in self.covered:
             return None
@@ -198,6 +203,27 @@ class Client:
         else:
             self._flush_soon()
         return entry
+
+    def cancel(self, oid: bytes, force: bool, recursive: bool) -> None:
+        """The task of an object is not wanted any more, unless it is done."""
+        array, index, _ = split_object_id(oid)
+        entry = self.entries.get(array)
+        index = 0 if index >= STREAM_BASE else index
+        if entry is None or entry.find(index) is None:
+            self.flush()
+            self.ctx.send(self.node, CancelTask(array, index, 1, force, recursive))
+
+    def cancel_children(self, task: bytes, force: bool) -> None:
+        """Cancel all that a task of this worker has submitted and is not done."""
+        if task != self.parent:
+            return  # it has submitted nothing
+        self.flush()
+        for number in range(1, self._children + 1):
+            entry = self.entries.get(array_id(task, number))
+            if entry is not None and entry.missing:
+                self.ctx.send(
+                    self.node, CancelTask(entry.array, 0, entry.count, force, recursive=True)
+                )
 
     def put(self, result: RangeResult) -> Entry:
         """Take a value that this client made: inline, or sealed in the arena."""
@@ -307,12 +333,14 @@ class Client:
 
     # -- waiting ---------------------------------------------------------------
 
-    def watch(self, oids: Iterable[bytes], fetch: bool = True) -> Waiter:
+    def watch(
+        self, oids: Iterable[bytes], fetch: bool = True, waiter: Waiter | None = None
+    ) -> Waiter:
         """Return a waiter for these objects' values; fetches those not here.
 
         Without `fetch`, own objects only need to exist somewhere.
         """
-        waiter = Waiter(fetch)
+        waiter = Waiter(fetch) if waiter is None else waiter
         wants: list[bytes] = []
         for oid in oids:
             self._watch(oid, waiter, wants)
@@ -432,6 +460,9 @@ class Client:
         entry = self.entries.get(result.array)
         if entry is None:
             return  # released: it was made twice, and this is the second
+        if result.start >= STREAM_BASE:
+            self._on_item(entry, result, wants)
+            return
         if entry.count == 1:
             if entry.result is not None:
                 return
@@ -453,6 +484,12 @@ class Client:
             self._wake_elements(entry, result, wants)
         if not entry.missing:
             self._complete(entry)
+
+    def _on_item(self, entry: Entry, result: RangeResult, wants: list[bytes]) -> None:
+        if entry.items is not None and result.start not in entry.items:
+            entry.items[result.start] = result
+            if entry.waiters is not None:
+                self._wake_elements(entry, result, wants)
 
     def _wake_elements(self, entry: Entry, result: RangeResult, wants: list[bytes]) -> None:
         assert entry.waiters is not None

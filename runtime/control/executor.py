@@ -17,6 +17,7 @@ A worker that is an **actor** gives nothing back: its calls are its own. With a
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from runtime.control.config import Config
@@ -24,6 +25,7 @@ from runtime.control.context import Context, Timer
 from runtime.control.messages import (
     Assignment,
     Blocked,
+    CancelTask,
     Exit,
     ExitActor,
     FunctionBlob,
@@ -32,6 +34,7 @@ from runtime.control.messages import (
     Resume,
     RunTasks,
     SaveActor,
+    StreamItems,
     TakeBack,
     TakenBack,
     TasksDone,
@@ -69,6 +72,12 @@ class Executor:
         """The element that ``values[0]`` belongs to."""
         self.limit = 0
         """The element at which the running range ends; shrinks, never grows."""
+        self.cancelled = -1
+        """The element of the running range that is to be interrupted, -1 for none."""
+        self.interrupt = False
+        """It has not been interrupted yet; the world does that and resets it."""
+        self.on_cancel: Callable[[CancelTask], None] | None = None
+        """Called when the running element is cancelled."""
         self._results: list[RangeResult] = []
         self._timings: list[Timing] = []
         self._timer: Timer | None = None
@@ -93,6 +102,8 @@ class Executor:
             self.suspended = False
         elif isinstance(message, RestoreActor):
             self.restore = message
+        elif isinstance(message, CancelTask):
+            self._cancel(message)
         elif isinstance(message, Exit):
             self.exiting = True
         else:
@@ -116,6 +127,7 @@ class Executor:
         self.limit = spec.start + spec.count
         self.values = []
         self.alerts.clear()
+        self.end_interrupt()
         return assignment
 
     def current(self) -> int:
@@ -145,6 +157,30 @@ class Executor:
                 self.flush()
             else:
                 self._timer = self.ctx.after(self.config.linger_s, self._on_timer)
+
+    def items(self, results: list[RangeResult]) -> None:
+        """The running task has yielded; see `streams`."""
+        self.ctx.send(self.node, StreamItems(results))
+
+    # -- cancelling ------------------------------------------------------------
+
+    def _cancel(self, message: CancelTask) -> None:
+        """Interrupt the running element; what was not started is taken back instead."""
+        running = self.running
+        if running is None or running.array != message.array:
+            return
+        if message.start <= self.current() < message.start + message.count:
+            self.cancelled = self.current()
+            self.interrupt = True
+            if self.on_cancel is not None:
+                self.on_cancel(message)
+
+    def end_interrupt(self) -> None:
+        """The element is over, however it took the interruption."""
+        self.cancelled = -1
+        self.interrupt = False
+
+    # -- reporting -------------------------------------------------------------
 
     def flush(self) -> None:
         """Send all results that were held back."""

@@ -39,10 +39,11 @@ from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.flush import TaskHistory
 from runtime.control.health import FailureDetector
-from runtime.control.ids import ARRAY_BYTES, object_id
+from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, object_id
 from runtime.control.kv import KvTable
 from runtime.control.messages import (
     SYSTEM_ERROR,
+    CancelTask,
     Event,
     ExportFunction,
     FetchFunction,
@@ -121,6 +122,7 @@ class Gcs:
             KvDelete: self.kv.on_delete,
             FindTask: self.history.on_find,
             RowLoaded: self.history.on_loaded,
+            CancelTask: self._on_cancel,
         }
         self.actors = ActorTable(ctx, self.pubsub, self._alive, self._log)
         self._handlers.update(self.actors.handlers)
@@ -279,7 +281,8 @@ class Gcs:
             self._accept(spec, node, alive)
         for array, start, count, sizes in message.done:
             if array in self._tombstones:
-                self._bury(array, node, count)
+                if start < STREAM_BASE:
+                    self._bury(array, node, count)
                 if array not in self.arrays:
                     continue
             if array in self._early and array not in self.arrays:
@@ -313,7 +316,7 @@ class Gcs:
         if not self._lives(spec.owner):
             # Its owner died while it was on its way.
             ghost = row.owner_node = ghost_of(row.owner_node, incarnation_of(spec.owner))
-            self.ctx.after(ORPHANED_S, lambda: self._drop_orphans(ghost))
+            self.ctx.after(ORPHANED_S, partial(self._drop_orphans, ghost))
         if alive:
             row.accepted.append((spec, node))
         else:
@@ -360,6 +363,20 @@ class Gcs:
                 self.ctx.send(f"node:{node}", FreeObjects([array]))
         if not left:
             del self._tombstones[array]
+
+    def _on_cancel(self, source: str, message: CancelTask) -> None:
+        """Say who has what is to be cancelled; the answer follows its assignment."""
+        row = self.arrays.get(message.array)
+        if row is None:
+            return
+        nodes = dict.fromkeys([node for _, node in row.accepted] + [row.owner_node])
+        self.ctx.send(
+            "global",
+            CancelTask(
+                message.array, message.start, message.count, message.force, message.recursive,
+                tuple(node for node in nodes if node in self._alive),
+            ),
+        )  # fmt: skip
 
     def _on_locate(self, source: str, message: LocateObjects) -> None:
         found = []

@@ -23,15 +23,22 @@ the policy is bottom-up, O(nodes) where it is one that looks at all each time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from runtime.control.actor_placement import ActorPlacement
+from runtime.control.cancellation import cancelled_result, cut
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.messages import (
+    SYSTEM_ERROR,
     ActorChanged,
+    ActorFailed,
     ActorPlaced,
     AssignTasks,
+    BundlePrepared,
+    CancelTask,
+    CreateGroup,
     Event,
     Load,
     LoadChanged,
@@ -40,12 +47,19 @@ from runtime.control.messages import (
     NodeChanged,
     ObjectLocations,
     PlaceTasks,
+    Query,
+    QueryReply,
+    RangeResult,
+    RemoveGroup,
+    TaskResults,
     TaskSpec,
     TaskUpdates,
 )
+from runtime.control.placement_groups import GroupTable, group_of, removed_error
 from runtime.control.policies import NodeView, make_policy
 from runtime.control.ready_queue import part_of
 from runtime.control.resources import ResourcePool
+from runtime.control.strategies import SPREAD, Spreading, is_hard, strategy_of
 
 
 class _Node:
@@ -69,10 +83,11 @@ class _Node:
 class _Locating:
     """A range whose inputs' places were asked for."""
 
-    __slots__ = ("known", "spec")
+    __slots__ = ("cancelled", "known", "spec")
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
+        self.cancelled = False
         self.known: dict[bytes, Location] = {}
 
 
@@ -82,6 +97,8 @@ class GlobalScheduler:
     def __init__(self, ctx: Context, config: Config) -> None:
         self.ctx = ctx
         self.policy = make_policy(config)
+        self.spreading = Spreading()
+        self.groups = GroupTable(ctx, self._free, self._on_bundle)
         self.nodes: dict[int, _Node] = {}
         self.infeasible: list[TaskSpec] = []
         self.placed = 0
@@ -104,6 +121,17 @@ class GlobalScheduler:
             self._on_node(message)
         elif isinstance(message, ActorChanged):
             self._actors.gone(message.actor)
+        elif isinstance(message, CancelTask):
+            self._on_cancel(source, message)
+        elif isinstance(message, BundlePrepared):
+            self.groups.on_prepared(message)
+        elif isinstance(message, CreateGroup):
+            self.groups.create(message)
+        elif isinstance(message, RemoveGroup):
+            self.groups.remove(message)
+            self._try_infeasible()
+        elif isinstance(message, Query):
+            self.ctx.send(source, QueryReply(message.key, message.client, self.groups.rows()))
         else:
             raise TypeError(f"the global scheduler was sent {type(message).__name__}")
 
@@ -115,6 +143,7 @@ class GlobalScheduler:
         self._actors.on_node(info)
         if not info.alive:
             self.nodes.pop(info.node, None)
+            self.groups.on_node_died(info.node)
             # Nobody waits for these any more; run again, their parent submits them again.
             self.infeasible = [
                 spec
@@ -123,6 +152,33 @@ class GlobalScheduler:
             ]
             return
         self.nodes[info.node] = _Node(info.resources, info.incarnation)
+        self.groups.place_soon()
+        self._try_infeasible()
+
+    def _on_bundle(
+        self, number: int, bundle: Mapping[str, float], named: dict[str, float], there: bool
+    ) -> None:
+        """A node has a bundle's named resources from now on, or the plain ones again."""
+        self._actors.on_bundle(number, *((bundle, named) if there else (named, bundle)))
+        node = self.nodes.get(number)
+        if node is None:
+            return
+        if there:
+            node.pool.remove(bundle)
+            node.pool.add(named)
+            self._try_infeasible()
+        else:
+            node.pool.remove(named)
+            node.pool.add(bundle)
+
+    def _free(self) -> dict[int, dict[str, float]]:
+        """Return what is free on each node, by its last word."""
+        return {
+            number: dict(node.load.available or node.pool.available())
+            for number, node in self.nodes.items()
+        }
+
+    def _try_infeasible(self) -> None:
         again, self.infeasible = self.infeasible, []
         for spec in again:
             self._take(spec)
@@ -141,13 +197,27 @@ class GlobalScheduler:
         self.ctx.send("gcs", LocateObjects(wanted, subscribe=False))
 
     def _place_actor(self, spec: TaskSpec, incarnation: int) -> None:
-        node = self._actors.place(spec)
+        strategy = strategy_of(spec)
+        node = self._actors.place(spec, strategy)
+        if node < 0 and self.groups.is_removed(spec):
+            self._fail_actor(spec, removed_error(spec.name, group_of(spec)).decode())
+            return
+        if node < 0 and is_hard(strategy):
+            text = f"no living {strategy} has what it needs ({spec.demand})"
+            self._fail_actor(spec, f"ActorUnschedulableError: {spec.name}: {text}")
+            return
         if node < 0:
             self._set_aside(spec)
             return
         self.nodes[node].sent += 1
         self.ctx.send("gcs", ActorPlaced(spec.array, incarnation, node))
         self.ctx.send(f"node:{node}", AssignTasks([spec]))
+
+    def _fail_actor(self, spec: TaskSpec, reason: str) -> None:
+        """No node will ever run it: it is dead before it was alive."""
+        assert spec.extra is not None and spec.extra.actor is not None
+        incarnation = spec.extra.actor.incarnation
+        self.ctx.send("gcs", ActorFailed(spec.array, incarnation, reason, True))
 
     def _set_aside(self, spec: TaskSpec) -> None:
         """No node could ever run it: wait for one that can."""
@@ -161,28 +231,77 @@ class GlobalScheduler:
                 self._place(entry.spec, entry.known)
 
     def _place(self, spec: TaskSpec, inputs: dict[bytes, Location]) -> None:
-        views = self._views(spec, inputs)
+        strategy = strategy_of(spec)
+        views = self.spreading.allowed(strategy, self._views(spec, inputs))
+        if not views and self.groups.is_removed(spec):
+            payload = removed_error(spec.name, group_of(spec))
+            self._end(spec, payload)
+            return
+        if not views and is_hard(strategy):
+            self._refuse(spec, f"no living {strategy} has what it needs ({spec.demand})")
+            return
         if not views:
             self._set_aside(spec)
             return
         step = -(-spec.count // (2 * len(views)))
         pieces = [min(step, spec.count - done) for done in range(0, spec.count, step)]
         shares: dict[int, int] = {}
-        for view, count in zip(
-            self.policy.spread(views, pieces, self.ctx.rng), pieces, strict=True
-        ):
+        if strategy == SPREAD:
+            chosen = self.spreading.spread(views, pieces)
+        else:
+            chosen = self.policy.spread(views, pieces, self.ctx.rng)
+        for view, count in zip(chosen, pieces, strict=True):
             shares[view.node] = shares.get(view.node, 0) + count
         # Elements differ by their arguments alone: how many go to a node was
         # chosen, and neighbours travel and run as one range.
         at = spec.start
         for node, count in shares.items():
-            chosen = self.nodes[node]
-            chosen.sent += count
+            there = self.nodes[node]
+            there.sent += count
             part = part_of(spec, at, count)
-            self.ctx.send("gcs", TaskUpdates(node, [part], [], [], [], chosen.incarnation))
+            self.ctx.send("gcs", TaskUpdates(node, [part], [], [], [], there.incarnation))
             self.ctx.send(f"node:{node}", AssignTasks([part]))
             at += count
         self.placed += spec.count
+
+    def _refuse(self, spec: TaskSpec, reason: str) -> None:
+        """Tell a range's owner that no node will ever run it."""
+        text = f"TaskUnschedulableError: {spec.name} cannot be scheduled: {reason}"
+        self._end(spec, text.encode())
+
+    def _end(self, spec: TaskSpec, payload: bytes) -> None:
+        """A range ends here, with an error of the system's."""
+        result = RangeResult(
+            spec.array, spec.start, spec.count, SYSTEM_ERROR, payload, -1, spec.returns
+        )
+        self._tell_owner(spec.owner, result)
+
+    def _tell_owner(self, owner: str, result: RangeResult) -> None:
+        self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+
+    def _on_cancel(self, source: str, message: CancelTask) -> None:
+        """Cancel what waits here; what was assigned is where the GCS says."""
+        if source == "gcs":
+            for node in message.nodes:
+                self.ctx.send(f"node:{node}", message)
+            return
+        kept: list[TaskSpec] = []
+        for spec in self.infeasible:
+            left, cancelled = cut(spec, message)
+            kept += left
+            if cancelled is not None:
+                self._tell_owner(cancelled.owner, cancelled_result(cancelled, -1))
+        self.infeasible = kept
+        for oid, entries in list(self._locating.items()):
+            for entry in [e for e in entries if cut(e.spec, message)[1] is not None]:
+                # A range with inputs has one element: all of it is cancelled.
+                entries.remove(entry)
+                if not entry.cancelled:
+                    entry.cancelled = True
+                    self._tell_owner(entry.spec.owner, cancelled_result(entry.spec, -1))
+            if not entries:
+                del self._locating[oid]
+        self.ctx.send("gcs", message)
 
     def _views(self, spec: TaskSpec, inputs: dict[bytes, Location]) -> list[NodeView]:
         """Return the nodes that could run the range, as the policy sees them."""

@@ -24,7 +24,9 @@ ARRAY_BYTES = 12
 TASK_BYTES = 16
 OBJECT_BYTES = 18
 
-ELEMENTS_MAX = 2**32 - 1
+ELEMENTS_MAX = 2**31 - 1
+STREAM_BASE = 2**31
+"""Item i of what a task yields is element ``STREAM_BASE + i`` of its array."""
 RETURNS_MAX = 2**16 - 1
 
 _FIRST = b"\0" * (OBJECT_BYTES - ARRAY_BYTES)

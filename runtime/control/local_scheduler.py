@@ -30,13 +30,15 @@ from typing import Any
 
 from runtime.control.actor_host import Actor, ActorHost
 from runtime.control.actor_router import ActorRouter
+from runtime.control.cancellation import Canceller, cancelled_error, cut
 from runtime.control.config import Config
 from runtime.control.context import WORKERS_PER_LIFE, Context, Timer, node_of
-from runtime.control.ids import object_id
+from runtime.control.ids import STREAM_BASE, object_id
 from runtime.control.lineage import TaskLog
 from runtime.control.membership import Membership
 from runtime.control.messages import (
     OK,
+    RETRY,
     SYSTEM_ERROR,
     AbandonObject,
     ActorCalls,
@@ -50,7 +52,10 @@ from runtime.control.messages import (
     AssignTasks,
     Blocked,
     CallsLogged,
+    CancelTask,
+    CommitBundle,
     CreateActors,
+    CreateGroup,
     Event,
     ExitActor,
     ExportFunction,
@@ -63,6 +68,7 @@ from runtime.control.messages import (
     FunctionBlob,
     Heartbeat,
     KillActor,
+    KillWorker,
     KvDelete,
     KvGet,
     KvPut,
@@ -76,6 +82,7 @@ from runtime.control.messages import (
     ObjectsReady,
     ObjectValue,
     PlaceTasks,
+    PrepareBundle,
     PullObject,
     PutObjects,
     Query,
@@ -84,12 +91,15 @@ from runtime.control.messages import (
     Registered,
     RegisterNode,
     Release,
+    RemoveGroup,
     Resume,
+    ReturnBundle,
     RunTasks,
     SaveActor,
     StartWorker,
     StopActor,
     StopWorker,
+    StreamItems,
     SubmitTasks,
     TakeBack,
     TakenBack,
@@ -105,10 +115,12 @@ from runtime.control.messages import (
     WorkerReady,
 )
 from runtime.control.objects import NOBODY, ObjectDirectory, released_error
+from runtime.control.placement_groups import Bundles
 from runtime.control.policies import LocalView, make_policy
 from runtime.control.queries import QueryDesk
 from runtime.control.ready_queue import ReadyQueue, part_of
 from runtime.control.resources import ResourcePool, cpu_part
+from runtime.control.strategies import kept, strategy_of
 from runtime.control.worker_table import State, Worker
 
 WORKERS_WITHOUT_CPU_MAX = 64
@@ -120,9 +132,11 @@ STUCK_AHEADS = 4
 class _Waiting:
     """A range whose inputs are not all here."""
 
-    __slots__ = ("failed", "missing")
+    __slots__ = ("cancelled", "failed", "missing", "spec")
 
-    def __init__(self) -> None:
+    def __init__(self, spec: TaskSpec) -> None:
+        self.spec = spec
+        self.cancelled = False
         self.missing = 1  # held until every input was asked for
         self.failed: ObjectValue | None = None
 
@@ -160,6 +174,9 @@ class LocalScheduler:
         self.members = Membership(node, incarnation)
         self.ready = ReadyQueue()
         self.workers: dict[str, Worker] = {}
+        self.canceller = Canceller(self)
+        self.bundles = Bundles(self, self.pool)
+        self.awaiting: set[_Waiting] = set()
         self.waiting = 0
         """Elements that wait for an input."""
         self.assigned = 0
@@ -172,7 +189,9 @@ class LocalScheduler:
         self.actors = ActorHost(ctx, node, self)
         self.router = ActorRouter(ctx, node, config, self.actors.on_calls, self.finish_call)
         self._owned_actors: set[bytes] = set()
-        self.queries = QueryDesk(ctx, node, self.members, config, self._store_usage)
+        self.queries = QueryDesk(
+            ctx, node, self.members, config, self._store_usage, self.pool.available
+        )
         self.queries.add("actors", self.actors.rows)
         self._idle: list[Worker] = []
         self._resuming: deque[Worker] = deque()
@@ -200,6 +219,13 @@ class LocalScheduler:
             Allocated: self._on_allocated,
             AbandonObject: self._on_abandon,
             Unpin: self._on_unpin,
+            StreamItems: self._on_items,
+            CancelTask: self.canceller.on_cancel,
+            CreateGroup: self._pass_on,
+            RemoveGroup: self._pass_on,
+            PrepareBundle: self.bundles.on_prepare,
+            CommitBundle: self.bundles.on_commit,
+            ReturnBundle: self.bundles.on_return,
             ExportFunction: self._on_export,
             FunctionBlob: self._on_function,
             AssignTasks: self._on_assign,
@@ -250,6 +276,7 @@ class LocalScheduler:
 
     def end_turn(self) -> None:
         """Assign what can run, then send what must not wait."""
+        self.bundles.end_turn()
         self._resume()
         self._dispatch()
         while self._failed:
@@ -325,28 +352,32 @@ class LocalScheduler:
         made = [
             result
             for result in self.objects.results_of(spec.array)
-            if result.start < end and spec.start < result.start + result.count
+            if (result.start < end and spec.start < result.start + result.count)
+            or result.start >= STREAM_BASE
         ]
         if made:
             self.ctx.send(owner, TaskResults(owner, made))
 
     def _submit(self, spec: TaskSpec) -> None:
-        kept = self._kept(spec)
-        if kept == spec.count:
+        stay = self._kept(spec)
+        if stay == spec.count:
             self.log.accept(spec)
             self._accept(spec)
             return
-        if kept:
-            head = part_of(spec, spec.start, kept)
+        if stay:
+            head = part_of(spec, spec.start, stay)
             self.log.accept(head)
             self._accept(head)
-        rest = part_of(spec, spec.start + kept, spec.count - kept)
+        rest = part_of(spec, spec.start + stay, spec.count - stay)
         self.log.spilled(rest)
         self.ctx.send("global", PlaceTasks([rest]))
 
     def _kept(self, spec: TaskSpec) -> int:
         slots = self.pool.slots(spec.demand)
         feasible = slots > 0 and self.pool.feasible(spec.demand)
+        strategy = strategy_of(spec)
+        if strategy:
+            return kept(strategy, self.node, spec.count, feasible, self.members.alone)
         view = LocalView(
             alone=self.members.alone,
             feasible=feasible,
@@ -380,13 +411,20 @@ class LocalScheduler:
         elif spec.deps:
             self._await_inputs(spec)
         else:
-            self._make_ready(spec)
+            self._push(spec)
 
-    def _make_ready(self, spec: TaskSpec) -> None:
-        if spec.extra is not None and spec.extra.actor is not None:
+    def _push(self, spec: TaskSpec) -> None:
+        """Queue a range that could run now, if what it needs still exists here."""
+        if spec.extra is not None and spec.extra.group and not self.pool.feasible(spec.demand):
+            # Its placement group has left this node.
+            self.ctx.send("global", PlaceTasks([spec]))
+        elif spec.extra is not None and spec.extra.actor is not None:
             self.actors.ready(spec)
         else:
             self.ready.push(spec)
+
+    def _pass_on(self, source: str, message: CreateGroup | RemoveGroup) -> None:
+        self.ctx.send("global", message)
 
     def _await_function(self, spec: TaskSpec) -> None:
         waiting = self._for_function.get(spec.function)
@@ -397,26 +435,46 @@ class LocalScheduler:
         self.waiting += spec.count
 
     def _await_inputs(self, spec: TaskSpec) -> None:
-        entry = _Waiting()
+        entry = _Waiting(spec)
         self.waiting += spec.count
+        self.awaiting.add(entry)
 
         def arrived(value: ObjectValue) -> None:
             entry.missing -= 1
             if value.status != OK:
                 entry.failed = value
-            if entry.missing:
+            if entry.missing or entry.cancelled:
                 return
+            self.awaiting.discard(entry)
             self.waiting -= spec.count
             if entry.failed is not None:
                 # An input that is an error is the result.
                 self._failed.append((spec, entry.failed))
             else:
-                self._make_ready(spec)
+                self._push(spec)
 
         for oid in spec.deps:
             entry.missing += 1
             self.objects.want(oid, arrived)
         arrived(ObjectValue(b"", OK, b""))
+
+    def cancel_without_function(self, message: CancelTask) -> list[TaskSpec]:
+        """Take out what a message cancels of what waits for its function."""
+        found = []
+        for function, specs in self._for_function.items():
+            left: list[TaskSpec] = []
+            for spec in specs:
+                parts, cancelled = cut(spec, message)
+                left += parts
+                if cancelled is not None:
+                    found.append(cancelled)
+                    self.waiting -= cancelled.count
+            self._for_function[function] = left
+        return found
+
+    def fail(self, spec: TaskSpec, error: ObjectValue) -> None:
+        """End a range with an error, at the end of the turn."""
+        self._failed.append((spec, error))
 
     def _on_export(self, source: str, message: ExportFunction) -> None:
         self.ctx.send("gcs", message)
@@ -625,9 +683,31 @@ class LocalScheduler:
             return
         for result, timing in zip(message.results, message.timings, strict=True):
             self.queries.record(worker.number, timing)
+            spec = worker.assigned[0]
             owner = self._take_off(worker, result, timing.elapsed_s)
-            self._finish(result, owner)
+            if result.status == RETRY:
+                self._run_again(spec, result)
+            else:
+                self._finish(result, owner)
         self._drain(worker)
+
+    def _run_again(self, spec: TaskSpec, result: RangeResult) -> None:
+        """Queue elements again whose own errors count as failures of the system."""
+        self.ctx.send("gcs", Event("task_retried", spec.name, "it raised"))
+        for index in range(result.start, result.start + result.count):
+            one = part_of(spec, index, 1)
+            one.retries = spec.retries - 1 if spec.retries > 0 else -1
+            self.ready.push(one)
+
+    def _on_items(self, source: str, message: StreamItems) -> None:
+        worker = self.workers.get(source)
+        if worker is None:
+            return  # it was declared dead; its task runs elsewhere
+        self._last_done_s = self.ctx.now()
+        for result in message.results:
+            # Not always the first: those before it may be done, and not reported yet.
+            owner = next(s.owner for s in worker.assigned if s.array == result.array)
+            self._finish(result, owner)
 
     def _take_off(self, worker: Worker, result: RangeResult, elapsed_s: float) -> str:
         """Take a result off the worker's list, into the averages; return its owner."""
@@ -667,24 +747,25 @@ class LocalScheduler:
         if worker is None:
             return
         worker.taking_back = False
-        kept: deque[TaskSpec] = deque()
+        staying: deque[TaskSpec] = deque()
         tails: list[TaskSpec] = []
         back = deque(message.ranges)
         for spec in worker.assigned:
             returned = self._returned_of(spec, back)
             if not returned:
-                kept.append(spec)
+                staying.append(spec)
                 continue
             self.assigned -= returned
             if returned < spec.count:
-                kept.append(part_of(spec, spec.start, spec.count - returned))
+                staying.append(part_of(spec, spec.start, spec.count - returned))
             else:
                 self._unpin_inputs(spec, source)
             tails.append(part_of(spec, spec.start + spec.count - returned, returned))
         for tail in reversed(tails):
             self.ready.push_front(tail)
-        worker.assigned = kept
-        worker.ahead_s = sum(s.count * self.means.get(s.function, 0.0) for s in kept)
+        worker.assigned = staying
+        worker.ahead_s = sum(s.count * self.means.get(s.function, 0.0) for s in staying)
+        self.canceller.on_taken_back(worker)
         self._drain(worker)
 
     @staticmethod
@@ -736,7 +817,10 @@ class LocalScheduler:
         owned = [a for a in self.objects.drop_client(client) if self.objects.let_go(a, client)]
         self._drop_allocations(message.worker)
         running = worker.assigned[0] if worker is not None and worker.assigned else None
-        if running is not None and owned and running.retries:
+        cause = None if worker is None else worker.killed_for
+        if cause is not None:
+            self.canceller.cancel_children(owned, cause)
+        if running is not None and owned and running.retries and cause is None:
             self._orphan(owned, running)
         else:
             for array in owned:
@@ -763,7 +847,7 @@ class LocalScheduler:
 
     def end_worker(self, worker: Worker, reason: str) -> None:
         """End a worker at once, whatever it is doing."""
-        self.ctx.send(f"pool:{self.node}", StopWorker(worker.address, kill=True))
+        self.ctx.send(f"pool:{self.node}", KillWorker(worker.address))
         self._on_worker_died(f"pool:{self.node}", WorkerDied(worker.address, reason))
 
     def _orphan(self, arrays: list[bytes], parent: TaskSpec) -> None:
@@ -794,6 +878,17 @@ class LocalScheduler:
         if not ranges:
             return
         running = ranges[0]
+        if worker.kill_error is not None:
+            self.fail(running, worker.kill_error)
+            return
+        if worker.killed_for is not None:
+            # One that had only just begun behind it keeps its retries.
+            left, cancelled = cut(running, worker.killed_for)
+            if cancelled is not None:
+                self.fail(cancelled, cancelled_error(cancelled.name))
+            for part in reversed(left):
+                self.ready.push_front(part)
+            return
         if running.retries == 0:
             text = f"{worker.address} died while it ran {running.name}: {reason}"
             error = ObjectValue(b"", SYSTEM_ERROR, f"WorkerCrashedError: {text}".encode())

@@ -12,24 +12,28 @@ Who speaks with whom
 --------------------
 ==================== =======================================================
 client  -> node      SubmitTasks, ExportFunction, WantObjects, PutObjects,
-                     AllocateObject, AbandonObject, Release, Unpin, Query
-worker  -> node      WorkerReady, TasksDone, TakenBack, Blocked, Unblocked
+                     AllocateObject, AbandonObject, Release, Unpin, Query, CancelTask,
+                     CreateGroup, RemoveGroup
+worker  -> node      WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, StreamItems
                      (and all of the above)
 node    -> client    TaskResults, ObjectsReady, ObjectAllocated, QueryReply
-node    -> worker    FunctionBlob, RunTasks, TakeBack, Resume, Exit
+node    -> worker    FunctionBlob, RunTasks, TakeBack, Resume, Exit, CancelTask
 node    -> gcs       RegisterNode, Heartbeat, ExportFunction, FetchFunction,
                      TaskUpdates, LocateObjects, Query, Event
 gcs     -> node      Registered, NodeChanged, FunctionBlob, ObjectLocations,
                      FreeObjects, QueryReply
 gcs     -> global    NodeChanged, LoadChanged, ObjectLocations, PlaceTasks
 gcs     -> links     NodeChanged
-node    -> global    PlaceTasks
-global  -> node      AssignTasks, TaskResults (of what cannot be placed)
-global  -> gcs       LocateObjects
+gcs     -> global    CancelTask (with the nodes that have it)
+node    -> global    PlaceTasks, CancelTask, CreateGroup, RemoveGroup,
+                     BundlePrepared, Query
+global  -> node      AssignTasks, TaskResults (of what cannot be placed), CancelTask,
+                     PrepareBundle, CommitBundle, ReturnBundle, QueryReply
+global  -> gcs       LocateObjects, TaskUpdates, CancelTask
 node    -> node      TaskResults, PullObject, ObjectPayload
 node    -> store     Allocate, Free, Fetch
 store   -> node      Allocated, Fetched
-node    -> pool      StartWorker, StopWorker
+node    -> pool      StartWorker, StopWorker, KillWorker
 pool    -> node      WorkerDied
 node    -> links     NodeChanged
 world   -> gcs       NodeUnreachable
@@ -80,6 +84,11 @@ USER_ERROR = 1
 """The task's own code raised: `RangeResult.payload` is the pickled exception."""
 SYSTEM_ERROR = 2
 """The system gave up: `payload` is a UTF-8 ``ExceptionName: message``."""
+RETRY = 3
+"""Its own code raised what `TaskExtra.retry_on` names: from worker to node only."""
+
+STREAM = 1
+DYNAMIC = 2
 
 
 READY_METHOD = "__ray_ready__"
@@ -107,13 +116,23 @@ class TaskExtra(Struct, array_like=True, gc=False):
     """What few tasks need: `TaskSpec.extra` is None for all others."""
 
     strategy: str = ""
-    """Where it should run; see `policies`."""
+    """Where it should run; see `strategies`."""
     actor: Union[ActorInfo, None] = None
     """It creates an actor."""
     call: bytes = b""
     """It is a call of this actor."""
     method: str = ""
     """Which one; `READY_METHOD` is answered by the worker itself."""
+    stream: int = 0
+    """`STREAM`: its items become objects as they are made; `DYNAMIC`: and its value
+    is the sequence of their references. See `streams`."""
+    retry_on: bytes = b""
+    """Classes of its own errors that count as failures of the system, serialized;
+    the worker knows them."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Environment variables for as long as it runs."""
+    group: str = ""
+    """The placement group that it runs in, ``id`` or ``id/capture``."""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):
@@ -318,6 +337,40 @@ class TakeBack(Struct, array_like=True, tag=20):
 
 class Exit(Struct, array_like=True, tag=21):
     """Leave, when the running task is done."""
+
+
+class StreamItems(Struct, array_like=True, tag=25):
+    """Items that the running task of a worker has yielded; see `streams`."""
+
+    results: list[RangeResult]
+
+
+class CancelTask(Struct, array_like=True, tag=26):
+    """Elements of an array are not wanted any more; see `cancellation`.
+
+    ``force``: end the worker that runs one of them. ``recursive``: cancel what
+    they have submitted, too. ``nodes``: from the GCS, who has accepted them.
+    """
+
+    array: bytes
+    start: int
+    count: int
+    force: bool
+    recursive: bool
+    nodes: tuple[int, ...] = ()
+
+
+class CreateGroup(Struct, array_like=True, tag=27):
+    """Reserve these bundles; see `placement_groups`."""
+
+    group: str
+    name: str
+    bundles: list[dict[str, float]]
+    strategy: str
+
+
+class RemoveGroup(Struct, array_like=True, tag=28):
+    group: str
 
 
 class Query(Struct, array_like=True, tag=22):
@@ -535,10 +588,42 @@ class StartWorker(Struct, array_like=True, tag=65):
 
 
 class StopWorker(Struct, array_like=True, tag=66):
-    """``kill``: at once, whatever it is doing; else it leaves of itself."""
+    """It is not needed any more: it leaves of itself."""
 
     worker: str
-    kill: bool = False
+
+
+class PrepareBundle(Struct, array_like=True, tag=121):
+    """Take these resources for a group; answered by `BundlePrepared`."""
+
+    group: str
+    index: int
+    resources: dict[str, float]
+
+
+class BundlePrepared(Struct, array_like=True, tag=122):
+    node: int
+    group: str
+    index: int
+    ok: bool
+
+
+class CommitBundle(Struct, array_like=True, tag=123):
+    """Every bundle is prepared: tasks may use this one."""
+
+    group: str
+    index: int
+
+
+class ReturnBundle(Struct, array_like=True, tag=124):
+    group: str
+    index: int
+
+
+class KillWorker(Struct, array_like=True, tag=120):
+    """End a worker whatever it is doing; `WorkerDied` follows."""
+
+    worker: str
 
 
 class WorkerDied(Struct, array_like=True, tag=67):
@@ -970,7 +1055,8 @@ Message = Union[
     Query, QueryReply, RegisterNode, Registered, NodeChanged, Heartbeat, LoadChanged,
     TaskUpdates, LocateObjects, ObjectLocations, FreeObjects, PlaceTasks, AssignTasks,
     Event, NodeUnreachable, PullObject, ObjectPayload, Allocate, Allocated, Free, Fetch,
-    Fetched, StartWorker, StopWorker, WorkerDied,
+    Fetched, StartWorker, StopWorker, WorkerDied, StreamItems, CancelTask, KillWorker,
+    CreateGroup, RemoveGroup, PrepareBundle, BundlePrepared, CommitBundle, ReturnBundle,
     KvPut, KvGet, KvDelete, KvReply, FindTask, TaskFound, StoreRows, LoadRow, RowLoaded,
     ChainRequest, ChainAttach, ChainOutput, ChainCommands, ChainAck, ChainConfigured,
     SnapshotPart, SnapshotTaken, ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected,

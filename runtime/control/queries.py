@@ -7,6 +7,9 @@ the others are gathered from every living node, as flat rows:
               ``timeline_ranges_max`` ranges that ran on each, by start
 ``actors``    [name, node, incarnation, state, calls that took effect, calls replayed], of
               those that live
+``groups``    [id, name, bundles, {bundle: node}, strategy, state] of the placement
+              groups, as the global scheduler knows them
+``available`` [node, {resource: amount that is free}], by node
 ``stores``    [node, large objects, their bytes, places not sealed yet], by node
 
 Where the GCS is a chain, ``chain`` is answered by its client (`chain_client`):
@@ -20,14 +23,20 @@ from collections.abc import Callable
 from typing import Any
 
 from runtime.control.config import Config
-from runtime.control.context import Context
+from runtime.control.context import Context, node_of
 from runtime.control.membership import Membership
 from runtime.control.messages import NodeInfo, Query, QueryReply, Timing
 
 _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "timeline": lambda row: (row[3], row[1], row[2]),
     "stores": lambda row: row[0],
+    "available": lambda row: row[0],
+    "groups": lambda row: 0,
 }
+
+
+GLOBAL = -1
+"""Stands for the global scheduler among the nodes that have to answer."""
 
 
 class _Gathering:
@@ -53,6 +62,7 @@ class QueryDesk:
         members: Membership,
         config: Config,
         store: Callable[[], tuple[int, int, int]],
+        available: Callable[[], dict[str, float]],
     ) -> None:
         self._ctx = ctx
         self._node = node
@@ -63,6 +73,7 @@ class QueryDesk:
         self._rows: dict[str, Callable[[], list[list[Any]]]] = {
             "timeline": lambda: list(self._ranges),
             "stores": lambda: [[node, *store()]],
+            "available": lambda: [[node, available()]],
         }
 
     def add(self, kind: str, rows: Callable[[], list[list[Any]]]) -> None:
@@ -93,6 +104,10 @@ class QueryDesk:
                 for _, info in sorted(self._members.nodes.items())
             ]
             self._ctx.send(source, QueryReply(message.key, source, table))
+        elif message.kind == "groups":
+            self._keys += 1
+            self._gathering[self._keys] = _Gathering("groups", source, message.key, {GLOBAL})
+            self._ctx.send("global", Query("groups", self._keys, source))
         elif message.kind in self._rows:
             self._gather(message.kind, source, message.key)
         else:
@@ -103,7 +118,7 @@ class QueryDesk:
         gathering = self._gathering.get(message.key)
         if gathering is not None:
             gathering.rows += message.value
-            self._heard(message.key, int(source.partition(":")[2]))
+            self._heard(message.key, GLOBAL if source == "global" else node_of(source))
 
     def on_node_changed(self, info: NodeInfo) -> None:
         """Wait no more for a node that died."""

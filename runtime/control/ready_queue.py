@@ -6,8 +6,9 @@ Splitting is lazy: a range stays whole until a worker takes a part of it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
-from runtime.control.messages import TaskSpec
+from runtime.control.messages import CancelTask, TaskSpec
 
 
 def part_of(spec: TaskSpec, start: int, count: int) -> TaskSpec:
@@ -77,6 +78,42 @@ class ReadyQueue:
         else:
             del self._counts[demand]
         return spec
+
+    def withdraw(self, chosen: Callable[[TaskSpec], bool]) -> list[TaskSpec]:
+        """Take out every range that is chosen, and return them."""
+        found: list[TaskSpec] = []
+        for demand, queue in list(self._queues.items()):
+            left = [(age, spec) for age, spec in queue if not chosen(spec)]
+            if len(left) == len(queue):
+                continue
+            gone = [spec for _, spec in queue if chosen(spec)]
+            found += gone
+            count = sum(spec.count for spec in gone)
+            self.size -= count
+            self._counts[demand] -= count
+            self._queues[demand] = deque(left)
+            if not left:
+                del self._queues[demand], self._counts[demand]
+        return found
+
+    def cancel(self, message: CancelTask) -> list[TaskSpec]:
+        """Take out what a message cancels and return it; looks at every range."""
+        from runtime.control.cancellation import cut
+
+        found: list[TaskSpec] = []
+        for demand, queue in list(self._queues.items()):
+            kept: deque[tuple[int, TaskSpec]] = deque()
+            for age, spec in queue:
+                left, cancelled = cut(spec, message)
+                kept.extend((age, part) for part in left)
+                if cancelled is not None:
+                    found.append(cancelled)
+                    self.size -= cancelled.count
+                    self._counts[demand] -= cancelled.count
+            self._queues[demand] = kept
+            if not kept:
+                del self._queues[demand], self._counts[demand]
+        return found
 
     def _queue(self, spec: TaskSpec) -> deque[tuple[int, TaskSpec]]:
         self.size += spec.count

@@ -103,6 +103,44 @@ class ResourcePool:
             assert left >= 0, f"{name} would be oversubscribed"
             self.free[name] = left
 
+    def add(self, resources: Mapping[str, float]) -> None:
+        """The node has more of these, or has them from now on."""
+        self._slots.clear()
+        for name, amount in resources.items():
+            units = round(amount * UNIT)
+            self.total[name] = self.total.get(name, 0) + units
+            self.free[name] = self.free.get(name, 0) + units
+
+    def remove(self, resources: Mapping[str, float]) -> None:
+        """Take away what was added, and is free."""
+        self._slots.clear()
+        for name, amount in resources.items():
+            units = round(amount * UNIT)
+            assert self.free[name] >= units, f"{name} is in use"
+            self.total[name] -= units
+            self.free[name] -= units
+            if not self.total[name]:
+                del self.total[name], self.free[name]
+
+    def lend(self, demand: str) -> None:
+        """What was taken is not the node's own for now: no task can count on it."""
+        self._slots.clear()
+        for name, units in parse_demand(demand):
+            self.total[name] -= units
+
+    def end_loan(self, demand: str) -> None:
+        """It is the node's own again, and free."""
+        self._slots.clear()
+        for name, units in parse_demand(demand):
+            self.total[name] += units
+        self.give(demand)
+
+    def is_free(self, resources: Mapping[str, float]) -> bool:
+        """Whether so much of all of these is free."""
+        return all(
+            self.free.get(name, 0) >= round(amount * UNIT) for name, amount in resources.items()
+        )
+
     def give(self, demand: str) -> None:
         """Give back what was taken."""
         for name, units in parse_demand(demand):
@@ -118,4 +156,9 @@ class ResourcePool:
 @lru_cache(maxsize=65_536)
 def cpu_part(demand: str) -> str:
     """Return the part of a demand that a blocked task gives up: its CPUs."""
-    return ",".join(part for part in demand.split(",") if part.rpartition(":")[0] == "CPU")
+    parts = []
+    for part in demand.split(","):
+        name = part.rpartition(":")[0]
+        if name == "CPU" or name.startswith("CPU_group_"):
+            parts.append(part)
+    return ",".join(parts)

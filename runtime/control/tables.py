@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections import Counter
 from operator import attrgetter
 
-from runtime.control.ids import split_object_id
+from runtime.control.ids import STREAM_BASE, split_object_id
 from runtime.control.messages import Location, TaskSpec
 from runtime.control.ranges import Ranges
 
@@ -150,5 +150,7 @@ class ArrayRow:
         for spec, node in self.accepted:
             found[node] += spec.count
         for done in self.done:
-            found[done.node] -= done.count
+            # The items of a stream are results, but their task goes on.
+            if done.start < STREAM_BASE:
+                found[done.node] -= done.count
         return {node: left for node, left in found.items() if left > 0}

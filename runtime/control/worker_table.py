@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
-from runtime.control.messages import TaskSpec
+from runtime.control.messages import CancelTask, ObjectValue, TaskSpec
 
 
 class State(Enum):
@@ -36,6 +36,8 @@ class Worker:
         "assigned",
         "demand",
         "functions",
+        "kill_error",
+        "killed_for",
         "number",
         "pid",
         "state",
@@ -56,5 +58,9 @@ class Worker:
         """What they are estimated to take."""
         self.functions: set[bytes] = set()
         """Functions it was sent already."""
+        self.killed_for: CancelTask | None = None
+        """It was killed to end what this names."""
+        self.kill_error: ObjectValue | None = None
+        """It was killed, and this is what its running task ends with."""
         self.taking_back = False
         """It was asked to give back what it has not started."""

@@ -26,8 +26,10 @@ from runtime.control.messages import (
     AllocateObject,
     AssignTasks,
     Blocked,
+    BundlePrepared,
     CallsLogged,
     CallsReceived,
+    CancelTask,
     ChainAck,
     ChainAttach,
     ChainCommands,
@@ -36,7 +38,9 @@ from runtime.control.messages import (
     ChainOutput,
     ChainRequest,
     ClientGone,
+    CommitBundle,
     CreateActors,
+    CreateGroup,
     Event,
     ExitActor,
     ExportFunction,
@@ -60,6 +64,7 @@ from runtime.control.messages import (
     ObjectLocations,
     ObjectPayload,
     PlaceTasks,
+    PrepareBundle,
     PullObject,
     PutObjects,
     Query,
@@ -67,14 +72,17 @@ from runtime.control.messages import (
     Registered,
     RegisterNode,
     Release,
+    RemoveGroup,
     ReplicaBeat,
     ReplicaJoined,
     ReplicaReady,
     ReplicaSuspected,
+    ReturnBundle,
     SaveActor,
     SnapshotPart,
     SnapshotTaken,
     StopActor,
+    StreamItems,
     SubmitTasks,
     TakenBack,
     TaskFound,
@@ -98,7 +106,9 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
         FetchLineage, CallsReceived, FindActor, KvPut, KvGet, KvDelete,
         FindTask,
     }),
-    "global": frozenset({PlaceTasks}),
+    "global": frozenset({
+        PlaceTasks, CancelTask, CreateGroup, RemoveGroup, BundlePrepared, Query,
+    }),
 }  # fmt: skip
 """By the component that is addressed."""
 
@@ -118,7 +128,10 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
         ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound, KvReply,
         TaskFound,
     }),
-    "global": frozenset({AssignTasks, TaskResults}),
+    "global": frozenset({
+        AssignTasks, TaskResults, CancelTask, PrepareBundle, CommitBundle, ReturnBundle,
+        QueryReply,
+    }),
     "master": frozenset({ChainConfigured}),
 }  # fmt: skip
 """By the component that speaks."""
@@ -129,11 +142,12 @@ NODE_TO_NODE: Kinds = frozenset({
 
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
-    Unpin, Query, KillActor, FindActor, KvPut, KvGet, KvDelete, FindTask,
+    Unpin, Query, KillActor, FindActor, KvPut, KvGet, KvDelete, FindTask, CancelTask,
+    CreateGroup, RemoveGroup,
 })  # fmt: skip
 
 WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {
-    WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, SaveActor, ExitActor,
+    WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, SaveActor, ExitActor, StreamItems,
 }  # fmt: skip
 
 _MASTER_IN_REQUEST: Mapping[str, Kinds] = {"gcs": frozenset({NodeUnreachable, ClientGone, Event})}

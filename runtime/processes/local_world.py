@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from runtime.api.exceptions import RaySystemError
+from runtime.backend.environment import Environment
 from runtime.control.client import Client
 from runtime.control.executor import Executor
 from runtime.control.messages import Frame
@@ -74,6 +76,8 @@ class LocalWorld:
         """In a worker: called by the background thread while a range runs."""
         self._closed = False
         self._released = False
+        self.environment = Environment()
+        self._task_thread = threading.get_ident()
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run_background, name="raytwin-io", daemon=True)
 
@@ -203,11 +207,16 @@ class LocalWorld:
                     if self.report_meanwhile is not None:
                         with self:
                             self.report_meanwhile()
+                    if self.executor is not None and self.executor.interrupt:
+                        # Again and again, until it comes at a moment that will do.
+                        signal.pthread_kill(self._task_thread, signal.SIGINT)
 
     def _look_s(self) -> float:
         """Return when the background thread should look up, whatever comes."""
         executor = self.executor
-        if executor is None or not (executor.queue or executor.limit - executor.base > 1):
+        if executor is None:
+            return float("inf")
+        if not (executor.interrupt or executor.queue or executor.limit - executor.base > 1):
             return float("inf")
         return time.monotonic() + LOOK_S
 
@@ -259,6 +268,15 @@ class LocalWorld:
         clock = time.monotonic
         end_s = clock() + DUE_S
         return lambda: bool(alerts) or clock() >= end_s
+
+    def look_again(self) -> None:
+        with self._lock:
+            self._changed.notify_all()
+            if not self._released:
+                self.process.reactor.wake()
+
+    def on_task_thread(self) -> bool:
+        return threading.get_ident() == self._task_thread
 
     def charge(self, what: str, count: int) -> None:
         """Real calls take real time."""

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from runtime.control.config import Config
-from runtime.control.messages import Frame, StartWorker, StopWorker, WorkerDied
+from runtime.control.messages import Frame, KillWorker, StartWorker, StopWorker, WorkerDied
 from runtime.processes.admission import WORKER_TO_NODE, foreign
 from runtime.processes.connection import Connection
 from runtime.processes.process import Process
@@ -43,8 +43,8 @@ class WorkerPool:
             connection = self._process.routes.pop(message.worker, None)
             if connection is not None:
                 connection.close("not needed any more")
-            if message.kill:
-                self._ask(["kill", message.worker, 9])
+        elif isinstance(message, KillWorker):
+            self._ask(["kill", message.worker, 9])
         else:
             raise TypeError(f"a worker pool was sent {type(message).__name__}")
 

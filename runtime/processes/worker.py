@@ -10,12 +10,14 @@ import sys
 import msgspec
 import numpy as np
 
+from runtime.api import modules
 from runtime.api.state import set_current
 from runtime.backend.execution import TaskRunner
 from runtime.backend.session import Session
 from runtime.control.client import Client
 from runtime.control.executor import Executor
 from runtime.control.messages import (
+    CancelTask,
     Exit,
     FunctionBlob,
     RestoreActor,
@@ -23,13 +25,14 @@ from runtime.control.messages import (
     RunTasks,
     TakeBack,
 )
+from runtime.processes import interrupts
 from runtime.processes.connection import Connection
 from runtime.processes.local_world import LocalWorld
 from runtime.processes.process import Process
 from runtime.processes.settings import WorkerSettings, set_up_logging
 from runtime.store.arena import Arena
 
-_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit)
+_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask)
 
 
 class _Both:
@@ -63,6 +66,8 @@ def main(payload: bytes, fds: list[int]) -> None:
     # What a task prints is seen when it is printed: workers do not live to flush.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    if os.environ.get(modules.AS_RAY):
+        modules.install("ray")
     # Forked processes start with equal generators.
     random.seed()
     np.random.seed(int.from_bytes(os.urandom(4)))
@@ -84,6 +89,7 @@ def main(payload: bytes, fds: list[int]) -> None:
     set_current(session)
     runner = TaskRunner(world, session, executor, settings.node)
     world.report_meanwhile = runner.report_meanwhile
+    interrupts.install(client, executor)
     world.start()
     with world:
         executor.start(os.getpid())

@@ -1,0 +1,98 @@
+"""The modules that programs import: ``raytwin.exceptions``, ``raytwin.util``, ...
+
+`raytwin` is one file. Its submodules are modules of `runtime.api` under a second
+name, given to them by a finder on ``sys.meta_path``: both names stand for the
+same module object, so classes are the same whichever way they are imported, and
+pickles refer to the one real name.
+
+``install("ray")`` makes `ray` and its submodules stand for raytwin's in the same
+way: how a script with ``import ray`` in it runs unchanged.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+FRONT = "raytwin"
+AS_RAY = "RAYTWIN_AS_RAY"
+"""Environment variable: workers install the name ``ray``, too."""
+
+PUBLIC = {
+    "": FRONT,
+    "exceptions": "runtime.api.exceptions",
+    "runtime_context": "runtime.api.runtime_context",
+    "util": "runtime.api.util",
+    "util.joblib": "runtime.api.joblib",
+    "util.multiprocessing": "runtime.api.pool",
+    "util.multiprocessing.pool": "runtime.api.pool",
+    "util.placement_group": "runtime.api.placement_group",
+    "util.scheduling_strategies": "runtime.api.strategies",
+}
+"""Where each module really is, by its name behind ``raytwin.``."""
+
+_AT_ONCE = {"util": ("util.placement_group",)}
+"""Submodules that exist with their parent: the first import of a submodule sets
+the parent's attribute, and ``util.placement_group`` is a function's name too."""
+
+LIBRARIES = {
+    "air", "autoscaler", "dag", "dashboard", "data", "experimental", "job_submission", "llm",
+    "rllib", "serve", "train", "tune", "widgets", "workflow",
+}  # fmt: skip
+
+
+def missing(name: str) -> str:
+    """Return what to say of a name of Ray's that raytwin does not have."""
+    first = name.partition(".")[0]
+    if first in LIBRARIES:
+        why = "raytwin has Ray's core, not its libraries"
+    elif first in ("java_function", "java_actor_class", "cross_language", "Language"):
+        why = "its tasks are Python's"
+    elif first in ("client", "ClientBuilder"):
+        why = "a program starts its own cluster: call init()"
+    else:
+        why = "docs/api.md lists what there is"
+    return f"raytwin has no ray.{name}: {why}"
+
+
+class _Alias(Loader):
+    """Gives a module a second name."""
+
+    def __init__(self, prefix: str, name: str) -> None:
+        self._prefix = prefix
+        self._name = name
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system takes what stands in sys.modules afterwards.
+        sys.modules[module.__name__] = import_module(PUBLIC[self._name])
+        for name in _AT_ONCE.get(self._name, ()):
+            sys.modules[f"{self._prefix}.{name}"] = import_module(PUBLIC[name])
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        first, _, name = fullname.partition(".")
+        if first != self.prefix or fullname == FRONT:
+            return None
+        if name not in PUBLIC:
+            raise ModuleNotFoundError(missing(name), name=fullname)
+        package = any(other.startswith(f"{name}.") for other in PUBLIC) or not name
+        return ModuleSpec(fullname, _Alias(self.prefix, name), is_package=package)
+
+
+def install(prefix: str) -> None:
+    """Make ``prefix`` and its submodules importable as raytwin's."""
+    if not any(isinstance(f, _Finder) and f.prefix == prefix for f in sys.meta_path):
+        sys.meta_path.insert(0, _Finder(prefix))

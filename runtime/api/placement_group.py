@@ -1,0 +1,161 @@
+"""Placement groups: resources reserved together, for tasks to run in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from runtime.api.calls import cancel, get
+from runtime.api.exceptions import GetTimeoutError, TaskPlacementGroupRemoved
+from runtime.api.refs import ObjectRef, TaskID
+from runtime.api.remote_function import remote
+from runtime.api.state import current
+from runtime.api.strategies import PlacementGroupSchedulingStrategy
+from runtime.control.placement_groups import STRATEGIES
+from runtime.control.resources import format_demand
+
+
+class PlacementGroupID(TaskID):
+    """The ID of a placement group, 12 bytes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"PlacementGroupID({self.hex()})"
+
+
+class PlacementGroup:
+    """A handle of a group; it may be sent to tasks."""
+
+    def __init__(self, group: bytes, bundles: Sequence[dict[str, float]]) -> None:
+        self.id = PlacementGroupID(group)
+        self._bundles = [dict(bundle) for bundle in bundles]
+
+    @property
+    def bundle_specs(self) -> list[dict[str, float]]:
+        """What each bundle has."""
+        return [dict(bundle) for bundle in self._bundles]
+
+    @property
+    def bundle_count(self) -> int:
+        """How many bundles there are."""
+        return len(self._bundles)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it stands for no group."""
+        return not self._bundles
+
+    def ready(self) -> ObjectRef:
+        """Return a reference to this handle that is ready once the group is reserved."""
+        task = _itself.options(scheduling_strategy=PlacementGroupSchedulingStrategy(self))
+        ref: ObjectRef = task.remote(self)
+        return ref
+
+    def wait(self, timeout_seconds: float = 30) -> bool:
+        """Wait until the group is reserved; return whether it is."""
+        ref = self.ready()
+        try:
+            get(ref, timeout=timeout_seconds)
+        except GetTimeoutError:
+            cancel(ref)
+            return False
+        except TaskPlacementGroupRemoved:
+            return False
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PlacementGroup) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"PlacementGroup({self.id.hex()}, {self._bundles})"
+
+    def __reduce__(self) -> Any:
+        return PlacementGroup, (self.id.binary(), self._bundles)
+
+
+@remote(num_cpus=0, name="placement_group_ready")
+def _itself(group: PlacementGroup) -> PlacementGroup:
+    return group
+
+
+def placement_group(
+    bundles: list[dict[str, float]],
+    strategy: str = "PACK",
+    name: str = "",
+    lifetime: str | None = None,
+) -> PlacementGroup:
+    """Reserve bundles of resources, all or none; returns at once.
+
+    ``strategy``: PACK and SPREAD put bundles on few or many nodes if they can;
+    STRICT_PACK on one node, STRICT_SPREAD each on a node of its own, or they
+    wait. ``lifetime`` ``"detached"`` is accepted: a group lives as long as its
+    cluster unless it is removed. Raises ValueError for bundles or strategies
+    that cannot be, or a name that another group has.
+    """
+    if not isinstance(bundles, list) or not bundles:
+        raise ValueError(f"bundles is a list of at least one dict of amounts, not {bundles!r}")
+    for bundle in bundles:
+        if not isinstance(bundle, dict) or not any(bundle.values()):
+            raise ValueError(f"a bundle is a dict of amounts above 0, not {bundle!r}")
+        format_demand(bundle)
+    strategy = strategy or "PACK"
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy is one of {', '.join(STRATEGIES)}, not {strategy!r}")
+    if lifetime not in (None, "detached"):
+        raise ValueError(f"lifetime is None or 'detached', not {lifetime!r}")
+    if name and any(row[1] == name and row[5] != "REMOVED" for row in current().query("groups")):
+        raise ValueError(f"there is a placement group {name!r} already")
+    amounts = [{n: float(a) for n, a in bundle.items() if a} for bundle in bundles]
+    return PlacementGroup(current().create_group(name, amounts, strategy), amounts)
+
+
+def remove_placement_group(placement_group: PlacementGroup) -> None:
+    """Give a group's resources back; tasks in it end with TaskPlacementGroupRemoved."""
+    if not isinstance(placement_group, PlacementGroup):
+        raise TypeError(f"remove_placement_group takes a PlacementGroup, not {placement_group!r}")
+    current().remove_group(placement_group.id.binary())
+
+
+def get_placement_group(placement_group_name: str) -> PlacementGroup:
+    """Return the group of that name. Raises ValueError if there is none."""
+    for row in current().query("groups"):
+        if placement_group_name and row[1] == placement_group_name and row[5] != "REMOVED":
+            return PlacementGroup(bytes.fromhex(row[0]), row[2])
+    raise ValueError(f"there is no placement group {placement_group_name!r}")
+
+
+def get_current_placement_group() -> PlacementGroup | None:
+    """Return the group that the running task is in, None outside of any."""
+    task = current().running_task()
+    if task is None or task[0].extra is None or not task[0].extra.group:
+        return None
+    group = task[0].extra.group.partition("/")[0]
+    for row in current().query("groups"):
+        if row[0] == group:
+            return PlacementGroup(bytes.fromhex(group), row[2])
+    return None
+
+
+def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:
+    """Return a row of the table, or without an argument {ID: row} of all groups.
+
+    Keys as in Ray: ``placement_group_id``, ``name``, ``bundles``,
+    ``bundles_to_node_id``, ``strategy``, ``state`` (PENDING, CREATED,
+    RESCHEDULING or REMOVED). An unknown group's row is empty.
+    """
+    table = {
+        group: {
+            "placement_group_id": group,
+            "name": name,
+            "bundles": dict(enumerate(bundles)),
+            "bundles_to_node_id": {int(index): str(node) for index, node in nodes.items()},
+            "strategy": strategy,
+            "state": state,
+        }
+        for group, name, bundles, nodes, strategy, state in current().query("groups")
+    }
+    return table if placement_group is None else table.get(placement_group.id.hex(), {})

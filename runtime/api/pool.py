@@ -1,0 +1,355 @@
+"""``multiprocessing.Pool`` on a cluster: calls are tasks, in chunks.
+
+A pool of n has n *slots*. Chunks go to the slots in turn, and each depends on
+the one before it in its slot (on a second return value that is always None), so
+that at most n run at once wherever the cluster has room for them. Nothing of it
+is a thread or a process of its own; it behaves alike in real and virtual time.
+
+The initializer runs once in each worker process that the pool's tasks come to.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from runtime.api.calls import cancel, get, wait
+from runtime.api.cluster import cluster_resources, init, is_initialized
+from runtime.api.refs import ObjectRef
+from runtime.api.remote_function import RemoteFunction, remote
+from runtime.api.runtime_context import get_runtime_context
+
+__path__: list[str] = []
+
+CHUNKS_PER_SLOT = 4
+"""Into how many chunks per slot `map` divides its work, unless told."""
+
+_initialized: set[tuple[str, str]] = set()
+"""(pool, worker process): in virtual time many of these share one real process."""
+
+Outcome = tuple[bool, Any]
+"""(True, value) or (False, exception) of one call."""
+
+
+def run_chunk(
+    pool: str,
+    initializer: Callable[..., Any] | None,
+    initargs: tuple[Any, ...],
+    function: Callable[..., Any],
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]],
+    before: Any,
+) -> tuple[list[Outcome], None]:
+    """Run a chunk of calls in a worker; the task of every pool."""
+    key = (pool, get_runtime_context().get_worker_id())
+    if initializer is not None and key not in _initialized:
+        initializer(*initargs)
+        _initialized.add(key)
+    outcomes: list[Outcome] = []
+    for args, kwargs in calls:
+        try:
+            outcomes.append((True, function(*args, **kwargs)))
+        except Exception as error:
+            outcomes.append((False, error))
+    return outcomes, None
+
+
+# By another name than the function's own, which workers import.
+_CHUNK = remote(num_returns=2, name="pool_chunk")(run_chunk)
+
+
+class AsyncResult:
+    """The result of `apply_async` (one value) or `map_async` (a list)."""
+
+    def __init__(self, chunks: list[ObjectRef], single: bool) -> None:
+        self._chunks = chunks
+        self._single = single
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until all is done, or for ``timeout`` seconds."""
+        if self._chunks:
+            wait(self._chunks, num_returns=len(self._chunks), timeout=timeout)
+
+    def ready(self) -> bool:
+        """Whether all is done."""
+        count = len(self._chunks)
+        return not count or len(wait(self._chunks, num_returns=count, timeout=0)[0]) == count
+
+    def successful(self) -> bool:
+        """Whether no call raised. Raises ValueError while not all is done."""
+        if not self.ready():
+            raise ValueError("it is not done yet")
+        return all(ok for chunk in get(self._chunks) for ok, _ in chunk)
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Return the value or values, or raise the first exception of a call.
+
+        Raises multiprocessing.TimeoutError.
+        """
+        self.wait(timeout)
+        if not self.ready():
+            raise multiprocessing.TimeoutError
+        values = [_value(outcome) for chunk in get(self._chunks) for outcome in chunk]
+        return values[0] if self._single else values
+
+    def _call_back(
+        self,
+        callback: Callable[[Any], object] | None,
+        error_callback: Callable[[BaseException], object] | None,
+    ) -> None:
+        """Call one of them once all is done; in virtual time, wait for that here."""
+        missing = len(self._chunks)
+
+        def done(_: object) -> None:
+            nonlocal missing
+            missing -= 1
+            if missing:
+                return
+            try:
+                value = self.get()
+            except Exception as error:
+                if error_callback is not None:
+                    error_callback(error)
+            else:
+                if callback is not None:
+                    callback(value)
+
+        for chunk in self._chunks:
+            chunk.future().add_done_callback(done)
+
+
+def _value(outcome: Outcome) -> Any:
+    ok, value = outcome
+    if not ok:
+        raise value
+    return value
+
+
+class IMapIterator:
+    """The values of `imap` or `imap_unordered`."""
+
+    def __init__(self, pool: Pool, submit: Iterator[ObjectRef], ordered: bool) -> None:
+        self._ahead = 2 * pool.processes
+        self._submit = submit
+        self._ordered = ordered
+        self._chunks: list[ObjectRef] = []
+        self._values: deque[Outcome] = deque()
+
+    def __iter__(self) -> IMapIterator:
+        return self
+
+    def __next__(self) -> Any:
+        return self.next()
+
+    def next(self, timeout: float | None = None) -> Any:
+        """Return the next value, or raise what its call did.
+
+        Raises multiprocessing.TimeoutError, and StopIteration at the end.
+        """
+        while not self._values:
+            room = self._ahead - len(self._chunks)
+            self._chunks += itertools.islice(self._submit, room)
+            if not self._chunks:
+                raise StopIteration
+            among = self._chunks[:1] if self._ordered else self._chunks
+            ready, _ = wait(among, num_returns=1, timeout=timeout)
+            if not ready:
+                raise multiprocessing.TimeoutError
+            self._chunks.remove(ready[0])
+            self._values.extend(get(ready[0]))
+        return _value(self._values.popleft())
+
+
+class Pool:
+    """Runs functions in a pool of ``processes`` at once; see `multiprocessing.pool.Pool`.
+
+    Starts a cluster if there is none. ``processes`` is at most the number of
+    the cluster's CPUs, and that by default. ``ray_remote_args`` are options of
+    the tasks. Raises ValueError for an impossible number of processes, and for
+    ``maxtasksperchild``: workers belong to the cluster.
+    """
+
+    def __init__(
+        self,
+        processes: int | None = None,
+        initializer: Callable[..., Any] | None = None,
+        initargs: Iterable[Any] | None = None,
+        maxtasksperchild: int | None = None,
+        context: Any = None,
+        ray_address: str | None = None,
+        ray_remote_args: dict[str, Any] | None = None,
+    ) -> None:
+        if maxtasksperchild is not None:
+            raise ValueError("raytwin's Pool has no maxtasksperchild: workers are the cluster's")
+        if context is not None:
+            raise ValueError("raytwin's Pool has no context: its processes are the cluster's")
+        if not is_initialized():
+            init(ray_address)
+        most = int(cluster_resources().get("CPU", 0))
+        self.processes = most if processes is None else processes
+        if not 1 <= self.processes <= most:
+            raise ValueError(
+                f"a pool of {self.processes} processes: the cluster has {most} CPUs, and"
+                " 1 is the least"
+            )
+        if initializer is not None and not callable(initializer):
+            raise TypeError(f"the initializer is a function, not {initializer!r}")
+        self._initializer = initializer
+        self._initargs = tuple(initargs or ())
+        self._id = uuid.uuid4().hex
+        self._task: RemoteFunction = _CHUNK.options(**(ray_remote_args or {}))
+        self._slots: list[Any] = [None] * self.processes
+        self._turn = 0
+        self._chunks: list[ObjectRef] = []
+        self._closed = False
+
+    def _submit(
+        self, function: Callable[..., Any], calls: list[tuple[tuple[Any, ...], dict[str, Any]]]
+    ) -> ObjectRef:
+        if self._closed:
+            raise ValueError("Pool not running")
+        slot = self._turn % self.processes
+        self._turn += 1
+        chunk, self._slots[slot] = self._task.remote(
+            self._id, self._initializer, self._initargs, function, calls, self._slots[slot]
+        )
+        self._chunks.append(chunk)
+        if len(self._chunks) > 4 * self.processes:
+            # What is done need not be waited for in `join`.
+            count = len(self._chunks)
+            self._chunks = wait(self._chunks, num_returns=count, timeout=0)[1]
+        ref: ObjectRef = chunk
+        return ref
+
+    def _submit_all(
+        self, function: Callable[..., Any], calls: Iterable[tuple[Any, ...]], chunksize: int
+    ) -> Iterator[ObjectRef]:
+        coming = iter(calls)
+        while args := list(itertools.islice(coming, chunksize)):
+            yield self._submit(function, [(one, {}) for one in args])
+
+    def _map(
+        self,
+        function: Callable[..., Any],
+        calls: list[tuple[Any, ...]],
+        chunksize: int | None,
+        callback: Callable[[Any], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+    ) -> AsyncResult:
+        self._check(function, chunksize)
+        if chunksize is None:
+            chunksize = -(-len(calls) // (self.processes * CHUNKS_PER_SLOT)) or 1
+        result = AsyncResult(list(self._submit_all(function, calls, chunksize)), single=False)
+        if callback is not None or error_callback is not None:
+            result._call_back(callback, error_callback)
+        return result
+
+    def _check(self, function: Callable[..., Any], chunksize: int | None = None) -> None:
+        if self._closed:
+            raise ValueError("Pool not running")
+        if not callable(function):
+            raise TypeError(f"{function!r} is not callable")
+        if chunksize is not None and chunksize < 1:
+            raise ValueError(f"a chunk of {chunksize} calls")
+
+    def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwargs: Any = None) -> Any:
+        """Return ``func(*args, **kwargs)``."""
+        return self.apply_async(func, args, kwargs).get()
+
+    def apply_async(
+        self,
+        func: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        callback: Callable[[Any], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+    ) -> AsyncResult:
+        """Start a call; one of the call-backs is called with what became of it."""
+        self._check(func)
+        chunk = self._submit(func, [(tuple(args), dict(kwargs or {}))])
+        result = AsyncResult([chunk], single=True)
+        if callback is not None or error_callback is not None:
+            result._call_back(callback, error_callback)
+        return result
+
+    def map(
+        self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int | None = None
+    ) -> list[Any]:
+        """Return ``[func(x) for x in iterable]``."""
+        found: list[Any] = self.map_async(func, iterable, chunksize).get()
+        return found
+
+    def map_async(
+        self,
+        func: Callable[..., Any],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        callback: Callable[[Any], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+    ) -> AsyncResult:
+        """Start a `map`."""
+        return self._map(func, [(x,) for x in iterable], chunksize, callback, error_callback)
+
+    def starmap(
+        self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int | None = None
+    ) -> list[Any]:
+        """Return ``[func(*x) for x in iterable]``."""
+        found: list[Any] = self.starmap_async(func, iterable, chunksize).get()
+        return found
+
+    def starmap_async(
+        self,
+        func: Callable[..., Any],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        callback: Callable[[Any], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+    ) -> AsyncResult:
+        """Start a `starmap`."""
+        return self._map(func, [tuple(x) for x in iterable], chunksize, callback, error_callback)
+
+    def imap(
+        self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1
+    ) -> IMapIterator:
+        """Yield ``func(x)`` in order; the iterable is read as room comes."""
+        self._check(func, chunksize)
+        calls = self._submit_all(func, ((x,) for x in iterable), chunksize)
+        return IMapIterator(self, calls, ordered=True)
+
+    def imap_unordered(
+        self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1
+    ) -> IMapIterator:
+        """Yield ``func(x)`` as the values come."""
+        self._check(func, chunksize)
+        calls = self._submit_all(func, ((x,) for x in iterable), chunksize)
+        return IMapIterator(self, calls, ordered=False)
+
+    def close(self) -> None:
+        """Take no more calls."""
+        self._closed = True
+
+    def terminate(self) -> None:
+        """Take no more calls, and take back those that are not done."""
+        self._closed = True
+        for chunk in self._chunks:
+            cancel(chunk)
+
+    def join(self) -> None:
+        """Wait until all calls are done. Raises ValueError while the pool takes more."""
+        if not self._closed:
+            raise ValueError("Pool is still running")
+        if self._chunks:
+            wait(self._chunks, num_returns=len(self._chunks))
+
+    def __enter__(self) -> Pool:
+        self._check(print)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.terminate()
+
+    def __reduce__(self) -> Any:
+        raise NotImplementedError("a pool stays with the program that has made it")

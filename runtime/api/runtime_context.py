@@ -1,0 +1,127 @@
+"""Where the calling code runs: `get_runtime_context`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtime.api.exceptions import RaySystemError
+from runtime.api.state import current
+from runtime.control.messages import TaskSpec
+from runtime.control.resources import UNIT, parse_demand
+
+JOB_ID = "01000000"
+"""A cluster has one driver, and so one job."""
+
+
+class RuntimeContext:
+    """IDs as strings; those of tasks are None in a driver."""
+
+    def get_job_id(self) -> str:
+        """Return the ID of the driver's job."""
+        return JOB_ID
+
+    def get_node_id(self) -> str:
+        """Return the ``NodeID`` of the calling code's node, as in `nodes()`."""
+        return str(current().node)
+
+    def get_worker_id(self) -> str:
+        """Return the address of the calling process."""
+        return current().address
+
+    def get_task_id(self) -> str | None:
+        """Return the ID of the running task."""
+        task = current().running_task()
+        return None if task is None else task[1].hex()
+
+    def get_task_name(self) -> str | None:
+        """Return the running task's ``name``, or its function's."""
+        spec = _running()
+        return None if spec is None else spec.name
+
+    def get_task_function_name(self) -> str | None:
+        """Return the name of the running task's function, or what it was called."""
+        return self.get_task_name()
+
+    def get_actor_id(self) -> str | None:
+        """Return None: tasks belong to no actor."""
+        return None
+
+    def get_actor_name(self) -> str | None:
+        """Return None: tasks belong to no actor."""
+        return None
+
+    @property
+    def was_current_actor_reconstructed(self) -> bool:
+        """False: tasks belong to no actor."""
+        return False
+
+    @property
+    def namespace(self) -> str:
+        """The driver's namespace."""
+        return current().namespace
+
+    def get_assigned_resources(self) -> dict[str, float]:
+        """Return what the running task holds. Raises RuntimeError in a driver."""
+        spec = _running()
+        if spec is None:
+            raise RuntimeError("resources are assigned to tasks, and this is a driver")
+        return {name: units / UNIT for name, units in parse_demand(spec.demand)}
+
+    def get_placement_group_id(self) -> str | None:
+        """Return the ID of the placement group that the running task is in."""
+        spec = _running()
+        group = "" if spec is None or spec.extra is None else spec.extra.group
+        return group.partition("/")[0] or None
+
+    @property
+    def should_capture_child_tasks_in_placement_group(self) -> bool:
+        """Whether what the running task submits runs in its placement group."""
+        spec = _running()
+        return spec is not None and spec.extra is not None and spec.extra.group.endswith("/capture")
+
+    def get_accelerator_ids(self) -> dict[str, list[str]]:
+        """Return the IDs of accelerators by kind; see `get_gpu_ids`."""
+        return {"GPU": [str(number) for number in get_gpu_ids()]}
+
+    def get_runtime_env_string(self) -> str:
+        """Return the running task's ``runtime_env`` as JSON."""
+        import json
+
+        spec = _running()
+        env = dict(spec.extra.env) if spec is not None and spec.extra is not None else {}
+        return json.dumps({"env_vars": env} if env else {})
+
+    @property
+    def gcs_address(self) -> str:
+        """Where the head is; it listens to its own cluster alone."""
+        return "local"
+
+    def get(self) -> dict[str, Any]:
+        """Return the IDs as a dictionary."""
+        found = {"job_id": self.get_job_id(), "node_id": self.get_node_id()}
+        task = self.get_task_id()
+        return found if task is None else {**found, "task_id": task}
+
+
+_CONTEXT = RuntimeContext()
+
+
+def get_runtime_context() -> RuntimeContext:
+    """Return the context of whoever calls."""
+    return _CONTEXT
+
+
+def get_gpu_ids() -> list[int]:
+    """Return the GPUs of the running task: none if it asked for none.
+
+    Raises RaySystemError otherwise: GPUs are counted here, and have no numbers.
+    """
+    spec = _running()
+    if spec is not None and any(name == "GPU" for name, _ in parse_demand(spec.demand)):
+        raise RaySystemError("raytwin counts GPUs, and does not say which one a task has")
+    return []
+
+
+def _running() -> TaskSpec | None:
+    task = current().running_task()
+    return None if task is None else task[0]

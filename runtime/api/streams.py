@@ -1,0 +1,109 @@
+"""What a generator task returns: the references of its items, as they are made."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from runtime.api.exceptions import GetTimeoutError
+from runtime.api.refs import ObjectRef
+from runtime.control.ids import ARRAY_BYTES
+
+if TYPE_CHECKING:
+    from runtime.backend.protocol import Backend
+
+
+class ObjectRefGenerator:
+    """Iterates over the `ObjectRef`s of what a task yields.
+
+    ``next`` waits until the task has yielded the item, and ends when the task
+    has. If it raises, the last reference stands for the exception: its `get`
+    raises it. The items live until no reference to any of them is left.
+    """
+
+    def __init__(self, end: ObjectRef, backend: Backend) -> None:
+        self._end = end
+        self._array = end.binary()[:ARRAY_BYTES]
+        self._backend = backend
+        self._index = 0
+        self._over = False
+
+    def __iter__(self) -> Iterator[ObjectRef]:
+        return self
+
+    def __next__(self) -> ObjectRef:
+        ref = self._next(None)
+        if ref is None:
+            raise StopIteration
+        return ref
+
+    def _next(self, timeout_s: float | None) -> ObjectRef | None:
+        if self._over:
+            return None
+        ref = self._backend.next_item(self._array, self._index, timeout_s)
+        if ref is None or ref == self._end:
+            self._over = True
+        self._index += 1
+        return ref
+
+    def __aiter__(self) -> AsyncIterator[ObjectRef]:
+        return self
+
+    async def __anext__(self) -> ObjectRef:
+        import asyncio
+
+        if self._backend.virtual:
+            ref = self._next(None)  # waiting is what lets its time pass
+        else:
+            ref = await asyncio.get_running_loop().run_in_executor(None, self._next, None)
+        if ref is None:
+            raise StopAsyncIteration
+        return ref
+
+    def completed(self) -> ObjectRef:
+        """Return a reference that is ready once the task has ended."""
+        return self._end
+
+    def next_ready(self) -> bool:
+        """Whether `next` would not wait."""
+        if self._over:
+            return False
+        try:
+            return self._backend.next_item(self._array, self._index, 0) is not None
+        except GetTimeoutError:
+            return False
+
+    def is_finished(self) -> bool:
+        """Whether all of the references have been taken."""
+        if self._over:
+            return True
+        try:
+            return self._backend.next_item(self._array, self._index, 0) is None
+        except GetTimeoutError:
+            return False
+
+    def task_id(self) -> Any:
+        """Return the ID of the task."""
+        return self._end.task_id()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an ObjectRefGenerator stays with the driver or task that has made it")
+
+    def __repr__(self) -> str:
+        return f"ObjectRefGenerator({self._array.hex()})"
+
+
+class DynamicObjectRefGenerator:
+    """The value of a task with ``num_returns="dynamic"``: the references of its items."""
+
+    def __init__(self, refs: Sequence[ObjectRef]) -> None:
+        self._refs = list(refs)
+
+    def __iter__(self) -> Iterator[ObjectRef]:
+        return iter(self._refs)
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    def __getitem__(self, index: int) -> ObjectRef:
+        return self._refs[index]

@@ -1,0 +1,86 @@
+"""``raytwin.util``: what Ray has under ``ray.util`` and raytwin has too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from runtime.api import strategies as scheduling_strategies
+from runtime.api.calls import get, wait
+from runtime.api.cluster import nodes
+from runtime.api.modules import missing
+from runtime.api.placement_group import (
+    PlacementGroup,
+    get_current_placement_group,
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from runtime.api.refs import ObjectRef
+from runtime.api.remote_function import RemoteFunction
+from runtime.api.state import current
+
+__path__: list[str] = []
+
+__all__ = [
+    "PlacementGroup", "as_completed", "get_current_placement_group", "get_node_ip_address",
+    "get_placement_group", "map_unordered", "placement_group", "placement_group_table",
+    "remove_placement_group", "scheduling_strategies",
+]  # fmt: skip
+
+
+def get_node_ip_address() -> str:
+    """Return the address of the calling code's node."""
+    address: str = nodes()[current().node]["NodeManagerAddress"]
+    return address
+
+
+def as_completed(
+    refs: Sequence[ObjectRef], *, chunk_size: int = 10, yield_obj_refs: bool = False
+) -> Iterator[Any]:
+    """Yield values, or references to them, as they become ready.
+
+    ``chunk_size`` values at most are fetched at once.
+    """
+    if chunk_size < 1:
+        raise ValueError(f"a chunk of {chunk_size} values")
+    left = list(refs)
+    while left:
+        wait(left, num_returns=1)
+        # All that are ready by now, and no more than a chunk.
+        ready, left = wait(left, num_returns=min(chunk_size, len(left)), timeout=0)
+        yield from ready if yield_obj_refs else get(ready)
+
+
+def map_unordered(
+    fn: RemoteFunction,
+    items: Sequence[Any],
+    *,
+    backpressure_size: int | None = 100,
+    chunk_size: int = 10,
+) -> Iterator[Any]:
+    """Yield ``fn``'s value for each item as it becomes ready.
+
+    At most ``backpressure_size`` tasks are under way; None: all at once.
+    """
+    if backpressure_size is not None and backpressure_size < chunk_size:
+        raise ValueError("backpressure_size is at least chunk_size")
+    coming = iter(items)
+    left: list[ObjectRef] = []
+    while True:
+        for item in coming:
+            left.append(fn.remote(item))
+            if backpressure_size is not None and len(left) >= backpressure_size:
+                break
+        if not left:
+            return
+        wait(left, num_returns=1)
+        ready, left = wait(left, num_returns=min(chunk_size, len(left)), timeout=0)
+        yield from get(ready)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("multiprocessing", "joblib"):
+        raise AttributeError(f"module 'raytwin.util' has no {name!r} yet: import it first")
+    raise AttributeError(missing(f"util.{name}"))

@@ -1,0 +1,84 @@
+"""From checked options to what a `TaskSpec` says of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from runtime.api.options import TaskOptions
+from runtime.api.strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
+from runtime.control.messages import TaskExtra
+from runtime.control.placement_groups import demand_in
+from runtime.control.resources import UNIT, parse_demand
+from runtime.control.strategies import SPREAD, affinity
+
+if TYPE_CHECKING:
+    from runtime.backend.session import Session
+
+CAPTURE = "/capture"
+ANY = b"*"
+"""`TaskExtra.retry_on` for ``retry_exceptions=True``."""
+
+
+def specify(session: Session, options: TaskOptions, stream: int) -> tuple[str, TaskExtra | None]:
+    """Return the demand and the extra of a task that is submitted now.
+
+    What the submitting task was given for its children comes from
+    `Session.inherited`. Raises ValueError for a node or a placement group that
+    cannot be.
+    """
+    inherited = session.inherited()
+    if options.plain and not stream and inherited is None:
+        return options.demand, None
+    extra = TaskExtra(stream=stream)
+    demand = options.demand
+    env = dict(options.env_vars)
+    if inherited is not None:
+        env = {**dict(inherited.env), **env}
+    extra.env = tuple(sorted(env.items()))
+    extra.retry_on = _retry_on(session, options)
+    strategy = options.scheduling_strategy
+    if isinstance(strategy, NodeAffinitySchedulingStrategy):
+        if not strategy.node_id.isdigit():
+            raise ValueError(
+                f"{strategy.node_id!r} is no node's ID; nodes() and"
+                " get_runtime_context().get_node_id() tell them"
+            )
+        extra.strategy = affinity(int(strategy.node_id), strategy.soft)
+    elif isinstance(strategy, PlacementGroupSchedulingStrategy):
+        _into_group(strategy, options.demand, extra)
+        demand = demand_in(
+            demand, extra.group.partition("/")[0], strategy.placement_group_bundle_index
+        )
+    elif strategy == SPREAD:
+        extra.strategy = SPREAD
+    elif inherited is not None and inherited.group.endswith(CAPTURE):
+        extra.group = inherited.group
+        demand = demand_in(demand, extra.group.removesuffix(CAPTURE), -1)
+    return demand, extra
+
+
+def _into_group(strategy: PlacementGroupSchedulingStrategy, demand: str, extra: TaskExtra) -> None:
+    """Check a task's place in a group. Raises ValueError if it can never run there."""
+    group, index = strategy.placement_group, strategy.placement_group_bundle_index
+    bundles = group.bundle_specs
+    if not -1 <= index < len(bundles):
+        raise ValueError(f"the placement group has bundles 0 to {len(bundles) - 1}, not {index}")
+    candidates = bundles if index < 0 else bundles[index : index + 1]
+    needed = parse_demand(demand)
+    if not any(all(b.get(n, 0.0) * UNIT >= units for n, units in needed) for b in candidates):
+        raise ValueError(f"no bundle of the placement group has what the task needs ({demand})")
+    extra.group = group.id.hex()
+    if strategy.placement_group_capture_child_tasks:
+        extra.group += CAPTURE
+
+
+def _retry_on(session: Session, options: TaskOptions) -> bytes:
+    classes = options.retry_exceptions
+    if classes is True:
+        return ANY
+    if not classes:
+        return b""
+    return session.world.serialize(classes).to_bytes()

@@ -1,0 +1,142 @@
+"""Taking tasks back: what a node does with `CancelTask`.
+
+A task's way is followed from its owner's node on, each hop behind the task::
+
+    client ──> owner's node ──not here──> global scheduler ──> GCS ──> global
+                                              └─ infeasible: ends here     │ who
+                                                    nodes that have it <───┘ has it
+
+On a node, an element that is
+
+* waiting for inputs, its function or a worker: ends with TaskCancelledError;
+* with a worker, not started: is taken back first, then the same;
+* running: its worker raises KeyboardInterrupt in it (`Executor.interrupt`), and
+  what it raises next is its result; or, with ``force``, the worker is killed and
+  the element ends with TaskCancelledError;
+* done: stays as it is.
+
+With ``recursive`` the same befalls what a running element has submitted: its
+worker knows the children, and when that was killed its node knows what it owned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from runtime.control.ids import ELEMENTS_MAX
+from runtime.control.messages import (
+    SYSTEM_ERROR,
+    CancelTask,
+    KillWorker,
+    ObjectValue,
+    RangeResult,
+    TakeBack,
+    TaskSpec,
+)
+from runtime.control.ready_queue import part_of
+
+if TYPE_CHECKING:
+    from runtime.control.local_scheduler import LocalScheduler
+    from runtime.control.worker_table import Worker
+
+
+def cut(spec: TaskSpec, message: CancelTask) -> tuple[list[TaskSpec], TaskSpec | None]:
+    """Split a range into what stays and what the message cancels (None: nothing)."""
+    if spec.array != message.array:
+        return [spec], None
+    end = spec.start + spec.count
+    first = max(spec.start, message.start)
+    last = min(end, message.start + message.count)
+    if first >= last:
+        return [spec], None
+    kept = [
+        part_of(spec, start, stop - start)
+        for start, stop in ((spec.start, first), (last, end))
+        if start < stop
+    ]
+    return kept, part_of(spec, first, last - first)
+
+
+def cancelled_error(name: str) -> ObjectValue:
+    """Return what becomes of a cancelled task."""
+    return ObjectValue(b"", SYSTEM_ERROR, f"TaskCancelledError: {name} was cancelled".encode())
+
+
+def cancelled_result(spec: TaskSpec, node: int) -> RangeResult:
+    """Return the result of cancelled elements."""
+    error = cancelled_error(spec.name)
+    return RangeResult(
+        spec.array, spec.start, spec.count, error.status, error.payload, node, spec.returns
+    )
+
+
+class Canceller:
+    """Cancels on one node, on its scheduler's behalf."""
+
+    def __init__(self, scheduler: LocalScheduler) -> None:
+        self._scheduler = scheduler
+        self._taking_back: dict[str, list[CancelTask]] = {}
+
+    def on_cancel(self, source: str, message: CancelTask) -> None:
+        """Cancel what is here; pass on what a client asks for and is elsewhere."""
+        self.cancel_waiting(message)
+        for worker in self._scheduler.workers.values():
+            if any(cut(spec, message)[1] is not None for spec in worker.assigned):
+                self._cancel_on(worker, message)
+        if source != "global" and not self._all_done(message):
+            self._scheduler.ctx.send("global", message)
+
+    def cancel_waiting(self, message: CancelTask) -> None:
+        """End elements that no worker has."""
+        scheduler = self._scheduler
+        found = scheduler.ready.cancel(message)
+        for waiting in [w for w in scheduler.awaiting if w.spec.array == message.array]:
+            if cut(waiting.spec, message)[1] is not None:
+                # With inputs it is one element; what arrives for it later is ignored.
+                scheduler.awaiting.discard(waiting)
+                scheduler.waiting -= waiting.spec.count
+                waiting.cancelled = True
+                found.append(waiting.spec)
+        found += scheduler.cancel_without_function(message)
+        for spec in found:
+            scheduler.fail(spec, cancelled_error(spec.name))
+
+    def on_taken_back(self, worker: Worker) -> None:
+        """A worker has given back what it had not started, and reported what is done."""
+        for message in self._taking_back.pop(worker.address, ()):
+            self.cancel_waiting(message)
+            first = worker.assigned[0] if message.force and worker.assigned else None
+            if first is not None and cut(first, message)[1] is not None:
+                self._kill(worker, message)
+
+    def _kill(self, worker: Worker, message: CancelTask) -> None:
+        worker.killed_for = message
+        self._scheduler.ctx.send(f"pool:{self._scheduler.node}", KillWorker(worker.address))
+
+    def cancel_children(self, arrays: list[bytes], cause: CancelTask) -> None:
+        """A worker was killed for `cause`: these are what its task had submitted."""
+        if cause.recursive:
+            for array in arrays:
+                message = CancelTask(array, 0, ELEMENTS_MAX, cause.force, True)
+                self.on_cancel("", message)
+
+    def _cancel_on(self, worker: Worker, message: CancelTask) -> None:
+        if message.force and cut(worker.assigned[0], message)[1] is not None:
+            # At once: it may not be able to answer.
+            self._kill(worker, message)
+            return
+        # It may be done with the first, and not have said so: its answer will tell.
+        worker.taking_back = True
+        self._taking_back.setdefault(worker.address, []).append(message)
+        self._scheduler.ctx.send(worker.address, TakeBack())
+        if not message.force:
+            self._scheduler.ctx.send(worker.address, message)
+
+    def _all_done(self, message: CancelTask) -> bool:
+        """Whether all that the message names has ended, as far as known here."""
+        results = self._scheduler.objects.results_of(message.array)
+        end = message.start + message.count
+        done = sum(
+            max(0, min(end, r.start + r.count) - max(message.start, r.start)) for r in results
+        )
+        return done >= message.count

@@ -1,0 +1,69 @@
+"""Interrupting the running task of a worker process: KeyboardInterrupt, by SIGINT.
+
+A signal is the one thing that ends a `time.sleep` or a read at once. Its handler
+runs in the main thread, which runs the tasks, between any two bytecodes of it;
+it raises only where that does no harm: in user code, or in what that has called,
+and not where the runtime is under way itself. Signals that come at another
+moment have no effect; `LocalWorld` sends one again until `Executor.interrupt` is
+reset. A task that waits in `get` needs none: see `Session.interrupt_here`.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+
+from runtime.api import calls
+from runtime.backend import execution
+from runtime.backend.session import Session
+from runtime.control.client import Client
+from runtime.control.executor import Executor
+from runtime.control.ids import task_id
+from runtime.control.messages import CancelTask
+from runtime.processes.local_world import LocalWorld
+
+_RUNTIME = str(Path(__file__).resolve().parents[1])
+_EXECUTION = execution.__file__
+_LIBRARY = {str(Path(_RUNTIME, "api", "pool.py"))}
+"""Files that run as tasks, as a program's own do."""
+_HARMLESS = {
+    function.__code__
+    for function in (
+        calls.sleep, calls.compute, Session.sleep, Session.compute, LocalWorld.sleep,
+        LocalWorld.compute,
+    )
+}  # fmt: skip
+"""The runtime's own, but nothing is half done in them."""
+
+
+def install(client: Client, executor: Executor) -> None:
+    """Make cancellations reach the running task; called by the main thread."""
+
+    def on_cancel(message: CancelTask) -> None:
+        running = executor.running
+        if message.recursive and running is not None:
+            client.cancel_children(task_id(running.array, executor.cancelled), message.force)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if executor.interrupt and _in_user_code(frame):
+            executor.interrupt = False
+            raise KeyboardInterrupt
+
+    executor.on_cancel = on_cancel
+    signal.signal(signal.SIGINT, on_signal)
+
+
+def _in_user_code(frame: FrameType | None) -> bool:
+    """Whether between a frame and the loop that runs tasks nothing is the runtime's."""
+    top = frame
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path == _EXECUTION:
+            # In the loop itself there is nothing to interrupt.
+            return frame is not top
+        inside = path.startswith(_RUNTIME) and path not in _LIBRARY
+        if inside and frame.f_code not in _HARMLESS:
+            return False
+        frame = frame.f_back
+    return False

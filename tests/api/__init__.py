@@ -1,0 +1,1 @@
+"""The API, the same programs on every backend of raytwin's own."""

@@ -1,0 +1,138 @@
+"""Where code runs, what the cluster has, and init's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+
+BACKENDS = pytest.mark.parametrize("name", ["sim", "local"])
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    yield
+    ray.shutdown()
+
+
+@ray.remote
+def context() -> dict[str, Any]:
+    here = ray.get_runtime_context()
+    return {
+        "job": here.get_job_id(),
+        "node": here.get_node_id(),
+        "task": here.get_task_id(),
+        "worker": here.get_worker_id(),
+        "actor": here.get_actor_id(),
+        "name": here.get_task_name(),
+        "resources": here.get_assigned_resources(),
+        "group": here.get_placement_group_id(),
+        "env": here.get_runtime_env_string(),
+        "reconstructed": here.was_current_actor_reconstructed,
+        "free": ray.available_resources().get("CPU", 0.0),
+        "gpus": ray.get_gpu_ids(),
+    }
+
+
+@BACKENDS
+def test_the_runtime_context(name: str) -> None:
+    ray.init(backend=name, nodes=2, cpus_per_node=2, namespace="mine")
+    here = ray.get_runtime_context()
+    assert here.namespace == "mine"
+    assert here.get_task_id() is None
+    assert here.get_actor_id() is None
+    assert here.get_task_name() is None
+    with pytest.raises(RuntimeError, match="driver"):
+        here.get_assigned_resources()
+    ref = context.options(num_cpus=2, name="it", runtime_env={"env_vars": {"A": "1"}}).remote()
+    there = ray.get(ref)
+    assert there["task"] == ref.task_id().hex()
+    assert there["node"] in [row["NodeID"] for row in ray.nodes()]
+    assert there["worker"] != here.get_worker_id()
+    assert there["job"] == here.get_job_id()
+    assert (there["name"], there["actor"], there["group"]) == ("it", None, None)
+    assert there["resources"] == {"CPU": 2.0}
+    assert there["env"] == '{"env_vars": {"A": "1"}}'
+    assert there["free"] == 2.0
+    assert there["gpus"] == []
+    assert not there["reconstructed"]
+
+
+@BACKENDS
+def test_available_resources(name: str) -> None:
+    ray.init(backend=name, nodes=2, cpus_per_node=2, resources={"thing": 1})
+    free = ray.available_resources()
+    assert free["CPU"] == 4.0
+    assert free["thing"] == 2.0
+    assert free == ray.cluster_resources()
+
+
+@BACKENDS
+def test_init_returns_a_context(name: str) -> None:
+    with ray.init(backend=name, nodes=1, cpus_per_node=1) as context:
+        assert ray.is_initialized()
+        row = ray.nodes()[0]
+        assert context.address_info["node_id"] == row["NodeID"]
+        assert context["node_ip_address"] == row["NodeManagerAddress"]
+        assert ray.util.get_node_ip_address() == row["NodeManagerAddress"]
+        for key in ("Alive", "NodeManagerHostname", "NodeName", "Labels", "Resources"):
+            assert key in row
+    assert not ray.is_initialized()
+
+
+@BACKENDS
+def test_variables_of_every_task(name: str) -> None:
+    @ray.remote
+    def variable() -> Any:
+        import os
+
+        return os.environ.get("RAYTWIN_TEST_JOB")
+
+    ray.init(backend=name, cpus_per_node=1, runtime_env={"env_vars": {"RAYTWIN_TEST_JOB": "x"}})
+    assert ray.get(variable.remote()) == "x"
+    override = variable.options(runtime_env={"env_vars": {"RAYTWIN_TEST_JOB": "y"}})
+    assert ray.get(override.remote()) == "y"
+
+
+def test_rays_arguments_without_effect_here() -> None:
+    ray.init(
+        "local", backend="sim", num_cpus=1, include_dashboard=False, dashboard_host="0.0.0.0",
+        logging_level="error", log_to_driver=False, configure_logging=True, namespace="n",
+    )  # fmt: skip
+    assert ray.init(ignore_reinit_error=True)["node_id"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"address": "ray://host:10001"}, "cannot connect"),
+        ({"address": "1.2.3.4:6379"}, "cannot connect"),
+        ({"local_mode": True}, "local_mode"),
+        ({"labels": {"a": "b"}}, "labels"),
+        ({"_system_config": {}}, "Ray's own use"),
+        ({"runtime_env": {"working_dir": "."}}, "env_vars only"),
+        ({"backend": "dask"}, "no backend"),
+    ],
+    ids=str,
+)
+def test_arguments_that_cannot_be(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        ray.init(**arguments)
+    assert not ray.is_initialized()
+
+
+@BACKENDS
+def test_values_as_they_are_completed(name: str) -> None:
+    @ray.remote
+    def later(x: float) -> float:
+        ray.sleep(x)
+        return x
+
+    ray.init(backend=name, nodes=1, cpus_per_node=4)
+    refs = [later.remote(x) for x in (0.6, 0.05, 0.3)]
+    assert list(ray.util.as_completed(refs)) == [0.05, 0.3, 0.6]
+    found = list(ray.util.map_unordered(later, [0.01] * 25, backpressure_size=10))
+    assert found == [0.01] * 25

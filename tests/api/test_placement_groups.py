@@ -1,0 +1,197 @@
+"""Placement groups: reserved all together, used, given back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+from raytwin.exceptions import TaskPlacementGroupRemoved
+from raytwin.util.placement_group import PlacementGroup
+from raytwin.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+LIMIT_S = 30.0
+
+
+@pytest.fixture(params=["sim", "local"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Three nodes with two CPUs each."""
+    yield ray.init(backend=request.param, nodes=3, cpus_per_node=2)
+    ray.shutdown()
+
+
+@ray.remote
+def node(seconds: float = 0.0) -> str:
+    ray.sleep(seconds)
+    return ray.get_runtime_context().get_node_id()
+
+
+@ray.remote
+def group_here() -> Any:
+    return ray.util.get_current_placement_group()
+
+
+@ray.remote
+def group_of_child() -> Any:
+    return ray.get(group_here.remote())
+
+
+def into(group: PlacementGroup, task: Any, index: int = -1, capture: bool = False) -> Any:
+    return task.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, index, capture))
+
+
+def get(refs: Any) -> Any:
+    return ray.get(refs, timeout=LIMIT_S)
+
+
+def until(condition: Any) -> None:
+    end_s = ray.now() + LIMIT_S
+    while not condition():
+        assert ray.now() < end_s, "it never came to be"
+        ray.sleep(0.02)
+
+
+def free_cpus() -> float:
+    return ray.available_resources().get("CPU", 0.0)
+
+
+def reserve(bundles: list[dict[str, float]], strategy: str = "PACK", **more: Any) -> PlacementGroup:
+    group = ray.util.placement_group(bundles, strategy, **more)
+    assert group.wait(LIMIT_S)
+    return group
+
+
+def nodes_of(group: PlacementGroup) -> list[str]:
+    at = ray.util.placement_group_table(group)["bundles_to_node_id"]
+    return [at[index] for index in sorted(at)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "bundles", "distinct"),
+    [
+        ("PACK", [{"CPU": 1}] * 2, 1),
+        ("STRICT_PACK", [{"CPU": 1}] * 2, 1),
+        ("SPREAD", [{"CPU": 1}] * 3, 3),
+        ("STRICT_SPREAD", [{"CPU": 2}] * 3, 3),
+        ("SPREAD", [{"CPU": 1}] * 5, 3),
+        ("PACK", [{"CPU": 2}, {"CPU": 1}, {"CPU": 1}], 2),
+    ],
+)
+def test_strategies(cluster: Any, strategy: str, bundles: Any, distinct: int) -> None:
+    group = reserve(bundles, strategy)
+    assert get(group.ready()) == group
+    assert group.bundle_specs == bundles
+    assert group.bundle_count == len(bundles)
+    at = nodes_of(group)
+    assert len(set(at)) == distinct
+    for index, place in enumerate(at):
+        assert get(into(group, node, index).remote()) == place
+    total = sum(bundle["CPU"] for bundle in bundles)
+    until(lambda: free_cpus() == 6 - total)
+    ray.util.remove_placement_group(group)
+    until(lambda: free_cpus() == 6)
+    assert ray.util.placement_group_table(group)["state"] == "REMOVED"
+
+
+def test_what_has_no_room_waits_and_takes_nothing(cluster: Any) -> None:
+    first = reserve([{"CPU": 2}] * 2, "STRICT_SPREAD")
+    second = ray.util.placement_group([{"CPU": 2}] * 2, "STRICT_SPREAD")
+    assert not second.wait(0.5)
+    assert ray.util.placement_group_table(second)["state"] == "PENDING"
+    assert get(node.options(num_cpus=2).remote()) not in nodes_of(first)
+    ray.util.remove_placement_group(first)
+    assert second.wait(LIMIT_S)
+    never = ray.util.placement_group([{"CPU": 3}])
+    assert not never.wait(0.3)
+
+
+def test_tasks_share_what_their_group_has(cluster: Any) -> None:
+    group = reserve([{"CPU": 1}, {"CPU": 1}], "STRICT_PACK")
+    began_s = ray.now()
+    assert len(set(get([into(group, node).remote(0.3) for _ in range(4)]))) == 1
+    assert ray.now() - began_s >= 0.6
+    with pytest.raises(ValueError, match="no bundle"):
+        into(group, node.options(num_cpus=2)).remote()
+    with pytest.raises(ValueError, match="bundles 0 to 1"):
+        into(group, node, 2).remote()
+
+
+def test_tasks_submitted_before_it_is_ready_run_then(cluster: Any) -> None:
+    group = ray.util.placement_group([{"CPU": 1}])
+    assert get([into(group, node, 0).remote() for _ in range(4)]) == [nodes_of(group)[0]] * 4
+
+
+def test_children_run_in_the_group_if_it_captures_them(cluster: Any) -> None:
+    group = reserve([{"CPU": 1}, {"CPU": 1}])
+    assert get(into(group, group_here).remote()) == group
+    assert get(into(group, group_of_child).remote()) is None
+    assert get(into(group, group_of_child, capture=True).remote()) == group
+    assert get(group_here.remote()) is None
+    assert ray.util.get_current_placement_group() is None
+
+
+def test_removal_ends_tasks_in_it(cluster: Any) -> None:
+    group = reserve([{"CPU": 1}])
+    running = into(group, node).remote(1000.0)
+    queued = into(group, node).remote()
+    ray.sleep(0.3)
+    ray.util.remove_placement_group(group)
+    for ref in (running, queued, into(group, node).remote()):
+        with pytest.raises(TaskPlacementGroupRemoved):
+            get(ref)
+    until(lambda: free_cpus() == 6)
+    assert not group.wait(LIMIT_S)
+
+
+def test_names(cluster: Any) -> None:
+    group = reserve([{"CPU": 1}], name="mine")
+    assert ray.util.get_placement_group("mine") == group
+    with pytest.raises(ValueError, match="already"):
+        ray.util.placement_group([{"CPU": 1}], name="mine")
+    ray.util.remove_placement_group(group)
+    with pytest.raises(ValueError, match="no placement group"):
+        ray.util.get_placement_group("mine")
+    again = reserve([{"CPU": 1}], name="mine")
+    assert again != group
+    assert set(ray.util.placement_group_table()) >= {group.id.hex(), again.id.hex()}
+
+
+def test_bundles_of_a_dead_node_are_placed_again(cluster: Any) -> None:
+    group = reserve([{"CPU": 1}] * 2, "STRICT_SPREAD")
+    at = nodes_of(group)
+    lost = next(place for place in at if place != "0")  # the driver is on node 0
+    kill(cluster, int(lost))
+    until(lambda: [r["Alive"] for r in ray.nodes() if r["NodeID"] == lost] == [False])
+    found = [get(into(group, node, index).remote()) for index in range(2)]
+    assert lost not in found
+    assert len(set(found)) == 2
+    until(lambda: ray.util.placement_group_table(group)["state"] == "CREATED")
+    ray.util.remove_placement_group(group)
+    until(lambda: free_cpus() == 4)
+
+
+def kill(session: Any, number: int) -> None:
+    if session.name == "sim":
+        session.cluster.remove_node(number)
+    else:
+        session.cluster.kill(f"node:{number}", 9)
+
+
+@pytest.mark.parametrize(
+    ("bundles", "more"),
+    [
+        ([], {}),
+        ([{}], {}),
+        ([{"CPU": 0}], {}),
+        ([{"CPU": -1}], {}),
+        ({"CPU": 1}, {}),
+        ([{"CPU": 1}], {"strategy": "TIGHT"}),
+        ([{"CPU": 1}], {"lifetime": "long"}),
+    ],
+    ids=str,
+)
+def test_impossible_groups(bundles: Any, more: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        ray.util.placement_group(bundles, **more)

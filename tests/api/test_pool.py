@@ -1,0 +1,171 @@
+"""multiprocessing.Pool and joblib on a cluster."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import multiprocessing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+from raytwin.util.multiprocessing import Pool
+from tests.requirements import require
+
+pytestmark = pytest.mark.usefixtures("backend")
+
+LIMIT_S = 30.0
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    with Pool(4) as made:
+        yield made
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def power(x: int, y: int = 2) -> int:
+    return int(x**y)
+
+
+def fail(x: int) -> int:
+    if x == 3:
+        raise KeyError("three")
+    return x
+
+
+def nap(seconds: float) -> float:
+    ray.sleep(seconds)
+    return seconds
+
+
+def test_maps(pool: Pool) -> None:
+    assert pool.map(square, range(100)) == [x * x for x in range(100)]
+    assert pool.map(square, [], chunksize=3) == []
+    assert pool.map(square, iter(range(7)), chunksize=3) == [x * x for x in range(7)]
+    assert pool.starmap(power, [(2, 3), (3, 2)]) == [8, 9]
+    assert pool.map_async(square, range(10)).get(LIMIT_S) == [x * x for x in range(10)]
+    assert pool.starmap_async(power, [(2, 3)]).get(LIMIT_S) == [8]
+
+
+def test_single_calls(pool: Pool) -> None:
+    assert pool.apply(power, (2,), {"y": 5}) == 32
+    result = pool.apply_async(nap, (0.3,))
+    assert not result.ready()
+    with pytest.raises(ValueError):
+        result.successful()
+    with pytest.raises(multiprocessing.TimeoutError):
+        result.get(timeout=0.01)
+    result.wait(LIMIT_S)
+    assert result.ready()
+    assert result.successful()
+    assert result.get() == 0.3
+
+
+def test_iterators(pool: Pool) -> None:
+    assert list(pool.imap(square, range(20))) == [x * x for x in range(20)]
+    assert list(pool.imap(square, range(20), chunksize=6)) == [x * x for x in range(20)]
+    assert sorted(pool.imap_unordered(square, range(20))) == [x * x for x in range(20)]
+    first = pool.imap(square, itertools.count())
+    assert [next(first) for _ in range(30)] == [x * x for x in range(30)]
+
+
+def test_unordered_values_come_as_they_are_ready(pool: Pool) -> None:
+    assert next(pool.imap_unordered(nap, [0.5, 0.05, 0.5])) == 0.05
+    slow = pool.imap(nap, [0.5, 0.05])
+    with pytest.raises(multiprocessing.TimeoutError):
+        slow.next(timeout=0.1)
+    assert slow.next(timeout=LIMIT_S) == 0.5
+
+
+def test_the_first_exception_is_raised(pool: Pool) -> None:
+    with pytest.raises(KeyError, match="three"):
+        pool.map(fail, range(6))
+    result = pool.map_async(fail, range(6))
+    result.wait(LIMIT_S)
+    assert not result.successful()
+    values = pool.imap(fail, range(5))
+    assert [next(values) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(KeyError):
+        next(values)
+    assert next(values) == 4
+
+
+def test_callbacks(pool: Pool) -> None:
+    called: list[Any] = []
+    pool.apply_async(square, (3,), callback=called.append).get(LIMIT_S)
+    pool.map_async(square, range(9), callback=called.append).get(LIMIT_S)
+    pool.apply_async(fail, (3,), error_callback=called.append).wait(LIMIT_S)
+    end_s = ray.now() + LIMIT_S
+    while len(called) < 3:
+        assert ray.now() < end_s
+        ray.sleep(0.01)
+    assert called[:2] == [9, [x * x for x in range(9)]]
+    assert isinstance(called[2], KeyError)
+
+
+SETTING: dict[str, int] = {}
+
+
+def test_at_most_so_many_at_once() -> None:
+    with Pool(2) as two:
+        began_s = ray.now()
+        two.map(nap, [0.2] * 4, chunksize=1)
+        assert ray.now() - began_s >= 0.4
+
+
+def test_the_initializer_runs_once_per_worker(tmp_path: Any) -> None:
+    def initialize(folder: Any) -> None:
+        (folder / ray.get_runtime_context().get_worker_id()).open("x").close()
+
+    with Pool(4, initialize, [tmp_path]) as made:
+        assert made.map(square, range(50), chunksize=2) == [x * x for x in range(50)]
+    assert 1 <= len(list(tmp_path.iterdir())) <= 8
+
+
+def test_closing(pool: Pool) -> None:
+    result = pool.map_async(nap, [0.1] * 3)
+    with pytest.raises(ValueError, match="still running"):
+        pool.join()
+    pool.close()
+    pool.join()
+    assert result.ready()
+    with pytest.raises(ValueError, match="not running"):
+        pool.map(square, [1])
+
+
+def test_leaving_takes_back_what_runs() -> None:
+    with Pool(4) as made:
+        result = made.map_async(nap, [1000.0] * 6, chunksize=1)
+    with pytest.raises(ray.exceptions.TaskCancelledError):
+        result.get(LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"processes": 0}, {"processes": 99}, {"maxtasksperchild": 1}, {"context": "fork"}]
+)
+def test_impossible_pools(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        Pool(**arguments)
+
+
+def test_joblib() -> None:
+    from raytwin.util.joblib import register_ray
+
+    if importlib.util.find_spec("joblib") is None:
+        with pytest.raises(ImportError, match=r"raytwin\[joblib\]"):
+            register_ray()
+        require("joblib", False, "joblib is not installed")
+    import joblib
+
+    register_ray()
+    with joblib.parallel_backend("ray", n_jobs=4):
+        found = joblib.Parallel()(joblib.delayed(power)(i, y=3) for i in range(30))
+    assert found == [i**3 for i in range(30)]
+    with joblib.parallel_backend("ray"), pytest.raises(KeyError):
+        joblib.Parallel(n_jobs=2)(joblib.delayed(fail)(i) for i in range(6))

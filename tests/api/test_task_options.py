@@ -1,0 +1,163 @@
+"""retry_exceptions, scheduling_strategy, runtime_env, and options that are only Ray's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+from runtime.api.exceptions import TaskUnschedulableError
+from runtime.api.options import ONLY_RAYS
+from runtime.api.strategies import NodeAffinitySchedulingStrategy
+
+pytestmark = pytest.mark.usefixtures("backend")
+
+LIMIT_S = 30.0
+
+
+class Flaky(Exception):
+    pass
+
+
+class Flakier(Flaky):
+    pass
+
+
+@ray.remote(max_retries=2)
+def fail(path: str, error: type[Exception], times: int = 99) -> str:
+    with open(path, "a", encoding="utf-8") as file:
+        file.write("x")
+    if os.path.getsize(path) <= times:
+        raise error("again")
+    return "done"
+
+
+@pytest.mark.parametrize(
+    ("option", "error", "runs"),
+    [
+        (False, Flaky, 1),
+        (True, Flaky, 3),
+        ([Flaky], Flakier, 3),
+        ([Flakier], Flaky, 1),
+        ([ValueError, Flaky], Flaky, 3),
+    ],
+)
+def test_own_errors_are_retried_if_asked(
+    tmp_path: Path, option: Any, error: type[Exception], runs: int
+) -> None:
+    path = tmp_path / "runs"
+    with pytest.raises(error):
+        ray.get(fail.options(retry_exceptions=option).remote(str(path), error), timeout=LIMIT_S)
+    assert path.stat().st_size == runs
+
+
+def test_a_retry_may_succeed(tmp_path: Path) -> None:
+    task = fail.options(retry_exceptions=[Flaky], max_retries=-1)
+    ref = task.remote(str(tmp_path / "runs"), Flaky, 4)
+    assert ray.get(ref, timeout=LIMIT_S) == "done"
+
+
+def test_one_element_of_an_array_is_retried(tmp_path: Path) -> None:
+    @ray.remote(retry_exceptions=True)
+    def once(i: int) -> int:
+        path = tmp_path / "once"
+        if i == 5 and not path.exists():
+            path.touch()
+            raise Flaky
+        return i
+
+    assert ray.get(once.map(range(10)), timeout=LIMIT_S) == list(range(10))
+
+
+@ray.remote
+def variable(name: str, pause_s: float = 0.0) -> str | None:
+    ray.sleep(pause_s)
+    return os.environ.get(name)
+
+
+@ray.remote
+def variables(name: str) -> tuple[str | None, str | None]:
+    ray.sleep(0.01)
+    return os.environ.get(name), ray.get(variable.remote(name))
+
+
+def test_variables_are_the_tasks_own_and_its_childrens() -> None:
+    name = "RAYTWIN_TEST_VARIABLE"
+    given = variables.options(runtime_env={"env_vars": {name: "1"}})
+    assert ray.get([given.remote(name), variable.remote(name, 0.05)]) == [("1", "1"), None]
+    assert ray.get([variable.remote(name) for _ in range(8)]) == [None] * 8
+    assert name not in os.environ
+
+
+def where(task: Any, count: int, name: str) -> list[int]:
+    ray.get([task.options(name=name).remote(0.1) for _ in range(count)], timeout=LIMIT_S)
+    events = ray.timeline()
+    assert events is not None
+    return [int(e["pid"].split()[1]) for e in events if e["name"] == name]
+
+
+@ray.remote
+def nap(seconds: float) -> None:
+    ray.sleep(seconds)
+
+
+def test_tasks_run_on_the_node_they_ask_for() -> None:
+    for row in ray.nodes():
+        number = int(row["NodeID"])
+        for soft in (False, True):
+            task = nap.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(row["NodeID"], soft)
+            )
+            assert where(task, 5, f"to-{number}-{soft}") == [number] * 5
+
+
+def test_a_node_that_is_not_there() -> None:
+    hard = nap.options(scheduling_strategy=NodeAffinitySchedulingStrategy("77", soft=False))
+    with pytest.raises(TaskUnschedulableError, match="77"):
+        ray.get(hard.remote(0.0), timeout=LIMIT_S)
+    soft = nap.options(scheduling_strategy=NodeAffinitySchedulingStrategy("77", soft=True))
+    assert ray.get(soft.remote(0.0), timeout=LIMIT_S) is None
+
+
+def test_spread_uses_every_node() -> None:
+    found = where(nap.options(scheduling_strategy="SPREAD"), 4, "spread")
+    assert sorted(found) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        *(({name: 1}, ValueError, f"Ray's option '{name}'") for name in ONLY_RAYS),
+        ({"runtime_env": {"pip": ["x"]}}, ValueError, "env_vars only"),
+        ({"runtime_env": {"env_vars": {"A": 1}}}, TypeError, "strings"),
+        ({"runtime_env": 1}, TypeError, "dict"),
+        ({"scheduling_strategy": "spread"}, ValueError, "SPREAD"),
+        ({"retry_exceptions": ValueError}, TypeError, "list"),
+        ({"retry_exceptions": ["ValueError"]}, TypeError, "classes"),
+        ({"num_returns": "stream"}, ValueError, "streaming"),
+    ],
+    ids=str,
+)
+def test_impossible_options_say_so(
+    options: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        nap.options(**options)
+
+
+def test_an_accelerator_is_a_resource_of_a_node() -> None:
+    ref = nap.options(accelerator_type="V9").remote(0.0)
+    ready, _ = ray.wait([ref], timeout=0.2)
+    assert not ready
+    ray.cancel(ref)
+
+
+def test_an_async_function_is_no_task() -> None:
+    async def f() -> None:
+        pass
+
+    with pytest.raises(ValueError, match="asyncio"):
+        ray.remote(f)

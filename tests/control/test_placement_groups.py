@@ -1,0 +1,149 @@
+"""Where bundles go, and the two phases by which they get there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.control.messages import (
+    BundlePrepared,
+    CommitBundle,
+    CreateGroup,
+    PrepareBundle,
+    RemoveGroup,
+    ReturnBundle,
+)
+from runtime.control.placement_groups import RETRY_S, STRATEGIES, GroupTable, demand_in, place
+from tests.control.alone import Alone
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    st.lists(st.integers(0, 8), min_size=1, max_size=5),
+    st.sampled_from(STRATEGIES),
+)
+def test_what_is_placed_fits(sizes: list[int], free: list[int], strategy: str) -> None:
+    bundles = {i: {"CPU": float(size)} for i, size in enumerate(sizes)}
+    nodes = {n: {"CPU": float(cpus)} for n, cpus in enumerate(free)}
+    chosen = place(bundles, nodes, strategy, set())
+    if chosen is None:
+        if strategy == "STRICT_PACK":
+            assert sum(sizes) > max(free)
+        if strategy == "STRICT_SPREAD":
+            most = sorted(free, reverse=True)
+            wanted = sorted(sizes, reverse=True)
+            assert len(wanted) > len(most) or any(w > m for w, m in zip(wanted, most, strict=False))
+        return
+    assert set(chosen) == set(bundles)
+    for node, cpus in enumerate(free):
+        assert sum(sizes[i] for i, at in chosen.items() if at == node) <= cpus
+    distinct = len(set(chosen.values()))
+    if strategy == "STRICT_PACK":
+        assert distinct == 1
+    if strategy == "STRICT_SPREAD":
+        assert distinct == len(sizes)
+
+
+def test_demands_are_rewritten() -> None:
+    assert demand_in("CPU:1,GPU:0.5", "ab", -1) == (
+        "CPU_group_ab:1,GPU_group_ab:0.5,bundle_group_ab:0.001"
+    )
+    assert demand_in("", "ab", 2) == "bundle_group_2_ab:0.001,bundle_group_ab:0.001"
+
+
+class Table:
+    """A group table alone, with two nodes of two CPUs."""
+
+    def __init__(self) -> None:
+        self.ctx = Alone()
+        self.free: dict[int, dict[str, float]] = {0: {"CPU": 2.0}, 1: {"CPU": 2.0}}
+        self.has: list[tuple[int, bool]] = []
+        self.table = GroupTable(
+            self.ctx,
+            lambda: {n: dict(free) for n, free in self.free.items()},
+            lambda node, bundle, named, there: self.has.append((node, there)),
+        )
+
+    def asked(self) -> list[tuple[int, int]]:
+        """Return (node, bundle) of what was asked for since last time."""
+        sent = [(to, m) for to, m in self.ctx.sent if isinstance(m, PrepareBundle)]
+        self.ctx.take(PrepareBundle)
+        return [(int(to.partition(":")[2]), m.index) for to, m in sent]
+
+    def answer(self, node: int, index: int, ok: bool) -> None:
+        self.table.on_prepared(BundlePrepared(node, "g", index, ok))
+
+    @property
+    def state(self) -> str:
+        return str(self.table.rows()[0][5])
+
+
+@pytest.fixture
+def made() -> Any:
+    made = Table()
+    made.table.create(CreateGroup("g", "", [{"CPU": 2.0}, {"CPU": 2.0}], "SPREAD"))
+    return made
+
+
+def test_a_group_is_committed_when_all_have_agreed(made: Table) -> None:
+    assert sorted(node for node, _ in made.asked()) == [0, 1]
+    made.answer(0, 0, True)
+    assert made.state == "PENDING"
+    assert not made.ctx.take(CommitBundle)
+    made.answer(1, 1, True)
+    assert made.state == "CREATED"
+    assert len(made.ctx.take(CommitBundle)) == 2
+    assert made.has == [(0, True), (1, True)]
+
+
+def test_if_one_refuses_nothing_is_kept(made: Table) -> None:
+    made.asked()
+    made.answer(0, 0, True)
+    made.answer(1, 1, False)
+    assert made.state == "PENDING"
+    assert len(made.ctx.take(ReturnBundle)) == 2
+    assert not made.ctx.take(CommitBundle)
+    made.ctx.pass_time(RETRY_S)
+    assert len(made.asked()) == 2
+
+
+def test_a_node_that_dies_meanwhile(made: Table) -> None:
+    made.asked()
+    made.answer(0, 0, True)
+    del made.free[1]
+    made.table.on_node_died(1)
+    assert [to for to, m in made.ctx.sent if isinstance(m, ReturnBundle)] == ["node:0"]
+    made.answer(1, 1, True)
+    assert made.state == "PENDING"
+    assert made.has == []
+
+
+def test_a_node_that_dies_later(made: Table) -> None:
+    made.asked()
+    made.answer(0, 0, True)
+    made.answer(1, 1, True)
+    made.free = {0: {"CPU": 0.0}, 2: {"CPU": 2.0}}
+    made.table.on_node_died(1)
+    assert made.state == "RESCHEDULING"
+    assert made.asked() == [(2, 1)]
+    made.answer(2, 1, True)
+    assert made.state == "CREATED"
+
+
+def test_removal_while_it_is_prepared(made: Table) -> None:
+    made.asked()
+    made.answer(0, 0, True)
+    made.table.remove(RemoveGroup("g"))
+    made.answer(1, 1, True)
+    assert made.state == "REMOVED"
+    assert len(made.ctx.take(ReturnBundle)) == 2
+    assert made.has == []
+
+
+def test_creating_twice_is_creating_once(made: Table) -> None:
+    made.asked()
+    made.table.create(CreateGroup("g", "", [{"CPU": 2.0}, {"CPU": 2.0}], "SPREAD"))
+    assert made.asked() == []

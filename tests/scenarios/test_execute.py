@@ -1,0 +1,136 @@
+"""`raytwin exec`: scripts written for Ray, on raytwin."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 60.0
+BACKENDS = pytest.mark.parametrize("backend", ["sim", "local"])
+
+HELPER = """
+import ray
+
+@ray.remote
+def helped(x):
+    from ray.exceptions import RayError
+    return x, RayError.__name__
+
+def plain(x):
+    return ray.get(ray.put(x))
+"""
+
+SCRIPT = """
+import sys
+import helper
+import ray
+import ray.util.scheduling_strategies as strategies
+from ray.exceptions import RayTaskError
+from ray.util.multiprocessing import Pool
+from ray.util.placement_group import placement_group
+
+class Point:
+    def __init__(self, x):
+        self.x = x
+
+@ray.remote
+def move(point):
+    return Point(point.x + 1)
+
+@ray.remote
+def bad():
+    raise KeyError("k")
+
+if __name__ == "__main__":
+    ray.init("auto", num_cpus=9, include_dashboard=False, log_to_driver=False)
+    print(sys.argv[1:], len(ray.nodes()), ray.cluster_resources()["CPU"])
+    point = ray.get(move.remote(Point(1)))
+    print(type(point) is Point, point.x)
+    print(ray.get(helper.helped.remote(2)), ray.get(ray.remote(helper.plain).remote(3)))
+    try:
+        ray.get(bad.remote())
+    except RayTaskError as error:
+        print(isinstance(error, KeyError))
+    with Pool(2) as pool:
+        print(pool.map(lambda x: x * x, range(4)))
+    print(ray.get(placement_group([{"CPU": 1}]).ready()).bundle_specs)
+    sys.exit(7)
+"""
+
+
+def run(
+    folder: Path, script: str, *options: str, args: tuple[str, ...] = ()
+) -> tuple[int, str, str]:
+    """Run a script; return (exit code, standard output, standard error)."""
+    path = folder / "script.py"
+    path.write_text(script, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "raytwin.py"), "exec", *options, str(path), *args],
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+@BACKENDS
+def test_a_script_runs_unchanged(tmp_path: Path, backend: str) -> None:
+    (tmp_path / "helper.py").write_text(HELPER, encoding="utf-8")
+    options = ("--backend", backend, "--nodes", "2", "--cpus-per-node", "3", "--seed", "5")
+    code, out, err = run(tmp_path, SCRIPT, *options, args=("--nodes", "x"))
+    assert out.splitlines() == [
+        "['--nodes', 'x'] 2 6.0",
+        "True 2",
+        "(2, 'RayError') 3",
+        "True",
+        "[0, 1, 4, 9]",
+        "[{'CPU': 1.0}]",
+    ], err
+    assert code == 7
+
+
+@BACKENDS
+def test_without_init_the_command_line_counts_too(tmp_path: Path, backend: str) -> None:
+    script = "import ray\nray.get(ray.put(1))\nprint(len(ray.nodes()))"
+    code, out, err = run(tmp_path, script, "--backend", backend, "--nodes", "3")
+    assert (code, out) == (0, "3\n"), err
+
+
+def test_an_exception_looks_as_pythons(tmp_path: Path) -> None:
+    script = "def f():\n    raise ValueError('boom')\nf()\n"
+    path = tmp_path / "script.py"
+    code, out, err = run(tmp_path, script)
+    plain = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert (code, out, err) == (plain.returncode, plain.stdout, plain.stderr)
+    code, _, err = run(tmp_path, "1 +")
+    assert code == 1
+    assert err.splitlines()[-1].startswith("SyntaxError")
+
+
+def test_exit_codes(tmp_path: Path) -> None:
+    assert run(tmp_path, "import sys; sys.exit(3)")[0] == 3
+    code, _, err = run(tmp_path, "raise SystemExit('so long')")
+    assert (code, err) == (1, "so long\n")
+
+
+def test_what_raytwin_does_not_have_is_named(tmp_path: Path) -> None:
+    for line in ("import ray.data", "from ray import tune", "import ray\nray.train"):
+        code, _, err = run(tmp_path, line)
+        assert code == 1
+        assert "ray.data" in err or "tune" in err or "raytwin has no ray.train" in err
+
+
+def test_bad_command_lines(tmp_path: Path) -> None:
+    code, _, err = run(tmp_path, "", "--backend", "dask")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    gone = subprocess.run(
+        [sys.executable, str(ROOT / "raytwin.py"), "exec", str(tmp_path / "none.py")],
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert gone.returncode == 2
+    assert len(gone.stderr.splitlines()) == 1
