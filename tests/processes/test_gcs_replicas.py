@@ -77,6 +77,29 @@ def test_every_write_that_was_acknowledged_is_read_back(start: Start) -> None:
         eventually(lambda: session.query("chain")[0]["members"] == 3)
 
 
+@ray.remote(max_restarts=3, max_task_retries=3)
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> int:
+        self.count += 1
+        return self.count
+
+
+def test_actors_live_on_when_replicas_die(start: Start) -> None:
+    session = start(nodes=2, cpus_per_node=1, gcs_replicas=2)
+    eventually(lambda: len(replicas(session)) == 2)
+    counter = Counter.remote()
+    expected = 0
+    for _ in range(2):
+        refs = [counter.add.remote() for _ in range(20)]
+        kill(session, replicas(session)[0])
+        assert ray.get(refs, timeout=LIMIT_S) == list(range(expected + 1, expected + 21))
+        expected += 20
+        eventually(lambda: session.query("chain")[0]["members"] == 2)
+
+
 def test_keys_can_be_deleted(start: Start) -> None:
     session = start(nodes=1, cpus_per_node=1)
     assert session.kv_put(b"key", b"1") is None
