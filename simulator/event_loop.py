@@ -10,7 +10,12 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from runtime.api.refs import ObjectRef
+from runtime.backend.futures import NotifyingWaiter, settle
 
 if TYPE_CHECKING:
     from simulator.world import SimWorld
@@ -23,6 +28,8 @@ class _VirtualSelector(selectors.BaseSelector):
         self._world = world
         self._keys: dict[Any, selectors.SelectorKey] = {}
         self.woken = False
+        self.done: list[NotifyingWaiter] = []
+        """References that are awaited, and have a value by now."""
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         key = self._keys[fileobj] = selectors.SelectorKey(fileobj, 0, events, data)
@@ -33,9 +40,18 @@ class _VirtualSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None or timeout > 0:
-            self._world.block(lambda: self.woken, timeout)
+            self._world.block(lambda: self.woken or bool(self.done), timeout)
         self.woken = False
+        while self.done:
+            waiter = self.done.pop(0)
+            # It may be at nothing for a moment, while a large value is fetched.
+            if not waiter.missing and not waiter.future.done():
+                settle(waiter.future, partial(self._value, waiter.ref))
         return []
+
+    def _value(self, ref: ObjectRef) -> Any:
+        assert self._world.session is not None
+        return self._world.session.get([ref], None)[0]
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
         return self._keys
@@ -51,6 +67,17 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._world.now()
+
+    def future_of(self, ref: ObjectRef) -> Future[Any]:
+        """Return a future of a reference's value; the loop goes on meanwhile."""
+        future: Future[Any] = Future()
+        waiter = NotifyingWaiter(ref, future, self._virtual.done)
+        with self._world:
+            self._world.client.flush()
+            self._world.client.watch([ref.binary()], waiter=waiter)
+        if not waiter.missing:
+            self._virtual.done.append(waiter)
+        return future
 
     def _write_to_self(self) -> None:
         self._virtual.woken = True

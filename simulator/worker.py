@@ -7,6 +7,7 @@ never run anything, and a greenlet with its stack is what takes memory.
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from runtime.control.messages import (
     RunTasks,
     TakeBack,
 )
+from simulator.event_loop import VirtualEventLoop
 from simulator.process import SimProcess
 from simulator.world import ProgramGreenlet, SimWorld
 
@@ -41,6 +43,9 @@ class SimWorkerSession(Session):
     """A simulated worker's session."""
 
     def future(self, ref: ObjectRef) -> Future[Any]:
+        loop = asyncio._get_running_loop()
+        if isinstance(loop, VirtualEventLoop):
+            return loop.future_of(ref)
         return LazyFuture(self, ref)
 
 

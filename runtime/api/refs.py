@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, overload
 
+from runtime.api.awaiting import as_asyncio, wait_for
 from runtime.control.ids import TASK_BYTES, object_id
 
 
@@ -81,11 +81,11 @@ class ObjectRef:
         return current().future(self)
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return asyncio.wrap_future(self.future()).__await__()
+        return wait_for(self.future())
 
-    def as_future(self) -> asyncio.Future[Any]:
+    def as_future(self) -> Any:
         """Return an asyncio future of the value; an event loop runs."""
-        return asyncio.wrap_future(self.future())
+        return as_asyncio(self.future())
 
     def task_id(self) -> TaskID:
         """Return the ID of the task that makes the object."""

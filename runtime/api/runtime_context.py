@@ -30,8 +30,8 @@ class RuntimeContext:
 
     def get_task_id(self) -> str | None:
         """Return the ID of the running task."""
-        task = current().running_task()
-        return None if task is None else task[1].hex()
+        task = current().task_id()
+        return None if task is None else task.hex()
 
     def get_task_name(self) -> str | None:
         """Return the running task's ``name``, or its function's."""
@@ -43,17 +43,20 @@ class RuntimeContext:
         return self.get_task_name()
 
     def get_actor_id(self) -> str | None:
-        """Return None: tasks belong to no actor."""
-        return None
+        """Return the ID of the actor that calls, None for a task."""
+        actor = current().actor
+        return None if actor is None else actor[0].hex()
 
     def get_actor_name(self) -> str | None:
-        """Return None: tasks belong to no actor."""
-        return None
+        """Return the actor's name, an empty string if it has none; None for a task."""
+        actor = current().actor
+        return None if actor is None or actor[1] is None else actor[1].name
 
     @property
     def was_current_actor_reconstructed(self) -> bool:
-        """False: tasks belong to no actor."""
-        return False
+        """Whether the actor that calls was started again; False for a task."""
+        actor = current().actor
+        return actor is not None and actor[1] is not None and actor[1].incarnation > 0
 
     @property
     def namespace(self) -> str:

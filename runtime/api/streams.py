@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from runtime.api.awaiting import in_thread
 from runtime.api.exceptions import GetTimeoutError
 from runtime.api.refs import ObjectRef
 from runtime.control.ids import ARRAY_BYTES
@@ -50,12 +51,10 @@ class ObjectRefGenerator:
         return self
 
     async def __anext__(self) -> ObjectRef:
-        import asyncio
-
         if self._backend.virtual:
             ref = self._next(None)  # waiting is what lets its time pass
         else:
-            ref = await asyncio.get_running_loop().run_in_executor(None, self._next, None)
+            ref = await in_thread(lambda: self._next(None))
         if ref is None:
             raise StopAsyncIteration
         return ref

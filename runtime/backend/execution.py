@@ -91,7 +91,6 @@ class TaskRunner:
             self._run_range(spec, function, items, started_s)
         if extra is not None and extra.env:
             self.world.environment.leave()
-        self.session.futures.abandon()
 
     def has_room(self) -> bool:
         """Whether another assignment may begin now."""
@@ -103,6 +102,9 @@ class TaskRunner:
 
     def _run_actor(self, assignment: Assignment) -> None:
         if self.actor is None:
+            extra = assignment.spec.extra
+            assert extra is not None
+            self.session.actor = (assignment.spec.array, extra.actor)
             self.actor = ActorRunner(self, assignment)
         else:
             self.actor.call(assignment)
@@ -134,7 +136,11 @@ class TaskRunner:
     def run_call(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
         """Run a call and report what became of it."""
         try:
-            value = call()
+            try:
+                value = call()
+            finally:
+                if not self.executor.concurrent:
+                    self.session.futures.abandon()
             if spec.returns != 1:
                 value = self.several(spec, value)
         except Exception as error:
@@ -154,9 +160,12 @@ class TaskRunner:
         assert spec.extra is not None
         count = 0
         try:
-            for value in call():
-                self._report_item(spec, count, value)
-                count += 1
+            try:
+                for value in call():
+                    self._report_item(spec, count, value)
+                    count += 1
+            finally:
+                self.session.futures.abandon()
         except Exception as error:
             if self._wants_retry(spec, error):
                 self.report_error(spec, started_s, error)
@@ -238,6 +247,7 @@ class TaskRunner:
                 if executor.cancelled < 0:
                     raise
                 cancelled = True
+            self.session.futures.abandon()
             with self.world:
                 self._looping = False
                 # The limit may have come down while the loop ran; the elements

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from runtime.backend.session import Session
 
 
-class _Notifying(Waiter):
+class NotifyingWaiter(Waiter):
     """A waiter that says when nothing is missing any more."""
 
     __slots__ = ("_missing", "done", "future", "ref")
 
-    def __init__(self, ref: ObjectRef, future: Future[Any], done: list[_Notifying]) -> None:
-        self.done: list[_Notifying] = []  # until all is in place
+    def __init__(self, ref: ObjectRef, future: Future[Any], done: list[NotifyingWaiter]) -> None:
+        self.done: list[NotifyingWaiter] = []  # until all is in place
         super().__init__()
         self.ref = ref
         self.future = future
@@ -50,7 +50,7 @@ class FutureDesk:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._done: list[_Notifying] = []
+        self._done: list[NotifyingWaiter] = []
         self._pending = 0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -60,7 +60,7 @@ class FutureDesk:
         """Return a future of a reference's value."""
         future: Future[Any] = Future()
         session = self._session
-        waiter = _Notifying(ref, future, self._done)
+        waiter = NotifyingWaiter(ref, future, self._done)
         with session.world:
             session.collect()
             session.client.flush()
@@ -109,10 +109,10 @@ class FutureDesk:
                 if self._thread is threading.current_thread():
                     self._thread = None
 
-    def _complete(self, waiter: _Notifying) -> None:
+    def _complete(self, waiter: NotifyingWaiter) -> None:
         if not waiter.future.set_running_or_notify_cancel():
             return
-        _settle(waiter.future, lambda: self._session.get([waiter.ref], None)[0])
+        settle(waiter.future, lambda: self._session.get([waiter.ref], None)[0])
 
 
 class LazyFuture(Future[Any]):
@@ -146,10 +146,11 @@ class LazyFuture(Future[Any]):
         session = self._session
         if timeout_s is not None and not session.wait([self._ref], 1, timeout_s, True)[0]:
             raise TimeoutError
-        _settle(self, lambda: session.get([self._ref], None)[0])
+        settle(self, lambda: session.get([self._ref], None)[0])
 
 
-def _settle(future: Future[Any], get: Callable[[], Any]) -> None:
+def settle(future: Future[Any], get: Callable[[], Any]) -> None:
+    """Give a future a value, or the error that comes instead."""
     try:
         value = get()
     except Exception as error:

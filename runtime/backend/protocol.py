@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from runtime.backend.environment import Environment
 from runtime.control.client import Client
 from runtime.control.executor import Executor
-from runtime.control.messages import TaskSpec
+from runtime.control.messages import ActorInfo, TaskSpec
 
 if TYPE_CHECKING:
     from runtime.api.actor_options import ActorOptions
@@ -41,6 +41,12 @@ class Backend(Protocol):
     namespace: str
     env_vars: tuple[tuple[str, str], ...]
     """Of every task of this driver."""
+
+    actor: tuple[bytes, ActorInfo | None] | None
+    """The ID and description of the actor that the calling code is part of."""
+
+    def task_id(self) -> bytes | None:
+        """Return the ID of the task or call that calls; None in a driver."""
 
     def running_task(self) -> tuple[TaskSpec, bytes] | None:
         """Return the task that the calling code is part of and its ID; None in a driver."""

@@ -39,6 +39,7 @@ from runtime.backend.protocol import Serialized, World
 from runtime.backend.submission import specify
 from runtime.control.client import Waiter
 from runtime.control.context import node_of
+from runtime.control.executor import Executor
 from runtime.control.flush import unpack
 from runtime.control.ids import (
     ARRAY_BYTES,
@@ -116,6 +117,7 @@ class Session(ClusterContext):
         self.address = world.client.address
         self.node = node_of(world.client.address)
         self.namespace = ""
+        self.actor: tuple[bytes, ActorInfo | None] | None = None
         self.closed = False
         self.before_shutdown: list[Callable[[], None]] = []
         """Called when the session begins to end, while all still works."""
@@ -123,8 +125,8 @@ class Session(ClusterContext):
         self._dropped: deque[bytes] = deque()
         self._unviewed: deque[bytes] = deque()
         self._inputs_done: deque[bytes] = deque()
-        self._waiting = 0
-        """Threads of the running task that wait and have given up its CPU."""
+        self._returning = 0
+        """Threads of the running task that need not wait any more and want its CPU."""
         self._element: tuple[bytes, int] | None = None
         self.futures = FutureDesk(self)
         self.env_vars: tuple[tuple[str, str], ...] = ()
@@ -406,6 +408,13 @@ class Session(ClusterContext):
         held.append(ref)
         deps.append(ref.binary())
         return Input(len(deps) - 1)
+
+    def task_id(self) -> bytes | None:
+        frame = frame_of_call.get()
+        if frame is not None:
+            return frame.task
+        task = self.running_task()
+        return None if task is None else task[1]
 
     def running_task(self) -> tuple[TaskSpec, bytes] | None:
         executor = self.world.executor
@@ -719,14 +728,12 @@ class Session(ClusterContext):
         executor = self.world.executor
         if executor is None or executor.running is None:
             return self.world.block(ready, timeout_s)
-        if executor.suspended:
-            # Another thread of the task is about to get the CPU back.
-            self.world.block(lambda: not executor.suspended, None)
         with self.world:
             if ready():
                 return True
-            self._waiting += 1
-            if self._waiting == 1:
+            # Where another thread of the task waits, the CPU is given up already;
+            # where one is about to get it back, it keeps it.
+            if not executor.suspended and not self._returning:
                 executor.block()
         interruptible = self.world.on_task_thread()
         try:
@@ -734,13 +741,22 @@ class Session(ClusterContext):
                 lambda: ready() or (interruptible and executor.interrupt), timeout_s
             )
         finally:
-            with self.world:
-                self._waiting -= 1
-                if not self._waiting:
-                    executor.unblock()
-            self.world.block(lambda: not executor.suspended, None)
+            self._take_cpu_back(executor)
         self.interrupt_here()
         return done
+
+    def _take_cpu_back(self, executor: Executor) -> None:
+        """Go on only with the CPU: one thread asks for it, for all that leave."""
+        with self.world:
+            if not executor.suspended:
+                return
+            resumes = executor.resumes
+            if not self._returning:
+                executor.unblock()
+            self._returning += 1
+        self.world.block(lambda: executor.resumes != resumes, None)
+        with self.world:
+            self._returning -= 1
 
     def interrupt_here(self) -> None:
         """Raise KeyboardInterrupt if the calling task was cancelled; a safe place for it."""

@@ -33,28 +33,11 @@ from runtime.control.messages import (
     TakeBack,
     TaskSpec,
 )
-from runtime.control.ready_queue import part_of
+from runtime.control.ready_queue import cut
 
 if TYPE_CHECKING:
     from runtime.control.local_scheduler import LocalScheduler
     from runtime.control.worker_table import Worker
-
-
-def cut(spec: TaskSpec, message: CancelTask) -> tuple[list[TaskSpec], TaskSpec | None]:
-    """Split a range into what stays and what the message cancels (None: nothing)."""
-    if spec.array != message.array:
-        return [spec], None
-    end = spec.start + spec.count
-    first = max(spec.start, message.start)
-    last = min(end, message.start + message.count)
-    if first >= last:
-        return [spec], None
-    kept = [
-        part_of(spec, start, stop - start)
-        for start, stop in ((spec.start, first), (last, end))
-        if start < stop
-    ]
-    return kept, part_of(spec, first, last - first)
 
 
 def cancelled_error(name: str) -> ObjectValue:

@@ -63,6 +63,8 @@ class Executor:
         """What the actor's state is to become before its next call."""
         self.suspended = False
         """The running element waits, or waits for its CPU."""
+        self.resumes = 0
+        """How often it got the CPU back."""
         self.alerts: list[str] = []
         """Not empty: the running range should look up between elements."""
         self.values: list[Any] = []
@@ -100,6 +102,7 @@ class Executor:
             self._give_back(answer_always=True)
         elif isinstance(message, Resume):
             self.suspended = False
+            self.resumes += 1
         elif isinstance(message, RestoreActor):
             self.restore = message
         elif isinstance(message, CancelTask):

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runtime.control.actor_placement import ActorPlacement
-from runtime.control.cancellation import cancelled_result, cut
+from runtime.control.cancellation import cancelled_result
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.messages import (
@@ -57,7 +57,7 @@ from runtime.control.messages import (
 )
 from runtime.control.placement_groups import GroupTable, group_of, removed_error
 from runtime.control.policies import NodeView, make_policy
-from runtime.control.ready_queue import part_of
+from runtime.control.ready_queue import cut, part_of
 from runtime.control.resources import ResourcePool
 from runtime.control.strategies import SPREAD, Spreading, is_hard, strategy_of
 

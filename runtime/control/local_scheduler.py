@@ -30,7 +30,7 @@ from typing import Any
 
 from runtime.control.actor_host import Actor, ActorHost
 from runtime.control.actor_router import ActorRouter
-from runtime.control.cancellation import Canceller, cancelled_error, cut
+from runtime.control.cancellation import Canceller, cancelled_error
 from runtime.control.config import Config
 from runtime.control.context import WORKERS_PER_LIFE, Context, Timer, node_of
 from runtime.control.ids import STREAM_BASE, object_id
@@ -118,7 +118,7 @@ from runtime.control.objects import NOBODY, ObjectDirectory, released_error
 from runtime.control.placement_groups import Bundles
 from runtime.control.policies import LocalView, make_policy
 from runtime.control.queries import QueryDesk
-from runtime.control.ready_queue import ReadyQueue, part_of
+from runtime.control.ready_queue import ReadyQueue, cut, part_of
 from runtime.control.resources import ResourcePool, cpu_part
 from runtime.control.strategies import kept, strategy_of
 from runtime.control.worker_table import State, Worker
@@ -810,6 +810,9 @@ class LocalScheduler:
             self.pool.take(cpus)
             worker.state = State.LEASED
             self.ctx.send(worker.address, Resume())
+            if not worker.actor:
+                # The task may have ended while another of its threads waited.
+                self._drain(worker)
 
     def _on_worker_died(self, source: str, message: WorkerDied) -> None:
         worker = self.workers.pop(message.worker, None)

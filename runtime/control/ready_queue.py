@@ -20,6 +20,23 @@ def part_of(spec: TaskSpec, start: int, count: int) -> TaskSpec:
     )  # fmt: skip
 
 
+def cut(spec: TaskSpec, message: CancelTask) -> tuple[list[TaskSpec], TaskSpec | None]:
+    """Split a range into what stays and what the message cancels (None: nothing)."""
+    if spec.array != message.array:
+        return [spec], None
+    end = spec.start + spec.count
+    first = max(spec.start, message.start)
+    last = min(end, message.start + message.count)
+    if first >= last:
+        return [spec], None
+    kept = [
+        part_of(spec, start, stop - start)
+        for start, stop in ((spec.start, first), (last, end))
+        if start < stop
+    ]
+    return kept, part_of(spec, first, last - first)
+
+
 class ReadyQueue:
     """What waits for a worker; `size` counts elements, not ranges."""
 
@@ -98,8 +115,6 @@ class ReadyQueue:
 
     def cancel(self, message: CancelTask) -> list[TaskSpec]:
         """Take out what a message cancels and return it; looks at every range."""
-        from runtime.control.cancellation import cut
-
         found: list[TaskSpec] = []
         for demand, queue in list(self._queues.items()):
             kept: deque[tuple[int, TaskSpec]] = deque()

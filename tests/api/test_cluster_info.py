@@ -61,6 +61,29 @@ def test_the_runtime_context(name: str) -> None:
     assert not there["reconstructed"]
 
 
+@ray.remote
+class Here:
+    def ids(self) -> Any:
+        here = ray.get_runtime_context()
+        return here.get_actor_id(), here.get_actor_name(), here.was_current_actor_reconstructed
+
+    async def task(self) -> Any:
+        return ray.get_runtime_context().get_task_id()
+
+
+@BACKENDS
+def test_the_runtime_context_of_an_actor(name: str) -> None:
+    ray.init(backend=name, nodes=1, cpus_per_node=2)
+    one, two = Here.options(name="one").remote(), Here.remote()
+    first, second = ray.get([one.ids.remote(), two.ids.remote()])
+    assert first[1:] == ("one", False)
+    assert second[1:] == ("", False)
+    assert first[0] != second[0]
+    assert ray.get(one.ids.remote()) == first
+    ref = two.task.remote()
+    assert ray.get(ref) == ref.task_id().hex()
+
+
 @BACKENDS
 def test_available_resources(name: str) -> None:
     ray.init(backend=name, nodes=2, cpus_per_node=2, resources={"thing": 1})

@@ -110,11 +110,50 @@ def leaves(ref: list[Any]) -> str:
     return "left"
 
 
-def test_tasks_may_await_too(backend: str) -> None:
-    if backend == "sim":
-        pytest.skip("one event loop per thread, and all simulated workers share one")
+def test_tasks_may_await_too() -> None:
     # As many as there are CPUs: those that wait give theirs up.
     assert ray.get([awaits.remote(5) for _ in range(6)], timeout=LIMIT_S) == [list(range(5))] * 6
+
+
+@ray.remote
+class Counter:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def slowly(self, x: int) -> int:
+        self.calls += 1
+        await asyncio.sleep(0.05)
+        return x
+
+    async def total(self, refs: list[Any]) -> int:
+        return sum(await asyncio.gather(*refs))
+
+
+def test_async_actors_await_references() -> None:
+    actor = Counter.remote()
+    own = [actor.slowly.remote(i) for i in range(5)]
+    others = [later.remote(i) for i in range(5)]
+    found = [actor.total.remote(own), actor.total.remote(others)]
+    assert ray.get(found, timeout=LIMIT_S) == [10, 10]
+
+
+def test_a_thread_that_outlives_its_task(backend: str) -> None:
+    if backend == "sim":
+        pytest.skip("simulated programs have no threads")
+
+    @ray.remote
+    def leave(ref: list[Any]) -> None:
+        thread = threading.Thread(target=ray.get, args=(ref,), daemon=True)
+        thread.start()
+        ray.sleep(0.1)  # it waits by now, and has given up the CPU
+
+    long = later.remote(0, 1.0)
+    ray.get([leave.remote([long]) for _ in range(4)], timeout=LIMIT_S)
+    assert ray.get(long, timeout=LIMIT_S) == 0
+    end_s = ray.now() + LIMIT_S
+    while ray.available_resources().get("CPU") != 4.0:
+        assert ray.now() < end_s, ray.available_resources()
+        ray.sleep(0.02)
 
 
 def test_a_future_that_nobody_waits_for() -> None:

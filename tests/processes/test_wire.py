@@ -122,13 +122,14 @@ def test_what_is_too_long_for_one_frame_goes_in_several() -> None:
 
 WORLD_ONLY = {
     m.Allocate, m.Allocated, m.Free, m.Fetch, m.Fetched, m.StartWorker, m.StopWorker,
-    m.WorkerDied, m.NodeUnreachable, m.LoadChanged, m.ReplicaLost, m.StartReplica, m.ClientGone,
-    m.LogCommands, m.LogSnapshot, m.Logged, m.StoreRows, m.LoadRow, m.RowLoaded,
+    m.KillWorker, m.WorkerDied, m.NodeUnreachable, m.LoadChanged,
+    m.ReplicaLost, m.StartReplica, m.ClientGone,
+    m.LogCommands, m.LogSnapshot, m.Logged, m.StoreRows, m.LoadRow, m.RowLoaded, m.ActorPlaced,
 }  # fmt: skip
 """These never leave their process."""
 NODE_TO_CLIENT = {
     m.TaskResults, m.ObjectsReady, m.ObjectAllocated, m.QueryReply, m.FunctionBlob, m.RunTasks,
-    m.TakeBack, m.Resume, m.Exit,
+    m.TakeBack, m.Resume, m.Exit, m.RestoreActor,
 }  # fmt: skip
 """A client trusts its node, which has started it."""
 

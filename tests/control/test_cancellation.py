@@ -1,0 +1,180 @@
+"""Taking tasks back: what stays, what ends, and who is asked."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.control.config import Config
+from runtime.control.executor import Executor
+from runtime.control.gcs import Gcs
+from runtime.control.global_scheduler import GlobalScheduler
+from runtime.control.messages import (
+    SYSTEM_ERROR,
+    Assignment,
+    AssignTasks,
+    CancelTask,
+    NodeChanged,
+    NodeInfo,
+    PlaceTasks,
+    RegisterNode,
+    RunTasks,
+    TakeBack,
+    TaskExtra,
+    TaskResults,
+    TaskUpdates,
+)
+from runtime.control.policies import NodeView
+from runtime.control.ready_queue import ReadyQueue, cut
+from runtime.control.strategies import Spreading, affinity, kept
+from tests.control.alone import Alone, array, spec
+
+RANGES = st.tuples(st.integers(0, 20), st.integers(1, 20))
+
+
+def cancel(number: int = 1, start: int = 0, count: int = 1, force: bool = False) -> CancelTask:
+    return CancelTask(array(number), start, count, force, True)
+
+
+@given(RANGES, RANGES)
+def test_a_cut_loses_nothing(task: tuple[int, int], message: tuple[int, int]) -> None:
+    left, cancelled = cut(spec(1, *task), cancel(1, *message))
+    stays = {i for part in left for i in range(part.start, part.start + part.count)}
+    goes = (
+        set() if cancelled is None else {*range(cancelled.start, cancelled.start + cancelled.count)}
+    )
+    all_of_it = set(range(task[0], sum(task)))
+    assert goes == all_of_it & set(range(message[0], sum(message)))
+    assert stays == all_of_it - goes
+
+
+@given(st.lists(RANGES, max_size=6), RANGES)
+def test_a_queue_counts_what_is_left(
+    tasks: list[tuple[int, int]], message: tuple[int, int]
+) -> None:
+    queue = ReadyQueue()
+    for at, task in enumerate(tasks):
+        queue.push(spec(1 + at % 2, *task, demand=f"CPU:{1 + at % 3}"))
+    before = queue.size
+    gone = sum(part.count for part in queue.cancel(cancel(1, *message)))
+    left = 0
+    for demand in queue.demands():
+        while queue.has(demand):
+            left += queue.take(demand, 100).count
+    assert left == before - gone
+    assert queue.size == 0
+
+
+def executor() -> tuple[Alone, Executor]:
+    ctx = Alone()
+    made = Executor(ctx, 0, Config())
+    made.handle("node:0", RunTasks([Assignment(spec(1, 0, 5)), Assignment(spec(2))]))
+    made.next()
+    return ctx, made
+
+
+def test_only_the_running_element_is_interrupted() -> None:
+    _, made = executor()
+    for other in (cancel(2), cancel(1, 1, 4), cancel(3)):
+        made.handle("node:0", other)
+        assert not made.interrupt
+    asked: list[CancelTask] = []
+    made.on_cancel = asked.append
+    made.handle("node:0", cancel(1, 0, 1))
+    assert made.interrupt
+    assert made.cancelled == 0
+    assert len(asked) == 1
+    made.next()
+    assert not made.interrupt
+
+
+def test_what_was_not_started_is_given_back_first() -> None:
+    _, made = executor()
+    made.handle("node:0", TakeBack())
+    assert made.limit == 1
+    assert not made.queue
+
+
+def global_scheduler(nodes: int) -> tuple[Alone, GlobalScheduler]:
+    ctx = Alone()
+    made = GlobalScheduler(ctx, Config())
+    for node in range(nodes):
+        info = NodeInfo(node, "host", 0, {"CPU": 1.0, f"node:{node}": 1.0})
+        made.handle("gcs", NodeChanged(info))
+    return ctx, made
+
+
+def test_an_infeasible_task_ends_at_the_global_scheduler() -> None:
+    ctx, made = global_scheduler(1)
+    made.handle("node:0", PlaceTasks([spec(1, 0, 4, demand="GPU:1")]))
+    made.handle("node:0", cancel(1, 1, 2))
+    (told,) = ctx.take(TaskResults)
+    assert (told.results[0].start, told.results[0].count) == (1, 2)
+    assert told.results[0].status == SYSTEM_ERROR
+    assert told.results[0].payload.startswith(b"TaskCancelledError")
+    assert [(s.start, s.count) for s in made.infeasible] == [(0, 1), (3, 1)]
+
+
+def test_a_task_that_is_being_located_is_never_assigned() -> None:
+    ctx, made = global_scheduler(2)
+    made.handle("node:0", PlaceTasks([spec(1, deps=(b"x" * 18,))]))
+    made.handle("node:0", cancel(1))
+    assert len(ctx.take(TaskResults)) == 1
+    assert not made._locating
+    assert not ctx.take(AssignTasks)
+
+
+def test_who_has_accepted_it_is_asked() -> None:
+    ctx = Alone()
+    gcs = Gcs(ctx, Config())
+    for node in range(3):
+        info = NodeInfo(node, "host", 0, {"CPU": 1.0}, incarnation=1)
+        gcs.handle(f"node:{node}", RegisterNode(info))
+    gcs.handle("global", TaskUpdates(2, [spec(1)], [], [], []))
+    gcs.handle("global", cancel(1))
+    (asked,) = ctx.take(CancelTask, "global")
+    assert set(asked.nodes) == {0, 2}
+    gcs.handle("global", cancel(9))
+    assert not ctx.take(CancelTask)
+
+    ctx, made = global_scheduler(3)
+    made.handle("gcs", asked)
+    assert sorted(to for to, m in ctx.sent if isinstance(m, CancelTask)) == ["node:0", "node:2"]
+
+
+def view(node: int, queue: int = 0) -> NodeView:
+    return NodeView(node, queue, 2, 0.0, 0, 0.0)
+
+
+def test_affinity() -> None:
+    hard, soft = affinity(1, soft=False), affinity(1, soft=True)
+    spreading = Spreading()
+    views = [view(0), view(1)]
+    assert [v.node for v in spreading.allowed(hard, views)] == [1]
+    assert [v.node for v in spreading.allowed(soft, views)] == [1]
+    assert spreading.allowed(hard, [view(0)]) == []
+    assert [v.node for v in spreading.allowed(soft, [view(0)])] == [0]
+    assert kept(hard, 1, 5, feasible=True, alone=False) == 5
+    assert kept(hard, 0, 5, feasible=True, alone=False) == 0
+    assert kept(hard, 1, 5, feasible=False, alone=False) == 0
+
+
+def test_a_hard_wish_that_cannot_be_granted_is_an_error() -> None:
+    ctx, made = global_scheduler(2)
+    task = spec(1)
+    task.extra = TaskExtra(strategy=affinity(5, soft=False))
+    made.handle("node:0", PlaceTasks([task]))
+    (told,) = ctx.take(TaskResults)
+    assert told.results[0].payload.startswith(b"TaskUnschedulableError")
+    assert not made.infeasible
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.integers(1, 30))
+def test_spreading_levels_queues(queues: list[int], pieces: int) -> None:
+    views = [view(node, queue) for node, queue in enumerate(queues)]
+    chosen = Spreading().spread(views, [1] * pieces)
+    assert len(chosen) == pieces
+    level = [v.queue // v.slots for v in views]
+    raised = {v.node for v in chosen}
+    # Nothing was put upon a queue while another one was shorter by a round.
+    assert all(level[node] <= min(level) + 1 for node in raised)
