@@ -219,6 +219,13 @@ def run(
             "if a scenario runs on sim and local.",
         ),
     ] = None,
+    faults: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PLAN",
+            help="A fault plan (JSON) to apply to every cluster that a scenario starts.",
+        ),
+    ] = None,
     out: Out = RESULTS,
 ) -> None:
     """Run scenarios and write DIR/NAME/BACKEND/{result.json,rows.csv,timeline.json}.
@@ -239,7 +246,7 @@ def run(
         parse_nodes(nodes),
         parse_settings(settings or []),
     )
-    done = _run(jobs, out, profile)
+    done = _run(jobs, out, profile, runner.read_plan(faults, jobs))
     print(f"results are in {out}; 'raytwin report {out}' draws them")
     raise typer.Exit(0 if all(each.ok for each in done) else 1)
 
@@ -389,7 +396,54 @@ def doctor() -> None:
 # -- shared ------------------------------------------------------------------------
 
 
-def _run(jobs: Sequence[Any], out: Path, profile: Path | None) -> list[Done]:
+@app.command()
+def fuzz(
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, metavar="N", help="How many seeds to run.")
+    ],
+    start: Annotated[
+        int, typer.Option("--start", min=0, metavar="S", help="The first of them.")
+    ] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=256, metavar="J")] = 1,
+    lossless: Annotated[
+        bool, typer.Option("--lossless", help="Only plans in which no node dies.")
+    ] = False,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where failing seeds are written.")
+    ] = RESULTS,
+) -> None:
+    """Run random programs under random faults on `sim`, each held to a sequential run.
+
+    A seed that fails is printed and written to DIR/fuzz-SEED.json with its plan;
+    the exit code is then 1. `raytwin fuzz --seeds 1 --start SEED` runs it again.
+
+    Example: `raytwin fuzz --seeds 2000 --jobs 2`
+    """
+    from chaos.campaign import run_seeds, write_failure
+    from scenarios import progress, runner
+
+    runner.prepare(out)
+    failed = tasks = faults = excused = 0
+    with progress.terminal() as shown:
+        shown.begin(f"fuzz, seeds {start} to {start + seeds - 1}", seeds)
+        for report in run_seeds(range(start, start + seeds), jobs, lossless):
+            shown.advance()
+            tasks += report.case.program.tasks
+            faults += report.faults
+            excused += report.excused
+            if report.failures:
+                failed += 1
+                path = write_failure(report, out)
+                with shown.aside():
+                    print(f"seed {report.case.seed} fails: {report.failures[0]} (see {path})")
+    print(
+        f"{seeds - failed} of {seeds} seeds hold: {tasks:,} tasks, {faults:,} faults,"
+        f" {excused:,} values that were rightly lost"
+    )
+    raise typer.Exit(1 if failed else 0)
+
+
+def _run(jobs: Sequence[Any], out: Path, profile: Path | None, faults: Any = None) -> list[Done]:
     """Run `jobs` under a progress bar and print each when it is there."""
     from scenarios import progress, runner
 
@@ -404,7 +458,7 @@ def _run(jobs: Sequence[Any], out: Path, profile: Path | None) -> list[Done]:
             with shown.aside():
                 _print(console, each)
 
-        return runner.run(jobs, out, used, shown, after)
+        return runner.run(jobs, out, used, shown, after, faults)
 
 
 def _print(console: Console, done: Done) -> None:

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chaos.attach import every_cluster
+from chaos.injector import timeline
+from chaos.plan import Plan, PlanError, load
 from scenarios import host, registry, results
 from scenarios.base import (
     BACKENDS,
@@ -139,6 +142,22 @@ def prepare(out: Path) -> None:
         ) from error
 
 
+def read_plan(path: Path | None, jobs: Sequence[Job]) -> Plan | None:
+    """Return the fault plan in a file, checked against the jobs' backends.
+
+    Raises UsageError for what is no plan, or none for one of them.
+    """
+    if path is None:
+        return None
+    try:
+        plan = load(path)
+        for job in jobs:
+            plan.check_backend(job.backend)
+    except PlanError as error:
+        raise UsageError(str(error)) from error
+    return plan
+
+
 def profile_for(
     jobs: Sequence[Job], out: Path, given: Path | None, progress: Progress
 ) -> Path | None:
@@ -192,6 +211,7 @@ def run(
     profile: Path | None,
     progress: Progress,
     after: Callable[[Done], None],
+    faults: Plan | None = None,
 ) -> list[Done]:
     """Run `jobs`, write each result below `out`, call `after` for each.
 
@@ -200,20 +220,26 @@ def run(
     """
     done = []
     for job in jobs:
-        outcome = run_one(job, out, profile, progress)
+        outcome = run_one(job, out, profile, progress, faults)
         done.append(outcome)
         after(outcome)
     return done
 
 
-def run_one(job: Job, out: Path, profile: Path | None, progress: Progress) -> Done:
-    """Run one job and write its result below `out`."""
+def run_one(
+    job: Job, out: Path, profile: Path | None, progress: Progress, faults: Plan | None = None
+) -> Done:
+    """Run one job and write its result below `out`.
+
+    `faults` are applied to each cluster that it starts, from that moment on; what
+    was done is in the result's findings and in its timeline.
+    """
     progress.begin(job.name)
     request = Request(job.backend, job.scale, job.seed, job.nodes, job.settings, profile, progress)
     started_s = time.perf_counter()
     others = foreign_load()
     try:
-        outcome = job.scenario.run(request)
+        outcome = _run_under(faults, job, request)
         if job.backend != "sim" and others > LOAD_MAX:
             outcome.findings.append(
                 f"Before this run began, other programs kept {others:.0%} of the machine's cores"
@@ -233,6 +259,20 @@ def run_one(job: Job, out: Path, profile: Path | None, progress: Progress) -> Do
             trace=traceback.format_exc(),
         )
     return Done(job, time.perf_counter() - started_s, result)
+
+
+def _run_under(faults: Plan | None, job: Job, request: Request) -> Outcome:
+    if faults is None:
+        return job.scenario.run(request)
+    with every_cluster(faults) as clusters:
+        outcome = job.scenario.run(request)
+    outcome.parameters["faults"] = [str(step) for step in faults.steps]
+    for number, injections in enumerate(clusters, start=1):
+        outcome.timeline += timeline(injections)
+        for each in injections:
+            failed = f" (not possible: {each.error})" if each.error else ""
+            outcome.findings.append(f"Cluster {number}: {each.step} at {each.at_s:.3f} s{failed}.")
+    return outcome
 
 
 def foreign_load() -> float:

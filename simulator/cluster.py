@@ -98,7 +98,11 @@ class SimCluster:
         """Of every node that was ever started, by number."""
         self.incarnations: dict[int, int] = {}
         self._hosts_of: dict[int, int] = {}
+        self._leaving: set[int] = set()
+        """Nodes that have learned that they were declared dead."""
         self._removed: set[int] = set()
+        self.after_node_turn: list[Callable[[int], None]] = []
+        """Called with the number of a node that has had a turn: where invariants look."""
         self.on_membership: list[Callable[[int, bool], None]] = []
         """Called with a node's number and whether it lives, when it joins and when it dies."""
         self.workers: dict[str, SimWorker] = {}
@@ -178,16 +182,27 @@ class SimCluster:
         process.add(f"store:{number}", store)
         process.add(f"pool:{number}", SimPool(self, number, process))
         process.add(f"links:{number}", SimLinks(process, store.drop_peer))
-        process.after_turn = lambda: self._leave_if_fenced(number, scheduler)
+        process.after_turn = lambda: self._after_turn(number, scheduler)
         self.schedulers[number] = scheduler
         scheduler.start(f"host-{host}", 0)
         if chained is not None:
             chained.start()
         process.begin()
 
-    def _leave_if_fenced(self, number: int, scheduler: LocalScheduler) -> None:
+    def _after_turn(self, number: int, scheduler: LocalScheduler) -> None:
         """A node that was declared dead leaves, as a real one does."""
-        if scheduler.members.fenced:
+        for called in self.after_node_turn:
+            called(number)
+        if scheduler.members.fenced and number not in self._leaving:
+            # What it has just sent still goes out: for others to refuse.
+            self._leaving.add(number)
+            left = self.incarnations[number]
+            self.env.timeout(2 * self.profile.latency_s).callbacks.append(
+                lambda _: self._leave(number, left)
+            )
+
+    def _leave(self, number: int, incarnation: int) -> None:
+        if self.incarnations[number] == incarnation and f"node:{number}" in self.processes:
             self._end_node(number)
 
     def _end_node(self, number: int) -> None:
@@ -196,6 +211,7 @@ class SimCluster:
             if address.partition(":")[2].partition(".")[0] == str(number):
                 self._end_process(address)
         self.stores.pop(number, None)
+        self._leaving.discard(number)
         self.network.remove_node(number)
 
     @property
@@ -219,8 +235,9 @@ class SimCluster:
             self.workers[address] = SimWorker(self, address, node, len(self.workers) + 1)
 
     def stop_worker(self, address: str) -> None:
-        """A worker is not needed any more."""
-        self._end_process(address)
+        """A worker is not needed any more; its node hears of its end, as of any."""
+        if address in self.workers:
+            self._end_worker(address, "exit code 0")
 
     def worker_left(self, process: SimProcess) -> None:
         """A worker has ended by itself, as an actor does that exits."""
@@ -296,14 +313,7 @@ class SimCluster:
         self._check(node)
         workers = [address for address in self.workers if node_of(address) == node]
         if workers:
-            address = workers[which % len(workers)]
-            self._end_process(address)
-            died = WorkerDied(address, "killed by SIGKILL")
-            scheduler = self.processes[f"node:{node}"]
-            # What it had sent before its end comes before the news of it.
-            self.network.send(
-                node, node, 0, partial(scheduler.arrive, f"pool:{node}", f"node:{node}", [died])
-            )
+            self._end_worker(workers[which % len(workers)], "killed by SIGKILL")
 
     def pause_worker(self, node: int, which: int = 0) -> None:
         """Have a worker stand still; counted as in `kill_worker`."""
@@ -328,6 +338,16 @@ class SimCluster:
     def _on_change(self, node: int, alive: bool) -> None:
         for told in list(self.on_membership):
             told(node, alive)
+
+    def _end_worker(self, address: str, reason: str) -> None:
+        node = node_of(address)
+        self._end_process(address)
+        scheduler = self.processes[f"node:{node}"]
+        # What it had sent before its end comes before the news of it.
+        died = [WorkerDied(address, reason)]
+        self.network.send(
+            node, node, 0, partial(scheduler.arrive, f"pool:{node}", f"node:{node}", died)
+        )
 
     def _processes_of(self, node: int) -> list[SimProcess]:
         """Return a node's scheduler and workers, not the driver."""

@@ -35,6 +35,7 @@ from runtime.control.messages import (
     ChainCommands,
     ChainOutput,
     ChainRequest,
+    ClaimTasks,
     ExportFunction,
     FunctionBlob,
     KvPut,
@@ -48,6 +49,7 @@ from runtime.control.messages import (
     StreamItems,
     SubmitTasks,
     TaskResults,
+    TasksClaimed,
     TasksDone,
     TaskUpdates,
 )
@@ -173,7 +175,8 @@ def _size_of_updates(message: TaskUpdates) -> Size:
         nbytes += len(spec.args)
     for _, _, count, _ in message.done:
         elements += count
-    ranges = len(message.added) + len(message.done) + len(message.copies)
+    nbytes += 30 * len(message.puts)
+    ranges = len(message.added) + len(message.done) + len(message.copies) + len(message.puts)
     return ranges + len(message.released), elements, nbytes + 12 * len(message.released)
 
 
@@ -209,6 +212,8 @@ _SIZES: dict[type, Callable[[Any], Size]] = {
     SubmitTasks: _size_of_tasks,
     PlaceTasks: _size_of_tasks,
     AssignTasks: _size_of_tasks,
+    ClaimTasks: _size_of_tasks,
+    TasksClaimed: _size_of_tasks,
     RunTasks: _size_of_assignments,
     TasksDone: _size_of_results,
     StreamItems: _size_of_results,

@@ -49,7 +49,8 @@ class SimStore:
         self.used = 0
         self.values: dict[int, bytes] = {}
         self._sizes: dict[int, int] = {}
-        self._places: dict[bytes, int] = {}
+        self._places: dict[bytes, dict[int, None]] = {}
+        """Where an object is: in several places for a while if it is made or fetched twice."""
         self._offsets = 0
         self._queues: dict[int, deque[Fetch]] = {}
         self._current: dict[int, _Fetching] = {}
@@ -76,13 +77,15 @@ class SimStore:
         self.used += size
         self._offsets += 1
         self._sizes[self._offsets] = size
-        self._places[oid] = self._offsets
+        self._places.setdefault(oid, {})[self._offsets] = None
         return self._offsets
 
     def _free(self, oid: bytes, offset: int) -> None:
         self.used -= self._sizes.pop(offset)
         self.values.pop(offset, None)
-        if self._places.get(oid) == offset:
+        places = self._places[oid]
+        del places[offset]
+        if not places:
             del self._places[oid]
 
     def _next(self, node: int) -> None:
@@ -93,7 +96,7 @@ class SimStore:
         offset = self._allocate(fetch.object, fetch.size)
         if offset < 0:
             reason = f"ObjectStoreFullError: no room for {fetch.size:,} bytes"
-            self._tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason))
+            self._tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason, node))
             self._next(node)
             return
         current = self._current[node] = _Fetching(fetch, offset)
@@ -118,11 +121,11 @@ class SimStore:
             elapsed_s = cluster.env.now - started_s
             if arrived and payload is not None:
                 self.values[offset] = payload
-                self._tell(Fetched(fetch.object, offset, fetch.size, elapsed_s))
+                self._tell(Fetched(fetch.object, offset, fetch.size, elapsed_s, "", node))
             else:
                 self._free(fetch.object, offset)
                 reason = "the connection was lost" if not arrived else "it is not there any more"
-                self._tell(Fetched(fetch.object, -1, fetch.size, elapsed_s, reason))
+                self._tell(Fetched(fetch.object, -1, fetch.size, elapsed_s, reason, node))
             self._next(node)
 
         if node not in cluster.stores:
@@ -142,7 +145,7 @@ class SimStore:
             self._free(current.fetch.object, current.offset)
             waiting.appendleft(current.fetch)
         for fetch in waiting:
-            self._tell(Fetched(fetch.object, -1, fetch.size, 0.0, "its node died"))
+            self._tell(Fetched(fetch.object, -1, fetch.size, 0.0, "its node died", node))
 
     @property
     def _gone(self) -> bool:
@@ -151,7 +154,8 @@ class SimStore:
 
     def value_of(self, oid: bytes) -> bytes | None:
         """Return the pickle of an object that is here."""
-        offset = self._places.get(oid)
+        # The oldest: it is complete if any is.
+        offset = next(iter(self._places.get(oid, ())), None)
         return None if offset is None else self.values.get(offset)
 
     def _tell(self, message: Any) -> None:

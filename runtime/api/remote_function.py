@@ -135,9 +135,13 @@ def remote(*args: Any, **options: Any) -> Any:
 
 
 def _check_names(options: dict[str, Any]) -> None:
-    """Raise ValueError now for an option that neither a function nor a class has."""
-    if not all(name in ACTOR_NAMES for name in options):
+    """Raise now for options that neither a function nor a class can have."""
+    try:
         _DEFAULT.changed(options)
+    except (TypeError, ValueError):
+        if not all(name in ACTOR_NAMES for name in options):
+            raise
+        ActorOptions().changed(options)
 
 
 def _make(target: Any, options: dict[str, Any]) -> RemoteFunction | ActorClass:

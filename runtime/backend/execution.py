@@ -50,6 +50,7 @@ class TaskRunner:
         self.world = world
         self.session = session
         self.executor = executor
+        executor.before_results = session.client.flush
         self.node = node
         self._functions: dict[bytes, Callable[..., Any]] = {}
         self.actor: ActorRunner | None = None

@@ -258,7 +258,7 @@ class ActorHost:
         """Answer a call that took effect before; return whether it did."""
         result = actor.restored.get(spec.array) or actor.remembered.get(spec.array)
         if result is not None:
-            self._scheduler.finish_call(result, spec.owner)
+            self._scheduler.finish_call(result, spec.owner, actor.id)
             return True
         running = actor.running.get(spec.array)
         if running is not None:
@@ -360,7 +360,7 @@ class ActorHost:
         spec = assignment.spec
         assert spec.extra is not None
         if spec.extra.method == READY_METHOD:
-            self._scheduler.finish_call(result, spec.owner)
+            self._scheduler.finish_call(result, spec.owner, actor.id)
             return
         number = actor.executed
         actor.executed += 1
@@ -370,7 +370,7 @@ class ActorHost:
             actor.replaying.discard(result.array)
             actor.restored[result.array] = result
             if any(result.sizes):
-                self._scheduler.remade(result)
+                self._scheduler.remade(result, spec.owner, actor.id)
             if not actor.replaying:
                 self._on_restored(actor)
             return
@@ -378,7 +378,7 @@ class ActorHost:
         if len(actor.remembered) > REMEMBERED_MAX:
             del actor.remembered[next(iter(actor.remembered))]
         if not actor.logged:
-            self._scheduler.finish_call(result, spec.owner)
+            self._scheduler.finish_call(result, spec.owner, actor.id)
             return
         small = tuple(value for value in assignment.values if not value.size)
         actor.records.append(CallRecord(spec, result, small))
@@ -391,7 +391,7 @@ class ActorHost:
         if actor is not None:
             while actor.held and actor.held[0][0] < message.upto:
                 _, result, owner = actor.held.popleft()
-                self._scheduler.finish_call(result, owner)
+                self._scheduler.finish_call(result, owner, actor.id)
 
     def on_save(self, worker: Worker, message: SaveActor) -> None:
         """The actor has written a checkpoint; its calls were reported before."""
@@ -438,7 +438,7 @@ class ActorHost:
             self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
             # What it reported took effect, and nobody will ask for it again.
             for _, result, owner in actor.held:
-                self._scheduler.finish_call(result, owner)
+                self._scheduler.finish_call(result, owner, actor.id)
             self._forget(actor)
 
     def on_stop(self, message: StopActor) -> None:

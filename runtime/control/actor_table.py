@@ -95,6 +95,8 @@ class ActorTable:
         self.names: dict[tuple[str, str], bytes] = {}
         self.dead: dict[bytes, str] = {}
         """Why they died, oldest first."""
+        self.on_settled: Callable[[bytes], None] = lambda actor: None
+        """Called when one that was being rebuilt is, or cannot be."""
         self._pubsub = pubsub
         self._alive = alive
         self._log = log
@@ -169,6 +171,9 @@ class ActorTable:
         row.state = ALIVE
         if row.incarnation:
             self._log("actor_restarted", row.spec.name, f"{message.replayed} calls replayed")
+            if message.replayed:
+                self._log("call_replayed", row.spec.name, "", message.replayed)
+            self.on_settled(message.actor)
         self._tell(row)
 
     def _on_failed(self, source: str, message: ActorFailed) -> None:
@@ -216,6 +221,7 @@ class ActorTable:
             self.dead[actor] = reason
             if len(self.dead) > DEAD_MAX:
                 del self.dead[next(iter(self.dead))]
+            self.on_settled(actor)
             return
         row.restarts_left -= row.restarts_left > 0
         row.incarnation += 1
@@ -253,6 +259,13 @@ class ActorTable:
         return ActorChanged(
             row.spec.array, row.state, row.node, row.incarnation, row.reason, logged
         )
+
+    def replays(self, actor: bytes, call: bytes) -> bool:
+        """Whether an actor is being rebuilt, and makes that call again for it."""
+        row = self.rows.get(actor)
+        if row is None or row.state not in (PENDING, STARTING):
+            return False
+        return any(record.task.array == call for record in row.log)
 
     # -- lineage ---------------------------------------------------------------
 

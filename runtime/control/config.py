@@ -31,6 +31,9 @@ class Config(Struct, frozen=True, array_like=True):
     """How long a node holds back what only the GCS's tables need to know."""
     timeline_ranges_max: int = 100_000
     """How many executed ranges a node remembers for the timeline."""
+    lineage_bytes_max: int = 100_000_000
+    """How much the GCS keeps of tasks whose results were released, for those that
+    depend on them; beyond it the oldest cannot be made again."""
     gcs_replicas: int = 1
     """Processes that hold the GCS's state, as a chain; 1: the head process does."""
     gcs_durable: bool = False

@@ -74,6 +74,8 @@ class Executor:
         """The element that ``values[0]`` belongs to."""
         self.limit = 0
         """The element at which the running range ends; shrinks, never grows."""
+        self.before_results: Callable[[], None] = lambda: None
+        """Sends what the results may refer to: what their tasks put and submitted."""
         self.cancelled = -1
         """The element of the running range that is to be interrupted, -1 for none."""
         self.interrupt = False
@@ -191,6 +193,7 @@ class Executor:
             self._timer.cancel()
             self._timer = None
         if self._results:
+            self.before_results()
             self.ctx.send(self.node, TasksDone(self._results, self._timings))
             self._results, self._timings = [], []
         self._flushed_s = self.ctx.now()

@@ -60,6 +60,9 @@ class TaskHistory:
     def add(self, array: bytes, row: ArrayRow) -> None:
         """Keep what an array was that its owner lets go of."""
         packed = pack(row)
+        earlier = self.young.pop(array, None)  # a parent that ran again made it its own
+        if earlier is not None:
+            self.young_bytes -= ROW_BYTES + len(array) + len(earlier)
         self.young[array] = packed
         self.young_bytes += ROW_BYTES + len(array) + len(packed)
         if not self._memory_max:
@@ -100,17 +103,17 @@ class TaskHistory:
 
 def pack(row: ArrayRow) -> bytes:
     """Return an array's row for the history; see `unpack`."""
-    tasks = [
-        (spec.name, spec.function, spec.start, spec.count, node) for spec, node in row.accepted
-    ]
-    return _encode((row.owner, tasks, [(d.start, d.count, d.node) for d in row.done]))
+    runs = [*((spec, -1) for spec in row.lineage), *row.accepted]
+    tasks = [(spec.name, spec.function, spec.start, spec.count, node) for spec, node in runs]
+    return _encode((row.former, tasks, [(d.start, d.count, d.node) for d in row.done]))
 
 
 def unpack(row: bytes) -> dict[str, Any]:
     """Return {owner, tasks, done} of a packed row.
 
     ``tasks``: [name, function ID, start, count, node] of the ranges that were
-    accepted; ``done``: [start, count, node] of those that have ended.
+    accepted, node -1 where their values are lost or freed; ``done``: [start, count,
+    node] of those that have ended.
     """
     owner, tasks, done = msgspec.msgpack.decode(row)
     return {"owner": owner, "tasks": tasks, "done": done}

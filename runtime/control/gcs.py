@@ -19,36 +19,34 @@ The life of a node in its table::
                        ↑                                             │
                        └────RegisterNode with a later incarnation────┘
 
-When a node dies, every range that it had accepted and not finished is placed
-again (one retry less), every value that only it held is lost, and all are told.
-An incarnation that is declared dead stays so: if it was merely slow, it is told by
-the answer to its next heartbeat and leaves, and what it says meanwhile is ignored.
+When a node dies, all are told, and `arrays` sees to what it ran and held. An
+incarnation that is declared dead stays so: if it was merely slow, it is told by the
+answer to its next heartbeat and leaves, and what it says meanwhile is ignored.
 
-Nodes release an array once its owner has let go. A result may still be on its
-way to the table then: the row's *tombstone* waits for it, to free it there too.
+The event log keeps the last `EVENTS_MAX` events; how many there were of each kind
+is counted for ever.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 from typing import Any
 
 from runtime.control.actor_table import ActorTable
+from runtime.control.arrays import ORPHANED_S, ArrayTable
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.flush import TaskHistory
 from runtime.control.health import FailureDetector
-from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, object_id
 from runtime.control.kv import KvTable
 from runtime.control.messages import (
-    SYSTEM_ERROR,
     CancelTask,
+    ClaimTasks,
     Event,
     ExportFunction,
     FetchFunction,
     FindTask,
-    FreeObjects,
     FunctionBlob,
     Heartbeat,
     KvDelete,
@@ -56,32 +54,21 @@ from runtime.control.messages import (
     KvPut,
     LoadChanged,
     LocateObjects,
-    Location,
     NodeChanged,
     NodeInfo,
     NodeUnreachable,
-    ObjectLocations,
-    PlaceTasks,
-    RangeResult,
+    ObjectsMissing,
+    Query,
+    QueryReply,
     Registered,
     RegisterNode,
+    ResultsMissing,
     RowLoaded,
-    TaskResults,
-    TaskSpec,
     TaskUpdates,
 )
 from runtime.control.pubsub import PubSub
-from runtime.control.ready_queue import part_of
-from runtime.control.tables import ArrayRow, Done, ghost_of
 
-RELEASED = "its owner has died or released it"
 EVENTS_MAX = 10_000
-RELEASED_MAX = 65_536
-"""How many released arrays are remembered, for messages that come late."""
-LOST_S = 1.0
-"""How long an array that was released is awaited: its owner's task may run again."""
-ORPHANED_S = 60.0
-"""How long arrays are kept whose owner's node died: the same, on another node."""
 
 
 class Gcs:
@@ -92,8 +79,9 @@ class Gcs:
         self.config = config
         self.nodes: dict[int, NodeInfo] = {}
         self.functions: dict[bytes, bytes] = {}
-        self.arrays: dict[bytes, ArrayRow] = {}
         self.events: deque[tuple[float, str, str, str]] = deque(maxlen=EVENTS_MAX)
+        self.counts: Counter[str] = Counter()
+        """How many events there were of each kind; of tasks, how many tasks."""
         self.detector = FailureDetector(config.heartbeat_timeout_s)
         self.kv = KvTable(ctx)
         self.history = TaskHistory(ctx, config.gcs_memory_max)
@@ -102,29 +90,34 @@ class Gcs:
         self.pubsub.subscribe("nodes", "links")
         self._alive: set[int] = set()
         self._checked_s = 0.0
-        self._tombstones: dict[bytes, dict[int, int]] = {}
-        self._released: dict[bytes, str] = {}
-        """The last released arrays, oldest first, and their owners as far as known."""
-        self._early: dict[bytes, None] = {}
-        """Arrays that were released before anything of them was heard, oldest first."""
-        self._waited: dict[bytes, dict[bytes, None]] = {}
+        history = self.history if config.task_history else None
+        self.table = ArrayTable(
+            ctx, config, self.nodes, self._alive, self.pubsub, self._log, history
+        )
+        self.arrays = self.table.rows
         self._handlers: dict[type, Any] = {
             RegisterNode: self._on_register,
             Heartbeat: self._on_heartbeat,
             NodeUnreachable: self._on_unreachable,
             ExportFunction: self._on_export,
             FetchFunction: self._on_fetch,
-            TaskUpdates: self._on_updates,
-            LocateObjects: self._on_locate,
+            TaskUpdates: self.table.on_updates,
+            LocateObjects: self.table.on_locate,
+            ResultsMissing: self.table.on_results_missing,
+            ObjectsMissing: self.table.on_objects_missing,
+            ClaimTasks: self.table.on_claim,
             Event: self._on_event,
             KvPut: self.kv.on_put,
             KvGet: self.kv.on_get,
             KvDelete: self.kv.on_delete,
             FindTask: self.history.on_find,
             RowLoaded: self.history.on_loaded,
+            Query: self._on_query,
             CancelTask: self._on_cancel,
         }
         self.actors = ActorTable(ctx, self.pubsub, self._alive, self._log)
+        self.actors.on_settled = self.table.on_actor_settled
+        self.table.replays = self.actors.replays
         self._handlers.update(self.actors.handlers)
 
     def start(self) -> None:
@@ -198,57 +191,15 @@ class Gcs:
         # The dead node is told as well: it may only be cut off.
         self.pubsub.publish("nodes", NodeChanged(info))
         self.pubsub.drop(f"node:{node}")
-        for array in [a for a, left in self._tombstones.items() if node in left]:
-            self._bury(array, node, self._tombstones[array][node])
-        ghost = ghost_of(node, info.incarnation)
-        for array, row in self.arrays.items():
-            unfinished = row.unfinished_at(node)
-            row.bury(node, ghost, reason)
-            for spec, gaps in unfinished:
-                self._place_again(row, spec, gaps, reason)
-            self._tell_of_losses(array, row, node)
         self.actors.on_node_died(node, reason)
-        self.ctx.after(ORPHANED_S, partial(self._drop_orphans, ghost))
+        self.table.on_node_died(node, reason)
+        self.ctx.after(ORPHANED_S, partial(self._drop_actors, node, info.incarnation))
 
-    def _drop_orphans(self, ghost: int) -> None:
-        """Release what a node's clients owned, unless a task has made it its own since."""
-        self.actors.drop_orphans(lambda o: ghost_of(node_of(o), incarnation_of(o)) == ghost)
-        for array in [a for a, row in self.arrays.items() if row.owner_node == ghost]:
-            self._release(array, ghost)
-
-    def _lives(self, client: str) -> bool:
-        """Whether a client's node is alive, and still the same."""
-        node = node_of(client)
-        return node in self._alive and self.nodes[node].incarnation == incarnation_of(client)
-
-    def _place_again(
-        self, row: ArrayRow, spec: TaskSpec, gaps: list[tuple[int, int]], reason: str
-    ) -> None:
-        owner_node = node_of(spec.owner)
-        if not self._lives(spec.owner):
-            return  # its owner died too; run again, that will submit it again
-        for start, count in gaps:
-            part = part_of(spec, start, count)
-            if spec.retries == 0:
-                text = f"WorkerCrashedError: the node that ran {spec.name} died: {reason}"
-                result = RangeResult(
-                    spec.array, start, count, SYSTEM_ERROR, text.encode(), -1, spec.returns
-                )
-                self.ctx.send(f"node:{owner_node}", TaskResults(spec.owner, [result]))
-                row.finish(Done(start, count, owner_node, ()))
-                self._tell_range(spec.array, row, start, count)
-                continue
-            part.retries = spec.retries - 1 if spec.retries > 0 else -1
-            self._log("task_placed_again", spec.name, reason)
-            self.ctx.send("global", PlaceTasks([part]))
-
-    def _tell_of_losses(self, array: bytes, row: ArrayRow, node: int) -> None:
-        """Tell who waits for an object of the array if its last copy is gone."""
-        waited = self._waited_for(array)
-        for oid in waited:
-            location = row.locate(oid, self._alive)
-            if location is not None and location.lost:
-                self._tell_location(oid, location)
+    def _drop_actors(self, node: int, incarnation: int) -> None:
+        """End what a dead node's clients own, unless somebody else owns it since."""
+        self.actors.drop_orphans(
+            lambda owner: node_of(owner) == node and incarnation_of(owner) == incarnation
+        )
 
     # -- functions and events --------------------------------------------------
 
@@ -265,111 +216,22 @@ class Gcs:
             self.ctx.send(source, FunctionBlob(message.function, blob))
 
     def _on_event(self, source: str, message: Event) -> None:
-        self._log(message.kind, message.subject, message.detail)
+        self._log(message.kind, message.subject, message.detail, message.count)
 
-    def _log(self, kind: str, subject: str, detail: str = "") -> None:
+    def _on_query(self, source: str, message: Query) -> None:
+        rows: Any = dict(self.counts) if message.kind == "event_counts" else list(self.events)
+        self.ctx.send(source, QueryReply(message.key, message.client, rows))
+
+    def _log(self, kind: str, subject: str, detail: str = "", count: int = 1) -> None:
         self.events.append((self.ctx.now(), kind, subject, detail))
-
-    # -- tasks and objects -----------------------------------------------------
-
-    def _on_updates(self, source: str, message: TaskUpdates) -> None:
-        node = message.node
-        alive = node in self._alive and message.incarnation in (0, self.nodes[node].incarnation)
-        if source == f"node:{node}" and not alive:
-            return  # it was declared dead, and what it had is done elsewhere
-        for spec in message.added:
-            self._accept(spec, node, alive)
-        for array, start, count, sizes in message.done:
-            if array in self._tombstones:
-                if start < STREAM_BASE:
-                    self._bury(array, node, count)
-                if array not in self.arrays:
-                    continue
-            if array in self._early and array not in self.arrays:
-                del self._early[array]
-                self.ctx.send(f"node:{node}", FreeObjects([array]))
-                continue
-            row = self._row(array)
-            if row.owner_node == -1 or (row.owner_node < 0 and not row.accepted):
-                row.owner_node = node
-            row.finish(Done(start, count, node, sizes))
-            self._tell_range(array, row, start, count)
-        for oid, size in message.copies:
-            array = oid[:ARRAY_BYTES]
-            if array in self.arrays:
-                self.arrays[array].copied(oid, node, size)
-            else:
-                # Released while the copy was on its way.
-                self.ctx.send(f"node:{node}", FreeObjects([array]))
-        for array in message.released:
-            self._release(array, node)
-
-    def _accept(self, spec: TaskSpec, node: int, alive: bool) -> None:
-        if spec.array not in self.arrays and self._released.get(spec.array) == spec.owner:
-            # Placed again while its result was on its way: nobody waits for this run.
-            left = self._tombstones.setdefault(spec.array, {})
-            left[node] = left.get(node, 0) + spec.count
-            return
-        row = self._row(spec.array)
-        row.owner = spec.owner
-        row.owner_node = node_of(spec.owner)
-        if not self._lives(spec.owner):
-            # Its owner died while it was on its way.
-            ghost = row.owner_node = ghost_of(row.owner_node, incarnation_of(spec.owner))
-            self.ctx.after(ORPHANED_S, partial(self._drop_orphans, ghost))
-        if alive:
-            row.accepted.append((spec, node))
-        else:
-            reason = self.nodes[node].reason if node in self.nodes else "it never joined"
-            self._place_again(row, spec, [(spec.start, spec.count)], reason)
-
-    def _row(self, array: bytes) -> ArrayRow:
-        row = self.arrays.get(array)
-        if row is None:
-            row = self.arrays[array] = ArrayRow()
-        return row
-
-    def _release(self, array: bytes, node: int) -> None:
-        row = self.arrays.pop(array, None)
-        if row is None:
-            # A large result of an actor's call: the node that has it says so late.
-            self._early[array] = None
-            if len(self._early) > RELEASED_MAX:
-                del self._early[next(iter(self._early))]
-            return
-        if self.config.task_history and row.accepted:
-            self.history.add(array, row)
-        self._released.pop(array, None)
-        self._released[array] = row.owner
-        if len(self._released) > RELEASED_MAX:
-            del self._released[next(iter(self._released))]
-        for oid in self._waited_for(array):
-            self._tell_location(oid, Location(oid, (), 0, lost=RELEASED))
-        # The owner's own node has freed all it had, and says no more about it.
-        left = {n: c for n, c in row.outstanding().items() if n in self._alive and n != node}
-        if left:
-            self._tombstones[array] = left
-        for holder in sorted(row.holders() - {node}):
-            if holder in self._alive and holder not in left:
-                self.ctx.send(f"node:{holder}", FreeObjects([array]))
-
-    def _bury(self, array: bytes, node: int, count: int) -> None:
-        """An outstanding range of a released array has ended: free it there."""
-        left = self._tombstones[array]
-        left[node] = left.get(node, 0) - count
-        if left[node] <= 0:
-            del left[node]
-            if node in self._alive and array not in self.arrays:
-                self.ctx.send(f"node:{node}", FreeObjects([array]))
-        if not left:
-            del self._tombstones[array]
+        self.counts[kind] += count
 
     def _on_cancel(self, source: str, message: CancelTask) -> None:
         """Say who has what is to be cancelled; the answer follows its assignment."""
         row = self.arrays.get(message.array)
         if row is None:
             return
-        nodes = dict.fromkeys([node for _, node in row.accepted] + [row.owner_node])
+        nodes = dict.fromkeys([*(node for _, node in row.accepted), *row.owners])
         self.ctx.send(
             "global",
             CancelTask(
@@ -377,48 +239,3 @@ class Gcs:
                 tuple(node for node in nodes if node in self._alive),
             ),
         )  # fmt: skip
-
-    def _on_locate(self, source: str, message: LocateObjects) -> None:
-        found = []
-        for oid in message.objects:
-            row = self.arrays.get(oid[:ARRAY_BYTES])
-            location = row.locate(oid, self._alive) if row is not None else None
-            if location is not None:
-                found.append(location)
-            elif message.subscribe:
-                self.pubsub.subscribe(oid, source)
-                self._waited.setdefault(oid[:ARRAY_BYTES], {})[oid] = None
-                if oid[:ARRAY_BYTES] in self._released:
-                    self.ctx.after(LOST_S, partial(self._give_up, oid))
-            else:
-                found.append(Location(oid, (), 0))
-        if found:
-            self.ctx.send(source, ObjectLocations(found))
-
-    def _give_up(self, oid: bytes) -> None:
-        """An array that was released has not been made again: tell who waits."""
-        array = oid[:ARRAY_BYTES]
-        if array not in self.arrays and oid in self._waited_for(array):
-            self._tell_location(oid, Location(oid, (), 0, lost=RELEASED))
-
-    def _waited_for(self, array: bytes) -> list[bytes]:
-        return list(self._waited.get(array, ()))
-
-    def _tell_range(self, array: bytes, row: ArrayRow, start: int, count: int) -> None:
-        waited = self._waited_for(array)
-        if not waited:
-            return
-        low, high = object_id(array, start, 0), object_id(array, start + count, 0)
-        for oid in waited:
-            if low <= oid < high:
-                location = row.locate(oid, self._alive)
-                if location is not None:
-                    self._tell_location(oid, location)
-
-    def _tell_location(self, oid: bytes, location: Location) -> None:
-        array = oid[:ARRAY_BYTES]
-        del self._waited[array][oid]
-        if not self._waited[array]:
-            del self._waited[array]
-        for address in self.pubsub.close(oid):
-            self.ctx.send(address, ObjectLocations([location]))

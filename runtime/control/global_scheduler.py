@@ -259,7 +259,9 @@ class GlobalScheduler:
             there = self.nodes[node]
             there.sent += count
             part = part_of(spec, at, count)
-            self.ctx.send("gcs", TaskUpdates(node, [part], [], [], [], there.incarnation))
+            self.ctx.send(
+                "gcs", TaskUpdates(node, [part], [], [], [], incarnation=there.incarnation)
+            )
             self.ctx.send(f"node:{node}", AssignTasks([part]))
             at += count
         self.placed += spec.count

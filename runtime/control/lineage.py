@@ -1,187 +1,131 @@
-"""The node's write-behind log of the GCS's task and object tables.
+"""The rules of lineage: what may be made again, what that needs, what is kept for it.
 
-What happens to a task on this node is buffered here and reaches the GCS in
-batches. A task that is accepted, ended and released within one batch leaves no
-trace at all: nobody can ask for it any more. That is what makes a short task
-cheap, so the rules for when the log may wait are the heart of it:
+A value whose every copy is gone is made again by running its task again, and
+only if somebody asks for it. The run takes one of the task's retries. It asks
+for its inputs as any task does, and asking is what has those made again that
+are gone too; so the recursion needs no plan and no stack.
 
-* what concerns only this node (a task its own client submitted and it keeps)
-  waits up to ``log_linger_s``. If the node dies before, the owner of the task
-  died with it;
-* an array is **exposed** once another node may look for it: it is owned
-  elsewhere, or is an input of a task that left the node. News of exposed
-  arrays go out with the turn they came in.
+Three books are kept, all by array:
 
-Ranges that the global scheduler assigned were logged there, before they left:
-this node only says when they are done.
+``uses``    how many rows have the array as an input. A row that its owner has
+            released stays, without values, while this is not 0
+``kept``    those rows, oldest first, with what they weigh. Beyond
+            ``lineage_bytes_max`` the oldest is dropped: memory is bounded, and
+            what depends on it cannot be made again
+``needed``  which arrays are being made again and have it as an input. Values of
+            a released array may exist only while this is not empty
+
+What was put cannot be made again, nor what has no retries left, nor what has no
+spec any more; `refusal` says so in words.
 """
 
 from __future__ import annotations
 
-from runtime.control.config import Config
-from runtime.control.context import Context
-from runtime.control.messages import RangeResult, TaskSpec, TaskUpdates
-from runtime.control.ranges import Ranges
+from collections.abc import Iterable, Iterator
 
-ADDED_MAX = 256
-"""Ranges in one message; each may carry arguments of up to ``inline_bytes_max``."""
+from msgspec.structs import replace
+
+from runtime.control.messages import TaskExtra, TaskSpec
+from runtime.control.ready_queue import part_of
+from runtime.control.tables import ArrayRow
+
+SPEC_BYTES = 500
+"""What a row weighs besides its arguments."""
 
 
-class TaskLog:
-    """Buffers the rows this node owes the GCS."""
+class Lineage:
+    """Who needs whose spec, and whose values."""
 
-    def __init__(self, ctx: Context, node: int, config: Config, incarnation: int = 1) -> None:
-        self._ctx = ctx
-        self._node = node
-        self._incarnation = incarnation
-        self._linger_s = config.log_linger_s
-        self._history = config.task_history
-        """The GCS wants to know of every task: nothing is left out."""
-        self._added: dict[bytes, list[TaskSpec]] = {}
-        self._done: dict[bytes, Ranges | tuple[tuple[int, int]]] = {}
-        self._large: dict[bytes, list[tuple[int, int, tuple[int, ...]]]] = {}
-        self._copies: dict[bytes, list[tuple[bytes, int]]] = {}
-        self._released: dict[bytes, None] = {}
-        self._known: set[bytes] = set()
-        self._exposed: set[bytes] = set()
-        self._timer_set = False
-        self._urgent = False
+    def __init__(self, bytes_max: int) -> None:
+        self.uses: dict[bytes, int] = {}
+        self.kept: dict[bytes, int] = {}
+        self.needed: dict[bytes, set[bytes]] = {}
+        self._bytes = 0
+        self._bytes_max = bytes_max
 
-    def accept(self, spec: TaskSpec) -> None:
-        """This node keeps a range that its own client submitted."""
-        self._begin_again(spec.array)
-        self._added.setdefault(spec.array, []).append(spec)
-        self._touch(spec.array)
+    def use(self, row: ArrayRow, oids: Iterable[bytes], array_bytes: int) -> None:
+        """A row's tasks have these objects as inputs."""
+        known = set(row.deps)
+        new = tuple(dict.fromkeys(o[:array_bytes] for o in oids if o[:array_bytes] not in known))
+        row.deps += new
+        for dep in new:
+            self.uses[dep] = self.uses.get(dep, 0) + 1
 
-    def finish(self, result: RangeResult) -> None:
-        """A range has ended here and its values are here."""
-        array = result.array
-        self._begin_again(array)
-        if result.sizes:
-            sizes = self._large.setdefault(array, [])
-            sizes.append((result.start, result.count, result.sizes))
-        else:
-            done = self._done.get(array)
-            if isinstance(done, tuple):
-                (first,) = done
-                done = self._done[array] = Ranges()
-                done.add(*first)
-            if done is not None and done.overlaps(result.start, result.count):
-                self.flush()  # ran twice: each run counts
-                done = None
-            if done is None:
-                # Most arrays end in one piece: no set is made for these.
-                self._done[array] = ((result.start, result.count),)
-            else:
-                done.add(result.start, result.count)
-        self._touch(array)
+    def unuse(self, dep: bytes) -> bool:
+        """A row that had the array as an input is gone; return whether it was the last."""
+        self.uses[dep] -= 1
+        if self.uses[dep]:
+            return False
+        del self.uses[dep]
+        return True
 
-    def copied(self, array: bytes, oid: bytes, size: int) -> None:
-        """A copy of another node's object is here now."""
-        self._copies.setdefault(array, []).append((oid, size))
-        self._touch(array)
+    def keep(self, array: bytes, row: ArrayRow) -> None:
+        """Its values are released, its specs are not."""
+        weight = SPEC_BYTES + sum(len(spec.args) for spec in row.lineage)
+        self.kept[array] = weight
+        self._bytes += weight
 
-    def spilled(self, spec: TaskSpec) -> None:
-        """A range left for the global scheduler, which logs it."""
-        self._begin_again(spec.array)
-        self._known.add(spec.array)
-        for oid in spec.deps:
-            self.expose(oid[: len(spec.array)])
+    def unkeep(self, array: bytes) -> None:
+        """It is gone, or has an owner again."""
+        self._bytes -= self.kept.pop(array, 0)
 
-    def made_elsewhere(self, array: bytes) -> None:
-        """Another node made it and logs it; its owner is here, and will let go of it."""
-        self._known.add(array)
+    def overweight(self) -> Iterator[bytes]:
+        """Yield the oldest kept arrays until the others weigh little enough."""
+        while self._bytes > self._bytes_max:
+            yield next(iter(self.kept))
 
-    def expose(self, array: bytes) -> None:
-        """Another node may look for this array's objects from now on."""
-        if array not in self._exposed:
-            self._exposed.add(array)
-            if array in self._added or array in self._done or array in self._large:
-                self._urgent = True
+    def need(self, array: bytes, row: ArrayRow) -> None:
+        """An array is being made again: its inputs must be there until it is."""
+        for dep in row.deps:
+            self.needed.setdefault(dep, set()).add(array)
 
-    def release(self, array: bytes) -> None:
-        """Its owner has let go of the array: forget it, here or everywhere."""
-        if self._history:
-            self._released[array] = None
-            self._start_timer()
-            return
-        self._added.pop(array, None)
-        self._done.pop(array, None)
-        self._large.pop(array, None)
-        self._copies.pop(array, None)
-        exposed = array in self._exposed
-        self._exposed.discard(array)
-        if exposed or array in self._known:
-            self._known.discard(array)
-            self._released[array] = None
-            self._start_timer()
+    def unneed(self, array: bytes, row: ArrayRow) -> list[bytes]:
+        """It has been; return the inputs that nothing else needs."""
+        free = []
+        for dep in row.deps:
+            by = self.needed.get(dep)
+            if by is not None and array in by:
+                by.remove(array)
+                if not by:
+                    del self.needed[dep]
+                    free.append(dep)
+        return free
 
-    def forget(self, array: bytes) -> None:
-        """The GCS said that the array is gone: owe it nothing about it."""
-        for rows in (self._added, self._done, self._large, self._copies):
-            rows.pop(array, None)
-        self._exposed.discard(array)
-        self._known.discard(array)
 
-    def end_turn(self) -> None:
-        """Send at once what must not wait."""
-        if self._urgent:
-            self.flush()
+def placed_again(spec: TaskSpec, start: int, count: int, owner: str) -> TaskSpec:
+    """Return elements of a range as they are placed again: one retry less."""
+    assert spec.retries, "it has no retries left"
+    part = part_of(spec, start, count)
+    part.retries = spec.retries - 1 if spec.retries > 0 else -1
+    extra = spec.extra if spec.extra is not None else TaskExtra()
+    part.extra = replace(extra, attempt=extra.attempt + 1)
+    part.owner = owner or spec.owner
+    return part
 
-    def flush(self) -> None:
-        """Send all there is."""
-        self._urgent = False
-        if not (self._added or self._done or self._large or self._copies or self._released):
-            return
-        done: list[tuple[bytes, int, int, tuple[int, ...]]] = [
-            (array, start, count, ())
-            for array, ranges in self._done.items()
-            for start, count in ranges
-        ]
-        done += [(array, *row) for array, rows in self._large.items() for row in rows]
-        for rows in (self._added, self._done, self._large, self._copies):
-            self._known.update(rows)
-        added = [spec for specs in self._added.values() for spec in specs]
-        copies = [row for rows in self._copies.values() for row in rows]
-        released = list(self._released)
-        # Arguments come along: in pieces, or a burst would outgrow a frame.
-        while len(added) > ADDED_MAX:
-            self._send(added[:ADDED_MAX], [], [], [])
-            added = added[ADDED_MAX:]
-        self._send(added, done, copies, released)
-        if self._history:
-            self._known.difference_update(released)
-            self._exposed.difference_update(released)
-        self._added, self._done, self._large, self._copies = {}, {}, {}, {}
-        self._released = {}
 
-    def _send(
-        self,
-        added: list[TaskSpec],
-        done: list[tuple[bytes, int, int, tuple[int, ...]]],
-        copies: list[tuple[bytes, int]],
-        released: list[bytes],
-    ) -> None:
-        self._ctx.send(
-            "gcs", TaskUpdates(self._node, added, done, copies, released, self._incarnation)
-        )
+def refusal(row: ArrayRow, spec: TaskSpec | None, lost: str) -> str:
+    """Return why a value cannot be made again, or an empty string."""
+    if row.put:
+        return f"it was put, and {lost}"
+    if row.actor is not None:
+        return f"{lost}, and the actor that made it has gone on since"
+    if spec is None:
+        return f"{lost}, and the record of its task is gone"
+    if not spec.retries:
+        return f"{lost}, and {spec.name} has no retries left"
+    return ""
 
-    def _begin_again(self, array: bytes) -> None:
-        """A parent that runs again makes its released arrays anew: not in one batch."""
-        if array in self._released:
-            self.flush()
 
-    def _touch(self, array: bytes) -> None:
-        if array in self._exposed:
-            self._urgent = True
-        else:
-            self._start_timer()
-
-    def _start_timer(self) -> None:
-        if not self._timer_set:
-            self._timer_set = True
-            self._ctx.after(self._linger_s, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer_set = False
-        self.flush()
+def by_recipe(row: ArrayRow, indices: list[int]) -> Iterator[tuple[TaskSpec | None, int, int]]:
+    """Yield (spec, start, count): elements side by side that one spec can make."""
+    last: tuple[TaskSpec | None, int, int] | None = None
+    for index in sorted(indices):
+        spec = row.recipe(index)
+        if last is not None and last[0] is spec and last[1] + last[2] == index:
+            last = (spec, last[1], last[2] + 1)
+            continue
+        if last is not None:
+            yield last
+        last = (spec, index, 1)
+    if last is not None:
+        yield last

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from runtime.control.actor_host import Actor, ActorHost
@@ -34,7 +35,6 @@ from runtime.control.cancellation import Canceller, cancelled_error
 from runtime.control.config import Config
 from runtime.control.context import WORKERS_PER_LIFE, Context, Timer, node_of
 from runtime.control.ids import STREAM_BASE, object_id
-from runtime.control.lineage import TaskLog
 from runtime.control.membership import Membership
 from runtime.control.messages import (
     OK,
@@ -53,6 +53,7 @@ from runtime.control.messages import (
     Blocked,
     CallsLogged,
     CancelTask,
+    ClaimTasks,
     CommitBundle,
     CreateActors,
     CreateGroup,
@@ -63,6 +64,7 @@ from runtime.control.messages import (
     FetchFunction,
     FindActor,
     FindTask,
+    ForwardResults,
     Free,
     FreeObjects,
     FunctionBlob,
@@ -92,6 +94,7 @@ from runtime.control.messages import (
     RegisterNode,
     Release,
     RemoveGroup,
+    ResultsMissing,
     Resume,
     ReturnBundle,
     RunTasks,
@@ -105,9 +108,9 @@ from runtime.control.messages import (
     TakenBack,
     TaskFound,
     TaskResults,
+    TasksClaimed,
     TasksDone,
     TaskSpec,
-    TaskUpdates,
     Unblocked,
     Unpin,
     WantObjects,
@@ -118,13 +121,18 @@ from runtime.control.objects import NOBODY, ObjectDirectory, released_error
 from runtime.control.placement_groups import Bundles
 from runtime.control.policies import LocalView, make_policy
 from runtime.control.queries import QueryDesk
+from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import ReadyQueue, cut, part_of
 from runtime.control.resources import ResourcePool, cpu_part
 from runtime.control.strategies import kept, strategy_of
+from runtime.control.tables import attempt_of
+from runtime.control.task_log import TaskLog
 from runtime.control.worker_table import State, Worker
 
 WORKERS_WITHOUT_CPU_MAX = 64
 """How many workers a node starts for tasks that need no CPU and do not wait."""
+MISSING_MAX = 4096
+"""Ranges in one message about results that have not come."""
 STUCK_AHEADS = 4
 """After so many ``ahead_s`` without news, twice, what was given ahead is taken back."""
 
@@ -138,7 +146,8 @@ class _Waiting:
         self.spec = spec
         self.cancelled = False
         self.missing = 1  # held until every input was asked for
-        self.failed: ObjectValue | None = None
+        self.failed: tuple[int, ObjectValue] | None = None
+        """The first input, in the order of the arguments, that is an error."""
 
 
 class _Orphans:
@@ -190,8 +199,9 @@ class LocalScheduler:
         self.router = ActorRouter(ctx, node, config, self.actors.on_calls, self.finish_call)
         self._owned_actors: set[bytes] = set()
         self.queries = QueryDesk(
-            ctx, node, self.members, config, self._store_usage, self.pool.available
-        )
+            ctx, node, self.members, config, self._store_usage,
+            lambda: (self.queue, self.resources, self.pool.available()),
+        )  # fmt: skip
         self.queries.add("actors", self.actors.rows)
         self._idle: list[Worker] = []
         self._resuming: deque[Worker] = deque()
@@ -204,6 +214,10 @@ class LocalScheduler:
         """Of arrays of several elements: the end of what was submitted, in order."""
         self._orphans: dict[tuple[bytes, int], list[_Orphans]] = {}
         """By the element that runs again."""
+        self._for_others: set[bytes] = set()
+        """Arrays that their owner here has released and that are made again for others."""
+        self._heirs: dict[bytes, dict[str, None]] = {}
+        """Who waits for an array besides the owner that its specs name."""
         self._names = (incarnation - 1) * WORKERS_PER_LIFE
         self._watch: Timer | None = None
         self._last_done_s = 0.0
@@ -240,6 +254,8 @@ class LocalScheduler:
             ObjectPayload: lambda _, m: self.objects.on_payload(m),
             Fetched: lambda _, m: self.objects.on_fetched(m),
             FreeObjects: self._on_free,
+            TasksClaimed: self._on_claimed,
+            ForwardResults: self._on_forward,
             PullObject: self._on_pull,
             ActorCalls: lambda _, m: self.actors.on_calls(m),
             ActorChanged: lambda _, m: self.router.on_changed(m),
@@ -285,6 +301,7 @@ class LocalScheduler:
             self._dispatch()
         self.router.end_turn()
         self.actors.end_turn()
+        self.objects.end_turn()
         self.log.end_turn()
 
     @property
@@ -295,6 +312,10 @@ class LocalScheduler:
     # -- submission ------------------------------------------------------------
 
     def _on_submit(self, source: str, message: SubmitTasks) -> None:
+        # Children of a task that was placed again may be there already.
+        worker = self.workers.get(source)
+        running = worker.assigned[0] if worker is not None and worker.assigned else None
+        claims: list[TaskSpec] = []
         for spec in message.tasks:
             array, end = spec.array, spec.start + spec.count
             new = spec.start
@@ -307,9 +328,38 @@ class LocalScheduler:
             if new < end and spec.extra is not None and self._is_actors(spec, source):
                 continue
             if new < end:
-                self._submit(spec if new == spec.start else part_of(spec, new, end - new))
+                part = spec if new == spec.start else part_of(spec, new, end - new)
+                if running is not None and attempt_of(running):
+                    self.log.spilled(part, self.objects.owners)
+                    claims.append(part)
+                else:
+                    self._submit(part)
             if end > 1:
                 self._ends[array] = max(end, self._ends.get(array, 0))
+        if claims:
+            self.ctx.send("gcs", ClaimTasks(claims))
+
+    def _on_claimed(self, source: str, message: TasksClaimed) -> None:
+        """What of a repeated task's children is to be run after all."""
+        for spec in message.tasks:
+            if spec.array in self.objects.owners:
+                self._submit(spec)
+
+    def _on_forward(self, source: str, message: ForwardResults) -> None:
+        """Somebody else waits for what was run here, or is to be, for a dead owner."""
+        end = message.start + message.count
+        results = [
+            result
+            for result in self.objects.results_of(message.array)
+            if result.start < end and message.start < result.start + result.count
+        ]
+        self._heirs.setdefault(message.array, {})[message.owner] = None
+        if results:
+            self._send_results(message.owner, results)
+
+    def _send_results(self, owner: str, results: list[RangeResult]) -> None:
+        to = owner if node_of(owner) == self.node else f"node:{node_of(owner)}"
+        self.ctx.send(to, TaskResults(owner, results))
 
     def _is_actors(self, spec: TaskSpec, owner: str) -> bool:
         """Take the creation of an actor or a call; return whether it was one."""
@@ -317,7 +367,8 @@ class LocalScheduler:
         assert extra is not None
         if extra.call:
             for oid in spec.deps:
-                self.log.expose(oid[: len(spec.array)])
+                if oid[: len(spec.array)] in self.objects.owners:
+                    self.log.expose(oid[: len(spec.array)])
             self.router.submit(spec)
         elif extra.actor is not None:
             self._own_actor(spec)
@@ -328,7 +379,7 @@ class LocalScheduler:
 
     def _own_actor(self, spec: TaskSpec) -> None:
         assert spec.extra is not None and spec.extra.actor is not None
-        self.log.spilled(spec)
+        self.log.spilled(spec, self.objects.owners)
         if not spec.extra.actor.detached:
             self._owned_actors.add(spec.array)
 
@@ -369,7 +420,7 @@ class LocalScheduler:
             self.log.accept(head)
             self._accept(head)
         rest = part_of(spec, spec.start + stay, spec.count - stay)
-        self.log.spilled(rest)
+        self.log.spilled(rest, self.objects.owners)
         self.ctx.send("global", PlaceTasks([rest]))
 
     def _kept(self, spec: TaskSpec) -> int:
@@ -390,17 +441,13 @@ class LocalScheduler:
     def _on_assign(self, source: str, message: AssignTasks) -> None:
         for spec in message.tasks:
             self.accepted += spec.count
-            is_actor = spec.extra is not None and spec.extra.actor is not None
-            local = node_of(spec.owner) == self.node
-            if local and not is_actor and spec.array not in self.objects.owners:
-                # Placed again while its result was on its way; it is released by now.
-                ended = (spec.array, spec.start, spec.count, ())
-                self.ctx.send("gcs", TaskUpdates(self.node, [], [ended], [], [], self.incarnation))
-                continue
-            if is_actor:
+            if spec.extra is not None and spec.extra.actor is not None:
                 if not self.actors.accept(spec):
                     continue
             else:
+                if node_of(spec.owner) == self.node and spec.array not in self.objects.owners:
+                    # The GCS will free it, when nobody needs it any more.
+                    self._for_others.add(spec.array)
                 self.log.expose(spec.array)
             self._accept(spec)
 
@@ -439,24 +486,24 @@ class LocalScheduler:
         self.waiting += spec.count
         self.awaiting.add(entry)
 
-        def arrived(value: ObjectValue) -> None:
+        def arrived(position: int, value: ObjectValue) -> None:
             entry.missing -= 1
-            if value.status != OK:
-                entry.failed = value
+            if value.status != OK and (entry.failed is None or position < entry.failed[0]):
+                entry.failed = position, value
             if entry.missing or entry.cancelled:
                 return
             self.awaiting.discard(entry)
             self.waiting -= spec.count
             if entry.failed is not None:
                 # An input that is an error is the result.
-                self._failed.append((spec, entry.failed))
+                self._failed.append((spec, entry.failed[1]))
             else:
                 self._push(spec)
 
-        for oid in spec.deps:
+        for position, oid in enumerate(spec.deps):
             entry.missing += 1
-            self.objects.want(oid, arrived)
-        arrived(ObjectValue(b"", OK, b""))
+            self.objects.want(oid, partial(arrived, position))
+        arrived(-1, ObjectValue(b"", OK, b""))
 
     def cancel_without_function(self, message: CancelTask) -> list[TaskSpec]:
         """Take out what a message cancels of what waits for its function."""
@@ -897,7 +944,7 @@ class LocalScheduler:
             error = ObjectValue(b"", SYSTEM_ERROR, f"WorkerCrashedError: {text}".encode())
             self._finish_failed(running, error)
             return
-        self.ctx.send("gcs", Event("task_retried", running.name, reason))
+        self.ctx.send("gcs", Event("task_retried", running.name, reason, running.count))
         # One by one: of a range, only one element brought the worker down.
         for index in reversed(range(running.start, running.start + running.count)):
             one = part_of(running, index, 1)
@@ -920,9 +967,16 @@ class LocalScheduler:
             self.objects.add(result)
             self.log.finish(result)
             self._tell_owner([result])
+        elif result.array in self._for_others:
+            self.objects.add(result)
+            self.log.finish(result)
         else:
             # The owner died: nobody can ask for the values.
             self._free_places(result)
+        if self._heirs:
+            for heir in self._heirs.get(result.array, ()):
+                if heir != owner:
+                    self._send_results(heir, [result])
         if self._orphans:
             self._end_orphans(result)
 
@@ -941,27 +995,29 @@ class LocalScheduler:
                 oid = object_id(result.array, result.start, ret)
                 self.ctx.send(f"store:{self.node}", Free(oid, offset))
 
-    def finish_call(self, result: RangeResult, owner: str) -> None:
+    def finish_call(self, result: RangeResult, owner: str, actor: bytes = b"") -> None:
         """A call of an actor ended here: only large values stay, the owner's node has the rest."""
         if node_of(owner) == self.node:
             self.router.received(result.array)
             if not self.objects.has_array(result.array):
+                self.log.called(result.array, owner, actor)
                 self._finish(result, owner)
             return
         for ret, offset in enumerate(result.offsets):
             if offset >= 0:
                 self._allocated.pop(object_id(result.array, 0, ret), None)
         if any(result.sizes):
-            self.remade(result)
+            self.remade(result, owner, actor)
         self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
 
-    def remade(self, result: RangeResult) -> None:
+    def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:
         """Keep large values that a call made here for an owner on another node."""
         for ret, offset in enumerate(result.offsets):
             if offset >= 0:
                 self._allocated.pop(object_id(result.array, 0, ret), None)
         self.log.expose(result.array)
         self.objects.add(result)
+        self.log.called(result.array, owner, actor)
         self.log.finish(result)
 
     def _finish_failed(self, spec: TaskSpec, error: ObjectValue) -> None:
@@ -990,6 +1046,7 @@ class LocalScheduler:
                     self.log.made_elsewhere(result.array)
                 else:
                     # The only copy of its values: here, where its owner is.
+                    self.log.called(result.array, owners[result.array], b"")
                     self.log.finish(result)
             elif result.array in self._owned_actors and self.objects.has_array(result.array):
                 continue  # the actor was created once more
@@ -1002,7 +1059,7 @@ class LocalScheduler:
             self.objects.own(result.array, source)
             self._allocated.pop(object_id(result.array, 0, 0), None)
             self.objects.add(result)
-            self.log.finish(result)
+            self.log.put(result.array, sum(result.sizes))
 
     def _on_release(self, source: str, message: Release) -> None:
         for array in message.arrays:
@@ -1011,6 +1068,7 @@ class LocalScheduler:
 
     def _release(self, array: bytes) -> None:
         self._ends.pop(array, None)
+        self._heirs.pop(array, None)
         self.router.forget(array)
         if array in self._owned_actors:
             self._owned_actors.discard(array)
@@ -1022,10 +1080,12 @@ class LocalScheduler:
 
     def _on_free(self, source: str, message: FreeObjects) -> None:
         for array in message.arrays:
+            self._for_others.discard(array)
             if array in self.objects.owners:
                 continue  # made again by a client of this node, which will let go of it
+            self._heirs.pop(array, None)
             self.log.forget(array)
-            self.objects.release(array)
+            self.objects.release(array, by_owner=False)
 
     def _on_want(self, source: str, message: WantObjects) -> None:
         def arrived(value: ObjectValue) -> None:
@@ -1087,8 +1147,23 @@ class LocalScheduler:
         self.members.update(message.info)
         self.ctx.send(f"links:{self.node}", message)
         self.queries.on_node_changed(message.info)
+        self.objects.on_node_changed(message.info.node, message.info.alive)
         if not message.info.alive:
-            self.objects.on_node_died(message.info.node)
+            self._report_missing()
+
+    def _report_missing(self) -> None:
+        """Say which results have not come: one may have been on its way from a dead node."""
+        ranges: list[tuple[bytes, int, int]] = []
+        for array in self.objects.owners:
+            if self.log.knows(array):
+                made = Ranges()
+                for result in self.objects.results_of(array):
+                    made.add(result.start, result.count)
+                gaps = made.missing(0, self._ends.get(array, 1))
+                ranges += [(array, start, count) for start, count in gaps]
+        for at in range(0, len(ranges), MISSING_MAX):
+            missing = ResultsMissing(self.node, ranges[at : at + MISSING_MAX])
+            self.ctx.send("gcs", missing)
 
     def _beat(self) -> None:
         load = Load(

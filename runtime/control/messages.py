@@ -19,9 +19,11 @@ worker  -> node      WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, Stre
 node    -> client    TaskResults, ObjectsReady, ObjectAllocated, QueryReply
 node    -> worker    FunctionBlob, RunTasks, TakeBack, Resume, Exit, CancelTask
 node    -> gcs       RegisterNode, Heartbeat, ExportFunction, FetchFunction,
-                     TaskUpdates, LocateObjects, Query, Event
+                     TaskUpdates, LocateObjects, Query, Event, ResultsMissing,
+                     ObjectsMissing, ClaimTasks
 gcs     -> node      Registered, NodeChanged, FunctionBlob, ObjectLocations,
-                     FreeObjects, QueryReply
+                     FreeObjects, QueryReply, TaskResults (of what cannot be
+                     placed again), TasksClaimed, ForwardResults
 gcs     -> global    NodeChanged, LoadChanged, ObjectLocations, PlaceTasks
 gcs     -> links     NodeChanged
 gcs     -> global    CancelTask (with the nodes that have it)
@@ -41,6 +43,18 @@ client  -> node      KvPut, KvGet, KvDelete, FindTask (and on to the gcs, which
                      answers KvReply, TaskFound)
 gcs     -> storage   StoreRows, LoadRow, and RowLoaded back
 
+actors:
+client  -> node      SubmitTasks (creations and calls), KillActor, FindActor
+worker  -> node      SaveActor, ExitActor
+node    -> worker    RestoreActor
+node    -> gcs       CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor,
+                     LogCalls, SaveActor, FetchLineage, CallsReceived, FindActor
+gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound
+gcs     -> global    ActorChanged, PlaceTasks (creations)
+global  -> gcs       ActorPlaced
+node    -> node      ActorCalls
+==================== =======================================================
+
 Where the GCS is replicated or durable, a *chain* stands in for ``gcs`` and
 ``global`` (see `chain`), whose messages travel inside of these:
 
@@ -54,18 +68,6 @@ master  -> both      ChainConfigured
 master  -> launcher  StartReplica
 replica -> log       LogCommands, LogSnapshot; log -> replica: Logged
 world   -> any       ReplicaLost
-=======
-
-actors:
-client  -> node      SubmitTasks (creations and calls), KillActor, FindActor
-worker  -> node      SaveActor, ExitActor
-node    -> worker    RestoreActor
-node    -> gcs       CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor,
-                     LogCalls, SaveActor, FetchLineage, CallsReceived, FindActor
-gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound
-gcs     -> global    ActorChanged, PlaceTasks (creations)
-global  -> gcs       ActorPlaced
-node    -> node      ActorCalls
 ==================== =======================================================
 
 ``store:<n>``, ``pool:<n>`` and ``links`` are not components but what needs I/O:
@@ -117,6 +119,8 @@ class TaskExtra(Struct, array_like=True, gc=False):
 
     strategy: str = ""
     """Where it should run; see `strategies`."""
+    attempt: int = 0
+    """How often the GCS has placed it again: what it submits may exist already."""
     actor: Union[ActorInfo, None] = None
     """It creates an actor."""
     call: bytes = b""
@@ -374,7 +378,7 @@ class RemoveGroup(Struct, array_like=True, tag=28):
 
 
 class Query(Struct, array_like=True, tag=22):
-    """Ask the cluster something: ``nodes``, ``timeline`` or ``stores``.
+    """Ask the cluster something; `queries` says what there is to ask.
 
     ``key`` names the asker's request; it comes back in the answer.
     """
@@ -460,7 +464,10 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     sizes) of ranges that ended here, whose values this node holds; ``sizes``
     is empty where every value is small. ``copies``: (object, size) of objects
     brought here from elsewhere. ``released``: arrays whose owner has let go.
+    ``puts``: (array, size) of what clients here have put, size 0 for a small value.
     ``incarnation``: the one of the node that is meant; 0: whichever it is.
+    ``calls``: (array, owner, actor) of results in ``done`` that an actor made; an
+    empty ID where the actor is not known or did not make it.
     """
 
     node: int
@@ -468,7 +475,9 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     done: list[tuple[bytes, int, int, tuple[int, ...]]]
     copies: list[tuple[bytes, int]]
     released: list[bytes]
+    puts: list[tuple[bytes, int]] = []
     incarnation: int = 0
+    calls: list[tuple[bytes, str, bytes]] = []
 
 
 class LocateObjects(Struct, array_like=True, tag=36):
@@ -514,6 +523,8 @@ class Event(Struct, array_like=True, tag=41):
     kind: str
     subject: str
     detail: str = ""
+    count: int = 1
+    """How many it stands for, tasks for instance."""
 
 
 class NodeUnreachable(Struct, array_like=True, tag=42):
@@ -525,6 +536,45 @@ class NodeUnreachable(Struct, array_like=True, tag=42):
     node: int
     reason: str
     incarnation: int = 0
+
+
+class ResultsMissing(Struct, array_like=True, tag=43):
+    """A node died, and these ranges that clients of ``node`` wait for have not come.
+
+    Each is (array, start, count). Results that were on their way from the dead
+    node are made again; what still runs elsewhere is left alone.
+    """
+
+    node: int
+    ranges: list[tuple[bytes, int, int]]
+
+
+class ObjectsMissing(Struct, array_like=True, tag=44):
+    """The table is wrong: ``node`` was asked for these and does not have them."""
+
+    node: int
+    objects: list[bytes]
+
+
+class ClaimTasks(Struct, array_like=True, tag=45):
+    """Children of a task that was placed again: run only what is not there yet."""
+
+    tasks: list[TaskSpec]
+
+
+class TasksClaimed(Struct, array_like=True, tag=46):
+    """What of a `ClaimTasks` is to be run; the results of all else will come."""
+
+    tasks: list[TaskSpec]
+
+
+class ForwardResults(Struct, array_like=True, tag=47):
+    """``owner`` waits for this range too: send what there is, and what will be."""
+
+    array: bytes
+    start: int
+    count: int
+    owner: str
 
 
 # -- node <-> node -------------------------------------------------------------
@@ -581,6 +631,8 @@ class Fetched(Struct, array_like=True, tag=64):
     size: int
     elapsed_s: float
     reason: str = ""
+    node: int = -1
+    """The node that was asked."""
 
 
 class StartWorker(Struct, array_like=True, tag=65):
@@ -1055,8 +1107,9 @@ Message = Union[
     Query, QueryReply, RegisterNode, Registered, NodeChanged, Heartbeat, LoadChanged,
     TaskUpdates, LocateObjects, ObjectLocations, FreeObjects, PlaceTasks, AssignTasks,
     Event, NodeUnreachable, PullObject, ObjectPayload, Allocate, Allocated, Free, Fetch,
-    Fetched, StartWorker, StopWorker, WorkerDied, StreamItems, CancelTask, KillWorker,
-    CreateGroup, RemoveGroup, PrepareBundle, BundlePrepared, CommitBundle, ReturnBundle,
+    Fetched, StartWorker, StopWorker, WorkerDied, ResultsMissing, ObjectsMissing, ClaimTasks,
+    TasksClaimed, ForwardResults, StreamItems, CancelTask, KillWorker, CreateGroup,
+    RemoveGroup, PrepareBundle, BundlePrepared, CommitBundle, ReturnBundle,
     KvPut, KvGet, KvDelete, KvReply, FindTask, TaskFound, StoreRows, LoadRow, RowLoaded,
     ChainRequest, ChainAttach, ChainOutput, ChainCommands, ChainAck, ChainConfigured,
     SnapshotPart, SnapshotTaken, ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected,

@@ -10,9 +10,12 @@ The life of a wanted object that is not here::
        └───> LOCATING ──> ObjectLocations
                  ↑            ├─ small: PullObject ──> ObjectPayload ─┐
                  │            ├─ large: Fetch ───────> Fetched ───────┤
-              (source         ├─ lost: SYSTEM_ERROR ──────────────────┤
-               failed)        └─ nowhere yet: the GCS will say        ↓
-                 └────────────────────────────────────────────────  here
+              (source         ├─ lost for ever: SYSTEM_ERROR ─────────┤
+               failed)        └─ nowhere (yet): the GCS will say, when ↓
+                 └───────────────  it is made, or made again  ───────  here
+
+A source that died is left at once, and not asked again. One that lives and does
+not have the object is reported (`ObjectsMissing`), or the GCS would name it again.
 
 Pins: a client that was given a large object's place holds a pin until it sends
 `Unpin` or dies; memory is freed when the array is released and no pin is left.
@@ -35,6 +38,7 @@ from runtime.control.messages import (
     LocateObjects,
     Location,
     ObjectPayload,
+    ObjectsMissing,
     ObjectValue,
     PullObject,
     RangeResult,
@@ -42,6 +46,8 @@ from runtime.control.messages import (
 
 NOBODY = ""
 """Owns the arrays of a dead client while its task is retried."""
+GONE = "it is not there any more"
+"""What a store says of an object that it was asked for and does not have."""
 RETRY_S = 0.1
 """Pause before asking again where an object is, when its source failed."""
 
@@ -76,9 +82,13 @@ class ObjectDirectory:
         self._doomed: set[bytes] = set()
         self._wanted: dict[bytes, list[Ready]] = {}
         self._wanted_of: dict[bytes, set[bytes]] = {}
-        self._fetching: set[bytes] = set()
+        self._fetching: dict[bytes, int] = {}
+        """Large objects on their way here, and the node that was asked."""
         self._pulling: dict[bytes, int] = {}
         """Small objects that were asked of a node, which may die instead of answering."""
+        self._dead: set[int] = set()
+        self._asking: list[bytes] = []
+        """What to ask the GCS for at the end of the turn: in one message."""
         self.bandwidth = 0.0
         """Exponential average of what transfers to this node reached, bytes/s."""
 
@@ -249,8 +259,12 @@ class ObjectDirectory:
         owned = [array for array, owner in self.owners.items() if owner == client]
         return owned + [array for array, others in self.others.items() if client in others]
 
-    def release(self, array: bytes) -> None:
-        """Free every object of the array, pinned ones when their pins are gone."""
+    def release(self, array: bytes, by_owner: bool = True) -> None:
+        """Free every object of the array, pinned ones when their pins are gone.
+
+        Who waits for one hears so; if it was not the owner who let go, the GCS
+        is asked first, since it may be made again meanwhile.
+        """
         owner = self.owners.pop(array, None)
         if owner is not None:
             self._disown(owner)
@@ -259,7 +273,10 @@ class ObjectDirectory:
         self._results.pop(array, None)
         self._overlapping.discard(array)
         for oid in sorted(self._wanted_of.get(array, ())):
-            self._tell(released_error(oid))
+            if by_owner:
+                self._tell(released_error(oid))
+            elif oid not in self._fetching:
+                self._asking.append(oid)
         for oid in self._stored_of.pop(array, ()):
             if oid in self._pins:
                 self._doomed.add(oid)
@@ -290,7 +307,15 @@ class ObjectDirectory:
         if result is not None:
             self._fetch(oid, result.sizes[ret], result.node)
         elif array not in self.owners:
-            self._ctx.send("gcs", LocateObjects([oid]))
+            self._asking.append(oid)
+
+    def end_turn(self) -> None:
+        """Ask the GCS for all that this turn did not find here."""
+        if self._asking:
+            asking = dict.fromkeys(oid for oid in self._asking if oid in self._wanted)
+            self._asking = []
+            if asking:
+                self._ctx.send("gcs", LocateObjects(list(asking)))
 
     def on_location(self, location: Location) -> None:
         """The GCS said where a wanted object is."""
@@ -302,27 +327,41 @@ class ObjectDirectory:
             self._tell(ObjectValue(oid, SYSTEM_ERROR, message.encode()))
         elif location.nodes:
             # Any copy will do; spread the load over those that have one.
-            node = location.nodes[self._ctx.rng.randrange(len(location.nodes))]
+            nodes = [n for n in location.nodes if n != self._node and n not in self._dead]
+            if not nodes:
+                if self._node in location.nodes:
+                    self._missing(oid, self._node)
+                self._retry(oid)
+                return
+            node = nodes[self._ctx.rng.randrange(len(nodes))]
             if location.size:
                 self._fetch(oid, location.size, node)
-            elif node == self._node:
-                self._retry(oid)
             else:
                 self._pulling[oid] = node
                 self._ctx.send(f"node:{node}", PullObject(oid))
 
-    def on_node_died(self, node: int) -> None:
-        """Look elsewhere for what a dead node was asked for."""
-        for oid in [o for o, asked in self._pulling.items() if asked == node]:
-            del self._pulling[oid]
-            self._retry(oid)
+    def on_node_changed(self, node: int, alive: bool) -> None:
+        """Look elsewhere for what a node was asked for that is dead."""
+        if alive:
+            self._dead.discard(node)
+            return
+        self._dead.add(node)
+        for asked in (self._pulling, self._fetching):
+            for oid in [oid for oid, source in asked.items() if source == node]:
+                del asked[oid]
+                self._asking.append(oid)
+
+    def _missing(self, oid: bytes, node: int) -> None:
+        self._ctx.send("gcs", ObjectsMissing(node, [oid]))
 
     def on_payload(self, message: ObjectPayload) -> None:
         """A small object arrived from another node."""
-        self._pulling.pop(message.object, None)
+        asked = self._pulling.pop(message.object, None)
         if message.object not in self._wanted:
             return
         if message.result is None:
+            if asked is not None:
+                self._missing(message.object, asked)
             self._retry(message.object)
             return
         array = message.result.array
@@ -332,7 +371,10 @@ class ObjectDirectory:
     def on_fetched(self, message: Fetched) -> None:
         """The store has copied a large object into the arena, or failed to."""
         oid = message.object
-        self._fetching.discard(oid)
+        # A node that died may answer after another was asked.
+        late = self._fetching.get(oid) not in (message.node, None)
+        if not late:
+            self._fetching.pop(oid, None)
         array = split_object_id(oid)[0]
         if message.offset >= 0:
             if message.elapsed_s > 0:
@@ -345,20 +387,25 @@ class ObjectDirectory:
             self._keep(array, oid, message.offset, message.size)
             self._copied(array, oid, message.size)
             self._resolve(array)
-        elif oid in self._wanted:
+        elif oid in self._wanted and not late:
             if message.reason.startswith("ObjectStoreFullError"):
                 self._tell(ObjectValue(oid, SYSTEM_ERROR, message.reason.encode()))
             else:
+                if message.reason == GONE and message.node not in self._dead:
+                    self._missing(oid, message.node)
                 self._retry(oid)
 
     def _fetch(self, oid: bytes, size: int, node: int) -> None:
-        self._fetching.add(oid)
+        if node in self._dead:
+            self._asking.append(oid)
+            return
+        self._fetching[oid] = node
         self._ctx.send(self._store, Fetch(oid, size, node))
 
     def _retry(self, oid: bytes) -> None:
         def again() -> None:
             if oid in self._wanted and oid not in self._fetching:
-                self._ctx.send("gcs", LocateObjects([oid]))
+                self._asking.append(oid)
 
         self._ctx.after(RETRY_S, again)
 
@@ -371,7 +418,7 @@ class ObjectDirectory:
             elif oid not in self._fetching:
                 _, index, ret = split_object_id(oid)
                 result = self._result(array, index)
-                if result is not None:
+                if result is not None and result.node not in self._dead:
                     self._fetch(oid, result.sizes[ret], result.node)
 
     def _tell(self, value: ObjectValue) -> None:

@@ -25,6 +25,10 @@ class PubSub:
             if address != but:
                 self._ctx.send(address, message)
 
+    def has(self, channel: Hashable) -> bool:
+        """Whether anybody listens to a channel."""
+        return channel in self._channels
+
     def close(self, channel: Hashable) -> list[str]:
         """Drop a channel and return who had subscribed."""
         return list(self._channels.pop(channel, ()))

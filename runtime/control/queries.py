@@ -1,7 +1,12 @@
 """What a client may ask of the cluster: its nodes, its timeline, its stores.
 
-The client asks its own node. ``nodes`` is answered from the node table there;
-the others are gathered from every living node, as flat rows:
+The client asks its own node. ``nodes`` is answered from the node table there, and
+the GCS is asked for
+
+``events``        [time_s, kind, subject, detail] of the last events, by time
+``event_counts``  how many there were of each kind, since the cluster started
+
+The others are gathered from every living node, as flat rows:
 
 ``timeline``  [name, node, worker number, start_s, elapsed_s, count] of the last
               ``timeline_ranges_max`` ranges that ran on each, by start
@@ -11,6 +16,8 @@ the others are gathered from every living node, as flat rows:
               groups, as the global scheduler knows them
 ``available`` [node, {resource: amount that is free}], by node
 ``stores``    [node, large objects, their bytes, places not sealed yet], by node
+``loads``     [node, tasks that wait or run, {resource: amount}, the same of what is
+              free], by node
 
 Where the GCS is a chain, ``chain`` is answered by its client (`chain_client`):
 one row with the epoch, the names of the members and who is joining.
@@ -30,9 +37,11 @@ from runtime.control.messages import NodeInfo, Query, QueryReply, Timing
 _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "timeline": lambda row: (row[3], row[1], row[2]),
     "stores": lambda row: row[0],
+    "loads": lambda row: row[0],
     "available": lambda row: row[0],
     "groups": lambda row: 0,
 }
+_AT_GCS = frozenset({"events", "event_counts"})
 
 
 GLOBAL = -1
@@ -62,18 +71,21 @@ class QueryDesk:
         members: Membership,
         config: Config,
         store: Callable[[], tuple[int, int, int]],
-        available: Callable[[], dict[str, float]],
+        load: Callable[[], tuple[int, dict[str, float], dict[str, float]]],
     ) -> None:
         self._ctx = ctx
         self._node = node
         self._members = members
         self._ranges: deque[list[Any]] = deque(maxlen=config.timeline_ranges_max)
         self._gathering: dict[int, _Gathering] = {}
+        self._asked: dict[int, tuple[str, int]] = {}
+        """Questions that the GCS was asked, for whom and by which key."""
         self._keys = 0
         self._rows: dict[str, Callable[[], list[list[Any]]]] = {
             "timeline": lambda: list(self._ranges),
             "stores": lambda: [[node, *store()]],
-            "available": lambda: [[node, available()]],
+            "loads": lambda: [[node, *load()]],
+            "available": lambda: [[node, load()[2]]],
         }
 
     def add(self, kind: str, rows: Callable[[], list[list[Any]]]) -> None:
@@ -104,6 +116,10 @@ class QueryDesk:
                 for _, info in sorted(self._members.nodes.items())
             ]
             self._ctx.send(source, QueryReply(message.key, source, table))
+        elif message.kind in _AT_GCS:
+            self._keys += 1
+            self._asked[self._keys] = (source, message.key)
+            self._ctx.send("gcs", Query(message.kind, self._keys, source))
         elif message.kind == "groups":
             self._keys += 1
             self._gathering[self._keys] = _Gathering("groups", source, message.key, {GLOBAL})
@@ -114,7 +130,11 @@ class QueryDesk:
             raise ValueError(f"unknown query {message.kind!r}")
 
     def on_reply(self, source: str, message: QueryReply) -> None:
-        """A node sent its part of the rows."""
+        """A node sent its part of the rows, or the GCS all there is."""
+        if source == "gcs":
+            client, key = self._asked.pop(message.key)
+            self._ctx.send(client, QueryReply(key, client, message.value))
+            return
         gathering = self._gathering.get(message.key)
         if gathering is not None:
             gathering.rows += message.value

@@ -55,6 +55,27 @@ class Ranges:
         self.size += new
         return new
 
+    def remove(self, start: int, count: int) -> int:
+        """Take ``start .. start + count`` out and return how many were in; O(n)."""
+        end = start + count
+        low = bisect_right(self._ends, start)
+        high = bisect_left(self._starts, end)
+        if low >= high:
+            return 0
+        old = sum(self._ends[at] - self._starts[at] for at in range(low, high))
+        starts, ends = [], []
+        if self._starts[low] < start:
+            starts.append(self._starts[low])
+            ends.append(start)
+        if self._ends[high - 1] > end:
+            starts.append(end)
+            ends.append(self._ends[high - 1])
+        self._starts[low:high] = starts
+        self._ends[low:high] = ends
+        gone = old - sum(e - s for s, e in zip(starts, ends, strict=True))
+        self.size -= gone
+        return gone
+
     def overlaps(self, start: int, count: int) -> bool:
         """Whether any of ``start .. start + count`` is in the set."""
         at = bisect_right(self._ends, start)

@@ -5,79 +5,192 @@ the other: the ranges that were accepted, with the node that has each (task
 table, lineage), and the ranges that are done, with the nodes that hold their
 values (object table).
 
-An element is *covered* when it is done and a copy of its values exists, or
-when its values are lost; the elements of accepted ranges that are not covered
-are the ones that still run somewhere.
+What an element of an array is to the GCS::
+
+    UNKNOWN ──accepted──> PENDING ──done──> MADE ──its last copy's node dies──> LOST
+                 ↑                                                               │
+                 └────────────── placed again, if somebody asks ─────────────────┘
+
+The life of a row::
+
+    OWNED ──its last owner lets go──> RELEASED ──nothing needs its lineage──> gone
+      └───────────────nothing needs its lineage, or it was put───────────────↗
+
+A released row has no values, only the specs that could make them again; see
+`lineage` for what needs them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator
 from operator import attrgetter
 
+from runtime.control.context import node_of
 from runtime.control.ids import STREAM_BASE, split_object_id
 from runtime.control.messages import Location, TaskSpec
 from runtime.control.ranges import Ranges
+from runtime.control.ready_queue import part_of
 
 _start = attrgetter("start")
-
-
-def ghost_of(node: int, incarnation: int) -> int:
-    """Return the number under which a dead incarnation of a node is remembered.
-
-    It is below -1, and no other's: a node that comes back under its old number
-    has nothing of what it had.
-    """
-    return -2 - (incarnation << 32 | node)
 
 
 class Done:
     """A range that has ended on a node."""
 
-    __slots__ = ("count", "node", "sizes", "start")
+    __slots__ = ("count", "lost", "node", "sizes", "start")
 
-    def __init__(self, start: int, count: int, node: int, sizes: tuple[int, ...]) -> None:
+    def __init__(
+        self, start: int, count: int, node: int, sizes: tuple[int, ...], lost: str = ""
+    ) -> None:
         self.start = start
         self.count = count
         self.node = node
         self.sizes = sizes
         """Per return value, 0 for small ones; empty: all are small."""
+        self.lost = lost
+        """Why its values are not on `node` any more; empty while they are."""
 
 
 class ArrayRow:
     """All that the GCS knows of one array."""
 
     __slots__ = (
-        "accepted", "copies", "covered", "done", "lost", "overlaps", "owner", "owner_node",
+        "accepted", "actor", "again", "copies", "deps", "done", "former", "lineage", "overlaps",
+        "owners", "put", "released",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.owner = ""
-        """Its address, where a range was logged; puts and short tasks need none."""
-        self.owner_node = -1
-        """Holds a copy of every small value until the array is released; -1: not known."""
+        self.owners: dict[int, str] = {}
+        """Node -> the client there that waits for the results; several if a parent
+        ran again on another node. Each holds a copy of every small value."""
+        self.former = ""
+        """The last owner of a released row."""
+        self.released = False
+        self.put = False
+        """A client made it, so no task can make it again."""
+        self.actor: bytes | None = None
+        """The actor whose call made it; empty if it is not known which."""
         self.accepted: list[tuple[TaskSpec, int]] = []
-        self.covered = Ranges()
+        self.lineage: list[TaskSpec] = []
+        """What was accepted once, where no node is to be waited for any more."""
+        self.deps: tuple[bytes, ...] = ()
+        """The arrays that its tasks have as inputs."""
+        self.again: Ranges | None = None
+        """Elements that were placed again and have not ended."""
         self.done: list[Done] = []
         """By start."""
         self.overlaps = False
         """Some elements ran twice, so ranges in `done` may overlap."""
         self.copies: dict[bytes, dict[int, int]] = {}
         """Object -> {node: size} of copies beyond the first."""
-        self.lost: dict[int, str] = {}
-        """Why: by the ghost of the node that took the values along."""
+
+    # -- what happens to it ------------------------------------------------------
+
+    def accept(self, spec: TaskSpec, node: int) -> None:
+        """Note that a node has a range to run."""
+        self.accepted.append((spec, node))
+        self.outdated(spec)
+
+    def outdated(self, newer: TaskSpec) -> None:
+        """Forget the specs that `newer`, the same range placed again, stands for."""
+        if attempt_of(newer):
+            end = newer.start + newer.count
+            self.lineage = [
+                s for s in self.lineage if s.start < newer.start or s.start + s.count > end
+            ]
 
     def finish(self, done: Done) -> None:
-        """Note a range that has ended."""
-        if self.covered.add(done.start, done.count) < done.count:
-            self.overlaps = True
+        """Note a range that has ended; it stands for lost ones that it covers."""
+        end = done.start + done.count
         at = bisect_right(self.done, done.start, key=_start)
+        while at < len(self.done) and self.done[at].lost and _end(self.done[at]) <= end:
+            del self.done[at]
+        while at and self.done[at - 1].lost and self.done[at - 1].start == done.start:
+            if _end(self.done[at - 1]) > end:
+                break
+            at -= 1
+            del self.done[at]
+        if at and _end(self.done[at - 1]) > done.start:
+            self.overlaps = True
+        if at < len(self.done) and self.done[at].start < end:
+            self.overlaps = True
         self.done.insert(at, done)
 
     def copied(self, oid: bytes, node: int, size: int) -> None:
         """Note a further copy of an object."""
         self.copies.setdefault(oid, {})[node] = size
+
+    def lose_node(self, node: int, why: str) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
+        """A node is gone with all it held; return what it had not done: (spec, gaps)."""
+        unfinished = self.unfinished_at(node)
+        self.lineage += [spec for spec, at in self.accepted if at == node]
+        self.accepted = [(spec, at) for spec, at in self.accepted if at != node]
+        for done in self.done:
+            if done.node == node and not done.lost:
+                done.lost = why
+        for oid in [oid for oid, nodes in self.copies.items() if node in nodes]:
+            self.uncopied(oid, node)
+        return unfinished
+
+    def lose_object(self, oid: bytes, node: int, why: str) -> None:
+        """A living node does not have what the table says it has."""
+        self.uncopied(oid, node)
+        _, index, _ = split_object_id(oid)
+        for done in self.ended(index):
+            if done.node == node and not done.lost:
+                done.lost = why
+                self._retire(node, done.start, _end(done))
+
+    def forget_node(self, node: int) -> None:
+        """The node of the last owner has freed all that it had."""
+        for done in self.done:
+            if done.node == node and not done.lost:
+                done.lost = "it was released"
+                self._retire(node, done.start, _end(done))
+        for oid in [oid for oid, nodes in self.copies.items() if node in nodes]:
+            self.uncopied(oid, node)
+
+    def _retire(self, node: int, start: int, end: int) -> None:
+        """A run that has ended on a node is lineage and no more."""
+        accepted: list[tuple[TaskSpec, int]] = []
+        for spec, at in self.accepted:
+            low, high = max(start, spec.start), min(end, spec.start + spec.count)
+            if at != node or low >= high:
+                accepted.append((spec, at))
+                continue
+            self.lineage.append(part_of(spec, low, high - low))
+            if spec.start < low:
+                accepted.append((part_of(spec, spec.start, low - spec.start), at))
+            if high < spec.start + spec.count:
+                accepted.append((part_of(spec, high, spec.start + spec.count - high), at))
+        self.accepted = accepted
+
+    def uncopied(self, oid: bytes, node: int) -> None:
+        """A further copy is gone."""
+        nodes = self.copies.get(oid, {})
+        nodes.pop(node, None)
+        if not nodes:
+            self.copies.pop(oid, None)
+
+    def forget_values(self, alive: set[int], owner_node: int) -> None:
+        """Every value is freed: keep the specs, and the runs that have not ended.
+
+        Those on the last owner's node have, as far as they were its own.
+        """
+        left: list[tuple[TaskSpec, int]] = []
+        for node in dict.fromkeys(node for _, node in self.accepted if node in alive):
+            for spec, gaps in self.unfinished_at(node):
+                if node != owner_node or node_of(spec.owner) != node:
+                    left += [(part_of(spec, start, count), node) for start, count in gaps]
+        self.lineage += [spec for spec, _ in self.accepted]
+        self.accepted = left
+        self.done = []
+        self.overlaps = False
+        self.copies = {}
+
+    # -- questions ---------------------------------------------------------------
 
     def locate(self, oid: bytes, alive: set[int]) -> Location | None:
         """Return where the object is, None while it has not been made."""
@@ -86,33 +199,45 @@ class ArrayRow:
         size = max(self.copies.get(oid, {}).values(), default=0)
         made = False
         gone = ""
-        at = bisect_right(self.done, index, key=_start) - 1
-        for done in reversed(self.done[0 if self.overlaps else max(at, 0) : at + 1]):
-            if index >= done.start + done.count:
-                continue
+        for done in self.ended(index):
             made = True
             size = max(size, done.sizes[ret] if done.sizes else 0)
-            if done.node in alive:
+            if done.node in alive and not done.lost:
                 nodes[done.node] = None
             else:
-                gone = self.lost.get(done.node, "its node died")
-        if made and size == 0 and self.owner_node in alive:
-            nodes[self.owner_node] = None
+                gone = done.lost or "its node died"
+        if made and size == 0 and (self.again is None or index not in self.again):
+            nodes.update(dict.fromkeys(n for n in self.owners if n in alive))
         if nodes:
             return Location(oid, tuple(nodes), size)
         return Location(oid, (), size, lost=gone) if made else None
 
-    def bury(self, node: int, ghost: int, reason: str) -> None:
-        """The node is dead: what it held is nowhere, whoever gets its number next."""
-        for done in self.done:
-            if done.node == node:
-                done.node = ghost
-        for nodes in self.copies.values():
-            nodes.pop(node, None)
-        self.accepted = [(spec, at) for spec, at in self.accepted if at != node]
-        self.lost[ghost] = reason
-        if self.owner_node == node:
-            self.owner_node = ghost
+    def ended(self, index: int) -> Iterator[Done]:
+        """Yield the runs of an element that have ended, the last by start first."""
+        at = bisect_right(self.done, index, key=_start) - 1
+        for done in reversed(self.done[0 if self.overlaps else max(at, 0) : at + 1]):
+            if index < _end(done):
+                yield done
+
+    def pending(self, index: int, alive: set[int]) -> bool:
+        """Whether the element is under way: placed again, or accepted and not ended."""
+        if self.again is not None and index in self.again:
+            return True
+        at = {n for s, n in self.accepted if s.start <= index < s.start + s.count and n in alive}
+        return bool(at) and not at <= {done.node for done in self.ended(index) if not done.lost}
+
+    def recipe(self, index: int) -> TaskSpec | None:
+        """Return the last spec by which the element was to be made, if any is known."""
+        found: TaskSpec | None = None
+        for spec in [*self.lineage, *(spec for spec, _ in self.accepted)]:
+            newer = found is None or attempt_of(spec) >= attempt_of(found)
+            if newer and spec.start <= index < spec.start + spec.count:
+                found = spec
+        return found
+
+    def live_owner(self, alive: set[int]) -> str:
+        """Return the last client that waits for it on a living node, if any does."""
+        return next((o for n, o in reversed(self.owners.items()) if n in alive), "")
 
     def unfinished_at(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
         """Return what a node had accepted and not done: (spec, gaps).
@@ -124,7 +249,7 @@ class ArrayRow:
             return []
         ended = Ranges()
         for done in self.done:
-            if done.node == node:
+            if done.node == node and not done.lost:
                 ended.add(done.start, done.count)
         found = [(spec, ended.missing(spec.start, spec.count)) for spec in specs]
         left = sum(count for _, gaps in found for _, count in gaps)
@@ -135,7 +260,8 @@ class ArrayRow:
 
     def holders(self) -> set[int]:
         """Return every node that may hold something of the array."""
-        nodes = {done.node for done in self.done} | {node for _, node in self.accepted}
+        nodes = {done.node for done in self.done if not done.lost}
+        nodes.update(node for _, node in self.accepted)
         for copies in self.copies.values():
             nodes.update(copies)
         return nodes
@@ -151,6 +277,15 @@ class ArrayRow:
             found[node] += spec.count
         for done in self.done:
             # The items of a stream are results, but their task goes on.
-            if done.start < STREAM_BASE:
+            if not done.lost and done.start < STREAM_BASE:
                 found[done.node] -= done.count
         return {node: left for node, left in found.items() if left > 0}
+
+
+def attempt_of(spec: TaskSpec) -> int:
+    """Return how often the GCS has placed the range again."""
+    return spec.extra.attempt if spec.extra is not None else 0
+
+
+def _end(done: Done) -> int:
+    return done.start + done.count

@@ -37,6 +37,7 @@ from runtime.control.messages import (
     ChainHello,
     ChainOutput,
     ChainRequest,
+    ClaimTasks,
     ClientGone,
     CommitBundle,
     CreateActors,
@@ -48,6 +49,7 @@ from runtime.control.messages import (
     FetchLineage,
     FindActor,
     FindTask,
+    ForwardResults,
     Frame,
     FreeObjects,
     FunctionBlob,
@@ -63,6 +65,7 @@ from runtime.control.messages import (
     NodeUnreachable,
     ObjectLocations,
     ObjectPayload,
+    ObjectsMissing,
     PlaceTasks,
     PrepareBundle,
     PullObject,
@@ -77,6 +80,7 @@ from runtime.control.messages import (
     ReplicaJoined,
     ReplicaReady,
     ReplicaSuspected,
+    ResultsMissing,
     ReturnBundle,
     SaveActor,
     SnapshotPart,
@@ -87,6 +91,7 @@ from runtime.control.messages import (
     TakenBack,
     TaskFound,
     TaskResults,
+    TasksClaimed,
     TasksDone,
     TaskUpdates,
     Unblocked,
@@ -102,6 +107,7 @@ Kinds = frozenset[type]
 NODE_TO_HEAD: Mapping[str, Kinds] = {
     "gcs": frozenset({
         RegisterNode, Heartbeat, ExportFunction, FetchFunction, TaskUpdates, LocateObjects, Event,
+        Query, ResultsMissing, ObjectsMissing, ClaimTasks,
         CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor, LogCalls, SaveActor,
         FetchLineage, CallsReceived, FindActor, KvPut, KvGet, KvDelete,
         FindTask,
@@ -125,8 +131,8 @@ REPLICA_TO_REPLICA: Kinds = frozenset({ChainCommands, ChainAck, SnapshotPart, Sn
 HEAD_TO_NODE: Mapping[str, Kinds] = {
     "gcs": frozenset({
         Registered, NodeChanged, FunctionBlob, ObjectLocations, FreeObjects, TaskResults,
-        ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound, KvReply,
-        TaskFound,
+        QueryReply, TasksClaimed, ForwardResults, KvReply, TaskFound,
+        ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound,
     }),
     "global": frozenset({
         AssignTasks, TaskResults, CancelTask, PrepareBundle, CommitBundle, ReturnBundle,

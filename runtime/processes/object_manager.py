@@ -49,7 +49,9 @@ class ObjectManager:
         self.token = token
         self.address_of = address_of
         self.allocator = Allocator(arena.capacity)
-        self._places: dict[bytes, tuple[int, int]] = {}
+        self._places: dict[bytes, dict[int, int]] = {}
+        """Where an object is, and its size: in several places for a while if it is made
+        or fetched twice."""
         self._sending: dict[int, int] = {}
         self._free_later: set[int] = set()
         self._fetchers: dict[int, Fetcher] = {}
@@ -58,12 +60,10 @@ class ObjectManager:
         if isinstance(message, Allocate):
             offset = self.allocator.allocate(message.size)
             if offset >= 0:
-                self._places[message.object] = (offset, message.size)
+                self._places.setdefault(message.object, {})[offset] = message.size
             self.tell(Allocated(message.object, offset, message.client))
         elif isinstance(message, Free):
-            if self._places.get(message.object, (-1, 0))[0] == message.offset:
-                del self._places[message.object]
-            self._free(message.offset)
+            self.give_back(message.object, message.offset)
         elif isinstance(message, Fetch):
             fetcher = self._fetchers.get(message.node)
             if fetcher is None:
@@ -95,17 +95,21 @@ class ObjectManager:
         """Return where an object that is fetched can be written, or -1."""
         offset = self.allocator.allocate(size)
         if offset >= 0:
-            self._places[oid] = (offset, size)
+            self._places.setdefault(oid, {})[offset] = size
         return offset
 
     def give_back(self, oid: bytes, offset: int) -> None:
         """Free the place of an object whose transfer failed."""
-        self._places.pop(oid, None)
+        places = self._places.get(oid, {})
+        places.pop(offset, None)
+        if not places:
+            self._places.pop(oid, None)
         self._free(offset)
 
     def begin_sending(self, oid: bytes) -> tuple[int, int] | None:
         """Return (offset, size) of an object and keep it there."""
-        place = self._places.get(oid)
+        # The oldest: it is complete if any is.
+        place = next(iter(self._places.get(oid, {}).items()), None)
         if place is not None:
             self._sending[place[0]] = self._sending.get(place[0], 0) + 1
         return place
@@ -232,7 +236,7 @@ class Fetcher:
         offset = self._manager.allocate(fetch.object, fetch.size)
         if offset < 0:
             reason = f"ObjectStoreFullError: no room for {fetch.size:,} bytes"
-            self._manager.tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason))
+            self._manager.tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason, fetch.node))
             self._next()
             return
         self._current = fetch
@@ -319,7 +323,7 @@ class Fetcher:
         if offset < 0:
             self._manager.give_back(fetch.object, self._offset)
         elapsed_s = time.monotonic() - self._started_s
-        self._manager.tell(Fetched(fetch.object, offset, fetch.size, elapsed_s, reason))
+        self._manager.tell(Fetched(fetch.object, offset, fetch.size, elapsed_s, reason, fetch.node))
         self._next()
 
     def _fail(self, reason: str) -> None:
@@ -332,4 +336,4 @@ class Fetcher:
         if self._current is not None:
             self._end_current(-1, reason)
         for fetch in waiting:
-            self._manager.tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason))
+            self._manager.tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason, fetch.node))

@@ -63,6 +63,55 @@ def random_program(
     return program
 
 
+def chained_program(rng: random.Random, steps: int = 15, depth: int = 1) -> list[dict[str, Any]]:
+    """Return a program of large values made from one another, most of them forgotten.
+
+    Nothing is put and retries are unlimited: whatever is lost can be made again.
+    """
+    program: list[dict[str, Any]] = []
+    made: list[int] = []
+
+    def body(short: bool = False) -> dict[str, Any]:
+        one: dict[str, Any] = {"salt": rng.randrange(1000), "s": rng.choice(DURATIONS_S)}
+        if short:
+            one["s"] = min(one["s"], 0.005)
+        if rng.random() < 0.6:
+            one["size"] = rng.choice([INLINE_BYTES_MAX + 1, 10_000])
+        if depth and rng.random() < 0.2:
+            one["steps"] = chained_program(rng, rng.randint(2, 4), depth - 1)
+        return one
+
+    for at in range(steps):
+        kinds = ["call", "map", "get", "sleep", "drop", "forget"]
+        kind = rng.choices(kinds, [10, 1, 1, 4, 2, 4])[0]
+        if kind in ("get", "drop", "forget") and len(made) < 2:
+            kind = "call"
+        if kind == "call":
+            recent = made[-3:]
+            deps = (
+                [[rng.choice(recent), rng.randrange(20)] for _ in range(rng.randint(0, 2))]
+                if (recent)
+                else []
+            )
+            one = body()
+            if rng.random() < 0.15:
+                one["returns"] = 2
+            program.append({"do": "call", "body": one, "deps": deps, "retries": -1})
+            made.append(at)
+        elif kind == "map":
+            bodies = [body(short=True) for _ in range(rng.choice([2, 15]))]
+            program.append({"do": "map", "bodies": bodies, "retries": -1})
+            made.append(at)
+        elif kind == "sleep":
+            program.append({"do": "sleep", "s": rng.choice([0.01, 0.05, 0.2])})
+        else:
+            target = rng.choice(made[:-1])
+            program.append({"do": kind, "step": target})
+            if kind != "get":
+                made.remove(target)
+    return program
+
+
 def random_world(seed: int, policy: str = "", **settings: Any) -> tuple[World, random.Random]:
     """Return a cluster and the generator for what happens in it."""
     rng = random.Random(seed)

@@ -157,24 +157,6 @@ def test_who_waits_elsewhere_hears_of_the_error_too() -> None:
     clean(world, 70.0)
 
 
-def test_a_large_value_that_only_a_dead_node_held_is_lost() -> None:
-    world = cluster([{"CPU": 1.0}, {"CPU": 1.0, "A": 1.0}])
-    driver = world.driver()
-
-    def program() -> Code:
-        [ref] = driver.submit({"size": 1000}, demand="A:1")
-        yield lambda: driver.client.made(ref.oid)
-        world.kill_node(1)
-        try:
-            yield from driver.get([ref.oid])
-        finally:
-            ref.drop()
-
-    with pytest.raises(TaskFailed, match=r"ObjectLostError.*connection lost"):
-        driver.call(program())
-    clean(world, 70.0)
-
-
 def test_a_node_that_is_cut_off_is_dead_and_its_late_news_are_nothing() -> None:
     world = cluster(3)
     driver = world.driver()
@@ -289,7 +271,7 @@ def test_an_object_that_is_not_there_yet_is_told_of_when_it_is() -> None:
     world.run(for_s=0.1)
     told = [m for *_, m in world.trace if isinstance(m, ObjectLocations)]
     assert [(loc.nodes, loc.lost) for m in told for loc in m.locations] == [((), "")]
-    assert not gcs._waited
+    assert not gcs.table.waited
 
 
 def test_assignments_are_logged_before_they_are_sent() -> None:

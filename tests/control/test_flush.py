@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from runtime.control.config import Config
 from runtime.control.flush import ROW_BYTES, STORAGE, TaskHistory, pack, unpack
-from runtime.control.lineage import TaskLog
 from runtime.control.messages import (
     FindTask,
     LoadRow,
@@ -14,12 +13,13 @@ from runtime.control.messages import (
     TaskUpdates,
 )
 from runtime.control.tables import ArrayRow, Done
+from runtime.control.task_log import TaskLog
 from tests.control.alone import Alone, array, result, spec
 
 
 def row(number: int) -> ArrayRow:
     made = ArrayRow()
-    made.owner = "driver:0.0"
+    made.former = "driver:0.0"
     made.accepted.append((spec(number), 3))
     made.finish(Done(0, 1, 3, ()))
     return made

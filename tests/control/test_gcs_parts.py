@@ -6,11 +6,16 @@ import random
 
 import pytest
 
+from runtime.control.client import Waiter
+from runtime.control.gcs import EVENTS_MAX
 from runtime.control.health import FailureDetector
 from runtime.control.ids import object_id
+from runtime.control.lineage import SPEC_BYTES, Lineage, placed_again, refusal
+from runtime.control.messages import Event, FreeObjects, TaskUpdates
 from runtime.control.pubsub import PubSub
-from runtime.control.tables import ArrayRow, Done
+from runtime.control.tables import ArrayRow, Done, attempt_of
 from tests.control.alone import Alone, array, spec
+from tests.control.world import World
 
 
 def test_silence_is_suspected_after_the_timeout_and_not_before() -> None:
@@ -54,7 +59,7 @@ def done(row: ArrayRow, start: int, count: int, node: int, *sizes: int) -> None:
 
 def test_where_an_object_is() -> None:
     row = ArrayRow()
-    row.owner_node = 0
+    row.owners[0] = "driver:0.0"
     small, large, never = (object_id(array(1), index, 0) for index in (3, 5, 9))
     assert row.locate(small, {0, 1, 2}) is None
     done(row, 0, 5, 1)
@@ -72,10 +77,10 @@ def test_where_an_object_is() -> None:
 
 def test_what_is_lost_and_what_the_owner_still_has() -> None:
     row = ArrayRow()
-    row.owner_node = 0
+    row.owners[0] = "driver:0.0"
     done(row, 0, 2, 1)
     done(row, 2, 1, 1, 5000)
-    row.lost[1] = "it burnt"
+    row.lose_node(1, "it burnt")
     small = row.locate(object_id(array(1), 1, 0), {0, 2})
     assert small is not None and small.nodes == (0,) and not small.lost
     oid = object_id(array(1), 2, 0)
@@ -90,7 +95,7 @@ def test_ranges_that_ran_twice_hide_nothing(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(100):
         row, oracle = ArrayRow(), {}
-        row.owner_node = 9  # dead
+        row.owners[9] = "driver:9.0"  # dead
         for _ in range(rng.randint(1, 8)):
             start, count, node = rng.randrange(20), rng.randint(1, 12), rng.randrange(4)
             done(row, start, count, node)
@@ -124,3 +129,97 @@ def test_an_element_that_was_twice_on_a_dead_node_runs_again() -> None:
     row.accepted = [(spec(1, 0, 1, owner="driver:0.0"), 1), (spec(1, 0, 1, owner="worker:2.1"), 1)]
     done(row, 0, 1, 1)
     assert [gaps for _, gaps in row.unfinished_at(1)] == [[(0, 1)], [(0, 1)]]
+
+
+def test_a_lost_value_is_found_where_it_was_made_again() -> None:
+    row = ArrayRow()
+    again = placed_again(spec(1, 0, 10), 3, 2, "driver:0.0")
+    assert (again.start, again.count, again.retries, attempt_of(again)) == (3, 2, 2, 1)
+    row.accept(spec(1, 0, 10), 1)
+    for index in range(10):
+        done(row, index, 1, 1, 500)
+    row.lose_node(1, "it burnt")
+    assert row.recipe(3) is row.recipe(9) is not None
+    assert not row.pending(3, {2})
+    row.accept(again, 2)
+    assert row.recipe(3) is again and row.recipe(5) is not again
+    assert row.pending(3, {2}) and not row.pending(5, {2})
+    done(row, 3, 2, 2)
+    assert not row.overlaps and not row.pending(3, {2})
+    for index, nodes in ((3, (2,)), (4, (2,)), (5, ())):
+        found = row.locate(object_id(array(1), index, 0), {2})
+        assert found is not None and found.nodes == nodes
+    # A living node that does not have it after all.
+    row.lose_object(object_id(array(1), 3, 0), 2, "it is not there")
+    assert not row.pending(3, {2}) and row.recipe(3) is not None
+    assert row.outstanding() == {}
+
+
+def test_two_owners_on_two_nodes_each_let_go_for_themselves() -> None:
+    world = World(3)
+    table = world.gcs.table
+    world.run(for_s=0.1)
+
+    def updates(node: int, *, put: bool) -> None:
+        released = [] if put else [array(1)]
+        puts = [(array(1), 500)] if put else []
+        message = TaskUpdates(node, [], [], [], released, puts)
+        world.turn("gcs", lambda: table.on_updates(f"node:{node}", message))
+
+    updates(0, put=True)
+    updates(1, put=True)
+    updates(0, put=False)
+    found = table.rows[array(1)].locate(object_id(array(1), 0, 0), {0, 1, 2})
+    assert found is not None and found.nodes == (1,)
+    world.run(for_s=0.1)
+    assert not any(isinstance(m, FreeObjects) for *_, m in world.trace)
+    updates(1, put=False)
+    assert not table.rows
+
+
+def test_lineage_books() -> None:
+    lineage = Lineage(3 * SPEC_BYTES)
+    rows = {number: ArrayRow() for number in range(1, 7)}
+    for number in range(2, 7):
+        lineage.use(rows[number], [object_id(array(number - 1), 0, 0)] * 2, 12)
+    assert lineage.uses == {array(n): 1 for n in range(1, 6)}
+    for number in range(1, 6):
+        lineage.keep(array(number), rows[number])
+    dropped = []
+    for oldest in lineage.overweight():
+        dropped.append(oldest)
+        lineage.unkeep(oldest)
+    assert dropped == [array(1), array(2)]
+    lineage.need(array(3), rows[3])
+    assert lineage.needed == {array(2): {array(3)}}
+    assert lineage.unneed(array(3), rows[3]) == [array(2)] and not lineage.needed
+    assert lineage.unuse(array(5)) and array(5) not in lineage.uses
+
+
+def test_why_a_value_cannot_be_made_again() -> None:
+    row = ArrayRow()
+    assert "record of its task is gone" in refusal(row, None, "x")
+    assert "no retries left" in refusal(row, spec(1, retries=0), "x")
+    assert refusal(row, spec(1, retries=-1), "x") == ""
+    assert placed_again(spec(1, retries=-1), 0, 1, "").retries == -1
+    row.put = True
+    assert refusal(row, None, "y") == "it was put, and y"
+
+
+def test_events_are_counted_though_their_rows_are_dropped() -> None:
+    world = World(1)
+    world.run(for_s=0.1)
+    driver = world.driver()
+    many = EVENTS_MAX + 5
+    for _ in range(many):
+        world.turn("gcs", lambda: world.gcs.handle("node:0", Event("boom", "x", "", 2)))
+    replies = []
+    for kind in ("events", "event_counts"):
+        asked: list[tuple[int, Waiter]] = []
+        ask = lambda kind=kind, asked=asked: asked.append(driver.client.query(kind))  # noqa: E731
+        world.turn(driver.address, ask)
+        world.run(for_s=0.1)
+        replies.append(driver.client.replies.pop(asked[0][0]))
+    rows, counts = replies
+    assert counts == {"boom": 2 * many, "node_added": 1}
+    assert len(rows) == EVENTS_MAX and rows[-1][1:] == ["boom", "x", ""]

@@ -1,123 +1,342 @@
-"""`TaskLog`: what may wait, what may vanish, and what must go out at once."""
+"""Lost values: what is made again, how often, and what is said of the rest."""
 
 from __future__ import annotations
 
-from runtime.control.config import Config
-from runtime.control.ids import object_id
-from runtime.control.lineage import TaskLog
-from runtime.control.messages import TaskUpdates
-from tests.control.alone import Alone, array, result, spec
+from collections import Counter
+from typing import Any
 
-CONFIG = Config()
+import pytest
 
+from runtime.control.messages import LocateObjects, PlaceTasks, TasksDone
+from tests.control.test_cluster import clean, cluster, ran_on
+from tests.control.world import Code, Ref, Shell, TaskFailed, World, number_of
 
-def made() -> tuple[Alone, TaskLog]:
-    ctx = Alone()
-    return ctx, TaskLog(ctx, 0, CONFIG)
-
-
-def later(ctx: Alone, log: TaskLog) -> list[TaskUpdates]:
-    log.end_turn()
-    ctx.pass_time(2 * CONFIG.log_linger_s)
-    return ctx.take(TaskUpdates, "gcs")
+NODES = [{"CPU": 1.0}, *({"CPU": 1.0, "A": 1.0} for _ in range(3))]
+"""The driver's node cannot run what needs an A."""
+LARGE = 1000
 
 
-def is_empty(log: TaskLog) -> bool:
-    tables = (log._added, log._done, log._large, log._copies, log._released, log._known)
-    return not any(tables) and not log._exposed
+def chain(
+    driver: Shell, length: int, *, retries: int = 3, size: int = LARGE, demand: str = "A:1"
+) -> tuple[list[bytes], list[Ref]]:
+    """Submit tasks that each add one to three times the last one's value."""
+    oids: list[bytes] = []
+    refs: list[Ref] = []
+    for _ in range(length):
+        [ref] = driver.submit(
+            {"salt": 1, "size": size, "s": 0.01}, deps=oids[-1:], retries=retries, demand=demand
+        )
+        oids.append(ref.oid)
+        refs.append(ref)
+    return oids, refs
 
 
-def test_a_task_that_lives_within_a_batch_leaves_no_trace() -> None:
-    ctx, log = made()
-    log.accept(spec())
-    log.finish(result())
-    log.release(array(1))
-    assert later(ctx, log) == []
-    assert is_empty(log)
+def value_of_chain(length: int) -> int:
+    value = 0
+    for _ in range(length):
+        value = 3 * value + 1
+    return value % 1_000_003
 
 
-def test_what_is_not_over_goes_out_when_the_linger_is() -> None:
-    ctx, log = made()
-    log.accept(spec(1))
-    log.accept(spec(2))
-    log.finish(result(2))
-    log.end_turn()
-    assert ctx.sent == []
-    [update] = later(ctx, log)
-    assert [s.array for s in update.added] == [array(1), array(2)]
-    assert update.done == [(array(2), 0, 1, ())]
-    # Now the GCS knows of them, so it must hear that they are released.
-    log.finish(result(1))
-    log.release(array(1))
-    log.release(array(2))
-    [update] = later(ctx, log)
-    assert (update.added, update.done) == ([], [])
-    assert update.released == [array(1), array(2)]
-    assert is_empty(log)
+def drop(refs: list[Ref]) -> None:
+    for ref in refs:
+        ref.drop()
 
 
-def test_ranges_of_one_array_become_one_row() -> None:
-    ctx, log = made()
-    for start in (0, 20, 10, 30):
-        log.finish(result(1, start, 10))
-    log.finish(result(1, 40, 1, size=500, offset=7))
-    [update] = later(ctx, log)
-    assert update.done == [(array(1), 0, 40, ()), (array(1), 40, 1, (500,))]
+def runs_of(world: World) -> Counter[bytes]:
+    """Return how often each array's elements were run to their end."""
+    return Counter(
+        r.array for *_, m in world.trace if isinstance(m, TasksDone) for r in m.results
+    )  # fmt: skip
 
 
-def test_each_run_of_an_element_counts() -> None:
-    ctx, log = made()
-    log.finish(result(1, 0, 10))
-    log.finish(result(1, 5, 1))
-    log.flush()
-    rows = [row for update in ctx.take(TaskUpdates) for row in update.done]
-    assert rows == [(array(1), 0, 10, ()), (array(1), 5, 1, ())]
+def holders(world: World, oid: bytes) -> list[int]:
+    return [
+        n for n, store in world.stores.items() if any(o == oid for o, _ in store.places.values())
+    ]
 
 
-def test_exposed_arrays_do_not_wait() -> None:
-    ctx, log = made()
-    log.finish(result(1))
-    log.end_turn()
-    assert ctx.sent == []
-    # A task with it as input leaves the node: others will look for it.
-    log.spilled(spec(2, deps=(object_id(array(1), 0, 0),)))
-    log.end_turn()
-    [update] = ctx.take(TaskUpdates)
-    assert update.done == [(array(1), 0, 1, ())]
-    # So does what ends here for an owner elsewhere.
-    log.expose(array(3))
-    log.finish(result(3))
-    log.end_turn()
-    assert ctx.take(TaskUpdates)[0].done == [(array(3), 0, 1, ())]
+def kill_holders(world: World, oid: bytes) -> None:
+    for node in holders(world, oid):
+        world.kill_node(node)
 
 
-def test_a_spilled_array_is_released_at_the_gcs() -> None:
-    ctx, log = made()
-    log.spilled(spec(1))
-    log.release(array(1))
-    [update] = later(ctx, log)
-    assert update.released == [array(1)]
-    assert is_empty(log)
+@pytest.mark.parametrize("size", [LARGE, 0])
+@pytest.mark.parametrize("length", [1, 2, 6])
+def test_a_chain_is_made_again_though_its_links_were_released(length: int, size: int) -> None:
+    world = cluster(NODES)
+    driver = world.driver()
+
+    def program() -> Code:
+        oids, refs = chain(driver, length - 1, size=size)
+        [last] = driver.submit({"salt": 1, "size": LARGE}, deps=oids[-1:], demand="A:1")
+        drop(refs)
+        yield lambda: driver.client.made(last.oid)
+        yield 1.0
+        assert all(not holders(world, oid) for oid in oids)
+        kill_holders(world, last.oid)
+        [value] = yield from driver.get([last.oid])
+        last.drop()
+        return number_of(value)
+
+    assert driver.call(program()) == value_of_chain(length)
+    assert set(runs_of(world).values()) == {2}
+    assert world.gcs.counts["task_reconstructed"] == 1
+    assert world.gcs.counts["task_retried"] == length - 1
+    clean(world, 70.0)
 
 
-def test_a_release_and_a_new_life_are_not_in_one_batch() -> None:
-    ctx, log = made()
-    for begin in (log.accept, log.spilled):
-        log.spilled(spec(1))
-        log.release(array(1))
-        begin(spec(1))
-        log.flush()
-        released, *rest = ctx.take(TaskUpdates)
-        assert released.released == [array(1)] and not released.added
-        assert not any(update.released for update in rest)
-        log.forget(array(1))
+def test_only_what_is_lost_and_asked_for_runs_again() -> None:
+    world = cluster(NODES)
+    driver = world.driver()
+
+    def program() -> Code:
+        oids, refs = chain(driver, 4)
+        yield lambda: all(driver.client.made(oid) for oid in oids)
+        yield from driver.get(oids[1:2])
+        kill_holders_but_driver(world, oids[3])
+        yield 1.0
+        before = runs_of(world)
+        yield from driver.get(oids[3:])
+        again = {oids.index(a + oids[0][12:]) for a in runs_of(world) - before}
+        drop(refs)
+        return again
+
+    # The second is on the driver's node: of what depends on it, no more is needed.
+    assert driver.call(program()) <= {2, 3}
+    clean(world, 70.0)
 
 
-def test_what_the_gcs_has_freed_is_owed_no_more() -> None:
-    ctx, log = made()
-    log.expose(array(1))
-    log.finish(result(1))
-    log.copied(array(1), object_id(array(1), 0, 0), 5)
-    log.forget(array(1))
-    assert later(ctx, log) == []
-    assert is_empty(log)
+def kill_holders_but_driver(world: World, oid: bytes) -> None:
+    for node in holders(world, oid):
+        if node:
+            world.kill_node(node)
+
+
+def test_many_who_ask_get_one_run() -> None:
+    world = cluster([*NODES, {"CPU": 1.0}, {"CPU": 1.0}])
+    driver = world.driver()
+    others = [world.driver(node) for node in (4, 5)]
+
+    def program(oids: list[bytes]) -> Code:
+        oids += chain(driver, 1)[0]
+        yield lambda: driver.client.made(oids[0])
+
+    oids: list[bytes] = []
+    driver.call(program(oids))
+    kill_holders(world, oids[0])
+    got: list[Any] = []
+
+    def borrow(shell: Shell) -> Code:
+        ref = Ref(shell, oids[0])
+        got.append((yield from shell.get([ref.oid])))
+        ref.drop()
+
+    for shell in (driver, *others):
+        shell.start(borrow(shell))
+    world.run(until=lambda: len(got) == 3)
+    assert got == [[[1, LARGE]]] * 3
+    assert list(runs_of(world).values()) == [2]
+    assert world.gcs.counts["task_reconstructed"] == 1
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_when_retries_are_used_up_it_is_lost(retries: int) -> None:
+    world = cluster([{"CPU": 1.0}] + [{"CPU": 1.0, "A": 1.0}] * (2 * retries + 4))
+    driver = world.driver()
+
+    def program() -> Code:
+        oids, refs = chain(driver, 1, retries=retries)
+        yield lambda: driver.client.made(oids[0])
+        try:
+            for _ in range(retries + 1):
+                kill_holders(world, oids[0])
+                yield 0.1
+                refs += driver.submit({}, deps=oids, demand="A:1")
+                yield from driver.get([refs[-1].oid])
+        finally:
+            drop(refs)
+
+    with pytest.raises(TaskFailed, match=r"ObjectLostError.*node \d+.*no retries left") as failed:
+        driver.call(program())
+    assert "connection lost" in failed.value.text
+    assert sorted(runs_of(world).values()) == [1] * retries + [retries + 1]
+    assert world.gcs.counts["object_lost"] == 1
+    assert world.gcs.counts["task_reconstructed"] == retries
+    clean(world, 70.0)
+
+
+def test_what_was_put_is_lost_and_the_error_says_so() -> None:
+    world = cluster([{"CPU": 1.0}, {"CPU": 1.0, "A": 1.0}, {"CPU": 1.0, "B": 1.0}])
+    driver, other = world.driver(0), world.driver(1)
+
+    def put(box: list[bytes]) -> Code:
+        ref = yield from other.put([5, LARGE], LARGE)
+        box.append(ref.oid)
+
+    box: list[bytes] = []
+    other.call(put(box))
+    world.run(for_s=0.1)
+
+    def program() -> Code:
+        borrowed = Ref(driver, box[0])
+        [ref] = driver.submit({"size": LARGE}, deps=box, demand="A:1")
+        yield lambda: driver.client.made(ref.oid)
+        world.kill_node(1)
+        world.add_node(3, {"CPU": 1.0, "A": 1.0})
+        try:
+            yield from driver.get([ref.oid])
+        finally:
+            drop([ref, borrowed])
+
+    # The task's value and its input were on the same node.
+    with pytest.raises(
+        TaskFailed, match=r"ObjectLostError.*put.*only copy was on node 1"
+    ) as failed:
+        driver.call(program())
+    assert box[0].hex() in failed.value.text
+    clean(world, 70.0)
+
+
+@pytest.mark.parametrize("size", [0, LARGE])
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_result_that_was_on_its_way_from_a_dead_node_is_made_again(
+    size: int, retries: int
+) -> None:
+    world = cluster([{"CPU": 1.0}, {"CPU": 1.0, "A": 1.0}, {"CPU": 1.0, "A": 1.0}])
+    driver = world.driver()
+
+    def program() -> Code:
+        # The GCS hears that it is done, the owner does not.
+        world.lost_links.update({("node:1", "node:0"), ("node:2", "node:0")})
+        [ref] = driver.submit({"salt": 7, "size": size}, demand="A:1", retries=retries)
+        yield 1.0
+        assert [len(row.done) for row in world.gcs.arrays.values()] == [1]
+        assert not driver.client.made(ref.oid)
+        world.lost_links.clear()
+        [node] = ran_on(world)
+        world.kill_node(node)
+        try:
+            [value] = yield from driver.get([ref.oid])
+        finally:
+            ref.drop()
+        return number_of(value)
+
+    if retries:
+        assert driver.call(program()) == 7
+        assert list(runs_of(world).values()) == [2]
+    else:
+        with pytest.raises(TaskFailed, match=r"ObjectLostError.*no retries left"):
+            driver.call(program())
+    clean(world, 70.0)
+
+
+def test_a_parent_that_runs_again_finds_its_children() -> None:
+    nodes = [{"CPU": 1.0}, *({"CPU": 1.0, "P": 1.0} for _ in range(2)), {"CPU": 4.0, "C": 4.0}]
+    world = cluster(nodes)
+    driver = world.driver()
+    inner = [
+        {"do": "call", "body": {"salt": 1}, "demand": "C:1"},
+        {"do": "call", "body": {"salt": 2, "size": LARGE}, "demand": "C:1"},
+        {"do": "call", "body": {"salt": 3, "s": 1.0}, "demand": "C:1"},
+        {"do": "map", "bodies": [{"salt": 4}] * 20, "demand": "C:1"},
+    ]
+
+    def program() -> Code:
+        [ref] = driver.submit({"steps": inner, "size": LARGE}, demand="P:1")
+        yield 0.5
+        [parent] = [n for n in (1, 2) if any(w.assigned for w in world.nodes[n].workers.values())]
+        world.kill_node(parent)
+        [value] = yield from driver.get([ref.oid])
+        ref.drop()
+        return number_of(value)
+
+    assert driver.call(program()) == 86
+    elements = Counter(
+        (r.array, index)
+        for *_, m in world.trace if isinstance(m, TasksDone)
+        for r in m.results for index in range(r.start, r.start + r.count)
+    )  # fmt: skip
+    assert set(elements.values()) == {1} and len(elements) == 24
+    clean(world, 70.0)
+
+
+def test_a_dead_node_is_not_asked() -> None:
+    world = cluster(NODES)
+    driver = world.driver()
+
+    def program() -> Code:
+        oids, refs = chain(driver, 1)
+        yield lambda: driver.client.made(oids[0])
+        kill_holders(world, oids[0])
+        yield 0.5
+        sent = len(world.trace)
+        started_s = world.time_s
+        yield from driver.get(oids)
+        drop(refs)
+        asked = [m for *_, m in world.trace[sent:] if isinstance(m, LocateObjects)]
+        return len(asked), world.time_s - started_s
+
+    asked, took_s = driver.call(program())
+    assert asked == 1 and took_s < 0.1
+
+
+def test_lineage_that_weighs_too_much_is_dropped_oldest_first() -> None:
+    world = cluster(NODES, lineage_bytes_max=2500)
+    driver = world.driver()
+
+    def program() -> Code:
+        oids, refs = chain(driver, 8)
+        drop(refs[:-1])
+        yield lambda: driver.client.made(oids[-1])
+        yield 1.0
+        assert len(world.gcs.arrays) <= 5
+        kill_holders(world, oids[-1])
+        try:
+            yield from driver.get(oids[-1:])
+        finally:
+            refs[-1].drop()
+
+    with pytest.raises(TaskFailed, match="ObjectLostError"):
+        driver.call(program())
+    clean(world, 70.0)
+
+
+def test_a_long_chain_is_kept_and_dropped_without_recursion() -> None:
+    world = cluster(1)
+    driver = world.driver()
+
+    def program() -> Code:
+        last: list[Ref] = []
+        for _ in range(3000):
+            refs = driver.submit({"salt": 1}, deps=[ref.oid for ref in last])
+            drop(last)
+            last = refs
+        yield from driver.get([last[0].oid])
+        yield 0.1
+        kept = len(world.gcs.table.lineage.kept)
+        drop(last)
+        return kept
+
+    assert driver.call(program()) == 2999
+    clean(world)
+
+
+def test_retries_are_used_up_one_by_one() -> None:
+    world = cluster(NODES)
+    driver = world.driver()
+
+    def program() -> Code:
+        oids, refs = chain(driver, 1, retries=3)
+        yield lambda: driver.client.made(oids[0])
+        kill_holders(world, oids[0])
+        yield from driver.get(oids)
+        drop(refs)
+
+    driver.call(program())
+    placed = [
+        (s.retries, s.extra.attempt if s.extra else 0)
+        for _, source, _, m in world.trace if isinstance(m, PlaceTasks) and source == "gcs"
+        for s in m.tasks
+    ]  # fmt: skip
+    assert placed == [(2, 1)]

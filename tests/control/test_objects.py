@@ -35,6 +35,7 @@ class Directory(ObjectDirectory):
 
     def ask(self, oid: bytes = OID) -> None:
         self.want(oid, self.told.append)
+        self.end_turn()
 
     def is_empty(self) -> bool:
         return not any(value for value in vars(self).values() if isinstance(value, dict | set))
@@ -112,7 +113,7 @@ def test_a_large_object_is_located_fetched_and_reported() -> None:
     directory.on_location(Location(OID, (2,), 500))
     directory.on_location(Location(OID, (3,), 500))
     assert ctx.take(Fetch, "store:0") == [Fetch(OID, 500, 2)]
-    directory.on_fetched(Fetched(OID, 7, 500, 0.5))
+    directory.on_fetched(Fetched(OID, 7, 500, 0.5, "", 2))
     assert [(v.offset, v.size, v.status) for v in directory.told] == [(7, 500, OK)] * 2
     assert directory.copies == [(OID, 500)]
     assert directory.bandwidth == 1000.0
@@ -126,9 +127,10 @@ def test_a_fetch_that_fails_asks_again_after_a_pause() -> None:
     directory.ask()
     directory.on_location(Location(OID, (2,), 500))
     ctx.sent.clear()
-    directory.on_fetched(Fetched(OID, -1, 500, 0.0, "connection reset"))
+    directory.on_fetched(Fetched(OID, -1, 500, 0.0, "connection reset", 2))
     assert ctx.sent == []
     ctx.pass_time(RETRY_S)
+    directory.end_turn()
     assert ctx.take(LocateObjects) == [LocateObjects([OID])]
     directory.on_location(Location(OID, (), 500, lost="node 2 died"))
     [value] = directory.told
@@ -141,7 +143,7 @@ def test_a_full_store_is_an_error_at_once() -> None:
     directory = Directory()
     directory.ask()
     directory.on_location(Location(OID, (2,), 500))
-    directory.on_fetched(Fetched(OID, -1, 500, 0.0, "ObjectStoreFullError: no room"))
+    directory.on_fetched(Fetched(OID, -1, 500, 0.0, "ObjectStoreFullError: no room", 2))
     assert directory.told[0].payload == b"ObjectStoreFullError: no room"
 
 
@@ -151,7 +153,7 @@ def test_what_was_released_on_its_way_is_freed() -> None:
     directory.on_location(Location(OID, (2,), 500))
     directory.release(array(1))
     assert directory.told[0].status == SYSTEM_ERROR
-    directory.on_fetched(Fetched(OID, 7, 500, 0.1))
+    directory.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
     assert directory.alone.take(Free) == [Free(OID, 7)]
     assert directory.is_empty()
 
@@ -162,16 +164,17 @@ def test_a_small_object_is_pulled_and_again_if_its_node_dies_or_lacks_it() -> No
     directory.ask()
     for failure in (
         lambda: directory.on_payload(ObjectPayload(OID, None)),
-        lambda: directory.on_node_died(2),
+        lambda: directory.on_node_changed(2, alive=False),
     ):
         ctx.sent.clear()
         directory.on_location(Location(OID, (2,), 0))
         assert ctx.take(PullObject, "node:2") == [PullObject(OID)]
         failure()
         ctx.pass_time(RETRY_S)
+        directory.end_turn()
         assert ctx.take(LocateObjects) == [LocateObjects([OID])]
     directory.on_location(Location(OID, (3,), 0))
-    directory.on_node_died(2)
+    directory.on_node_changed(2, alive=False)
     directory.on_payload(ObjectPayload(OID, result(1, payload=b"here")))
     assert directory.told[0].payload == b"here"
     assert directory.copies == [(OID, 0)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 
 from hypothesis import given
@@ -33,3 +34,21 @@ def test_like_a_set(spans: list[tuple[int, int]], probe: tuple[int, int]) -> Non
     assert [i for s, n in gaps for i in range(s, s + n)] == sorted(wanted - oracle)
     assert all(n > 0 for _, n in gaps)
     assert ranges.overlaps(start, count) == bool(wanted & oracle)
+
+
+def test_removing_is_the_opposite_of_adding() -> None:
+    rng = random.Random(3)
+    for _ in range(300):
+        ranges, oracle = Ranges(), set[int]()
+        for _ in range(rng.randint(1, 12)):
+            start, count = rng.randrange(30), rng.randint(1, 10)
+            elements = set(range(start, start + count))
+            if rng.random() < 0.5:
+                assert ranges.add(start, count) == len(elements - oracle)
+                oracle |= elements
+            else:
+                assert ranges.remove(start, count) == len(elements & oracle)
+                oracle -= elements
+            assert {i for s, c in ranges for i in range(s, s + c)} == oracle
+            assert ranges.size == len(oracle)
+            assert all(c > 0 for _, c in ranges)

@@ -136,6 +136,8 @@ class World:
         self.contexts: dict[str, WorldContext] = {}
         self.cut: set[int] = set()
         """Nodes that nothing reaches and that reach nobody."""
+        self.lost_links: set[tuple[str, str]] = set()
+        """Links (source, destination) on which all is lost."""
         self.trace: list[tuple[float, str, str, Any]] = []
         """Every message that was delivered: (time, source, destination, message)."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -213,9 +215,9 @@ class World:
             self._transmit(address, destination, body)
 
     def _transmit(self, source: str, destination: str, body: bytes) -> None:
-        if self._is_cut(source, destination):
-            return
         link = (source, destination)
+        if self._is_cut(source, destination) or link in self.lost_links:
+            return
         delay_s = self.delay_s * (1 + self.jitter * self.rng.expovariate(1.0))
         due_s = max(self._links.get(link, 0.0), self.time_s + delay_s)
         self._links[link] = due_s
@@ -320,7 +322,9 @@ class World:
                 if value:
                     found[f"{owner}.{name}"] = value
 
-        look("gcs", self.gcs, "arrays", "_tombstones", "_waited")
+        look("gcs", self.gcs, "arrays")
+        look("gcs", self.gcs.table, "tombstones", "waited")
+        look("gcs", self.gcs.table.lineage, "uses", "kept", "needed")
         channels = {key: who for key, who in self.gcs.pubsub._channels.items() if key != "nodes"}
         if channels:
             found["gcs.pubsub"] = channels
@@ -330,16 +334,16 @@ class World:
                 continue
             at = f"node:{number}"
             look(at, scheduler, "queue", "waiting", "assigned", "_allocated", "_for_function")
-            look(at, scheduler, "_resuming")
+            look(at, scheduler, "_resuming", "_for_others", "_heirs")
             if scheduler.pool.free != scheduler.pool.total:
                 found[f"{at}.pool"] = scheduler.pool.free
             look(
                 at, scheduler.objects, "owners", "others", "_owned", "_results", "_stored",
-                "_stored_of", "_pins", "_doomed", "_wanted", "_wanted_of", "_fetching",
+                "_stored_of", "_pins", "_doomed", "_wanted", "_wanted_of", "_fetching", "_pulling",
             )  # fmt: skip
             look(
                 at, scheduler.log, "_added", "_done", "_large", "_copies", "_released", "_known",
-                "_exposed",
+                "_exposed", "_puts", "_deps", "_uses", "_kept",
             )  # fmt: skip
             look(f"store:{number}", self.stores[number], "places")
         for address, shell in self.shells.items():
@@ -427,7 +431,7 @@ class Store:
                 reason = f"ObjectStoreFullError: no room for {message.size} bytes"
             else:
                 self.values[offset] = source.values[held]
-        answer = Fetched(message.object, offset, message.size, took_s, reason)
+        answer = Fetched(message.object, offset, message.size, took_s, reason, message.node)
         self.world.turn(f"store:{self.node}", lambda: self._tell(answer))
 
 
@@ -502,6 +506,7 @@ class Shell:
         self.node_store = world.stores[node]
         if self.executor is not None:
             executor = self.executor
+            executor.before_results = self.client.flush
             world.turn(address, lambda: executor.start(1))
             self.start(self._work())
 
@@ -834,7 +839,8 @@ def units(amount: float) -> int:
 #   {"do": "put", "salt": ..., "size": ...}
 #   {"do": "get", "step": ...}          waits for all elements of a step
 #   {"do": "sleep", "s": ...}
-#   {"do": "drop", "step": ...}         lets go of a step's references
+#   {"do": "drop", "step": ...}         waits for a step, then lets go of its references
+#   {"do": "forget", "step": ...}       lets go of them at once; it does not count
 
 MODULUS = 1_000_003
 
@@ -891,6 +897,12 @@ def run_program(shell: Shell, steps: list[Any]) -> Code:
             objects[at], refs[at] = [ref.oid], [ref]
         elif what == "sleep":
             yield step["s"]
+        elif what == "forget":
+            target = step["step"]
+            numbers.pop(target, None)
+            del objects[target]
+            for ref in refs.pop(target):
+                ref.drop()
         else:
             target = step["step"]
             try:
@@ -925,6 +937,8 @@ def sequential(steps: list[Any]) -> int:
             values[at] = [_sequential_body(body, [])[0] for body in step["bodies"]]
         elif step["do"] == "put":
             values[at] = [step["salt"]]
+        elif step["do"] == "forget":
+            del values[step["step"]]
     return sum(sum(row) for row in values.values())
 
 

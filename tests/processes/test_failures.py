@@ -51,8 +51,8 @@ def make(nbytes: int) -> Any:
     return np.ones(nbytes, np.uint8)
 
 
-def on(function: Any, node: int) -> Any:
-    return function.options(resources={f"node:{node}": 0.01})
+def on(function: Any, node: int, **options: Any) -> Any:
+    return function.options(resources={f"node:{node}": 0.01}, **options)
 
 
 @pytest.fixture
@@ -212,13 +212,13 @@ def test_without_retries_the_death_of_a_node_is_an_error(three: Any) -> None:
 
 
 def test_the_only_copy_of_an_object_dies_with_its_node(three: Any) -> None:
-    lost, copied = on(make, 1).remote(MB), on(make, 1).remote(MB)
+    lost, copied = (on(make, 1, max_retries=0).remote(MB) for _ in range(2))
     small = on(identity, 1).remote("small")
     assert len(get(copied)) == MB
     assert ray.wait([lost, small], num_returns=2, timeout=LIMIT_S, fetch_local=False)[1] == []
     kill_node(three, 1)
     eventually(lambda: dead(1))
-    with pytest.raises(ObjectLostError):
+    with pytest.raises(ObjectLostError, match=r"only copy was on node 1.*make has no retries left"):
         get(lost)
     with pytest.raises(ObjectLostError):
         get(identity.remote(lost))
@@ -239,7 +239,7 @@ def test_a_task_that_only_a_dead_node_could_run_waits(three: Any) -> None:
 
 def test_a_paused_node_is_declared_dead_and_leaves_when_it_comes_back(three: Any) -> None:
     slow = ray.remote(lambda i: (time.sleep(0.02), i)[1])
-    held = on(make, 1).remote(MB)
+    held = on(make, 1, max_retries=0).remote(MB)
     assert ray.wait([held], timeout=LIMIT_S, fetch_local=False)[0]
     pid = three.cluster.pids["node:1"]
     refs = slow.map(range(150))
@@ -259,7 +259,7 @@ def test_a_paused_node_is_declared_dead_and_leaves_when_it_comes_back(three: Any
 
 
 def test_a_fetch_from_a_paused_node_ends_when_it_is_declared_dead(three: Any) -> None:
-    held = on(make, 1).remote(64 * MB)
+    held = on(make, 1, max_retries=0).remote(64 * MB)
     assert ray.wait([held], timeout=LIMIT_S, fetch_local=False)[0]
     pid = three.cluster.pids["node:1"]
     os.kill(pid, signal.SIGSTOP)

@@ -228,10 +228,10 @@ def test_after_a_start_that_fails_half_way() -> None:
     code, out, err = run("""
         import runtime.processes.cluster as cluster
         real = cluster.LocalCluster._spawn_node
-        def spawn(self, number, resources, driver):
+        def spawn(self, number, driver=None):
             if number == 2:
                 raise OSError("no more")
-            real(self, number, resources, driver)
+            real(self, number, driver)
         before = len(os.listdir("/proc/self/fd"))
         cluster.LocalCluster._spawn_node = spawn
         try:
@@ -253,8 +253,8 @@ def test_a_node_that_dies_at_its_start_fails_the_init() -> None:
     code, out, _ = run("""
         import runtime.processes.cluster as cluster
         real = cluster.LocalCluster._spawn_node
-        def spawn(self, number, resources, driver):
-            real(self, number, resources, driver)
+        def spawn(self, number, driver=None):
+            real(self, number, driver)
             self.kill(f"node:{number}", signal.SIGKILL)
         cluster.LocalCluster._spawn_node = spawn
         try:

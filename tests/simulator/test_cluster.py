@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import GetTimeoutError, RaySystemError, RayTaskError
+from runtime.api.exceptions import GetTimeoutError, ObjectLostError, RaySystemError, RayTaskError
 from runtime.backend.journal import read
 from runtime.control.messages import AssignTasks
 from runtime.control.policies import POLICIES
@@ -421,6 +422,37 @@ def test_what_the_cluster_says_of_itself() -> None:
     assert ray.get(increment.map(range(10))) == list(range(1, 11))
     events = ray.timeline()
     assert events is not None and sum(event["args"]["tasks"] for event in events) == 10
+
+
+@pytest.mark.parametrize("retries", [3, 0])
+def test_what_a_dead_node_held_is_made_again(retries: int) -> None:
+    session = start(
+        nodes=[{"CPU": 1}, *({"CPU": 1, "A": 1} for _ in range(3))], heartbeat_timeout_s=1.0
+    )
+
+    @ray.remote(resources={"A": 0.1}, max_retries=retries)
+    def longer(last: Any) -> Any:
+        ray.sleep(0.01)
+        return np.append(last, len(last))
+
+    value = ray.remote(max_retries=retries)(np.zeros).remote(50_000)
+    for _ in range(4):
+        value = longer.remote(value)
+    ray.wait([value], fetch_local=False)
+    for node, store in list(session.cluster.stores.items()):
+        if store.value_of(value.binary()) is not None:
+            session.cluster.remove_node(node)
+    if not retries:
+        with pytest.raises(ObjectLostError, match="no retries left"):
+            ray.get(value)
+        return
+    assert list(ray.get(value)[-4:]) == [50_000, 50_001, 50_002, 50_003]
+    counts = session.query("event_counts")
+    assert counts["node_died"] == 1 and counts["task_reconstructed"] >= 1
+    events = session.query("events")
+    named = {row[2] for row in events if row[1] == "task_reconstructed"}
+    assert len(named) == 1 and named.pop().endswith(".longer")
+    assert [row[0] for row in events] == sorted(row[0] for row in events)
 
 
 def test_nodes_may_differ() -> None:

@@ -1,0 +1,241 @@
+"""Recovery fuzz: random programs under random fault plans, in virtual time.
+
+One seed draws a cluster, a program (`programs`) and a plan, and is one execution:
+run again it does the same, down to the last message. Held against it:
+
+- every value is that of a sequential run, or an error that is *legitimate*;
+- the program ends: a cluster in which nothing happens any more raises;
+- the invariants of `invariants`, at every turn and at the end.
+
+Which errors are legitimate (see `excuse`):
+
+================== ==============================================================
+WorkerCrashedError names a task of r retries, and at least r + 1 kills came before
+ObjectLostError    a node had died before, and what is lost was put (it may be
+                   the input of a task that is to be run again, and released
+                   since), or names a task of r retries as above
+================== ==============================================================
+
+A lost result whose task has retries left is made again, by lineage; under plans
+without the death of a node nothing is lost at all.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import re
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import runtime.api as api
+from chaos import invariants
+from chaos.attach import attach
+from chaos.injector import Injection
+from chaos.plan import Plan, Step
+from chaos.programs import Api, Body, Boom, Sequential, draw, put_here, run_body
+from chaos.targets.cluster import WholeCluster
+from chaos.targets.link import Link
+from chaos.targets.node import Node
+from chaos.targets.worker import Worker
+from runtime.api.exceptions import ObjectLostError, RayTaskError, WorkerCrashedError
+from simulator.cluster import connect
+
+HEARTBEAT_TIMEOUT_S = 0.5
+HORIZON_S = 0.5
+"""Faults begin within this time of a run, in virtual seconds."""
+LIMIT_S = 300.0
+"""Virtual seconds after which a program goes round in circles; most take two or three."""
+KILLS = ("kill", "restart", "pause", "remove_node")
+"""Actions that may take a running task along."""
+
+_OBJECT = re.compile(r"\bobject ([0-9a-f]{36}) is lost")
+_TASK = re.compile(r"\bk\d+r(-?\d+)\b")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a seed stands for."""
+
+    seed: int
+    nodes: int
+    cpus: int
+    program: Body
+    plan: Plan
+    lossless: bool
+
+
+@dataclass
+class Report:
+    """What became of a case."""
+
+    case: Case
+    failures: list[str] = field(default_factory=list)
+    """One line each; none: all held."""
+    tasks: int = 0
+    faults: int = 0
+    excused: int = 0
+    """Values that a legitimate error came instead of."""
+
+
+def draw_case(seed: int, lossless: bool = False) -> Case:
+    """Return the case of a seed.
+
+    With `lossless` no node dies, only workers, and nothing may be lost.
+    """
+    rng = random.Random(f"fuzz/{seed}")
+    nodes = rng.randint(2, 5)
+    cpus = rng.randint(1, 3)
+    program = draw(rng, rng.randint(5, 50))
+    return Case(seed, nodes, cpus, program, draw_plan(rng, nodes, lossless), lossless)
+
+
+def draw_plan(rng: random.Random, nodes: int, lossless: bool = False) -> Plan:
+    """Return a random plan for a cluster of so many nodes.
+
+    Whatever is paused is resumed, and latencies end: a cluster that stays stuck
+    would be right to.
+    """
+    steps: list[Step] = []
+    numbers = nodes
+    for _ in range(rng.randint(1, 6)):
+        at_s = rng.random() * HORIZON_S
+        kinds = ["worker", "worker", "pause", "pause worker", "latency"]
+        if not lossless:
+            kinds += ["kill", "kill", "kill", "restart", "long pause", "remove", "add"]
+        kind = rng.choice(kinds)
+        victim = Node(rng.randrange(1, nodes))
+        if kind == "worker":
+            steps.append(Step("kill", Worker(rng.randrange(nodes), rng.randrange(4)), at_s))
+        elif kind == "kill":
+            steps.append(Step("kill", victim, at_s))
+            if rng.random() < 0.6:
+                steps.append(Step("restart", victim, at_s + rng.random() ** 3))
+        elif kind == "restart":
+            steps.append(Step("restart", victim, at_s))
+        elif kind == "remove":
+            steps.append(Step("remove_node", victim, at_s))
+        elif kind == "add":
+            steps.append(Step("add_node", WholeCluster(), at_s))
+            numbers += 1
+        elif kind == "pause worker":
+            steps.append(Step("pause", Worker(victim.number, rng.randrange(4)), at_s))
+            steps.append(Step("resume", Worker(victim.number, 0), at_s + rng.random()))
+        elif kind in ("pause", "long pause"):
+            # Never the driver's node for so long that it is declared dead.
+            target = victim if kind == "long pause" else Node(rng.randrange(nodes))
+            most_s = 3.0 if kind == "long pause" else 0.5
+            steps.append(Step("pause", target, at_s))
+            steps.append(Step("resume", target, at_s + HEARTBEAT_TIMEOUT_S * most_s * rng.random()))
+        else:
+            source, destination = rng.sample(range(nodes), 2)
+            link = Link(source, destination)
+            slow = {"latency_ms": rng.choice([1.0, 20.0, 150.0])}
+            steps.append(Step("latency", link, at_s, parameters=slow))
+            steps.append(Step("latency", link, at_s + rng.random(), parameters={"latency_ms": 0}))
+    # Pauses of one node may overlap: at the end everybody goes on.
+    end_s = max(step.at_s or 0.0 for step in steps) + 0.001
+    paused = {step.target.number for step in steps if step.target.kind == "node"}
+    paused |= {step.target.node for step in steps if step.target.kind == "worker"}
+    for number in sorted(paused):
+        steps.append(Step("resume", Node(number), end_s))
+    return Plan(steps)
+
+
+def run_case(case: Case) -> Report:
+    """Run a case on `sim` and hold it against everything."""
+    report = Report(case, tasks=case.program.tasks)
+    expected = run_body(Sequential(), case.program)
+    put_here.clear()
+    session: Any = connect(
+        nodes=case.nodes,
+        cpus_per_node=case.cpus,
+        seed=case.seed,
+        heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
+    )
+    watch = invariants.Watch(session.cluster)
+    session.cluster.after_node_turn.append(lambda _: _check_time(session))
+    injector = attach(session, case.plan)
+    try:
+        outcomes = run_body(Api(driver=True), case.program)
+        report.faults = len(injector.injections)
+        _compare(report, expected, outcomes, injector.injections, session)
+        del outcomes
+        if session._dropped or gc.isenabled():
+            gc.collect(0)
+        _finish_plan(case.plan, injector)
+        report.failures += invariants.settled(lambda: invariants.at_end(session), api.sleep)
+    except Exception as error:
+        line = " ".join(str(error).split())
+        report.failures.append(f"{type(error).__name__}: {line}")
+    finally:
+        injector.stop()
+        api.shutdown()
+    report.failures += watch.found
+    return report
+
+
+def _check_time(session: Any) -> None:
+    if session.now() > LIMIT_S:
+        raise invariants.Violation(f"it has not ended after {LIMIT_S:g} virtual seconds")
+
+
+def _finish_plan(plan: Plan, injector: Any) -> None:
+    """Let the rest of the plan happen: what is left behind is looked at after it."""
+    while injector.next_due_s() is not None:
+        api.sleep(0.1)
+
+
+def _compare(
+    report: Report,
+    expected: Sequence[Any],
+    outcomes: Sequence[Any],
+    injections: Sequence[Injection],
+    session: Any,
+) -> None:
+    if len(expected) != len(outcomes):
+        report.failures.append(f"{len(outcomes)} outcomes instead of {len(expected)}")
+        return
+    kills = sum(each.step.action in KILLS for each in injections)
+    deaths = sum(kind == "node_died" for _, kind, _, _ in _events(session))
+    for number, (right, got) in enumerate(zip(expected, outcomes, strict=True)):
+        if right == got:
+            continue
+        if isinstance(got, Exception) and not isinstance(got, Boom):
+            wrong = excuse(got, kills, deaths, put_here)
+            if not wrong:
+                report.excused += 1
+                continue
+            report.failures.append(f"value {number}: {wrong}")
+        else:
+            report.failures.append(f"value {number} is {got!r} and not {right!r}")
+
+
+def _events(session: Any) -> list[tuple[float, str, str, str]]:
+    return list(session.cluster.head.components["gcs"].events)
+
+
+def excuse(
+    error: BaseException, kills: int, deaths: int, puts: Container[str] = frozenset()
+) -> str:
+    """Return why an error may not come after so many kills and deaths of nodes; "" if it may.
+
+    `puts` are the objects that were put, in hexadecimal.
+    """
+    while isinstance(error, RayTaskError) and error.cause is not None:
+        error = error.cause
+    text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    if not isinstance(error, WorkerCrashedError | ObjectLostError):
+        return text
+    if isinstance(error, ObjectLostError):
+        if not deaths:
+            return f"{text} (no node died)"
+        lost = _OBJECT.search(str(error))
+        if "it was put" in str(error) or (lost is not None and lost[1] in puts):
+            return ""
+    named = _TASK.search(str(error))
+    if named is None:
+        return f"{text} (it does not name its task)"
+    retries = int(named[1])
+    return f"{text} (there were {kills} kills)" if retries < 0 or kills <= retries else ""

@@ -1,0 +1,170 @@
+"""What must hold: at every turn of a simulated node, and at the end of every run.
+
+==================== ========= ==================================================
+``oversubscription`` each turn what runs on a node needs no more than it has
+``resources``        the end   every node's resources are free, nothing is queued
+``stores``           the end   no object is left, and no place for one
+``tables``           the end   the GCS's tables are empty (`sim`)
+``values``           the end   see `fuzz`: the program's are those of a sequential run
+==================== ========= ==================================================
+
+A check returns the violations that it found, one line each; none is an empty
+list. "The end" is when the program has let go of all its references and what
+was under way has come to rest. Not counted is what is rightly there: see `_kept`.
+
+On `sim` the parts of the cluster are looked at directly, and what runs is what
+the workers run, not what the scheduler believes. On `local` the cluster is
+asked, with the same queries that programs may use.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from runtime.control.ids import ARRAY_BYTES
+from runtime.control.resources import UNIT, parse_demand
+
+SETTLE_S = 2.0
+"""Longer than the timers that move something on, on every backend."""
+
+
+class Violation(AssertionError):
+    """Something that must hold does not."""
+
+
+# -- at every turn -----------------------------------------------------------------
+
+
+class Watch:
+    """Looks at each node of a simulated cluster after each of its turns."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self.found: list[str] = []
+        cluster.after_node_turn.append(self._look)
+
+    def _look(self, node: int) -> None:
+        for line in oversubscription(self._cluster, node):
+            if len(self.found) < 10:
+                self.found.append(f"at {self._cluster.env.now:.6f} s: {line}")
+
+
+def oversubscription(cluster: Any, node: int) -> list[str]:
+    """Return the resources of which more is in use than the node has."""
+    used: Counter[str] = Counter()
+    for worker in cluster.workers.values():
+        executor = worker.executor
+        if worker.node == node and executor.running is not None:
+            for name, units in parse_demand(executor.running.demand):
+                if name != "CPU" or not executor.suspended:
+                    used[name] += units
+    has = {**cluster.resources[node], f"node:{node}": 1.0}
+    return [
+        f"oversubscription: node {node} uses {units / UNIT:g} of {has.get(name, 0):g} {name}"
+        for name, units in used.items()
+        if units > round(has.get(name, 0) * UNIT)
+    ]
+
+
+# -- at the end --------------------------------------------------------------------
+
+
+def at_end(session: Any) -> list[str]:
+    """Return what is left of a program that has let go of everything and has settled.
+
+    Takes the driver's session, of `sim` or `local`.
+    """
+    with session.world:
+        session.collect()
+        session.client.flush()
+    return _at_end_of_sim(session) if session.name == "sim" else _at_end_of_local(session)
+
+
+def _at_end_of_local(session: Any) -> list[str]:
+    found = []
+    for node, queue, total, available in session.query("loads"):
+        found += _resources(node, queue, total, available)
+    for node, objects, nbytes, places in session.query("stores"):
+        found += _store(node, objects, nbytes, places)
+    return found
+
+
+def _at_end_of_sim(session: Any) -> list[str]:
+    cluster = session.cluster
+    found = []
+    kept = _kept(session)
+    for address, process in cluster.processes.items():
+        if not address.startswith("node:"):
+            continue
+        scheduler = process.components[address]
+        pool = scheduler.pool
+        total = {name: units / UNIT for name, units in pool.total.items()}
+        found += _resources(scheduler.node, scheduler.queue, total, pool.available())
+        stored = scheduler.objects._stored.items()
+        left = [size for oid, (_, size) in stored if oid[:ARRAY_BYTES] not in kept]
+        nowhere = cluster.stores[scheduler.node].used - sum(size for _, (_, size) in stored)
+        found += _store(scheduler.node, len(left), sum(left), nowhere)
+    rows = cluster.head.components["gcs"].arrays
+    remaining = [array.hex() for array in rows if array not in kept]
+    if remaining:
+        first = remaining[0]
+        found.append(f"tables: {len(remaining)} arrays are left in the GCS, the first is {first}")
+    return found
+
+
+def _kept(session: Any) -> set[bytes]:
+    """Return the arrays that are rightly there.
+
+    Those of which a reference was sent away in a value live as long as their
+    owner, those whose owner's node has died wait to be made again, and the
+    specs of released ones are kept while others may need them.
+    """
+    cluster = session.cluster
+    clients = [session.client, *(worker.client for worker in cluster.workers.values())]
+    kept = {array for client in clients for array, entry in client.entries.items() if entry.escaped}
+    table = cluster.head.components["gcs"].table
+    for array, row in table.rows.items():
+        # A released row is what makes those again that had it as an input.
+        if array in table.lineage.uses if row.released else not row.owners:
+            kept.add(array)
+    return kept
+
+
+def _resources(
+    node: int, queue: int, total: dict[str, float], available: dict[str, float]
+) -> list[str]:
+    found = [f"resources: {queue} tasks are queued on node {node}"] if queue else []
+    for name, amount in total.items():
+        if available.get(name, 0.0) != amount:
+            found.append(
+                f"resources: {available.get(name, 0.0):g} of {amount:g} {name} are free on node"
+                f" {node}"
+            )
+    return found
+
+
+def _store(node: int, objects: int, nbytes: int, places: int) -> list[str]:
+    if not (objects or nbytes or places):
+        return []
+    return [
+        f"stores: {objects} objects of {nbytes:,} bytes are left on node {node}, and {places:,}"
+        " more in places or bytes"
+    ]
+
+
+def settled(check: Callable[[], list[str]], pause: Callable[[float], None]) -> list[str]:
+    """Return what the check finds once it finds the same for `SETTLE_S`, or nothing.
+
+    `pause` lets time pass.
+    """
+    step_s = SETTLE_S / 20
+    quiet_s = 0.0
+    before = check()
+    while before and quiet_s < SETTLE_S:
+        pause(step_s)
+        now = check()
+        quiet_s = quiet_s + step_s if now == before else 0.0
+        before = now
+    return before

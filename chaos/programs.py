@@ -1,0 +1,353 @@
+"""Random programs against the public API, and what a sequential run makes of them.
+
+A program is data: a `Body` is a list of operations on variables, a `Call` in it
+is a task, which may have a body of its own. `run_body` interprets a body over an
+*engine*: `Api` submits, gets, puts and waits through `runtime.api`, as a driver
+or within a task; `Sequential` runs each task in place, in plain Python, and is
+the oracle. So the two cannot differ in what the program means.
+
+Every value is an integer or bytes that only the task's key and inputs decide. An
+error that a task raises on purpose (`Boom`) is a value too: `get` of it, or of a
+task that had it as an input, gives the same `Boom`.
+
+What the driver saw is a list of outcomes, one for each value that it asked for;
+an outcome is the value's digest, a `Boom`, or the exception that came instead.
+
+Actors with state will be one more operation here: a variable that holds one, and
+a call that folds its argument into the state.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import runtime.api as api
+from runtime.api.exceptions import RayTaskError
+from runtime.control.config import Config
+
+LARGE_BYTES = Config().inline_bytes_max + 100
+"""Just too large to ride in a message."""
+DEPTH_MAX = 2
+RETRIES = (0, 1, 3, 3, 3, -1)
+put_here: set[str] = set()
+"""Objects that programs have put in this process; in a simulation all of them."""
+
+
+class Boom(Exception):
+    """What tasks raise on purpose."""
+
+    def __init__(self, key: int) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Boom) and other.key == self.key
+
+    def __hash__(self) -> int:
+        return hash((Boom, self.key))
+
+
+@dataclass(frozen=True)
+class Call:
+    """A task: sleeps, runs its body, and returns (or raises) what its key and inputs say."""
+
+    key: int
+    seconds: float = 0.0
+    nbytes: int = 0
+    """Of the value; 0: an integer."""
+    fails: bool = False
+    retries: int = 3
+    cpus: float = 1.0
+    body: Body | None = None
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation; ``out`` is the variable that it sets, ``ins`` are those that it reads.
+
+    ===== ==================================================================
+    call  run `call` with the values of ``ins``
+    lend  the same, with references to ``ins`` inside a list: it gets them
+    map   run `call` once for each of ``count`` integers
+    put   store a value
+    get   ask for the values of ``ins``
+    wait  wait until ``count`` of ``ins`` are there
+    drop  let go of ``ins``
+    ===== ==================================================================
+    """
+
+    do: str
+    ins: tuple[int, ...] = ()
+    out: int = -1
+    call: Call | None = None
+    count: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class Body:
+    """Operations in order; variables that are left at the end are asked for."""
+
+    ops: tuple[Op, ...]
+    tasks: int = field(default=0, compare=False)
+    """How many tasks it has, nested ones included."""
+
+
+# -- values ------------------------------------------------------------------------
+
+
+def mix(*parts: int) -> int:
+    """Return a number that all parts decide."""
+    return zlib.crc32(b",".join(b"%d" % part for part in parts))
+
+
+def make(number: int, nbytes: int) -> Any:
+    """Return the value that a number and a size stand for."""
+    return number.to_bytes(8, "big") * (-(-nbytes // 8)) if nbytes else number
+
+
+def digest(value: Any) -> int:
+    """Return a number that the value decides."""
+    if isinstance(value, Boom):
+        return mix(7, value.key)
+    return value if isinstance(value, int) else zlib.crc32(value)
+
+
+def task_name(call: Call) -> str:
+    """Return the task's name, by which errors call it."""
+    return f"k{call.key}r{call.retries}"
+
+
+def run_task(engine: Any, call: Call, inputs: Sequence[Any], lent: Sequence[Any]) -> Any:
+    """What every task does."""
+    engine.sleep(call.seconds)
+    digests = [digest(value) for value in inputs]
+    digests += [digest(engine.get(ref)) for ref in lent]
+    if call.body is not None:
+        digests += [digest(outcome) for outcome in run_body(engine, call.body)]
+    number = mix(call.key, *digests)
+    if call.fails:
+        raise Boom(number)
+    return make(number, call.nbytes)
+
+
+def run_body(engine: Any, body: Body) -> list[Any]:
+    """Interpret a body; return the outcome of each value that it asked for."""
+    variables: dict[int, Any] = {}
+    outcomes: list[Any] = []
+    for op in body.ops:
+        if op.do == "call":
+            variables[op.out] = engine.call(op.call, [variables[i] for i in op.ins])
+        elif op.do == "lend":
+            variables[op.out] = engine.lend(op.call, [variables[i] for i in op.ins])
+        elif op.do == "map":
+            variables[op.out] = engine.map(op.call, op.count)
+        elif op.do == "put":
+            variables[op.out] = engine.put(make(mix(op.out, op.nbytes), op.nbytes))
+        elif op.do == "get":
+            for i in op.ins:
+                outcomes += engine.outcomes(variables[i])
+        elif op.do == "wait":
+            engine.wait([variables[i] for i in op.ins], op.count)
+        else:
+            for i in op.ins:
+                del variables[i]
+    while variables:
+        outcomes += engine.outcomes(variables.pop(min(variables)))
+    return outcomes
+
+
+# -- engines -----------------------------------------------------------------------
+
+
+class Sequential:
+    """Runs every task where it is called: the oracle."""
+
+    def sleep(self, seconds: float) -> None:
+        """Time means nothing here."""
+
+    def call(self, call: Call, inputs: list[Any]) -> Any:
+        for value in inputs:
+            if isinstance(value, Boom):
+                return value
+        return self._run(call, inputs, [])
+
+    def lend(self, call: Call, inputs: list[Any]) -> Any:
+        return self._run(call, [], inputs)
+
+    def map(self, call: Call, count: int) -> list[Any]:
+        return [self._run(call, [i], []) for i in range(count)]
+
+    def _run(self, call: Call, inputs: list[Any], lent: list[Any]) -> Any:
+        try:
+            return run_task(self, call, inputs, lent)
+        except Boom as boom:
+            return boom
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def get(self, value: Any) -> Any:
+        return value
+
+    def outcomes(self, variable: Any) -> list[Any]:
+        values = variable if isinstance(variable, list) else [variable]
+        return [value if isinstance(value, Boom) else digest(value) for value in values]
+
+    def wait(self, variables: list[Any], count: int) -> None:
+        """All is there."""
+
+
+class Api:
+    """Runs tasks through `runtime.api`.
+
+    In a driver whatever comes instead of a value is an outcome; a task fails by it.
+    """
+
+    def __init__(self, driver: bool = False) -> None:
+        self.driver = driver
+
+    def sleep(self, seconds: float) -> None:
+        if seconds:
+            api.sleep(seconds)
+
+    def call(self, call: Call, inputs: list[Any]) -> Any:
+        return _options(call).remote(call, [], *inputs)
+
+    def lend(self, call: Call, inputs: list[Any]) -> Any:
+        return _options(call).remote(call, inputs)
+
+    def map(self, call: Call, count: int) -> Any:
+        return _options(call, _element).map([call] * count, range(count))
+
+    def put(self, value: Any) -> Any:
+        ref = api.put(value)
+        put_here.add(ref.hex())
+        return ref
+
+    def get(self, ref: Any) -> Any:
+        """Return the value or the `Boom` that it is; in a task, raise whatever else."""
+        try:
+            return api.get(ref)
+        except RayTaskError as error:
+            if isinstance(error.cause, Boom):
+                return error.cause
+            raise
+
+    def outcomes(self, variable: Any) -> list[Any]:
+        if not isinstance(variable, api.ObjectRefArray):
+            return [self._outcome(variable)]
+        try:
+            return [digest(value) for value in api.get(variable)]
+        except Exception:
+            # One of them is no value: each on its own says which.
+            return [self._outcome(ref) for ref in variable]
+
+    def _outcome(self, ref: Any) -> Any:
+        try:
+            value = self.get(ref)
+        except Exception as error:
+            if not self.driver:
+                raise
+            # A traceback would keep references alive.
+            return error.with_traceback(None)
+        return value if isinstance(value, Boom) else digest(value)
+
+    def wait(self, variables: list[Any], count: int) -> None:
+        ready, rest = api.wait(variables, num_returns=count)
+        if len(ready) != count or len(ready) + len(rest) != len(variables):
+            raise AssertionError(f"wait for {count} of {len(variables)} gave {len(ready)}")
+
+
+def _task(call: Call, lent: list[Any], *inputs: Any) -> Any:
+    return run_task(Api(), call, inputs, lent)
+
+
+def _element_task(call: Call, index: int) -> Any:
+    return run_task(Api(), call, [index], [])
+
+
+_call = api.remote(_task)
+_element = api.remote(_element_task)
+
+
+def _options(call: Call, function: Any = _call) -> Any:
+    return function.options(num_cpus=call.cpus, max_retries=call.retries, name=task_name(call))
+
+
+# -- drawing -----------------------------------------------------------------------
+
+
+class _Draw:
+    """Draws one program."""
+
+    def __init__(self, rng: random.Random, tasks_max: int) -> None:
+        self.rng = rng
+        self.left = tasks_max
+        self.keys = 0
+
+    def body(self, depth: int, ops_max: int) -> Body:
+        rng = self.rng
+        ops: list[Op] = []
+        single: list[int] = []
+        """Variables that hold one reference."""
+        before = self.left
+        for out in range(rng.randint(2, ops_max)):
+            do = rng.choices(
+                ("call", "lend", "map", "put", "get", "wait", "drop"), (10, 2, 3, 2, 2, 2, 1)
+            )[0]
+            if do in ("get", "wait", "lend", "drop") and not single:
+                do = "call"
+            if do in ("call", "lend", "map") and self.left <= 0:
+                do = "put"
+            if do in ("call", "lend"):
+                most = min(3, len(single))
+                ins = rng.sample(single, rng.randint(do == "lend", most))
+                ops.append(Op(do, tuple(ins), out, self.call(depth)))
+                single.append(out)
+            elif do == "map":
+                count = min(self.left, rng.choice([2, 5, 10, 20]))
+                self.left -= count - 1
+                ops.append(Op("map", (), out, self.call(DEPTH_MAX), count))
+            elif do == "put":
+                ops.append(Op("put", (), out, nbytes=self.nbytes()))
+                single.append(out)
+            elif do == "wait":
+                ins = rng.sample(single, rng.randint(1, min(4, len(single))))
+                ops.append(Op("wait", tuple(ins), count=rng.randint(1, len(ins))))
+            else:
+                chosen = rng.choice(single)
+                ops.append(Op(do, (chosen,)))
+                if do == "drop":
+                    single.remove(chosen)
+        return Body(tuple(ops), before - self.left)
+
+    def call(self, depth: int) -> Call:
+        rng = self.rng
+        self.keys += 1
+        self.left -= 1
+        key = self.keys
+        body = None
+        if depth < DEPTH_MAX and rng.random() < 0.25:
+            body = self.body(depth + 1, 4)
+        return Call(
+            key,
+            seconds=rng.choice([0.0, 0.001, 0.01, 0.05, 0.1, rng.random() * 0.3]),
+            nbytes=self.nbytes(),
+            fails=rng.random() < 0.06,
+            retries=rng.choice(RETRIES),
+            cpus=rng.choice([1.0, 1.0, 1.0, 0.5, 0.0]),
+            body=body,
+        )
+
+    def nbytes(self) -> int:
+        return self.rng.choice([0, 0, 0, 8, 1000, LARGE_BYTES, LARGE_BYTES, 3 * LARGE_BYTES])
+
+
+def draw(rng: random.Random, tasks_max: int = 50) -> Body:
+    """Return a random program of up to so many tasks."""
+    return _Draw(rng, tasks_max).body(0, 16)

@@ -1,0 +1,1 @@
+"""Tests of fault plans, injectors, invariants and the recovery fuzz."""

@@ -1,0 +1,123 @@
+"""`raytwin fuzz` and `raytwin run --faults` as a user types them; figure 11a in small."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios import fig11a
+from scenarios.base import Request
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def raytwin(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "raytwin.py"), *args],
+        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+
+
+def test_fuzz_says_what_it_did(tmp_path: Path) -> None:
+    done = raytwin("fuzz", "--seeds", "20", "--start", "5", "--jobs", "2", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "20 of 20 seeds hold" in done.stdout
+    assert "seeds 5 to 24" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+BROKEN = """
+import sys
+from runtime.control.local_scheduler import LocalScheduler
+LocalScheduler.inputs_of = lambda self, spec, worker, f=LocalScheduler.inputs_of: (
+    None if (found := f(self, spec, worker)) is None else found[::-1])
+from scenarios.cli import app
+sys.argv = ["raytwin", "fuzz", "--seeds", "20", "--out", sys.argv[1]]
+app(prog_name="raytwin")
+"""
+
+
+def test_a_failing_seed_is_written_and_the_exit_code_is_one(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN, str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    files = sorted(tmp_path.glob("fuzz-*.json"))
+    data = json.loads(files[0].read_text())
+    assert f"seed {data['seed']} fails" in done.stdout
+    assert data["failures"]
+    assert isinstance(data["steps"], list)
+
+
+@pytest.mark.parametrize("args", [["--seeds", "0"], ["--seeds", "5", "--jobs", "0"], []])
+def test_fuzz_with_bad_arguments(args: list[str]) -> None:
+    done = raytwin("fuzz", *args)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_plan_is_applied_to_a_scenario(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"steps": [{"at_s": 0.05, "action": "kill", "target": "worker:0.0"}]}')
+    done = raytwin(
+        "run", "fig8b", "--backend", "sim", "--nodes", "1", "--set", "tasks=4000",
+        "--faults", str(plan), "--out", str(tmp_path / "out"),
+    )  # fmt: skip
+    result = json.loads((tmp_path / "out" / "fig8b" / "sim" / "result.json").read_text())
+    assert any("kill worker:0.0" in line for line in result["findings"]), done.stderr
+    events = json.loads((tmp_path / "out" / "fig8b" / "sim" / "timeline.json").read_text())
+    found = events["traceEvents"] if isinstance(events, dict) else events
+    assert any(event.get("cat") == "fault" for event in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nonsense", "a plan is JSON"),
+        ('{"steps": [{"at_s": 1, "action": "kil", "target": "node:1"}]}', "did you mean 'kill'"),
+        (
+            '{"steps": [{"at_s": 1, "action": "latency", "target": "link:0>1",'
+            ' "parameters": {"latency_ms": 1}}]}',
+            "does not work on local",
+        ),
+    ],
+)
+def test_a_bad_plan_gets_one_line(text: str, says: str, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(text)
+    done = raytwin("run", "fig8b", "--backend", "local", "--faults", str(plan))
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def settings(**changed: Any) -> dict[str, Any]:
+    return {**fig11a.SCENARIO.settings("quick", {}), **changed}
+
+
+def test_figure_11a_in_virtual_time() -> None:
+    outcome = fig11a.run(Request("sim", settings=settings()))
+    assert all(check.ok for check in outcome.checks), outcome.checks
+    assert min(row["nodes"] for row in outcome.rows) == 2
+    assert outcome.rows[-1]["nodes"] == 5
+    assert sum(row["tasks_again"] for row in outcome.rows) > 0
+    assert sum(event.get("cat") == "fault" for event in outcome.timeline) == 6
+
+
+def test_figure_11a_on_real_processes() -> None:
+    """Right values and a plan that is carried out; rates belong to quiet machines."""
+    small = settings(time_factor=0.02, task_ms=20.0, bucket_s=0.1, chains_per_cpu=2)
+    outcome = fig11a.run(Request("local", settings=small))
+    ok = {check.name: check.ok for check in outcome.checks}
+    assert ok["every chain came to what a run without faults comes to"], outcome.checks
+    assert ok["every step of the plan was carried out"], outcome.checks
+    assert [str(step) for step in fig11a.plan(small).steps] == [
+        "kill node:1", "kill node:2", "kill node:3",
+        "restart node:1", "restart node:2", "restart node:3",
+    ]  # fmt: skip

@@ -1,0 +1,106 @@
+"""Defects that the fuzz has found, each as small as it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+from chaos.invariants import at_end, settled
+from runtime.control.messages import Allocate, Allocated, Fetch, Fetched, Free, StopWorker
+from runtime.processes.object_manager import ObjectManager
+from runtime.processes.process import Process
+from runtime.store.arena import Arena
+
+OID = b"x" * 18
+
+
+@pytest.fixture
+def sim() -> Iterator[Any]:
+    yield ray.init(backend="sim", nodes=2, cpus_per_node=1)
+    ray.shutdown()
+
+
+def test_freeing_one_place_of_an_object_leaves_the_other_in_virtual_time(sim: Any) -> None:
+    store = sim.cluster.stores[1]
+    first, second = store._allocate(OID, 10), store._allocate(OID, 10)
+    store.values[first] = b"old"
+    assert store.value_of(OID) == b"old", "the new place is not written yet"
+    store.handle("node:1", Free(OID, second))
+    assert store.value_of(OID) == b"old"
+    store.handle("node:1", Free(OID, first))
+    assert store.value_of(OID) is None
+    assert store.used == 0
+
+
+def test_freeing_one_place_of_an_object_leaves_the_other_in_the_arena() -> None:
+    told: list[Any] = []
+    process = Process(0)
+    arena = Arena.create(1 << 20)
+    store = ObjectManager(process, 1, arena, b"", lambda node: None)
+    process.deliver = lambda source, destination, message: told.append(message)  # type: ignore[method-assign]
+    for _ in range(2):
+        store.handle("node:1", Allocate(OID, 10, "worker:1.1"))
+    first, second = (message.offset for message in told if isinstance(message, Allocated))
+    store.handle("node:1", Free(OID, second))
+    assert store.begin_sending(OID) == (first, 10)
+    store.end_sending(first)
+    store.handle("node:1", Free(OID, first))
+    assert store.begin_sending(OID) is None
+    process.reactor.close()
+    arena.close()
+
+
+def test_a_stopped_workers_pins_are_given_back_in_virtual_time(sim: Any) -> None:
+    ref = ray.put(b"x" * 200_000)
+    ray.sleep(0.5)
+    worker = next(address for address in sim.cluster.workers if address.startswith("worker:0"))
+    scheduler = sim.cluster.processes["node:0"].components["node:0"]
+    scheduler.objects.pin(ref.binary(), worker)
+    stopped = scheduler.workers.pop(worker)
+    scheduler._idle.remove(stopped)
+    sim.cluster.processes["node:0"].arrive("node:0", "pool:0", [StopWorker(worker)])
+    ray.sleep(0.1)
+    assert worker not in sim.cluster.workers
+    del ref
+    assert settled(lambda: at_end(sim), ray.sleep) == []
+
+
+def test_what_is_fetched_from_a_node_that_hangs_is_given_up_with_it(sim: Any) -> None:
+    store = sim.cluster.stores[0]
+    told: list[Any] = []
+    store._tell = told.append
+    store.handle("node:0", Fetch(OID, 10_000_000, 1))
+    store.handle("node:0", Fetch(OID[::-1], 10, 1))
+    ray.sleep(0.001)
+    sim.cluster.pause_node(1)
+    working = sim.cluster.working
+    store.drop_peer(1)
+    assert [type(each) for each in told] == [Fetched, Fetched]
+    assert all(each.offset < 0 for each in told)
+    assert store.used == 0
+    assert sim.cluster.working == working - 1
+
+
+@pytest.mark.parametrize("backend", ["sim", "local"])
+def test_of_several_inputs_that_failed_the_first_is_the_error(backend: str) -> None:
+    """Whichever came last was it: the same program gave one error or the other."""
+
+    @ray.remote
+    def fail(seconds: float, text: str) -> None:
+        ray.sleep(seconds)
+        raise ValueError(text)
+
+    @ray.remote
+    def both(a: Any, b: Any) -> None:
+        return None
+
+    ray.init(backend=backend, nodes=1, cpus_per_node=2)
+    try:
+        for first_s, second_s in ((0.0, 0.1), (0.1, 0.0)):
+            with pytest.raises(ValueError, match="first"):
+                ray.get(both.remote(fail.remote(first_s, "first"), fail.remote(second_s, "second")))
+    finally:
+        ray.shutdown()

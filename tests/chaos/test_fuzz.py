@@ -1,0 +1,223 @@
+"""The recovery fuzz: it holds, it is reproducible, and it can fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.campaign import run_seeds, write_failure
+from chaos.fuzz import Case, draw_case, excuse, run_case
+from chaos.invariants import Violation
+from chaos.plan import from_data
+from chaos.programs import Body, Boom, Call, Op, Sequential, run_body
+from runtime.api.exceptions import ObjectLostError, RaySystemError, WorkerCrashedError
+from runtime.control.arrays import ArrayTable
+from runtime.control.gcs import Gcs
+from runtime.control.local_scheduler import LocalScheduler
+from runtime.control.objects import ObjectDirectory
+from runtime.control.resources import ResourcePool
+
+FAILED = Path(__file__).with_name("failed_seeds.txt")
+
+
+def failed_seeds() -> list[int]:
+    lines = FAILED.read_text(encoding="utf-8").splitlines()
+    return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
+
+
+def run(seeds: range | list[int], lossless: bool = False) -> list[str]:
+    return [
+        f"seed {report.case.seed}: {line}"
+        for report in run_seeds(seeds, lossless=lossless)
+        for line in report.failures
+    ]
+
+
+@pytest.mark.parametrize("seed", failed_seeds())
+def test_what_failed_once_holds_now(seed: int) -> None:
+    assert run([seed]) == []
+
+
+@pytest.mark.parametrize("start", [10_000, 10_050, 10_100])
+def test_programs_survive_faults(start: int) -> None:
+    assert run(range(start, start + 50)) == []
+
+
+def test_nothing_is_lost_while_nodes_live() -> None:
+    assert run(range(20_000, 20_050), lossless=True) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(0, 2_000, 250))
+def test_many_programs_survive_faults(start: int) -> None:
+    assert run(range(start, start + 250)) == []
+
+
+def test_one_seed_is_one_execution() -> None:
+    first, second = (run_case(draw_case(7)) for _ in range(2))
+    assert first == second
+    assert first.tasks and first.faults
+
+
+def test_seeds_differ() -> None:
+    cases = [draw_case(seed) for seed in range(30)]
+    assert len({str(case.plan) for case in cases}) == 30
+    assert len({case.program for case in cases}) == 30
+
+
+def test_several_processes_find_the_same() -> None:
+    alone = list(run_seeds(range(30)))
+    together = list(run_seeds(range(30), jobs=2))
+    assert [(r.case.seed, r.failures, r.excused) for r in alone] == [
+        (r.case.seed, r.failures, r.excused) for r in together
+    ]
+
+
+def test_a_failure_is_written_with_its_plan(tmp_path: Path) -> None:
+    report = run_case(draw_case(3))
+    report.failures.append("value 1 is 2 and not 3")
+    data = json.loads(write_failure(report, tmp_path).read_text())
+    assert data["seed"] == 3
+    assert data["failures"] == ["value 1 is 2 and not 3"]
+    assert from_data({"steps": data["steps"]}) == report.case.plan
+
+
+# -- the oracle and the rules ------------------------------------------------------
+
+
+def test_the_oracle_hands_errors_on() -> None:
+    boom = Call(1, fails=True)
+    program = Body(
+        (
+            Op("call", (), 0, boom),
+            Op("call", (0,), 1, Call(2)),
+            Op("lend", (0,), 2, Call(3)),
+            Op("map", (), 3, Call(4), 2),
+        )
+    )
+    outcomes = run_body(Sequential(), program)
+    assert isinstance(outcomes[0], Boom)
+    assert outcomes[1] == outcomes[0]
+    assert isinstance(outcomes[2], int)
+    assert len(outcomes) == 5
+
+
+@pytest.mark.parametrize(
+    ("error", "kills", "deaths", "ok"),
+    [
+        (WorkerCrashedError("worker:1.1 died while it ran k3r0: killed"), 1, 0, True),
+        (WorkerCrashedError("worker:1.1 died while it ran k3r0: killed"), 0, 0, False),
+        (WorkerCrashedError("the node that ran k3r1 died: gone"), 1, 1, False),
+        (WorkerCrashedError("the node that ran k3r1 died: gone"), 2, 1, True),
+        (WorkerCrashedError("the node that ran k3r-1 died: gone"), 9, 9, False),
+        (WorkerCrashedError("something died"), 9, 9, False),
+        (ObjectLostError("object 12 is lost: it was put, and node 1 died"), 1, 1, True),
+        (ObjectLostError("object 12 is lost: it was put, and node 1 died"), 1, 0, False),
+        (
+            ObjectLostError("what k1r3 made is lost: k1r3 has no retries left"),
+            2,
+            2,
+            False,
+        ),
+        (ObjectLostError("what k1r1 made is lost: gone, and k1r1 has no retries left"), 2, 1, True),
+        (RaySystemError("nothing has happened"), 9, 9, False),
+        (Violation("wait"), 9, 9, False),
+    ],
+)
+def test_which_errors_are_legitimate(error: Exception, kills: int, deaths: int, ok: bool) -> None:
+    assert (excuse(error, kills, deaths) == "") == ok
+
+
+# -- mutants: what is broken is seen -----------------------------------------------
+
+
+def first_failures(seeds: range) -> list[str]:
+    """Return what the first seed that fails violates."""
+    for seed in seeds:
+        failures = run_case(draw_case(seed)).failures
+        if failures:
+            return failures
+    return []
+
+
+def mutant_without(cls: type, method: str) -> Callable[[pytest.MonkeyPatch], None]:
+    def break_it(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(cls, method, lambda *args, **kwargs: None)
+
+    return break_it
+
+
+def never_taken(patch: pytest.MonkeyPatch) -> None:
+    """A pool that gives without taking: more runs than there is room for."""
+    patch.setattr(ResourcePool, "take", lambda self, demand: None)
+    patch.setattr(ResourcePool, "give", lambda self, demand: None)
+
+
+def mixed_up(patch: pytest.MonkeyPatch) -> None:
+    """A task gets its inputs in another order than it was given them."""
+    inputs = LocalScheduler.inputs_of
+
+    def wrong(self: LocalScheduler, spec: Any, worker: str) -> Any:
+        found = inputs(self, spec, worker)
+        return None if found is None else found[::-1]
+
+    patch.setattr(LocalScheduler, "inputs_of", wrong)
+
+
+def seen_twice(patch: pytest.MonkeyPatch) -> None:
+    """A result that is lost with its node is taken to be there for ever."""
+    patch.setattr(ArrayTable, "on_node_died", lambda self, node, reason: None)
+
+
+def retries_lost(patch: pytest.MonkeyPatch) -> None:
+    """A worker's death fails its task, whatever retries it has left."""
+    retry = LocalScheduler._retry
+
+    def wrong(self: LocalScheduler, worker: Any, reason: str) -> None:
+        for spec in worker.assigned:
+            spec.retries = 0
+        retry(self, worker, reason)
+
+    patch.setattr(LocalScheduler, "_retry", wrong)
+
+
+MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {
+    "resources are never taken": (never_taken, ("oversubscription:",)),
+    "resources are never given back": (
+        mutant_without(ResourcePool, "give"),
+        ("resources:", "RaySystemError"),
+    ),
+    "nothing is released": (mutant_without(LocalScheduler, "_release"), ("stores:", "tables:")),
+    "the GCS never releases": (mutant_without(ArrayTable, "_release"), ("tables:", "stores:")),
+    "inputs are mixed up": (mixed_up, ("value ",)),
+    "a dead node's work is forgotten": (seen_twice, ("value ", "Violation", "RaySystemError")),
+    "nodes are never declared dead": (
+        mutant_without(Gcs, "_declare_dead"),
+        ("value ", "Violation", "RaySystemError", "resources:"),
+    ),
+    "retries are forgotten": (retries_lost, ("value ",)),
+    "memory is never freed": (mutant_without(ObjectDirectory, "_free"), ("stores:", "value ")),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_defect_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_it, signs = MUTANTS[name]
+    break_it(monkeypatch)
+    failures = first_failures(range(30_000, 30_060))
+    assert failures, "no seed saw it"
+    assert any(sign in line for line in failures for sign in signs), failures
+
+
+def test_without_a_defect_the_same_seeds_hold() -> None:
+    assert first_failures(range(30_000, 30_060)) == []
+
+
+def test_a_case_is_data() -> None:
+    case = draw_case(5)
+    assert isinstance(case, Case)
+    assert draw_case(5) == case

@@ -1,0 +1,261 @@
+"""One plan, both backends: nodes and workers go, stop, come back, and values are right."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+from chaos.attach import attach
+from chaos.invariants import at_end, settled
+from chaos.plan import Plan, PlanError, Step
+from tests.processes.helpers import LIMIT_S, eventually
+
+BACKENDS = ["sim", "local"]
+
+
+@pytest.fixture
+def start() -> Iterator[Any]:
+    yield lambda backend, **options: ray.init(
+        backend=backend, **{"nodes": 3, "cpus_per_node": 2, **options}
+    )
+    ray.shutdown()
+
+
+@ray.remote(max_retries=-1)
+def double(x: int) -> int:
+    ray.sleep(0.01)
+    return 2 * x
+
+
+@ray.remote(max_retries=-1)
+def large(x: int) -> bytes:
+    ray.sleep(0.01)
+    return bytes([x % 256]) * 150_000
+
+
+def doubles_are_right(count: int = 200) -> None:
+    refs = [double.remote(i) for i in range(count)]
+    assert ray.get(refs, timeout=LIMIT_S) == [2 * i for i in range(count)]
+
+
+def clean(session: Any) -> None:
+    assert settled(lambda: at_end(session), ray.sleep) == []
+
+
+def alive() -> dict[str, bool]:
+    return {row["NodeID"]: row["Alive"] for row in ray.nodes()}
+
+
+def await_nodes(**expected: bool) -> None:
+    """Let time pass until the nodes are as expected; names are ``n<number>``."""
+    wanted = {name[1:]: state for name, state in expected.items()}
+    for _ in range(1000):
+        found = alive()
+        if all(found.get(node, False) == state for node, state in wanted.items()):
+            return
+        ray.sleep(0.03)
+    raise AssertionError(f"{found} never became {wanted}")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_plan_with_everything(start: Any, backend: str) -> None:
+    session = start(backend)
+    plan = Plan(
+        [
+            Step("kill", "node:1", 0.1),
+            Step("restart", "node:1", None, "node_died:1", 0.05),
+            Step("pause", "node:2", None, "node_added:1", 0.05, name="pause"),
+            Step("resume", "node:2", None, "step:pause", 0.1),
+            Step("kill", "worker:0.0", 0.15),
+            Step("pause", "worker:0.1", 0.2),
+            Step("resume", "worker:0.1", 0.3),
+            Step("add_node", "cluster", 0.2, parameters={"resources": {"CPU": 1}}),
+            Step("remove_node", "node:2", None, "mark:done"),
+        ]
+    )
+    injector = attach(session, plan)
+    doubles_are_right(300)
+    await_nodes(n1=True, n2=True, n3=True)
+    injector.mark("done")
+    await_nodes(n2=False)
+    doubles_are_right(20)
+    clean(session)
+    injector.stop()
+    assert sorted(str(each.step) for each in injector.injections) == sorted(map(str, plan.steps))
+    assert not any(each.error for each in injector.injections)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_node_that_comes_back_has_nothing_of_what_it_had(start: Any, backend: str) -> None:
+    """Its large values are made again; small ones, and its old peers, do not confuse it."""
+    session = start(backend)
+    on_one = large.options(resources={"node:1": 0.01})
+    refs = [on_one.remote(i) for i in range(5)]
+    ray.wait(refs, num_returns=5, fetch_local=False)
+    session.cluster.restart_node(1)
+    values = ray.get(refs, timeout=LIMIT_S)
+    assert [bytes(value[:2]) for value in values] == [bytes([i, i]) for i in range(5)]
+    del values
+    # The second life of the node exchanges large values with a peer that knew the first.
+    more = ray.get([on_one.remote(i) for i in range(5)], timeout=LIMIT_S)
+    assert [value[0] for value in more] == list(range(5))
+    del refs, more
+    clean(session)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("times", [3])
+def test_a_node_may_die_again_and_again(start: Any, backend: str, times: int) -> None:
+    session = start(backend)
+    for _ in range(times):
+        refs = [double.remote(i) for i in range(50)]
+        session.cluster.kill_node(1)
+        session.cluster.restart_node(1)
+        assert ray.get(refs, timeout=LIMIT_S) == [2 * i for i in range(50)]
+        await_nodes(n1=True)
+    del refs
+    clean(session)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_cannot_be_done_is_said_and_the_plan_goes_on(start: Any, backend: str) -> None:
+    session = start(backend)
+    plan = Plan(
+        [Step("kill", "node:0", 0), Step("kill", "node:7", 0), Step("remove_node", "node:1", 0),
+         Step("restart", "node:1", 0.01), Step("pause", "node:2", 0.02),
+         Step("resume", "node:2", 0.03)]
+    )  # fmt: skip
+    injector = attach(session, plan)
+    ray.sleep(0.3)
+    doubles_are_right(50)
+    injector.stop()
+    errors = [each.error for each in injector.injections]
+    assert "driver" in errors[0] and "no node 7" in errors[1] and "was removed" in errors[3]
+    assert [bool(error) for error in errors] == [True, True, False, True, False, False]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_node_that_was_paused_too_long_is_fenced(start: Any, backend: str) -> None:
+    """Declared dead, it goes on later and finds that nobody listens; nothing is done twice."""
+    session = start(backend, heartbeat_timeout_s=0.5)
+    cluster = session.cluster
+    kept = [large.options(resources={"node:1": 0.01}).remote(i) for i in range(3)]
+    ray.wait(kept, num_returns=3, fetch_local=False)
+    refs = [double.remote(i) for i in range(400)]
+    ray.sleep(0.1)
+    cluster.pause_node(1)
+    await_nodes(n1=False)
+    cluster.resume_node(1)
+    assert ray.get(refs, timeout=LIMIT_S) == [2 * i for i in range(400)]
+    # What it held when it was declared dead is made again, elsewhere if need be.
+    cluster.restart_node(1)
+    await_nodes(n1=True)
+    assert [value[0] for value in ray.get(kept, timeout=LIMIT_S)] == [0, 1, 2]
+    doubles_are_right(50)
+    del kept, refs
+    clean(session)
+
+
+def test_a_fenced_process_leaves(start: Any) -> None:
+    session = start("local", heartbeat_timeout_s=0.5)
+    cluster = session.cluster
+    cluster.pause_node(1)
+    eventually(lambda: not alive()["1"])
+    cluster.resume_node(1)
+
+    def left() -> bool:
+        cluster.poll()
+        return "node:1" in cluster.exited
+
+    eventually(left)
+    assert cluster.exited["node:1"] == "exit code 0"
+
+
+def test_what_a_fenced_node_says_is_refused(start: Any) -> None:
+    """In virtual time a resumed node's frames arrive after the news of its death did."""
+    session = start("sim", heartbeat_timeout_s=0.5)
+    cluster = session.cluster
+    # Both run on node 1 when it is stopped; their results are sent when it goes on.
+    on_one = double.options(resources={"node:1": 0.5})
+    refs = [on_one.remote(1), on_one.remote(2)]
+    ray.sleep(0.005)
+    cluster.pause_node(1)
+    await_nodes(n1=False)
+    refused = []
+    arrive = type(cluster.head).arrive
+
+    def watched(process: Any, source: str, destination: str, messages: list[Any]) -> None:
+        if source == "node:1" and process.refused.get(source) == 1:
+            refused.extend(messages)
+        arrive(process, source, destination, messages)
+
+    type(cluster.head).arrive = watched
+    try:
+        cluster.resume_node(1)
+        ray.sleep(0.1)
+    finally:
+        type(cluster.head).arrive = arrive
+    assert "node:1" not in cluster.processes
+    assert refused, "it said nothing after it was declared dead"
+    cluster.restart_node(1)
+    assert ray.get(refs) == [2, 4]
+
+
+def test_a_late_process_does_not_take_a_nodes_place(start: Any) -> None:
+    """The GCS hears of a second incarnation, then of the first: that one has to go."""
+    from runtime.control.messages import NodeInfo, RegisterNode
+
+    session = start("sim")
+    session.cluster.restart_node(1)
+    gcs = session.cluster.head.components["gcs"]
+    ray.sleep(0.1)
+    gcs.handle("node:1", RegisterNode(NodeInfo(1, "host", 1, {"CPU": 9.0}, incarnation=1)))
+    assert gcs.nodes[1].incarnation == 2
+    assert gcs.nodes[1].alive
+    assert gcs.nodes[1].resources["CPU"] == 2.0
+
+
+def test_latency_in_virtual_time(start: Any) -> None:
+    session = start("sim", nodes=2)
+    here = double.options(resources={"node:1": 0.01})
+    ray.get(here.remote(1))
+
+    def took_s() -> float:
+        began_s = ray.now()
+        ray.get(here.remote(1))
+        return ray.now() - began_s
+
+    usual_s = took_s()
+    injector = attach(
+        session,
+        Plan(
+            [Step("latency", "link:1>0", 0, parameters={"latency_ms": 500}),
+             Step("latency", "link:1>0", 2, parameters={"latency_ms": 0})]
+        ),
+    )  # fmt: skip
+    ray.sleep(0.01)
+    assert took_s() == pytest.approx(usual_s + 0.5, abs=0.01)
+    ray.sleep(2)
+    assert took_s() == pytest.approx(usual_s, abs=0.01)
+    injector.stop()
+
+
+def test_a_plan_that_a_backend_cannot_follow_changes_nothing(start: Any) -> None:
+    session = start("local", nodes=1)
+    with pytest.raises(PlanError, match="does not work on local"):
+        attach(session, Plan([Step("latency", "link:0>1", 0, parameters={"latency_ms": 1})]))
+    doubles_are_right(5)
+
+
+def test_the_real_injector_ends_with_its_session(start: Any) -> None:
+    session = start("local", nodes=1)
+    injector = attach(session, Plan([Step("kill", "node:1", None, "node_added:1")]))
+    session.before_shutdown.append(injector.stop)
+    ray.shutdown()
+    assert not injector._thread.is_alive()
+    assert injector.injections == []
+    assert time.monotonic() > injector.started_s
