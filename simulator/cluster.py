@@ -216,9 +216,9 @@ class SimCluster:
 
     @property
     def gcs(self) -> Gcs:
-        """The GCS where it is one component: not of a chain of several replicas."""
+        """The GCS; of a chain of several replicas the tail's, whose word counts."""
         if self.replicas is not None:
-            found = self.replicas.machine.components["gcs"]
+            found = self.replicas.tail_machine().components["gcs"]
         else:
             found = self.head.components["gcs"]
         assert isinstance(found, Gcs)

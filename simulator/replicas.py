@@ -31,6 +31,7 @@ from runtime.control.messages import (
     StartReplica,
     StoreRows,
 )
+from runtime.control.replicated import Machine
 from simulator.links import SimLinks
 from simulator.process import SimProcess
 
@@ -65,6 +66,17 @@ class SimReplicas:
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""
 
+    def tail_machine(self) -> Machine:
+        """Return the machine that answers; raises LookupError before there is one."""
+        for name in reversed([info.name for info in self.master.members]):
+            at = self.cluster.head if self.cluster.config.gcs_durable else None
+            process = at or self.cluster.processes.get(name)
+            if process is not None:
+                replica = process.components[name]
+                assert isinstance(replica, Replica)
+                return replica.machine
+        raise LookupError("no replica of the GCS serves")
+
     def _start(self, name: str) -> None:
         cluster = self.cluster
         if cluster.config.gcs_durable:
@@ -93,8 +105,9 @@ class SimReplicas:
         self.storage = SimStorage(head.context(STORAGE))
         head.add(STORAGE, self.storage)
         info = ReplicaInfo(name, "host-0", 0)
-        machine = self.machine = make_machine(cluster.config)
-        replica = Replica(head.context(name), info, cluster.config, lambda: machine, STORAGE)
+        replica = Replica(
+            head.context(name), info, cluster.config, lambda: make_machine(cluster.config), STORAGE
+        )
         head.add(name, replica)
         replica.start()
         head.begin()

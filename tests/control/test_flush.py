@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from runtime.control.config import Config
 from runtime.control.flush import ROW_BYTES, STORAGE, TaskHistory, pack, unpack
+from runtime.control.gcs import Gcs
+from runtime.control.ids import object_id
 from runtime.control.messages import (
     FindTask,
     LoadRow,
+    NodeInfo,
+    RegisterNode,
     RowLoaded,
     StoreRows,
     TaskFound,
@@ -75,6 +81,53 @@ def test_a_row_is_found_in_memory_or_on_disk() -> None:
     assert ctx.take(TaskFound, "node:1") == [TaskFound(2, "driver:1.0", b"row")]
     history.on_loaded(STORAGE, RowLoaded(asked.request, b"row"))
     assert ctx.take(TaskFound) == [], "it was answered twice"
+
+
+def test_a_row_that_comes_again_takes_the_place_of_the_first() -> None:
+    ctx = Alone()
+    history = TaskHistory(ctx, 0)
+    history.add(array(1), row(1))
+    nbytes = history.nbytes
+    again = row(1)
+    again.lose_node(3, "it burnt")
+    again.accept(spec(1), 4)
+    again.finish(Done(0, 1, 4, ()))
+    history.add(array(1), again)
+    assert len(history.young) == 1
+    history.on_find("node:1", FindTask(array(1), 1, "driver:1.0"))
+    packed = ctx.take(TaskFound, "node:1")[0].row
+    assert packed is not None
+    tasks = unpack(packed)["tasks"]
+    assert [node for *_, node in tasks] == [-1, 4]
+    history.add(array(1), row(1))
+    assert history.nbytes == nbytes
+
+
+def test_a_released_row_is_in_the_history_while_others_need_its_specs() -> None:
+    ctx = Alone()
+    gcs = Gcs(ctx, Config(task_history=True))
+    gcs.handle("node:0", RegisterNode(NodeInfo(0, "host", 1, {"CPU": 1.0}, incarnation=1)))
+    first, second = spec(1), spec(2, deps=(object_id(array(1), 0, 0),))
+    done: list[Any] = [(array(1), 0, 1, (5_000,))]
+    gcs.handle("node:0", TaskUpdates(0, [first, second], done, [], [array(1)], incarnation=1))
+    assert gcs.arrays[array(1)].released
+    assert unpack(gcs.history.young[array(1)]) == {
+        "owner": "driver:0.0",
+        "tasks": [["task1", b"f", 0, 1, 0]],
+        "done": [[0, 1, 0]],
+    }
+    gcs.handle("node:0", TaskUpdates(0, [], [], [], [array(2)], incarnation=1))
+    assert gcs.arrays == {}
+    assert set(gcs.history.young) == {array(1), array(2)}
+
+
+def test_what_the_gcs_never_heard_of_is_no_news_for_the_history() -> None:
+    """It would take it for a release that came early, and free what is made later."""
+    ctx = Alone()
+    log = TaskLog(ctx, 0, Config(task_history=True))
+    log.release(array(1))
+    ctx.pass_time(1.0)
+    assert ctx.take(TaskUpdates) == []
 
 
 def test_a_node_leaves_no_task_out_of_the_history() -> None:
