@@ -71,7 +71,14 @@ def init(
     - ``fetch_streams``: connections over which one large object is fetched from
       another node (default 4).
     - ``runtime_env``: ``{"env_vars": {...}}`` for every task;
-    - ``namespace``: of named things.
+    - ``namespace``: of named things;
+    - ``gcs_replicas``: processes that hold the GCS's state as a chain (default
+      1: the head process does);
+    - ``gcs_storage``: a file in which the GCS keeps its state, so that a head
+      that is killed comes back with it (not together with several replicas);
+    - ``task_history``: whether the GCS keeps a row of every task that finished,
+      of which it holds ``gcs_memory_max`` bytes in memory (default 0: all) and
+      the rest in ``gcs_storage``.
 
     ``local`` also takes ``object_spilling_dir`` (where evicted objects go, by
     default the system's directory for temporary files) and ``journal`` (a

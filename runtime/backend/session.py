@@ -41,7 +41,9 @@ from runtime.backend.wait_group import KEPT_MIN, WaitGroup
 from runtime.control.client import Waiter
 from runtime.control.context import node_of
 from runtime.control.executor import Executor
+from runtime.control.flush import unpack
 from runtime.control.ids import (
+    ARRAY_BYTES,
     ELEMENTS_MAX,
     array_id,
     function_id,
@@ -56,6 +58,10 @@ from runtime.control.messages import (
     USER_ERROR,
     ActorInfo,
     CreateGroup,
+    FindTask,
+    KvDelete,
+    KvGet,
+    KvPut,
     ObjectValue,
     RangeResult,
     RemoveGroup,
@@ -904,6 +910,39 @@ class Session(ClusterContext):
         self._check_open()
         with self.world:
             key, waiter = self.client.query(kind)
+        self._block(waiter, None)
+        return self.client.replies.pop(key)
+
+    # -- the GCS's key-value table ---------------------------------------------
+
+    def kv_put(self, key: bytes, value: bytes) -> bytes | None:
+        """Set a key in the GCS; return what it had, None if it had nothing."""
+        return self._ask_table(lambda request: KvPut(key, value, request))
+
+    def kv_get(self, key: bytes) -> bytes | None:
+        """Return what a key of the GCS has, None if it has nothing."""
+        return self._ask_table(lambda request: KvGet(key, request))
+
+    def kv_delete(self, key: bytes) -> bytes | None:
+        """Remove a key from the GCS; return what it had, None if it had nothing."""
+        return self._ask_table(lambda request: KvDelete(key, request))
+
+    def find_task(self, oid: bytes) -> dict[str, Any] | None:
+        """Return what the GCS's task history has of the task that made an object.
+
+        `oid` is the object's ID (``ref.binary()``). None if there is no row: the
+        task has not finished, a reference to its result is alive, or the cluster
+        keeps no history. See `flush.unpack` for what a row says.
+        """
+        array = oid[:ARRAY_BYTES]
+        row = self._ask_table(lambda request: FindTask(array, request))
+        return None if row is None else unpack(row)
+
+    def _ask_table(self, make: Callable[[int], Any]) -> Any:
+        self._check_open()
+        with self.world:
+            self.collect()
+            key, waiter = self.client.ask_table(make)
         self._block(waiter, None)
         return self.client.replies.pop(key)
 

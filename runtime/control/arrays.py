@@ -27,6 +27,7 @@ from functools import partial
 
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
+from runtime.control.flush import TaskHistory
 from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, object_id, split_object_id
 from runtime.control.lineage import Lineage, by_recipe, placed_again, refusal
 from runtime.control.messages import (
@@ -75,6 +76,7 @@ class ArrayTable:
         alive: set[int],
         pubsub: PubSub,
         log: Log,
+        history: TaskHistory | None = None,
     ) -> None:
         self.rows: dict[bytes, ArrayRow] = {}
         self.lineage = Lineage(config.lineage_bytes_max)
@@ -93,6 +95,7 @@ class ArrayTable:
         self._alive = alive
         self._pubsub = pubsub
         self._log = log
+        self._history = history
 
     # -- news --------------------------------------------------------------------
 
@@ -375,15 +378,14 @@ class ArrayTable:
 
     def on_actor_settled(self, actor: bytes) -> None:
         """It is rebuilt, or dead: what it has not made again is lost."""
-
-        def look() -> None:
-            for array in list(self.waited):
-                row = self.rows.get(array)
-                if row is not None and row.actor == actor:
-                    self._seek(array, row, self._waited_for(array))
-
         # The news of what it made may come after those of itself.
-        self._ctx.after(LOST_S, look)
+        self._ctx.after(LOST_S, partial(self._seek_made_by, actor))
+
+    def _seek_made_by(self, actor: bytes) -> None:
+        for array in list(self.waited):
+            row = self.rows.get(array)
+            if row is not None and row.actor == actor:
+                self._seek(array, row, self._waited_for(array))
 
     def on_claim(self, source: str, message: ClaimTasks) -> None:
         """A task that was placed again submits: what is there is not made twice."""
@@ -443,6 +445,8 @@ class ArrayTable:
     def _let_go(self, array: bytes, row: ArrayRow, node: int) -> None:
         """Nobody owns the array: free its values, keep its specs if they may be needed."""
         row.owners = {}
+        if self._history is not None and (row.accepted or row.lineage):
+            self._history.add(array, row)
         if array not in self.lineage.uses or row.put:
             self._drop(array, node)
             return

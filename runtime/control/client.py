@@ -47,6 +47,7 @@ from runtime.control.messages import (
     FindActor,
     GiveBack,
     KillActor,
+    KvReply,
     ObjectAllocated,
     ObjectsReady,
     ObjectValue,
@@ -56,6 +57,7 @@ from runtime.control.messages import (
     RangeResult,
     Release,
     SubmitTasks,
+    TaskFound,
     TaskResults,
     TaskSpec,
     Unpin,
@@ -324,6 +326,15 @@ class Client:
         self.flush()
         self.ctx.send(self.node, KillActor(actor, reason, restart))
 
+    def ask_table(self, make: Callable[[int], Any]) -> tuple[int, Waiter]:
+        """Send what `make` returns for a key; `replies` will hold the table's answer."""
+        self._keys += 1
+        waiter = Waiter()
+        waiter.missing = 1
+        self._object_waiters.setdefault(self._keys.to_bytes(8, "big"), []).append(waiter)
+        self.ctx.send(self.node, make(self._keys))
+        return self._keys, waiter
+
     def flush(self) -> None:
         """Send all that was held back to go in a larger batch."""
         if self._timer is not None:
@@ -496,6 +507,10 @@ class Client:
             if message.offset < 0:
                 self.full_reasons[message.object] = message.reason
             self._wake(message.object)
+        elif isinstance(message, KvReply | TaskFound):
+            found = message.value if isinstance(message, KvReply) else message.row
+            self.replies[message.request] = found
+            self._wake(message.request.to_bytes(8, "big"))
         elif isinstance(message, QueryReply):
             self.replies[message.key] = message.value
             self._wake(message.key.to_bytes(8, "big"))

@@ -64,6 +64,7 @@ from runtime.control.messages import (
     Fetched,
     FetchFunction,
     FindActor,
+    FindTask,
     ForwardResults,
     Free,
     FreeObjects,
@@ -71,6 +72,10 @@ from runtime.control.messages import (
     Heartbeat,
     KillActor,
     KillWorker,
+    KvDelete,
+    KvGet,
+    KvPut,
+    KvReply,
     Load,
     NodeChanged,
     NodeInfo,
@@ -104,6 +109,7 @@ from runtime.control.messages import (
     SubmitTasks,
     TakeBack,
     TakenBack,
+    TaskFound,
     TaskResults,
     TasksClaimed,
     TasksDone,
@@ -276,6 +282,12 @@ class LocalScheduler:
             KillActor: self._on_kill_actor,
             FindActor: self._on_find_actor,
             ActorFound: self._on_actor_found,
+            KvPut: self._on_table,
+            KvGet: self._on_table,
+            KvDelete: self._on_table,
+            FindTask: self._on_table,
+            TaskFound: lambda _, m: self.ctx.send(m.client, m),
+            KvReply: lambda _, m: self.ctx.send(m.client, m),
             Query: self.queries.on_query,
             QueryReply: self.queries.on_reply,
         }
@@ -387,6 +399,11 @@ class LocalScheduler:
         self.router.watch(spec.array)
         if not spec.extra.actor.detached:
             self._owned_actors.add(spec.array)
+
+    def _on_table(self, source: str, message: Any) -> None:
+        """A client asks a table of the GCS: pass it on in its name."""
+        message.client = source
+        self.ctx.send("gcs", message)
 
     def _on_find_actor(self, source: str, message: FindActor) -> None:
         if message.create is not None:

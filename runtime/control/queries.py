@@ -19,6 +19,9 @@ The others are gathered from every living node, as flat rows:
 ``loads``     [node, tasks that wait or run, {resource: amount}, the same of what is
               free], by node
 ``disks``     [node, objects that were evicted to its disk, their bytes], by node
+
+Where the GCS is a chain, ``chain`` is answered by its client (`chain_client`):
+one row with the epoch, the names of the members and who is joining.
 """
 
 from __future__ import annotations
