@@ -28,8 +28,6 @@ HOST = "one host"
 WITH, WITHOUT = "with checkpoints", "without checkpoints"
 REPLAYS_MAX = 0.1
 """With checkpoints, as a part of those without."""
-BUCKETS = 40
-"""Intervals of the plot."""
 SLOTS = 10_000.0
 """Of a resource that only the nodes of actors have: the driver's has none."""
 
@@ -141,12 +139,13 @@ def _drive(request: Request, settings: Any, interval: int) -> _Run:
 
 
 def _rows(where: str, policy: str, found: _Run, settings: Any) -> list[Row]:
-    whole_s = max(at for row in found.ended for at in row)
-    width_s = whole_s / BUCKETS
-    counts = [0] * BUCKETS
+    # Every actor is called once a period, so intervals of a period are comparable.
+    width_s = settings["period_s"]
+    last_s = max(at for row in found.ended for at in row)
+    counts = [0] * (int(last_s / width_s) + 1)
     for row in found.ended:
         for at in row:
-            counts[min(BUCKETS - 1, int(at / width_s))] += 1
+            counts[int(at / width_s)] += 1
     return [
         {
             "series": where,
