@@ -7,8 +7,10 @@ from typing import Any
 
 import raytwin as ray
 from chaos.attach import attach
+from chaos.injector import timeline
 from chaos.plan import Plan, Step
 from runtime.api.state import current
+from scenarios import trace
 from scenarios.base import (
     Check,
     FigureSpec,
@@ -62,6 +64,7 @@ class _Run:
     replays: int
     moved: int
     recovery_s: float
+    timeline: list[dict[str, Any]]
 
 
 def run(request: Request) -> Outcome:
@@ -82,6 +85,7 @@ def run(request: Request) -> Outcome:
             )
             found[policy] = _measure(request, where, interval)
             outcome.rows += _rows(where, policy, found[policy], settings)
+            outcome.timeline = found[policy].timeline
         _judge(outcome, where, found, settings, where == series[0])
     return outcome
 
@@ -135,7 +139,8 @@ def _drive(request: Request, settings: Any, interval: int) -> _Run:
     killed_s = settings["kill_step"] * settings["period_s"]
     # An actor has recovered when the first call made after the fault is answered.
     recovery_s = max(ended[settings["kill_step"]]) - killed_s
-    return _Run(began_s, ended, wrong, replays, moved, recovery_s)
+    events = trace.kept(last=True) + timeline(injector.injections)
+    return _Run(began_s, ended, wrong, replays, moved, recovery_s, events)
 
 
 def _rows(where: str, policy: str, found: _Run, settings: Any) -> list[Row]:

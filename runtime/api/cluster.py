@@ -196,25 +196,17 @@ def available_resources() -> dict[str, float]:
 def timeline(filename: str | None = None) -> list[dict[str, Any]] | None:
     """Return what ran where and when as Chrome trace events, or write them.
 
-    One complete event per executed range: ``ts`` and ``dur`` in microseconds,
-    a process per node, a thread per worker. With a file name the events are
-    written as JSON (it opens in Perfetto) and None is returned.
+    What is in it, and how it looks, is in `trace`: executed ranges (a process per
+    node, a thread per worker), transfers, placements, failures, and an arrow from
+    each range to those that it is an input of; ``ts`` and ``dur`` in microseconds.
+    With a file name the events are written as JSON (it opens in Perfetto) and None
+    is returned.
     """
     import json
 
-    events: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "cat": "task",
-            "ph": "X",
-            "ts": start_s * 1e6,
-            "dur": elapsed_s * 1e6,
-            "pid": f"node {node}",
-            "tid": f"worker {worker}",
-            "args": {"tasks": count},
-        }
-        for name, node, worker, start_s, elapsed_s, count in state.current().query("timeline")
-    ]
+    from runtime.api.trace import Recording
+
+    events = Recording.of(state.current().query).events()
     if filename is None:
         return events
     with open(filename, "w", encoding="utf-8") as file:

@@ -55,6 +55,7 @@ from runtime.control.messages import (
     TaskSpec,
     Timing,
 )
+from runtime.control.timeline import ACTOR, CALL, REPLAY
 from runtime.control.worker_table import Worker
 
 if TYPE_CHECKING:
@@ -396,10 +397,14 @@ class ActorHost:
         if actor is None or actor.worker is not worker:
             return  # it was stopped; nobody waits for it
         for result, timing in zip(results, timings, strict=True):
-            self._scheduler.queries.record(worker.number, timing)
+            ran = self._scheduler.timeline.ran
             if result.array == actor.id:
+                ran(worker.number, timing, actor.spec, result, ACTOR)
                 self._on_created(actor, result)
             else:
+                spec = actor.running[result.array].spec
+                kind = REPLAY if result.array in actor.replaying else CALL
+                ran(worker.number, timing, spec, result, kind)
                 self._on_called(actor, result)
 
     def _on_called(self, actor: Actor, result: RangeResult) -> None:

@@ -130,6 +130,7 @@ from runtime.control.resources import ResourcePool, cpu_part
 from runtime.control.strategies import kept, strategy_of
 from runtime.control.tables import attempt_of
 from runtime.control.task_log import TaskLog
+from runtime.control.timeline import RangeLog
 from runtime.control.worker_table import State, Worker
 
 WORKERS_WITHOUT_CPU_MAX = 64
@@ -204,10 +205,13 @@ class LocalScheduler:
         )
         self._owned_actors: set[bytes] = set()
         self.queries = QueryDesk(
-            ctx, node, self.members, config, self._store_usage,
+            ctx, node, self.members, self._store_usage,
             lambda: (self.queue, self.resources, self.pool.available()), self._disk_usage,
         )  # fmt: skip
         self.queries.add("actors", self.actors.rows)
+        self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
+        self.queries.add("timeline", self.timeline.rows)
+        self.queries.add("transfers", self.objects.transfers.rows)
         self._idle: list[Worker] = []
         self._resuming: deque[Worker] = deque()
         self._failed: deque[tuple[TaskSpec, ObjectValue]] = deque()
@@ -481,6 +485,7 @@ class LocalScheduler:
 
     def _accept(self, spec: TaskSpec) -> None:
         """Queue a range, at once or when its inputs and function are here."""
+        self.timeline.accepted(spec)
         if spec.function not in self.functions:
             self._await_function(spec)
         elif spec.deps:
@@ -790,8 +795,8 @@ class LocalScheduler:
             self.actors.on_done(worker, message.results, message.timings)
         else:
             for result, timing in zip(message.results, message.timings, strict=True):
-                self.queries.record(worker.number, timing)
                 spec = worker.assigned[0]
+                self.timeline.ran(worker.number, timing, spec, result)
                 owner = self._take_off(worker, result, timing.elapsed_s)
                 if result.status == RETRY:
                     self._run_again(spec, result)
@@ -807,6 +812,7 @@ class LocalScheduler:
         """Queue elements again whose own errors count as failures of the system."""
         self.ctx.send("gcs", Event("task_retried", spec.name, "it raised"))
         for index in range(result.start, result.start + result.count):
+            self.timeline.again(spec.array, index)
             one = part_of(spec, index, 1)
             one.retries = spec.retries - 1 if spec.retries > 0 else -1
             self.ready.push(one)
@@ -1014,6 +1020,7 @@ class LocalScheduler:
         self.ctx.send("gcs", Event("task_retried", running.name, reason, running.count))
         # One by one: of a range, only one element brought the worker down.
         for index in reversed(range(running.start, running.start + running.count)):
+            self.timeline.again(running.array, index)
             one = part_of(running, index, 1)
             one.retries = running.retries - 1 if running.retries > 0 else -1
             self.ready.push_front(one)
