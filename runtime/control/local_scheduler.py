@@ -1005,10 +1005,7 @@ class LocalScheduler:
 
     def _finish(self, result: RangeResult, owner: str) -> None:
         """A range ended on this node: keep its values, tell its owner."""
-        for ret, offset in enumerate(result.offsets):
-            if offset >= 0:
-                oid = object_id(result.array, result.start, ret)
-                self._allocated.pop(oid, None)
+        self.seal(result)
         if node_of(owner) != self.node:
             self.objects.add(result)
             self.log.finish(result)
@@ -1025,13 +1022,19 @@ class LocalScheduler:
             self.log.finish(result)
         else:
             # The owner died: nobody can ask for the values.
-            self._free_places(result)
+            self.free_places(result)
         if self._heirs:
             for heir in self._heirs.get(result.array, ()):
                 if heir != owner:
                     self._send_results(heir, [result])
         if self._orphans:
             self._end_orphans(result)
+
+    def seal(self, result: RangeResult) -> None:
+        """What a worker has written is the node's, and does not go with the worker."""
+        for ret, offset in enumerate(result.offsets):
+            if offset >= 0:
+                self._allocated.pop(object_id(result.array, result.start, ret), None)
 
     def _tell_owner(self, results: list[RangeResult]) -> None:
         """Pass results on to who owns them by now."""
@@ -1049,7 +1052,8 @@ class LocalScheduler:
         for owner, of_owner in told.items():
             self.ctx.send(owner, TaskResults(owner, of_owner))
 
-    def _free_places(self, result: RangeResult) -> None:
+    def free_places(self, result: RangeResult) -> None:
+        """Free what a worker has written of a result that is not kept."""
         for ret, offset in enumerate(result.offsets):
             if offset >= 0:
                 oid = object_id(result.array, result.start, ret)
@@ -1069,9 +1073,7 @@ class LocalScheduler:
                     self.log.called(result.array, owner, actor)
                 self._finish(result, owner)
             return
-        for ret, offset in enumerate(result.offsets):
-            if offset >= 0:
-                self._allocated.pop(object_id(result.array, 0, ret), None)
+        self.seal(result)
         if any(result.sizes) and fresh:
             self.remade(result, owner, actor)
         self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
@@ -1085,18 +1087,15 @@ class LocalScheduler:
         here = all(self.objects.lookup(object_id(result.array, 0, r)) for r in at)
         gone = node_of(owner) == self.node and result.array not in self.objects.owners
         if here or gone:
-            for ret in at:
-                self._allocated.pop(object_id(result.array, 0, ret), None)
-            self._free_places(result)
+            self.seal(result)
+            self.free_places(result)
             return False
         self.remade(result, owner, actor)
         return True
 
     def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:
         """Keep large values that a call made here for an owner on another node."""
-        for ret, offset in enumerate(result.offsets):
-            if offset >= 0:
-                self._allocated.pop(object_id(result.array, 0, ret), None)
+        self.seal(result)
         self.log.expose(result.array)
         self.objects.add(result)
         self.log.called(result.array, owner, actor)
