@@ -456,8 +456,10 @@ class LocalScheduler:
                 if not self.actors.accept(spec):
                     continue
             else:
-                if node_of(spec.owner) == self.node and spec.array not in self.objects.owners:
-                    # The GCS will free it, when nobody needs it any more.
+                gone = node_of(spec.owner) == self.node and spec.array not in self.objects.owners
+                if gone and attempt_of(spec):
+                    # The GCS will free it, when nobody needs it any more. What was let go
+                    # of on its first way here nobody needs, and the GCS has forgotten it.
                     self._for_others.add(spec.array)
                 self.log.expose(spec.array)
             self._accept(spec)
@@ -1067,11 +1069,14 @@ class LocalScheduler:
         A result that is not `fresh` was reported before: its places are not to be taken.
         """
         if node_of(owner) == self.node:
-            self.router.received(result.array)
+            awaited = self.router.received(result.array)
             if not self.objects.has_array(result.array):
                 if result.array in self.objects.owners:
                     self.log.called(result.array, owner, actor)
                 self._finish(result, owner)
+            elif awaited:
+                # Its large values were made again here before it was asked for again.
+                self._tell_owner([result])
             return
         self.seal(result)
         if any(result.sizes) and fresh:
