@@ -458,10 +458,11 @@ class LocalScheduler:
             else:
                 gone = node_of(spec.owner) == self.node and spec.array not in self.objects.owners
                 if gone and attempt_of(spec):
-                    # The GCS will free it, when nobody needs it any more. What was let go
-                    # of on its first way here nobody needs, and the GCS has forgotten it.
+                    # The GCS will free it, when nobody needs it any more.
                     self._for_others.add(spec.array)
-                self.log.expose(spec.array)
+                # What was let go of on its first way here nobody needs or hears of.
+                if not gone or attempt_of(spec):
+                    self.log.expose(spec.array)
             self._accept(spec)
 
     def _accept(self, spec: TaskSpec) -> None:
