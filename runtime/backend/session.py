@@ -45,6 +45,7 @@ from runtime.control.flush import unpack
 from runtime.control.ids import (
     ARRAY_BYTES,
     ELEMENTS_MAX,
+    anew,
     array_id,
     function_id,
     object_id,
@@ -97,10 +98,11 @@ class Input:
 class Frame:
     """A call that runs beside others in one worker: it numbers its own children."""
 
-    __slots__ = ("children", "puts", "task")
+    __slots__ = ("anew", "children", "puts", "task")
 
-    def __init__(self, task: bytes) -> None:
+    def __init__(self, task: bytes, incarnation: int = 0) -> None:
         self.task = task
+        self.anew = anew(task, incarnation)
         self.children = 0
         self.puts = 0
 
@@ -333,7 +335,7 @@ class Session(ClusterContext):
             self.collect()
             self.world.charge("submit", 1)
             self.client.export(key, blob)
-            array = self._next_array()
+            array = self._next_array(once=True)
             spec = TaskSpec(
                 array, 0, 1, key, payload, self.client.address, demand, deps, 1, 0, -1,
                 actor_class.class_name, extra,
@@ -365,7 +367,7 @@ class Session(ClusterContext):
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
-            array = self._next_array()
+            array = self._next_array(once=True)
             returns = call.num_returns
             spec = TaskSpec(
                 array, 0, 1, b"", payload, self.client.address, "", deps, returns, call.retries,
@@ -496,7 +498,7 @@ class Session(ClusterContext):
         self._check_open()
         with self.world:
             self.collect()
-            group = self._next_array()
+            group = self._next_array(once=True)
             self.client.ctx.send(
                 self.client.node, CreateGroup(group.hex(), name, bundles, strategy)
             )
@@ -522,21 +524,23 @@ class Session(ClusterContext):
         element = (executor.running.array, executor.current())
         if element != self._element:
             self._element = element
-            self.client.begin_task(task_id(*element))
+            info = self.actor[1] if self.actor is not None else None
+            self.client.begin_task(task_id(*element), info.incarnation if info is not None else 0)
 
-    def _next_array(self) -> bytes:
+    def _next_array(self, once: bool = False) -> bytes:
+        """`once`: it must not take effect twice though its parent may; see `ids`."""
         frame = frame_of_call.get()
         if frame is not None:
             frame.children += 1
-            return array_id(frame.task, frame.children)
+            return array_id(frame.task if once else frame.anew, frame.children)
         self._enter_element()
-        return self.client.next_array()
+        return self.client.next_array(once)
 
     def _next_put(self) -> bytes:
         frame = frame_of_call.get()
         if frame is not None:
             frame.puts += 1
-            return put_id(frame.task, frame.puts)
+            return put_id(frame.anew, frame.puts)
         self._enter_element()
         return self.client.next_put()
 

@@ -32,6 +32,7 @@ from runtime.control.context import Context, Timer
 from runtime.control.ids import (
     ARRAY_BYTES,
     STREAM_BASE,
+    anew,
     array_id,
     object_id,
     put_id,
@@ -173,26 +174,31 @@ class Client:
         self._flushed_s = float("-inf")
         self._keys = 0
         self.parent = b""
+        self._anew = b""
         self._children = 0
         self._own_puts = 0
 
     # -- submitting ------------------------------------------------------------
 
-    def begin_task(self, task: bytes) -> None:
-        """From here on, what is submitted is a child of `task`."""
+    def begin_task(self, task: bytes, incarnation: int = 0) -> None:
+        """From here on, what is submitted is a child of `task`, of that incarnation's."""
         self.parent = task
+        self._anew = anew(task, incarnation)
         self._children = 0
         self._own_puts = 0
 
-    def next_array(self) -> bytes:
-        """Return the ID of the next array that the current task submits."""
+    def next_array(self, once: bool = False) -> bytes:
+        """Return the ID of the next array that the current task submits.
+
+        `once`: it is an actor or a call, see `ids`.
+        """
         self._children += 1
-        return array_id(self.parent, self._children)
+        return array_id(self.parent if once else self._anew, self._children)
 
     def next_put(self) -> bytes:
         """Return the array ID of the current task's next put."""
         self._own_puts += 1
-        return put_id(self.parent, self._own_puts)
+        return put_id(self._anew, self._own_puts)
 
     def export(self, function: bytes, blob: bytes) -> None:
         """Make a function known to the cluster, once."""
@@ -242,11 +248,12 @@ class Client:
             return  # it has submitted nothing
         self.flush()
         for number in range(1, self._children + 1):
-            entry = self.entries.get(array_id(task, number))
-            if entry is not None and entry.missing:
-                self.ctx.send(
-                    self.node, CancelTask(entry.array, 0, entry.count, force, recursive=True)
-                )
+            for parent in dict.fromkeys((task, self._anew)):
+                entry = self.entries.get(array_id(parent, number))
+                if entry is not None and entry.missing:
+                    self.ctx.send(
+                        self.node, CancelTask(entry.array, 0, entry.count, force, recursive=True)
+                    )
 
     def _hold(self, entry: Entry, oids: list[bytes]) -> None:
         if not oids:

@@ -477,10 +477,13 @@ class LocalScheduler:
                 if not self.actors.accept(spec):
                     continue
             else:
-                if node_of(spec.owner) == self.node and spec.array not in self.objects.owners:
+                gone = node_of(spec.owner) == self.node and spec.array not in self.objects.owners
+                if gone and attempt_of(spec):
                     # The GCS will free it, when nobody needs it any more.
                     self._for_others.add(spec.array)
-                self.log.expose(spec.array)
+                # What was let go of on its first way here nobody needs or hears of.
+                if not gone or attempt_of(spec):
+                    self.log.expose(spec.array)
             self._accept(spec)
 
     def _accept(self, spec: TaskSpec) -> None:
@@ -1029,10 +1032,7 @@ class LocalScheduler:
 
     def _finish(self, result: RangeResult, owner: str) -> None:
         """A range ended on this node: keep its values, tell its owner."""
-        for ret, offset in enumerate(result.offsets):
-            if offset >= 0:
-                oid = object_id(result.array, result.start, ret)
-                self._allocated.pop(oid, None)
+        self.seal(result)
         if node_of(owner) != self.node:
             self.objects.add(result)
             self.log.finish(result)
@@ -1049,13 +1049,19 @@ class LocalScheduler:
             self.log.finish(result)
         else:
             # The owner died: nobody can ask for the values.
-            self._free_places(result)
+            self.free_places(result)
         if self._heirs:
             for heir in self._heirs.get(result.array, ()):
                 if heir != owner:
                     self._send_results(heir, [result])
         if self._orphans:
             self._end_orphans(result)
+
+    def seal(self, result: RangeResult) -> None:
+        """What a worker has written is the node's, and does not go with the worker."""
+        for ret, offset in enumerate(result.offsets):
+            if offset >= 0:
+                self._allocated.pop(object_id(result.array, result.start, ret), None)
 
     def _tell_owner(self, results: list[RangeResult]) -> None:
         """Pass results on to who owns them by now."""
@@ -1073,7 +1079,8 @@ class LocalScheduler:
         for owner, of_owner in told.items():
             self.ctx.send(owner, TaskResults(owner, of_owner))
 
-    def _free_places(self, result: RangeResult) -> None:
+    def free_places(self, result: RangeResult) -> None:
+        """Free what a worker has written of a result that is not kept."""
         for ret, offset in enumerate(result.offsets):
             if offset >= 0:
                 oid = object_id(result.array, result.start, ret)
@@ -1087,15 +1094,16 @@ class LocalScheduler:
         A result that is not `fresh` was reported before: its places are not to be taken.
         """
         if node_of(owner) == self.node:
-            self.router.received(result.array)
+            awaited = self.router.received(result.array)
             if not self.objects.has_array(result.array):
                 if result.array in self.objects.owners:
                     self.log.called(result.array, owner, actor)
                 self._finish(result, owner)
+            elif awaited:
+                # Its large values were made again here before it was asked for again.
+                self._tell_owner([result])
             return
-        for ret, offset in enumerate(result.offsets):
-            if offset >= 0:
-                self._allocated.pop(object_id(result.array, 0, ret), None)
+        self.seal(result)
         if any(result.sizes) and fresh:
             self.remade(result, owner, actor)
         self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
@@ -1109,18 +1117,15 @@ class LocalScheduler:
         here = all(self.objects.lookup(object_id(result.array, 0, r)) for r in at)
         gone = node_of(owner) == self.node and result.array not in self.objects.owners
         if here or gone:
-            for ret in at:
-                self._allocated.pop(object_id(result.array, 0, ret), None)
-            self._free_places(result)
+            self.seal(result)
+            self.free_places(result)
             return False
         self.remade(result, owner, actor)
         return True
 
     def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:
         """Keep large values that a call made here for an owner on another node."""
-        for ret, offset in enumerate(result.offsets):
-            if offset >= 0:
-                self._allocated.pop(object_id(result.array, 0, ret), None)
+        self.seal(result)
         self.log.expose(result.array)
         self.objects.add(result)
         self.log.called(result.array, owner, actor)

@@ -111,6 +111,7 @@ class TaskLog:
 
     def copied(self, array: bytes, oid: bytes, size: int) -> None:
         """A copy of another node's object is here now."""
+        self._begin_again(array)
         self._copies.setdefault(array, []).append((oid, size))
         self._touch(array)
 
