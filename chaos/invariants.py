@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from runtime.control.borrowing import PINNED
 from runtime.control.config import Config
 from runtime.control.ids import ARRAY_BYTES
 from runtime.control.resources import UNIT, parse_demand
@@ -120,13 +121,18 @@ def _at_end_of_sim(session: Any) -> list[str]:
 def _kept(session: Any) -> set[bytes]:
     """Return the arrays that are rightly there.
 
-    Those of which a reference was sent away in a value live as long as their
+    Those of which a reference was pickled by the program itself live as long as their
     owner, those whose owner's node has died wait to be made again, and the
     specs of released ones are kept while others may need them.
     """
     cluster = session.cluster
     clients = [session.client, *(worker.client for worker in cluster.workers.values())]
-    kept = {array for client in clients for array, entry in client.entries.items() if entry.escaped}
+    kept = {
+        array
+        for client in clients
+        for array, entry in client.entries.items()
+        if entry.book and PINNED in entry.book.has
+    }
     table = cluster.head.components["gcs"].table
     for array, row in table.rows.items():
         # A released row is what makes those again that had it as an input.

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
+from threading import get_ident
 from typing import Any
 
 from runtime.api.actor_options import ActorOptions
@@ -42,6 +43,7 @@ from runtime.control.client import Waiter
 from runtime.control.context import node_of
 from runtime.control.executor import Executor
 from runtime.control.ids import (
+    ARRAY_BYTES,
     ELEMENTS_MAX,
     array_id,
     function_id,
@@ -50,7 +52,6 @@ from runtime.control.ids import (
     task_id,
 )
 from runtime.control.messages import (
-    DYNAMIC,
     OK,
     STREAM,
     USER_ERROR,
@@ -59,6 +60,7 @@ from runtime.control.messages import (
     ObjectValue,
     RangeResult,
     RemoveGroup,
+    ResultRefs,
     TaskExtra,
     TaskSpec,
 )
@@ -121,6 +123,8 @@ class Session(ClusterContext):
         self._end_cluster = end_cluster
         self._dropped: deque[bytes] = deque()
         self._unviewed: deque[bytes] = deque()
+        self.received: deque[tuple[int, bytes]] = deque()
+        """Threads, and arrays of references that they have unpickled just now."""
         self._inputs_done: deque[bytes] = deque()
         self._returning = 0
         """Threads of the running task that need not wait any more and want its CPU."""
@@ -144,11 +148,62 @@ class Session(ClusterContext):
         if self.on_drop is not None:
             self.on_drop()
 
-    def ref_escaped(self, oid: bytes) -> None:
+    def ref_sent(self, ref: ObjectRef) -> str:
         if self.closed:
             raise RaySystemError(GONE)
+        array = ref.binary()[:ARRAY_BYTES]
+        sink = self.world.sink.get()
         with self.world:
-            self.client.escape(oid)
+            if sink is not None:
+                sink.append(ref)
+            else:
+                self.client.borrowing.pin(array)
+            return self.client.borrowing.owner_of(array)
+
+    def ref_received(self, oid: bytes, owner: str) -> None:
+        array = oid[:ARRAY_BYTES]
+        with self.world:
+            self.client.borrowing.receive(array, owner)
+        self.received.append((get_ident(), array))
+
+    def _take_received(self) -> list[bytes]:
+        """Return the arrays of the references that this thread has just unpickled."""
+        me = get_ident()
+        mine = []
+        for _ in range(len(self.received)):
+            pair = self.received.popleft()
+            if pair[0] == me:
+                mine.append(pair[1])
+            else:
+                self.received.append(pair)
+        return mine
+
+    def came_in_value(self, oid: bytes) -> None:
+        """An object's value was unpickled that had references inside."""
+        with self.world:
+            self.client.borrowing.came_in_value(oid[:ARRAY_BYTES], self._take_received())
+
+    def came_in_arguments(self, task: bytes) -> bool:
+        """A task's arguments were unpickled; return whether references were inside."""
+        if not self.received:
+            return False
+        with self.world:
+            self.client.borrowing.came_in_arguments(task, self._take_received())
+        return True
+
+    def hand_over(self, array: bytes, contained: Sequence[ObjectRef]) -> ResultRefs:
+        """References are inside a value of an array that goes to this node; in a turn."""
+        arrays = [inside for inside in arrays_of(contained) if inside != array]
+        return ResultRefs((), self.client.borrowing.hand_over(arrays))
+
+    def dumps(self, value: Any) -> bytes:
+        """Serialize what nobody looks after: the references inside are pinned."""
+        serialized = self.world.serialize(value)
+        if serialized.contained:
+            with self.world:
+                for array in arrays_of(serialized.contained):
+                    self.client.borrowing.pin(array)
+        return serialized.to_bytes()
 
     def collect(self) -> None:
         """Count what the garbage collector has dropped; call it within a turn."""
@@ -204,11 +259,10 @@ class Session(ClusterContext):
                 options.num_returns, options.max_retries, -1,
                 options.name or function.function_name, extra,
             )  # fmt: skip
-            entry = self.client.submit(array, [spec], 1, options.num_returns)
+            holds = arrays_of(held) if held else ()
+            entry = self.client.submit(array, [spec], 1, options.num_returns, holds)
             if stream:
                 entry.items = {} if entry.items is None else entry.items
-                # Who holds the references in a sequence of them is not tracked.
-                entry.escaped |= stream == DYNAMIC
             if stream == STREAM:
                 return ObjectRefGenerator(ObjectRef(object_id(array, 0, 0), self), self)
             if options.num_returns == 1:
@@ -244,8 +298,10 @@ class Session(ClusterContext):
                 for start, size, first, payload, deps in packed
             ]  # fmt: skip
             self.world.charge("submit", len(specs))
+            holds = arrays_of(held) if held else ()
             for at in range(0, len(specs), SUBMIT_SPECS_MAX):
-                self.client.submit(array, specs[at : at + SUBMIT_SPECS_MAX], count, 1)
+                self.client.submit(array, specs[at : at + SUBMIT_SPECS_MAX], count, 1, holds)
+                holds = ()
             return ObjectRefArray(array, count, 1, self)
 
     def _pack_items(
@@ -272,6 +328,8 @@ class Session(ClusterContext):
     ) -> list[tuple[int, int, int, bytes, tuple[bytes, ...]]]:
         value = self.world.serialize((star, chunk))
         if value.nbytes <= self.client.config.inline_bytes_max:
+            if value.contained:
+                held += value.contained
             return [(start, len(chunk), start, value.to_bytes(), ())]
         if len(chunk) == 1:
             args, deps = self._pack(tuple(chunk[0]) if star else (chunk[0],), {}, held)
@@ -318,7 +376,7 @@ class Session(ClusterContext):
             options.name,
             options.namespace,
             options.lifetime == "detached",
-            self.world.serialize(actor_class.description()).to_bytes() if options.name else b"",
+            self.dumps(actor_class.description()) if options.name else b"",
         )
         demand, extra = specify(self, options.task, 0)
         extra = extra or TaskExtra()
@@ -333,11 +391,12 @@ class Session(ClusterContext):
                 actor_class.class_name, extra,
             )  # fmt: skip
             keeper = array if options.max_restarts else b""
+            holds = arrays_of(held) if held else ()
             if not options.name:
-                self.client.submit(array, [spec], 1, 1, keeper=keeper)
+                self.client.submit(array, [spec], 1, 1, holds, keeper)
                 return array, ObjectRef(object_id(array, 0, 0), self), b""
             reply_key, waiter = self.client.find_actor(
-                options.namespace, options.name, spec, keeper
+                options.namespace, options.name, spec, keeper, holds
             )
             ref = ObjectRef(object_id(array, 0, 0), self)
         self._block(waiter, None)
@@ -366,7 +425,8 @@ class Session(ClusterContext):
                 -1, call.name, call.extra,
             )  # fmt: skip
             keeper = call.actor if call.rebuilt else b""
-            self.client.submit(array, [spec], 1, returns, (call.hold,), keeper)
+            holds = (call.hold, *arrays_of(held)) if held else (call.hold,)
+            self.client.submit(array, [spec], 1, returns, holds, keeper)
             if returns == 1:
                 return [ObjectRef(object_id(array, 0, 0), self)]
             return [ObjectRef(object_id(array, 0, ret), self) for ret in range(returns)]
@@ -397,8 +457,8 @@ class Session(ClusterContext):
     ) -> tuple[bytes, tuple[bytes, ...]]:
         """Serialize arguments; references among them become inputs.
 
-        Large arguments become objects, and inputs too: `held` keeps them until
-        the task is submitted.
+        Large arguments become objects, and inputs too. `held` keeps them, and what
+        is inside arguments, until the task is submitted, and then the task does.
         """
         if not args and not kwargs:
             return b"", ()
@@ -409,10 +469,15 @@ class Session(ClusterContext):
             kwargs = {name: self._as_input(a, deps) for name, a in kwargs.items()}
         value = self.world.serialize((args, kwargs))
         if value.nbytes <= self.client.config.inline_bytes_max:
+            if value.contained:
+                held += value.contained
             return value.to_bytes(), tuple(deps)
         args = tuple(self._large_as_input(a, deps, held) for a in args)
         kwargs = {name: self._large_as_input(a, deps, held) for name, a in kwargs.items()}
-        return self.world.serialize((args, kwargs)).to_bytes(), tuple(deps)
+        value = self.world.serialize((args, kwargs))
+        if value.contained:
+            held += value.contained
+        return value.to_bytes(), tuple(deps)
 
     def _as_input(self, value: Any, deps: list[bytes]) -> Any:
         if type(value) is not ObjectRef:
@@ -553,7 +618,10 @@ class Session(ClusterContext):
             if serialized.nbytes <= self.client.config.inline_bytes_max:
                 payload = serialized.to_bytes()
                 node = int(self.client.node.partition(":")[2])
-                self.client.put(RangeResult(array, 0, 1, OK, payload, node))
+                result = RangeResult(array, 0, 1, OK, payload, node)
+                if serialized.contained:
+                    result.refs = self.hand_over(array, serialized.contained)
+                self.client.put(result)
                 return ObjectRef(object_id(array, 0, 0), self)
         return self._put_large(array, large or self.world.serialize(value))
 
@@ -562,7 +630,10 @@ class Session(ClusterContext):
         offset = self.store(oid, value)
         with self.world:
             node = int(self.client.node.partition(":")[2])
-            self.client.put(RangeResult(array, 0, 1, OK, b"", node, 1, (value.nbytes,), (offset,)))
+            result = RangeResult(array, 0, 1, OK, b"", node, 1, (value.nbytes,), (offset,))
+            if value.contained:
+                result.refs = self.hand_over(array, value.contained)
+            self.client.put(result)
             return ObjectRef(oid, self)
 
     def store(self, oid: bytes, value: Serialized) -> int:
@@ -693,6 +764,8 @@ class Session(ClusterContext):
                 values.append(fetched[result.start])
             else:
                 values += self.world.deserialize(result.payload)[skip:]
+                if self.received:
+                    self.came_in_value(result.array)
         return values
 
     def wait(
@@ -805,10 +878,19 @@ class Session(ClusterContext):
         if not value.size:
             return self.decode(value)
         oid = value.object
-        return self.world.read(oid, value.offset, value.size, lambda: self._unviewed.append(oid))
+        read = self.world.read(oid, value.offset, value.size, lambda: self._unviewed.append(oid))
+        if self.received:
+            self.came_in_value(oid)
+        return read
 
     def decode(self, value: ObjectValue) -> Any:
         """Return a small value, or raise the error that it is."""
+        decoded = self._decode(value)
+        if self.received:
+            self.came_in_value(value.object)
+        return decoded
+
+    def _decode(self, value: ObjectValue) -> Any:
         if value.status != OK:
             raise self.error_of(value.status, value.payload)
         return self.world.deserialize(value.payload)[value.position]
@@ -816,7 +898,7 @@ class Session(ClusterContext):
     def decode_input(self, value: ObjectValue) -> Any:
         """Return a task's input, which its node has pinned for this one use."""
         if not value.size:
-            return self.decode(value)
+            return self._decode(value)
         oid = value.object
         return self.world.read(oid, value.offset, value.size, lambda: self._inputs_done.append(oid))
 
@@ -945,6 +1027,11 @@ def looks_large(value: Any, nbytes: int) -> bool:
     if kind is bytes or kind is str or kind is bytearray:
         return len(value) > nbytes
     return kind in _CONTAINERS and len(value) > nbytes // _ITEM_BYTES
+
+
+def arrays_of(refs: Sequence[ObjectRef]) -> tuple[bytes, ...]:
+    """Return the arrays that references belong to, each once."""
+    return tuple(dict.fromkeys(ref.binary()[:ARRAY_BYTES] for ref in refs))
 
 
 def _has_ref(item: Any, star: bool) -> bool:

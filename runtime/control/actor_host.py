@@ -416,6 +416,8 @@ class ActorHost:
             # been lost, and are made anew by this.
             actor.replaying.discard(result.array)
             kept = any(result.sizes)
+            if not kept and result.refs is not None:
+                self._scheduler.custody.drop(result.refs)
             if not kept or self._scheduler.replayed(result, spec.owner, actor.id):
                 actor.restored[result.array] = result
             if not actor.replaying:
@@ -476,6 +478,9 @@ class ActorHost:
             self._send_records(actor)
             text = f"ActorDiedError: {actor.spec.name} died: its worker ended: {reason}"
             self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, text))
+            for _, result, _ in actor.held:
+                if result.refs is not None:
+                    self._scheduler.custody.drop(result.refs)
             self._forget(actor)
 
     def on_exit(self, worker: Worker, message: ExitActor) -> None:

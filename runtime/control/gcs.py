@@ -36,6 +36,7 @@ from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.health import FailureDetector
 from runtime.control.messages import (
+    BorrowersGone,
     CancelTask,
     ClaimTasks,
     Event,
@@ -94,6 +95,7 @@ class Gcs:
             Event: self._on_event,
             Query: self._on_query,
             CancelTask: self._on_cancel,
+            BorrowersGone: lambda _, m: self.pubsub.publish("nodes", m),
         }
         self.actors = ActorTable(ctx, self.pubsub, self._alive, self._log)
         self.actors.on_settled = self.table.on_actor_settled

@@ -31,6 +31,7 @@ from typing import Any
 
 from runtime.control.actor_host import Actor, ActorHost
 from runtime.control.actor_router import ActorRouter
+from runtime.control.borrowing import Custody
 from runtime.control.cancellation import Canceller, cancelled_error
 from runtime.control.config import Config
 from runtime.control.context import WORKERS_PER_LIFE, Context, Timer, node_of
@@ -52,6 +53,7 @@ from runtime.control.messages import (
     Assignment,
     AssignTasks,
     Blocked,
+    BorrowersGone,
     CallsLogged,
     CancelTask,
     ClaimTasks,
@@ -87,6 +89,7 @@ from runtime.control.messages import (
     Query,
     QueryReply,
     RangeResult,
+    RefUpdates,
     Registered,
     RegisterNode,
     Release,
@@ -176,6 +179,7 @@ class LocalScheduler:
         self.pool = ResourcePool(resources)
         self.policy = make_policy(config)
         self.log = TaskLog(ctx, node, config, incarnation)
+        self.custody = Custody(ctx, node, incarnation)
         self.objects = ObjectDirectory(ctx, node, self.log.copied, config.store_wait_s)
         self.members = Membership(node, incarnation)
         self.ready = ReadyQueue()
@@ -276,6 +280,8 @@ class LocalScheduler:
             KillActor: self._on_kill_actor,
             FindActor: self._on_find_actor,
             ActorFound: self._on_actor_found,
+            RefUpdates: self._on_refs,
+            BorrowersGone: self._on_borrowers_gone,
             Query: self.queries.on_query,
             QueryReply: self.queries.on_reply,
         }
@@ -359,6 +365,9 @@ class LocalScheduler:
         ]
         self._heirs.setdefault(message.array, {})[message.owner] = None
         if results:
+            for result in results:
+                if result.refs is not None and node_of(message.owner) != self.node:
+                    self.custody.pass_on(result.refs, message.owner)
             self._send_results(message.owner, results)
 
     def _send_results(self, owner: str, results: list[RangeResult]) -> None:
@@ -757,6 +766,7 @@ class LocalScheduler:
             # values depend on them.
             del self.workers[worker.address]
             self.ctx.send(f"pool:{self.node}", StopWorker(worker.address))
+            self._return_all_of(worker.address)
             return
         worker.state = State.IDLE
         self._idle.append(worker)
@@ -914,6 +924,7 @@ class LocalScheduler:
         client = message.worker
         owned = [a for a in self.objects.drop_client(client) if self.objects.let_go(a, client)]
         self._drop_allocations(message.worker)
+        self._return_all_of(message.worker)
         running = worker.assigned[0] if worker is not None and worker.assigned else None
         cause = None if worker is None else worker.killed_for
         if cause is not None:
@@ -1005,6 +1016,8 @@ class LocalScheduler:
 
     def _finish(self, result: RangeResult, owner: str) -> None:
         """A range ended on this node: keep its values, tell its owner."""
+        if result.refs is not None:
+            self._take_refs(result, owner)
         for ret, offset in enumerate(result.offsets):
             if offset >= 0:
                 oid = object_id(result.array, result.start, ret)
@@ -1032,6 +1045,23 @@ class LocalScheduler:
                     self._send_results(heir, [result])
         if self._orphans:
             self._end_orphans(result)
+
+    def _take_refs(self, result: RangeResult, owner: str) -> None:
+        """Answer for what is inside the values, as long as they are here; see `borrowing`."""
+        refs = result.refs
+        assert refs is not None
+        self.custody.reported(refs)
+        here = result.array in self.objects.owners or result.array in self._for_others
+        if node_of(owner) != self.node:
+            self.custody.pass_on(refs, owner)
+            here = True
+        for heir in self._heirs.get(result.array, ()):
+            if heir != owner and node_of(heir) != self.node:
+                self.custody.pass_on(refs, heir)
+        if here:
+            self.custody.keep(result)
+        else:
+            self.custody.drop(refs)
 
     def _tell_owner(self, results: list[RangeResult]) -> None:
         """Pass results on to who owns them by now."""
@@ -1062,18 +1092,28 @@ class LocalScheduler:
 
         A result that is not `fresh` was reported before: its places are not to be taken.
         """
+        refs = result.refs
         if node_of(owner) == self.node:
             self.router.received(result.array)
             if not self.objects.has_array(result.array):
                 if result.array in self.objects.owners:
                     self.log.called(result.array, owner, actor)
+                if refs is not None and not fresh:
+                    self.custody.pass_on(refs, owner)
                 self._finish(result, owner)
+            elif refs is not None and fresh:
+                self.custody.drop(refs)
             return
         for ret, offset in enumerate(result.offsets):
             if offset >= 0:
                 self._allocated.pop(object_id(result.array, 0, ret), None)
+        if refs is not None:
+            self.custody.reported(refs)
+            self.custody.pass_on(refs, owner)
         if any(result.sizes) and fresh:
             self.remade(result, owner, actor)
+        elif refs is not None and fresh:
+            self.custody.drop(refs)
         self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
 
     def replayed(self, result: RangeResult, owner: str, actor: bytes) -> bool:
@@ -1088,6 +1128,8 @@ class LocalScheduler:
             for ret in at:
                 self._allocated.pop(object_id(result.array, 0, ret), None)
             self._free_places(result)
+            if result.refs is not None:
+                self.custody.drop(result.refs)
             return False
         self.remade(result, owner, actor)
         return True
@@ -1098,6 +1140,8 @@ class LocalScheduler:
             if offset >= 0:
                 self._allocated.pop(object_id(result.array, 0, ret), None)
         self.log.expose(result.array)
+        if result.refs is not None:
+            self.custody.keep(result)
         self.objects.add(result)
         self.log.called(result.array, owner, actor)
         self.log.finish(result)
@@ -1122,7 +1166,11 @@ class LocalScheduler:
         for result in message.results:
             called = self.router.received(result.array)
             if result.array not in owners:
+                if result.refs is not None:
+                    self.custody.drop(result.refs)
                 continue
+            if result.refs is not None:
+                self.custody.keep(result)
             if called:
                 if any(result.sizes):
                     self.log.made_elsewhere(result.array)
@@ -1140,6 +1188,8 @@ class LocalScheduler:
         for result in message.results:
             self.objects.own(result.array, source)
             self._allocated.pop(object_id(result.array, 0, 0), None)
+            if result.refs is not None:
+                self.custody.keep(result)
             self.objects.add(result)
             self.log.put(result.array, sum(result.sizes))
 
@@ -1159,6 +1209,7 @@ class LocalScheduler:
             self.ctx.send("gcs", KillActor(array, reason, owner=owner))
         self.log.release(array)
         self.objects.release(array)
+        self.custody.release(array)
 
     def _on_free(self, source: str, message: FreeObjects) -> None:
         for array in message.arrays:
@@ -1168,6 +1219,7 @@ class LocalScheduler:
             self._heirs.pop(array, None)
             self.log.forget(array)
             self.objects.release(array, by_owner=False)
+            self.custody.release(array)
 
     def _on_want(self, source: str, message: WantObjects) -> None:
         def arrived(value: ObjectValue) -> None:
@@ -1178,6 +1230,25 @@ class LocalScheduler:
 
         for oid in message.objects:
             self.objects.want(oid, arrived)
+
+    # -- references ------------------------------------------------------------
+
+    def _on_refs(self, source: str, message: RefUpdates) -> None:
+        owner = message.owner
+        if not owner.startswith("worker:") or node_of(owner) != self.node or owner in self.workers:
+            self.custody.on_updates(source, message)
+
+    def _return_all_of(self, worker: str) -> None:
+        """A worker is gone: owners everywhere strike it off."""
+        if worker in self.custody.borrowers:
+            self.custody.borrowers.discard(worker)
+            self.ctx.send("gcs", BorrowersGone([worker]))
+
+    def _on_borrowers_gone(self, source: str, message: BorrowersGone) -> None:
+        for client in self.objects.clients():
+            self.ctx.send(client, message)
+
+    # -- pins and places -------------------------------------------------------
 
     def _on_unpin(self, source: str, message: Unpin) -> None:
         for oid in message.objects:
@@ -1252,6 +1323,8 @@ class LocalScheduler:
         self.objects.on_node_changed(message.info.node, message.info.alive)
         if not message.info.alive:
             self._report_missing()
+            gone = BorrowersGone([], message.info.node, message.info.incarnation)
+            self._on_borrowers_gone(source, gone)
 
     def _report_missing(self) -> None:
         """Say which results have not come: one may have been on its way from a dead node."""

@@ -50,6 +50,13 @@ gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFo
 gcs     -> global    ActorChanged, PlaceTasks (creations)
 global  -> gcs       ActorPlaced
 node    -> node      ActorCalls
+
+references:
+client  -> node      RefUpdates
+node    -> node      RefUpdates
+node    -> client    RefUpdates, BorrowersGone
+node    -> gcs       BorrowersGone
+gcs     -> node      BorrowersGone
 ==================== =======================================================
 
 ``store:<n>``, ``pool:<n>`` and ``links`` are not components but what needs I/O:
@@ -150,6 +157,17 @@ class TaskSpec(Struct, array_like=True, gc=False):
     extra: Union[TaskExtra, None] = None
 
 
+class ResultRefs(Struct, array_like=True, gc=False):
+    """References that come with a result; see `borrowing`.
+
+    ``borrowed``: (array, owner, borrower, epoch) of what its worker has kept of the
+    arguments. ``contained``: (array, owner) of what is in the values.
+    """
+
+    borrowed: tuple[tuple[bytes, str, str, int], ...] = ()
+    contained: tuple[tuple[bytes, str], ...] = ()
+
+
 class RangeResult(Struct, array_like=True, gc=False):
     """What became of elements ``start`` to ``start + count`` of an array.
 
@@ -170,6 +188,8 @@ class RangeResult(Struct, array_like=True, gc=False):
     sizes: tuple[int, ...] = ()
     offsets: tuple[int, ...] = ()
     """Where in that node's arena, for the node alone; -1 for no place."""
+    refs: Union[ResultRefs, None] = None
+    """None: there are no references to speak of."""
 
 
 class Timing(Struct, array_like=True, gc=False):
@@ -896,7 +916,29 @@ class ActorFound(Struct, array_like=True, tag=88):
     created: bool = False
 
 
+# -- references ----------------------------------------------------------------
+
+
+class RefUpdates(Struct, array_like=True, tag=145):
+    """To an owner, by way of its node: who has references to its arrays; see `borrowing`.
+
+    Each is (array, borrower, epoch, +1 or -1); epoch 0 for a node.
+    """
+
+    owner: str
+    updates: list[tuple[bytes, str, int, int]]
+
+
+class BorrowersGone(Struct, array_like=True, tag=146):
+    """These workers are gone, or ``node`` with all its clients: they have nothing any more."""
+
+    clients: list[str]
+    node: int = -1
+    incarnation: int = 0
+
+
 Message = Union[
+    RefUpdates, BorrowersGone,
     CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
     CallsReceived, KillActor, StopActor, LogCalls, CallsLogged, SaveActor, FetchLineage,
     ActorLineage, RestoreActor, ExitActor, FindActor, ActorFound,

@@ -23,6 +23,7 @@ from runtime.control.messages import (
     AllocateObject,
     AssignTasks,
     Blocked,
+    BorrowersGone,
     BundlePrepared,
     CallsLogged,
     CallsReceived,
@@ -55,6 +56,7 @@ from runtime.control.messages import (
     PutObjects,
     Query,
     QueryReply,
+    RefUpdates,
     Registered,
     RegisterNode,
     Release,
@@ -84,7 +86,7 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
         RegisterNode, Heartbeat, ExportFunction, FetchFunction, TaskUpdates, LocateObjects, Event,
         Query, ResultsMissing, ObjectsMissing, ClaimTasks,
         CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor, LogCalls, SaveActor,
-        FetchLineage, CallsReceived, FindActor,
+        FetchLineage, CallsReceived, FindActor, BorrowersGone,
     }),
     "global": frozenset({
         PlaceTasks, CancelTask, CreateGroup, RemoveGroup, BundlePrepared, Query,
@@ -96,7 +98,7 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
     "gcs": frozenset({
         Registered, NodeChanged, FunctionBlob, ObjectLocations, FreeObjects, TaskResults,
         QueryReply, TasksClaimed, ForwardResults,
-        ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound,
+        ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound, BorrowersGone,
     }),
     "global": frozenset({
         AssignTasks, TaskResults, CancelTask, PrepareBundle, CommitBundle, ReturnBundle,
@@ -106,12 +108,12 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
 """By the component that speaks."""
 
 NODE_TO_NODE: Kinds = frozenset({
-    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls,
+    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, RefUpdates,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
-    Unpin, Query, KillActor, FindActor, CancelTask, CreateGroup, RemoveGroup,
+    Unpin, Query, KillActor, FindActor, CancelTask, CreateGroup, RemoveGroup, RefUpdates,
 })  # fmt: skip
 
 WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {

@@ -320,6 +320,8 @@ class LocalWorld:
     def blob(self, nbytes: int) -> Blob:
         return Blob(nbytes)
 
+    sink = serialization.sink
+
     def serialize(self, value: Any) -> serialization.Serialized:
         return serialization.serialize(value)
 
