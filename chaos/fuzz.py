@@ -26,7 +26,7 @@ from __future__ import annotations
 import gc
 import random
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -155,8 +155,14 @@ def draw_plan(rng: random.Random, nodes: int, lossless: bool = False) -> Plan:
     return Plan(steps)
 
 
-def run_case(case: Case) -> Report:
-    """Run a case on `sim` and hold it against everything."""
+def run_case(
+    case: Case, prepare: Callable[[Any], None] = lambda session: None, **options: Any
+) -> Report:
+    """Run a case on `sim` and hold it against everything.
+
+    `options` are further ones of the session, which `prepare` is given before the
+    program begins.
+    """
     report = Report(case, tasks=case.program.tasks)
     expected = run_body(Sequential(), case.program)
     put_here.clear()
@@ -165,8 +171,9 @@ def run_case(case: Case) -> Report:
         cpus_per_node=case.cpus,
         seed=case.seed,
         heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
-        object_store_memory=case.store_bytes,
+        **{"object_store_memory": case.store_bytes, **options},
     )
+    prepare(session)
     watch = invariants.Watch(session.cluster)
     session.cluster.after_node_turn.append(lambda _: _check_time(session))
     injector = attach(session, case.plan)
@@ -226,7 +233,7 @@ def _compare(
 
 
 def _events(session: Any) -> list[tuple[float, str, str, str]]:
-    return list(session.cluster.head.components["gcs"].events)
+    return list(session.cluster.gcs.events)
 
 
 def excuse(

@@ -98,10 +98,9 @@ def _at_end_of_sim(session: Any) -> list[str]:
     cluster = session.cluster
     found = []
     kept = _kept(session)
-    for address, process in cluster.processes.items():
-        if not address.startswith("node:"):
+    for number, scheduler in cluster.schedulers.items():
+        if f"node:{number}" not in cluster.processes:
             continue
-        scheduler = process.components[address]
         pool = scheduler.pool
         total = {name: units / UNIT for name, units in pool.total.items()}
         found += _resources(scheduler.node, scheduler.queue, total, pool.available())
@@ -110,7 +109,7 @@ def _at_end_of_sim(session: Any) -> list[str]:
         nowhere = cluster.stores[scheduler.node].used - sum(size for _, (_, size) in stored)
         found += _store(scheduler.node, len(left), sum(left), nowhere)
         found += _disk(scheduler, cluster.stores[scheduler.node].disk_used, kept)
-    rows = cluster.head.components["gcs"].arrays
+    rows = cluster.gcs.arrays
     remaining = [array.hex() for array in rows if array not in kept]
     if remaining:
         first = remaining[0]
@@ -133,7 +132,7 @@ def _kept(session: Any) -> set[bytes]:
         for array, entry in client.entries.items()
         if entry.book and PINNED in entry.book.has
     }
-    table = cluster.head.components["gcs"].table
+    table = cluster.gcs.table
     for array, row in table.rows.items():
         # A released row is what makes those again that had it as an input.
         if array in table.lineage.uses if row.released else not row.owners:

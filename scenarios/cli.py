@@ -270,6 +270,38 @@ def report(
 
 
 @app.command()
+def timeline(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RESULT", help="What 'raytwin run' wrote: all, a scenario, or one result."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Default: trace.json beside it."),
+    ] = None,
+) -> None:
+    """Write one Chrome trace of runs: tasks, transfers, placements, failures, arrows to inputs.
+
+    It opens in Perfetto (ui.perfetto.dev) or in chrome://tracing.
+
+    Example: `raytwin timeline results/fig11a -o fig11a.json`
+    """
+    from scenarios import results, trace
+
+    folders = trace.find(path)
+    target = _writable(output or (path if path.is_dir() else path.parent) / trace.FILE)
+    events = trace.combined(folders)
+    try:
+        results.write_file(target, trace.encode(events))
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+    count = sum(event["ph"] == "X" for event in events)
+    print(f"the trace is {target}: {len(folders)} runs, {count:,} slices, {len(events):,} events")
+
+
+@app.command()
 def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="The small scale of each.")] = False,
     seed: Seed = 0,

@@ -12,6 +12,7 @@ from chaos.attach import attach
 from chaos.injector import Injection, timeline
 from chaos.plan import Plan, Step
 from chaos.targets.node import Node
+from scenarios import trace
 from scenarios.base import Check, Compare, FigureSpec, Option, Outcome, Request, Scenario
 
 REMOVED_S = (25.0, 50.0, 100.0)
@@ -19,7 +20,6 @@ ADDED_S = 210.0
 END_S = 270.0
 SOURCE = "OSDI 2018, section 5.1, figure 11a"
 MODULUS = 2**31 - 1
-TIMELINE_EVENTS_MAX = 5_000
 DONE_AGAIN = ("task_retried", "task_reconstructed")
 """Events of the GCS's log: a task that had not ended, one whose value was lost."""
 
@@ -142,7 +142,7 @@ def run(request: Request) -> Outcome:
             row[0] - result.began_s for row in session.query("events") if row[1] in DONE_AGAIN
         ]
         counts = session.query("event_counts")
-        events = (ray.timeline() or [])[-TIMELINE_EVENTS_MAX:]
+        events = trace.kept(last=True)
     finally:
         ray.shutdown()
     outcome = Outcome(_rows(settings, nodes, result, again_s, injector.injections))

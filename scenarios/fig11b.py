@@ -7,8 +7,10 @@ from typing import Any
 
 import raytwin as ray
 from chaos.attach import attach
+from chaos.injector import timeline
 from chaos.plan import Plan, Step
 from runtime.api.state import current
+from scenarios import trace
 from scenarios.base import (
     Check,
     FigureSpec,
@@ -28,8 +30,6 @@ HOST = "one host"
 WITH, WITHOUT = "with checkpoints", "without checkpoints"
 REPLAYS_MAX = 0.1
 """With checkpoints, as a part of those without."""
-BUCKETS = 40
-"""Intervals of the plot."""
 SLOTS = 10_000.0
 """Of a resource that only the nodes of actors have: the driver's has none."""
 
@@ -64,6 +64,7 @@ class _Run:
     replays: int
     moved: int
     recovery_s: float
+    timeline: list[dict[str, Any]]
 
 
 def run(request: Request) -> Outcome:
@@ -84,6 +85,7 @@ def run(request: Request) -> Outcome:
             )
             found[policy] = _measure(request, where, interval)
             outcome.rows += _rows(where, policy, found[policy], settings)
+            outcome.timeline = found[policy].timeline
         _judge(outcome, where, found, settings, where == series[0])
     return outcome
 
@@ -137,16 +139,18 @@ def _drive(request: Request, settings: Any, interval: int) -> _Run:
     killed_s = settings["kill_step"] * settings["period_s"]
     # An actor has recovered when the first call made after the fault is answered.
     recovery_s = max(ended[settings["kill_step"]]) - killed_s
-    return _Run(began_s, ended, wrong, replays, moved, recovery_s)
+    events = trace.kept(last=True) + timeline(injector.injections)
+    return _Run(began_s, ended, wrong, replays, moved, recovery_s, events)
 
 
 def _rows(where: str, policy: str, found: _Run, settings: Any) -> list[Row]:
-    whole_s = max(at for row in found.ended for at in row)
-    width_s = whole_s / BUCKETS
-    counts = [0] * BUCKETS
+    # Every actor is called once a period, so intervals of a period are comparable.
+    width_s = settings["period_s"]
+    last_s = max(at for row in found.ended for at in row)
+    counts = [0] * (int(last_s / width_s) + 1)
     for row in found.ended:
         for at in row:
-            counts[min(BUCKETS - 1, int(at / width_s))] += 1
+            counts[int(at / width_s)] += 1
     return [
         {
             "series": where,

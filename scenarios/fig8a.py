@@ -7,6 +7,7 @@ import statistics
 from typing import Any
 
 import raytwin as ray
+from scenarios import trace
 from scenarios.base import (
     Check,
     Compare,
@@ -95,6 +96,7 @@ def _measure(request: Request, outcome: Outcome, where: str, policy: str, size: 
             )
             left -= batch
             repeat += 1
+        outcome.timeline = trace.kept()
     finally:
         ray.shutdown()
 

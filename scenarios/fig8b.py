@@ -8,6 +8,7 @@ from typing import Any
 import psutil
 
 import raytwin as ray
+from scenarios import trace
 from scenarios.base import (
     Check,
     Compare,
@@ -29,7 +30,6 @@ SOURCE = "OSDI 2018, section 5.1, figure 8b"
 
 PAPER = "paper's cluster"
 HOST = "one host"
-TIMELINE_EVENTS_MAX = 5_000
 SATURATED = 0.9
 """Busy for so much of the time, something is called saturated."""
 WINDOWS_MIN = {"bottom-up": 5, "centralized": 30}
@@ -68,7 +68,7 @@ def _run_sim(request: Request) -> Outcome:
             if nodes == max(sizes):
                 outcome.findings.append(_saturation(backend.cluster, row, before))
             if nodes == min(sizes) and policy == "bottom-up":
-                outcome.timeline = (ray.timeline() or [])[:TIMELINE_EVENTS_MAX]
+                outcome.timeline = trace.kept()
             outcome.rows.append(row)
             ray.shutdown()
             request.progress.advance()
@@ -124,7 +124,7 @@ def _run_local(request: Request) -> Outcome:
                     f"With {nodes} nodes on one host the cluster kept the machine's {cores} cores"
                     f" {busy:.0%} busy: {verdict}"
                 )
-                outcome.timeline = (ray.timeline() or [])[:TIMELINE_EVENTS_MAX]
+                outcome.timeline = trace.kept()
         finally:
             ray.shutdown()
         rates = [r["tasks_per_s"] for r in outcome.rows if r["nodes"] == nodes]

@@ -10,6 +10,7 @@ import numpy as np
 
 import raytwin as ray
 from runtime.store.copying import Copier
+from scenarios import trace
 from scenarios.base import (
     Check,
     Compare,
@@ -101,6 +102,7 @@ def _measure(request: Request, outcome: Outcome, where: str, threads: int) -> No
                         }
                     )
             request.progress.advance()
+        outcome.timeline = trace.kept()
     finally:
         ray.shutdown()
 

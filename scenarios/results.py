@@ -105,7 +105,7 @@ def write(out: Path, result: Result) -> Path:
     holds what the format does not (a cell that is a list, NaN, ...).
     """
     rows = encode_rows(result.rows)
-    timeline = _json(_Trace(result.timeline), indent=0)
+    timeline = encode_timeline(result.timeline)
     record = _json(result.record, indent=2)
     folder = out / result.record.scenario / result.record.backend
     try:
@@ -117,6 +117,11 @@ def write(out: Path, result: Result) -> Path:
     except OSError as error:
         raise ResultError(f"cannot write {folder}: {error.strerror or error}") from error
     return folder
+
+
+def encode_timeline(events: list[dict[str, Any]]) -> bytes:
+    """Return events as a file of Chrome's trace format."""
+    return _json(_Trace(events), indent=0)
 
 
 def discard(out: Path, scenario: str, backend: str) -> None:

@@ -28,17 +28,34 @@ from runtime.api.refs import ObjectRef
 from runtime.api.state import set_current
 from runtime.backend.futures import LazyFuture
 from runtime.backend.journal import Journal
-from runtime.backend.nodes import check_node, node_resources, store_config
+from runtime.backend.nodes import (
+    check_node,
+    check_replicas,
+    check_storage,
+    node_resources,
+    store_config,
+)
 from runtime.backend.protocol import Backend
 from runtime.backend.session import Session
+from runtime.control.chain import MASTER
+from runtime.control.chain_client import Chained
 from runtime.control.client import Client
 from runtime.control.config import Config
-from runtime.control.context import node_of
+from runtime.control.context import Context, node_of
 from runtime.control.gcs import Gcs
 from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.ids import root_task_id
 from runtime.control.local_scheduler import LocalScheduler
-from runtime.control.messages import Heartbeat, NodeUnreachable, WorkerDied
+from runtime.control.messages import (
+    ChainAck,
+    ChainCommands,
+    ChainOutput,
+    ChainRequest,
+    Heartbeat,
+    NodeUnreachable,
+    ReplicaBeat,
+    WorkerDied,
+)
 from runtime.control.policies import make_policy
 from runtime.control.resources import ResourcePool
 from simulator.clock import Clock
@@ -47,9 +64,14 @@ from simulator.host import Host
 from simulator.links import SimLinks
 from simulator.network import Network
 from simulator.process import SimProcess
+from simulator.replicas import SimReplicas
 from simulator.store import SimPool, SimStore
 from simulator.worker import SimWorker
 from simulator.world import STALL_S, SimWorld
+
+_QUIET = frozenset({Heartbeat, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaBeat})
+"""What passes even when nothing happens. Of what is under way in a chain, more
+than that passes too: between nodes, workers and drivers."""
 
 HEAD = -1
 """The head's number in the network."""
@@ -76,6 +98,7 @@ class SimCluster:
         self.loop_of_hub: asyncio.AbstractEventLoop | None = None
         """The asyncio loop that runs in the hub, while a program's greenlet has the thread."""
         self.processes: dict[str, SimProcess] = {}
+        self.schedulers: dict[int, LocalScheduler] = {}
         self.stores: dict[int, SimStore] = {}
         self.resources: dict[int, dict[str, float]] = {}
         """Of every node that was ever started, by number."""
@@ -127,14 +150,18 @@ class SimCluster:
 
     def _start_head(self) -> None:
         self.network.add_node(HEAD, 0)
-        process = SimProcess(self, "head", HEAD, self.hosts[0], self.costs["head"])
+        process = self.head = SimProcess(self, "head", HEAD, self.hosts[0], self.costs["head"])
+        self.replicas: SimReplicas | None = None
+        if self.config.chained:
+            self.replicas = SimReplicas(self, process, self._on_change)
+            process.begin()
+            return
         gcs = Gcs(process.context("gcs"), self.config)
         process.add("gcs", gcs)
         process.add("global", GlobalScheduler(process.context("global"), self.config))
         process.add("links", SimLinks(process, on_change=self._on_change))
         gcs.start()
         process.begin()
-        self.head = process
 
     def _start_node(self, number: int) -> None:
         host = self._hosts_of[number]
@@ -142,21 +169,30 @@ class SimCluster:
         self.network.add_node(number, host)
         address = f"node:{number}"
         process = SimProcess(self, address, number, self.hosts[host], self.costs["node"])
-        scheduler = LocalScheduler(
-            process.context(address),
-            number,
-            {**self.resources[number], f"node:{number}": 1.0},
-            self.config,
-            self.incarnations[number],
-        )
+        own = {**self.resources[number], f"node:{number}": 1.0}
+
+        def make(ctx: Context) -> LocalScheduler:
+            return LocalScheduler(ctx, number, own, self.config, self.incarnations[number])
+
+        scheduler: LocalScheduler
+        chained = None
+        if self.config.chained:
+            chained = Chained(process.context(address), address, make)
+            assert isinstance(chained.inner, LocalScheduler)
+            scheduler = chained.inner
+        else:
+            scheduler = make(process.context(address))
         self.journaled.add(address)
-        process.add(address, scheduler)
+        process.add(address, chained or scheduler)
         store = self.stores[number] = SimStore(self, number, self._store_bytes)
         process.add(f"store:{number}", store)
         process.add(f"pool:{number}", SimPool(self, number, process))
         process.add(f"links:{number}", SimLinks(process, store.drop_peer))
         process.after_turn = lambda: self._after_turn(number, scheduler)
+        self.schedulers[number] = scheduler
         scheduler.start(f"host-{host}", 0)
+        if chained is not None:
+            chained.start()
         process.begin()
 
     def _after_turn(self, number: int, scheduler: LocalScheduler) -> None:
@@ -183,6 +219,21 @@ class SimCluster:
         self.stores.pop(number, None)
         self._leaving.discard(number)
         self.network.remove_node(number)
+
+    @property
+    def gcs(self) -> Gcs:
+        """The GCS; of a chain of several replicas the tail's, whose word counts."""
+        if self.replicas is not None:
+            found = self.replicas.tail_machine().components["gcs"]
+        else:
+            found = self.head.components["gcs"]
+        assert isinstance(found, Gcs)
+        return found
+
+    def kill_replica(self, name: str) -> None:
+        """End the process of a replica of the GCS at once."""
+        assert self.replicas is not None, "the GCS of this cluster has no replicas"
+        self.replicas.kill(name)
 
     def start_worker(self, address: str, node: int) -> None:
         """A worker's process has come up."""
@@ -238,7 +289,8 @@ class SimCluster:
             # A new connection of the same node takes the place of the old one.
             if self.incarnations[node] == incarnation:
                 reason = "connection lost: the other side closed the connection"
-                self.head.arrive("gcs", "gcs", [NodeUnreachable(node, reason)])
+                to = MASTER if self.config.chained else "gcs"
+                self.head.arrive(to, to, [NodeUnreachable(node, reason, incarnation)])
 
         self.env.timeout(self.profile.latency_s).callbacks.append(unreachable)
 
@@ -331,7 +383,7 @@ class SimCluster:
         process = self.processes.get(destination)
         if process is None:
             return
-        if type(messages[0]) is not Heartbeat:
+        if type(messages[0]) not in _QUIET:
             self.frames += 1
         self.network.send(
             node, process.node, nbytes, partial(process.arrive, source, destination, messages)
@@ -402,10 +454,25 @@ def connect(
     heartbeat_timeout_s: float = 5.0,
     store_copy_threads: int = 0,
     fetch_streams: int = Config().fetch_streams,
+    gcs_replicas: int = 1,
+    gcs_storage: str | os.PathLike[str] | None = None,
+    gcs_memory_max: int = 0,
+    task_history: bool = False,
 ) -> Session:
-    """Start a simulated cluster and become its driver."""
+    """Start a simulated cluster and become its driver.
+
+    Any `gcs_storage` makes the GCS durable; no file is written.
+    """
     config = store_config(
-        Config(policy=policy, seed=seed, heartbeat_timeout_s=heartbeat_timeout_s),
+        Config(
+            policy=policy,
+            seed=seed,
+            heartbeat_timeout_s=heartbeat_timeout_s,
+            gcs_replicas=check_replicas(gcs_replicas),
+            gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max),
+            gcs_memory_max=gcs_memory_max,
+            task_history=task_history,
+        ),
         store_copy_threads,
         fetch_streams,
     )
@@ -425,6 +492,4 @@ def connect(
 
 
 def _known_nodes(cluster: SimCluster) -> dict[int, Any]:
-    scheduler = cluster.processes["node:0"].components["node:0"]
-    assert isinstance(scheduler, LocalScheduler)
-    return scheduler.members.nodes
+    return cluster.schedulers[0].members.nodes

@@ -32,14 +32,20 @@ import msgspec
 
 from runtime.control.messages import (
     AssignTasks,
+    ChainCommands,
+    ChainOutput,
+    ChainRequest,
     ClaimTasks,
     ExportFunction,
     FunctionBlob,
+    KvPut,
+    KvReply,
     ObjectPayload,
     ObjectsReady,
     PlaceTasks,
     PutObjects,
     RunTasks,
+    SnapshotPart,
     StreamItems,
     SubmitTasks,
     TaskResults,
@@ -201,6 +207,22 @@ def _size_of_values(message: ObjectsReady) -> Size:
     return 0, 0, 60 + sum(60 + len(value.payload) for value in message.values)
 
 
+def _size_of_body(message: Any) -> Size:
+    return 0, 0, 60 + len(message.body)
+
+
+def _size_of_commands(message: ChainCommands) -> Size:
+    return 0, 0, 40 + sum(60 + len(command.body) for command in message.commands)
+
+
+def _size_of_part(message: SnapshotPart) -> Size:
+    return 0, 0, 60 + len(message.data)
+
+
+def _size_of_value(message: KvPut | KvReply) -> Size:
+    return 0, 0, 60 + len(message.value or b"")
+
+
 _SIZES: dict[type, Callable[[Any], Size]] = {
     SubmitTasks: _size_of_tasks,
     PlaceTasks: _size_of_tasks,
@@ -217,6 +239,12 @@ _SIZES: dict[type, Callable[[Any], Size]] = {
     FunctionBlob: _size_of_function,
     ObjectPayload: _size_of_payload,
     ObjectsReady: _size_of_values,
+    ChainRequest: _size_of_body,
+    ChainOutput: _size_of_body,
+    ChainCommands: _size_of_commands,
+    SnapshotPart: _size_of_part,
+    KvPut: _size_of_value,
+    KvReply: _size_of_value,
 }
 
 

@@ -71,7 +71,14 @@ def init(
     - ``fetch_streams``: connections over which one large object is fetched from
       another node (default 4).
     - ``runtime_env``: ``{"env_vars": {...}}`` for every task;
-    - ``namespace``: of named things.
+    - ``namespace``: of named things;
+    - ``gcs_replicas``: processes that hold the GCS's state as a chain (default
+      1: the head process does);
+    - ``gcs_storage``: a file in which the GCS keeps its state, so that a head
+      that is killed comes back with it (not together with several replicas);
+    - ``task_history``: whether the GCS keeps a row of every task that finished,
+      of which it holds ``gcs_memory_max`` bytes in memory (default 0: all) and
+      the rest in ``gcs_storage``.
 
     ``local`` also takes ``object_spilling_dir`` (where evicted objects go, by
     default the system's directory for temporary files) and ``journal`` (a
@@ -189,25 +196,17 @@ def available_resources() -> dict[str, float]:
 def timeline(filename: str | None = None) -> list[dict[str, Any]] | None:
     """Return what ran where and when as Chrome trace events, or write them.
 
-    One complete event per executed range: ``ts`` and ``dur`` in microseconds,
-    a process per node, a thread per worker. With a file name the events are
-    written as JSON (it opens in Perfetto) and None is returned.
+    What is in it, and how it looks, is in `trace`: executed ranges (a process per
+    node, a thread per worker), transfers, placements, failures, and an arrow from
+    each range to those that it is an input of; ``ts`` and ``dur`` in microseconds.
+    With a file name the events are written as JSON (it opens in Perfetto) and None
+    is returned.
     """
     import json
 
-    events: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "cat": "task",
-            "ph": "X",
-            "ts": start_s * 1e6,
-            "dur": elapsed_s * 1e6,
-            "pid": f"node {node}",
-            "tid": f"worker {worker}",
-            "args": {"tasks": count},
-        }
-        for name, node, worker, start_s, elapsed_s, count in state.current().query("timeline")
-    ]
+    from runtime.api.trace import Recording
+
+    events = Recording.of(state.current().query).events()
     if filename is None:
         return events
     with open(filename, "w", encoding="utf-8") as file:

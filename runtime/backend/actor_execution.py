@@ -162,7 +162,7 @@ class ActorRunner:
 
     def _run_beside(self, assignment: Assignment) -> None:
         spec = assignment.spec
-        frame_of_call.set(Frame(task_id(spec.array, 0)))
+        frame_of_call.set(Frame(task_id(spec.array, 0), self._info.incarnation))
         started_s = self._world.now()
         try:
             call = self._tasks.prepare(assignment, self._method(spec))
@@ -181,7 +181,7 @@ class ActorRunner:
 
     async def _run_coroutine(self, assignment: Assignment) -> None:
         spec = assignment.spec
-        frame_of_call.set(Frame(task_id(spec.array, 0)))
+        frame_of_call.set(Frame(task_id(spec.array, 0), self._info.incarnation))
         started_s = self._world.now()
         tasks = self._tasks
         try:

@@ -41,6 +41,28 @@ def node_resources(
     return each
 
 
+REPLICAS_MAX = 9
+"""Of the GCS; a chain's answers take as many steps."""
+
+
+def check_replicas(count: int) -> int:
+    """Return the number of replicas of the GCS; raises ValueError for one that is none."""
+    if not isinstance(count, int) or not 1 <= count <= REPLICAS_MAX:
+        raise ValueError(f"gcs_replicas={count!r}: give a whole number from 1 to {REPLICAS_MAX}")
+    return count
+
+
+def check_storage(storage: object, replicas: int, memory_max: int) -> bool:
+    """Return whether the GCS is durable; raises ValueError for options that do not fit."""
+    if memory_max < 0:
+        raise ValueError(f"gcs_memory_max={memory_max}: give a number of bytes, 0 for no limit")
+    if storage is None and memory_max:
+        raise ValueError("gcs_memory_max needs gcs_storage: the rest has to go somewhere")
+    if storage is not None and replicas > 1:
+        raise ValueError("gcs_storage is for one replica: use it or gcs_replicas, not both")
+    return storage is not None
+
+
 def check_node(
     node: int, known: Container[int], removed: Container[int], spare_driver: bool
 ) -> None:

@@ -42,9 +42,11 @@ from runtime.backend.wait_group import KEPT_MIN, WaitGroup
 from runtime.control.client import Waiter
 from runtime.control.context import node_of
 from runtime.control.executor import Executor
+from runtime.control.flush import unpack
 from runtime.control.ids import (
     ARRAY_BYTES,
     ELEMENTS_MAX,
+    anew,
     array_id,
     function_id,
     object_id,
@@ -57,6 +59,10 @@ from runtime.control.messages import (
     USER_ERROR,
     ActorInfo,
     CreateGroup,
+    FindTask,
+    KvDelete,
+    KvGet,
+    KvPut,
     ObjectValue,
     RangeResult,
     RemoveGroup,
@@ -93,10 +99,11 @@ class Input:
 class Frame:
     """A call that runs beside others in one worker: it numbers its own children."""
 
-    __slots__ = ("children", "puts", "task")
+    __slots__ = ("anew", "children", "puts", "task")
 
-    def __init__(self, task: bytes) -> None:
+    def __init__(self, task: bytes, incarnation: int = 0) -> None:
         self.task = task
+        self.anew = anew(task, incarnation)
         self.children = 0
         self.puts = 0
 
@@ -385,7 +392,7 @@ class Session(ClusterContext):
             self.collect()
             self.world.charge("submit", 1)
             self.client.export(key, blob)
-            array = self._next_array()
+            array = self._next_array(once=True)
             spec = TaskSpec(
                 array, 0, 1, key, payload, self.client.address, demand, deps, 1, 0, -1,
                 actor_class.class_name, extra,
@@ -418,7 +425,7 @@ class Session(ClusterContext):
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
-            array = self._next_array()
+            array = self._next_array(once=True)
             returns = call.num_returns
             spec = TaskSpec(
                 array, 0, 1, b"", payload, self.client.address, "", deps, returns, call.retries,
@@ -555,7 +562,7 @@ class Session(ClusterContext):
         self._check_open()
         with self.world:
             self.collect()
-            group = self._next_array()
+            group = self._next_array(once=True)
             self.client.ctx.send(
                 self.client.node, CreateGroup(group.hex(), name, bundles, strategy)
             )
@@ -581,21 +588,23 @@ class Session(ClusterContext):
         element = (executor.running.array, executor.current())
         if element != self._element:
             self._element = element
-            self.client.begin_task(task_id(*element))
+            info = self.actor[1] if self.actor is not None else None
+            self.client.begin_task(task_id(*element), info.incarnation if info is not None else 0)
 
-    def _next_array(self) -> bytes:
+    def _next_array(self, once: bool = False) -> bytes:
+        """`once`: it must not take effect twice though its parent may; see `ids`."""
         frame = frame_of_call.get()
         if frame is not None:
             frame.children += 1
-            return array_id(frame.task, frame.children)
+            return array_id(frame.task if once else frame.anew, frame.children)
         self._enter_element()
-        return self.client.next_array()
+        return self.client.next_array(once)
 
     def _next_put(self) -> bytes:
         frame = frame_of_call.get()
         if frame is not None:
             frame.puts += 1
-            return put_id(frame.task, frame.puts)
+            return put_id(frame.anew, frame.puts)
         self._enter_element()
         return self.client.next_put()
 
@@ -986,6 +995,39 @@ class Session(ClusterContext):
         self._check_open()
         with self.world:
             key, waiter = self.client.query(kind)
+        self._block(waiter, None)
+        return self.client.replies.pop(key)
+
+    # -- the GCS's key-value table ---------------------------------------------
+
+    def kv_put(self, key: bytes, value: bytes) -> bytes | None:
+        """Set a key in the GCS; return what it had, None if it had nothing."""
+        return self._ask_table(lambda request: KvPut(key, value, request))
+
+    def kv_get(self, key: bytes) -> bytes | None:
+        """Return what a key of the GCS has, None if it has nothing."""
+        return self._ask_table(lambda request: KvGet(key, request))
+
+    def kv_delete(self, key: bytes) -> bytes | None:
+        """Remove a key from the GCS; return what it had, None if it had nothing."""
+        return self._ask_table(lambda request: KvDelete(key, request))
+
+    def find_task(self, oid: bytes) -> dict[str, Any] | None:
+        """Return what the GCS's task history has of the task that made an object.
+
+        `oid` is the object's ID (``ref.binary()``). None if there is no row: the
+        task has not finished, a reference to its result is alive, or the cluster
+        keeps no history. See `flush.unpack` for what a row says.
+        """
+        array = oid[:ARRAY_BYTES]
+        row = self._ask_table(lambda request: FindTask(array, request))
+        return None if row is None else unpack(row)
+
+    def _ask_table(self, make: Callable[[int], Any]) -> Any:
+        self._check_open()
+        with self.world:
+            self.collect()
+            key, waiter = self.client.ask_table(make)
         self._block(waiter, None)
         return self.client.replies.pop(key)
 

@@ -55,6 +55,7 @@ from runtime.control.messages import (
     TaskSpec,
     Timing,
 )
+from runtime.control.timeline import ACTOR, CALL, REPLAY
 from runtime.control.worker_table import Worker
 
 if TYPE_CHECKING:
@@ -141,6 +142,8 @@ class ActorHost:
         self.actors: dict[bytes, Actor] = {}
         self.queued: deque[Actor] = deque()
         self._dirty: dict[bytes, Actor] = {}
+        self._ended: dict[tuple[bytes, int], Actor] = {}
+        """By actor and incarnation: ended ones, whose results still wait for the log."""
 
     # -- coming to life --------------------------------------------------------
 
@@ -396,10 +399,14 @@ class ActorHost:
         if actor is None or actor.worker is not worker:
             return  # it was stopped; nobody waits for it
         for result, timing in zip(results, timings, strict=True):
-            self._scheduler.queries.record(worker.number, timing)
+            ran = self._scheduler.timeline.ran
             if result.array == actor.id:
+                ran(worker.number, timing, actor.spec, result, ACTOR)
                 self._on_created(actor, result)
             else:
+                spec = actor.running[result.array].spec
+                kind = REPLAY if result.array in actor.replaying else CALL
+                ran(worker.number, timing, spec, result, kind)
                 self._on_called(actor, result)
 
     def _on_called(self, actor: Actor, result: RangeResult) -> None:
@@ -432,17 +439,22 @@ class ActorHost:
             self._scheduler.finish_call(result, spec.owner, actor.id)
             return
         small = tuple(value for value in assignment.values if not value.size)
+        # Its large values outlive the worker from here on: once it is logged they count.
+        self._scheduler.seal(result)
         actor.records.append(CallRecord(spec, result, small))
         actor.held.append((number, result, spec.owner))
         self._dirty[actor.id] = actor
 
     def on_logged(self, message: CallsLogged) -> None:
         """Results may leave whose calls cannot be lost any more."""
-        actor = self._current(message.actor, message.incarnation)
+        key = message.actor, message.incarnation
+        actor = self._current(*key) or self._ended.get(key)
         if actor is not None:
             while actor.held and actor.held[0][0] < message.upto:
                 _, result, owner = actor.held.popleft()
                 self._scheduler.finish_call(result, owner, actor.id)
+            if not actor.held:
+                self._ended.pop(key, None)
 
     def on_save(self, worker: Worker, message: SaveActor) -> None:
         """The actor has written a checkpoint; its calls were reported before."""
@@ -478,10 +490,12 @@ class ActorHost:
             self._send_records(actor)
             text = f"ActorDiedError: {actor.spec.name} died: its worker ended: {reason}"
             self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, text))
-            for _, result, _ in actor.held:
-                if result.refs is not None:
-                    self._scheduler.custody.drop(result.refs)
+            held, actor.held = actor.held, deque()
             self._forget(actor)
+            if held:
+                # The GCS logs them before it hears of this, or wants the actor stopped.
+                actor.held = held
+                self._ended[actor.id, actor.incarnation] = actor
 
     def on_exit(self, worker: Worker, message: ExitActor) -> None:
         """The actor ends itself; its process leaves."""
@@ -491,7 +505,8 @@ class ActorHost:
             reason = f"ActorDiedError: {actor.spec.name} has ended: {message.reason}"
             self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
             # What it reported took effect, and nobody will ask for it again.
-            for _, result, owner in actor.held:
+            held, actor.held = actor.held, deque()
+            for _, result, owner in held:
                 self._scheduler.finish_call(result, owner, actor.id)
             self._forget(actor)
 
@@ -500,6 +515,9 @@ class ActorHost:
         actor = self.actors.get(message.actor)
         if actor is not None and actor.incarnation <= message.incarnation:
             self._drop(actor, "it was stopped")
+        ended = self._ended.pop((message.actor, message.incarnation), None)
+        if ended is not None:
+            self._discard(ended)
 
     def _drop(self, actor: Actor, reason: str) -> None:
         """End an actor, and its worker with it."""
@@ -512,12 +530,21 @@ class ActorHost:
         del self.actors[actor.id]
         self._dirty.pop(actor.id, None)
         actor.worker = None
+        self._discard(actor)
         if actor in self.queued:
             self.queued.remove(actor)
             self._scheduler.unclaim(actor.spec)
         for calls in actor.callers.values():
             for call in calls:
                 self._scheduler.unclaim(call.spec)
+
+    def _discard(self, actor: Actor) -> None:
+        """What is not logged never took effect."""
+        for _, result, _ in actor.held:
+            self._scheduler.free_places(result)
+            if result.refs is not None:
+                self._scheduler.custody.drop(result.refs)
+        actor.held.clear()
 
     def _current(self, actor: bytes, incarnation: int) -> Actor | None:
         found = self.actors.get(actor)

@@ -27,6 +27,7 @@ from functools import partial
 
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
+from runtime.control.flush import TaskHistory
 from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, object_id, split_object_id
 from runtime.control.lineage import Lineage, by_recipe, placed_again, refusal
 from runtime.control.messages import (
@@ -75,6 +76,7 @@ class ArrayTable:
         alive: set[int],
         pubsub: PubSub,
         log: Log,
+        history: TaskHistory | None = None,
     ) -> None:
         self.rows: dict[bytes, ArrayRow] = {}
         self.lineage = Lineage(config.lineage_bytes_max)
@@ -84,8 +86,8 @@ class ArrayTable:
         self._released: dict[bytes, tuple[str, int, str]] = {}
         """The last dropped rows, oldest first: owner, if known, node that released it,
         and why it is lost for who asks."""
-        self._early: dict[bytes, None] = {}
-        """Arrays that were released before they were heard of, oldest first."""
+        self._early: dict[bytes, int] = {}
+        """Arrays that were released before they were heard of, oldest first: by which node."""
         self.replays: Callable[[bytes, bytes], bool] = lambda actor, array: False
         """Whether an actor is being rebuilt, and makes that array again by it."""
         self._ctx = ctx
@@ -93,6 +95,7 @@ class ArrayTable:
         self._alive = alive
         self._pubsub = pubsub
         self._log = log
+        self._history = history
 
     # -- news --------------------------------------------------------------------
 
@@ -112,7 +115,8 @@ class ArrayTable:
             self._on_made(array, row, 0, 1)
         late: set[bytes] = set()
         for array, owner, actor in message.calls:
-            if self._early.pop(array, 0) is None and array not in self.rows:
+            if self._is_late(array, owner):
+                # Its owner had it and let go: an actor that is rebuilt has made it again.
                 late.add(array)
                 self._ctx.send(f"node:{node}", FreeObjects([array]))
                 continue
@@ -149,7 +153,7 @@ class ArrayTable:
     def _accept(self, spec: TaskSpec, node: int, alive: bool) -> None:
         array = spec.array
         row = self.rows.get(array)
-        if row is None and (attempt_of(spec) or self._was_released(spec)):
+        if row is None and (attempt_of(spec) or self._was_released(spec.array, spec.owner)):
             # Placed again while its result was on its way: nobody waits for this run.
             if alive:
                 left = self.tombstones.setdefault(array, {})
@@ -375,15 +379,14 @@ class ArrayTable:
 
     def on_actor_settled(self, actor: bytes) -> None:
         """It is rebuilt, or dead: what it has not made again is lost."""
-
-        def look() -> None:
-            for array in list(self.waited):
-                row = self.rows.get(array)
-                if row is not None and row.actor == actor:
-                    self._seek(array, row, self._waited_for(array))
-
         # The news of what it made may come after those of itself.
-        self._ctx.after(LOST_S, look)
+        self._ctx.after(LOST_S, partial(self._seek_made_by, actor))
+
+    def _seek_made_by(self, actor: bytes) -> None:
+        for array in list(self.waited):
+            row = self.rows.get(array)
+            if row is not None and row.actor == actor:
+                self._seek(array, row, self._waited_for(array))
 
     def on_claim(self, source: str, message: ClaimTasks) -> None:
         """A task that was placed again submits: what is there is not made twice."""
@@ -423,7 +426,7 @@ class ArrayTable:
         row = self.rows.get(array)
         if row is None:
             # A large result of an actor's call: the node that has it says so late.
-            self._early[array] = None
+            self._early[array] = node
             if len(self._early) > RELEASED_MAX:
                 del self._early[next(iter(self._early))]
         if row is None or row.released:
@@ -443,6 +446,8 @@ class ArrayTable:
     def _let_go(self, array: bytes, row: ArrayRow, node: int) -> None:
         """Nobody owns the array: free its values, keep its specs if they may be needed."""
         row.owners = {}
+        if self._history is not None and (row.accepted or row.lineage):
+            self._history.add(array, row)
         if array not in self.lineage.uses or row.put:
             self._drop(array, node)
             return
@@ -581,9 +586,16 @@ class ArrayTable:
             return info is not None
         return not client.startswith("node:") and incarnation_of(client) < info.incarnation
 
-    def _was_released(self, spec: TaskSpec) -> bool:
-        owner, node, _ = self._released.get(spec.array, ("", -1, ""))
-        return owner == spec.owner or (not owner and node == node_of(spec.owner))
+    def _was_released(self, array: bytes, by: str) -> bool:
+        owner, node, _ = self._released.get(array, ("", -1, ""))
+        return owner == by or (not owner and node == node_of(by))
+
+    def _is_late(self, array: bytes, owner: str) -> bool:
+        """Whether the owner of a call's large result has let go of it before."""
+        row = self.rows.get(array)
+        if row is not None:
+            return row.released and row.former == owner
+        return self._early.get(array, -1) == node_of(owner) or self._was_released(array, owner)
 
 
 def _lost_text(name: str, row: ArrayRow, spec: TaskSpec | None, lost: str) -> str:

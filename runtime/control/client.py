@@ -32,6 +32,7 @@ from runtime.control.context import Context, Timer
 from runtime.control.ids import (
     ARRAY_BYTES,
     STREAM_BASE,
+    anew,
     array_id,
     put_id,
     split_object_id,
@@ -47,6 +48,7 @@ from runtime.control.messages import (
     FindActor,
     GiveBack,
     KillActor,
+    KvReply,
     ObjectAllocated,
     ObjectsReady,
     ObjectValue,
@@ -57,6 +59,7 @@ from runtime.control.messages import (
     RefUpdates,
     Release,
     SubmitTasks,
+    TaskFound,
     TaskResults,
     TaskSpec,
     Unpin,
@@ -173,27 +176,32 @@ class Client:
         self._flushed_s = float("-inf")
         self._keys = 0
         self.parent = b""
+        self._anew = b""
         self._children = 0
         self._own_puts = 0
         self.borrowing = Borrowing(self)
 
     # -- submitting ------------------------------------------------------------
 
-    def begin_task(self, task: bytes) -> None:
-        """From here on, what is submitted is a child of `task`."""
+    def begin_task(self, task: bytes, incarnation: int = 0) -> None:
+        """From here on, what is submitted is a child of `task`, of that incarnation's."""
         self.parent = task
+        self._anew = anew(task, incarnation)
         self._children = 0
         self._own_puts = 0
 
-    def next_array(self) -> bytes:
-        """Return the ID of the next array that the current task submits."""
+    def next_array(self, once: bool = False) -> bytes:
+        """Return the ID of the next array that the current task submits.
+
+        `once`: it is an actor or a call, see `ids`.
+        """
         self._children += 1
-        return array_id(self.parent, self._children)
+        return array_id(self.parent if once else self._anew, self._children)
 
     def next_put(self) -> bytes:
         """Return the array ID of the current task's next put."""
         self._own_puts += 1
-        return put_id(self.parent, self._own_puts)
+        return put_id(self._anew, self._own_puts)
 
     def export(self, function: bytes, blob: bytes) -> None:
         """Make a function known to the cluster, once."""
@@ -244,11 +252,12 @@ class Client:
             return  # it has submitted nothing
         self.flush()
         for number in range(1, self._children + 1):
-            entry = self.entries.get(array_id(task, number))
-            if entry is not None and entry.missing:
-                self.ctx.send(
-                    self.node, CancelTask(entry.array, 0, entry.count, force, recursive=True)
-                )
+            for parent in dict.fromkeys((task, self._anew)):
+                entry = self.entries.get(array_id(parent, number))
+                if entry is not None and entry.missing:
+                    self.ctx.send(
+                        self.node, CancelTask(entry.array, 0, entry.count, force, recursive=True)
+                    )
 
     def _hold(self, entry: Entry, oids: list[bytes]) -> None:
         if not oids:
@@ -342,6 +351,15 @@ class Client:
         """End an actor, after what was sent to it before."""
         self.flush()
         self.ctx.send(self.node, KillActor(actor, reason, restart))
+
+    def ask_table(self, make: Callable[[int], Any]) -> tuple[int, Waiter]:
+        """Send what `make` returns for a key; `replies` will hold the table's answer."""
+        self._keys += 1
+        waiter = Waiter()
+        waiter.missing = 1
+        self._object_waiters.setdefault(self._keys.to_bytes(8, "big"), []).append(waiter)
+        self.ctx.send(self.node, make(self._keys))
+        return self._keys, waiter
 
     def flush(self) -> None:
         """Send all that was held back to go in a larger batch."""
@@ -515,6 +533,10 @@ class Client:
             if message.offset < 0:
                 self.full_reasons[message.object] = message.reason
             self._wake(message.object)
+        elif isinstance(message, KvReply | TaskFound):
+            found = message.value if isinstance(message, KvReply) else message.row
+            self.replies[message.request] = found
+            self._wake(message.request.to_bytes(8, "big"))
         elif isinstance(message, QueryReply):
             self.replies[message.key] = message.value
             self._wake(message.key.to_bytes(8, "big"))

@@ -48,3 +48,16 @@ class Config(Struct, frozen=True, array_like=True):
     """Smaller objects are fetched over one of them."""
     store_copy_threads: int = 0
     """Threads that copy one large value into the store; 0: as many as pay."""
+    gcs_replicas: int = 1
+    """Processes that hold the GCS's state, as a chain; 1: the head process does."""
+    gcs_durable: bool = False
+    """Whether the head logs what it does and goes on where it was when it restarts."""
+    task_history: bool = False
+    """Whether the GCS keeps a row for every task that has finished."""
+    gcs_memory_max: int = 0
+    """Bytes of such rows in memory before the oldest are written to disk; 0: no limit."""
+
+    @property
+    def chained(self) -> bool:
+        """Whether nodes reach the GCS and the global scheduler through a chain."""
+        return self.gcs_replicas > 1 or self.gcs_durable

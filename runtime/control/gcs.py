@@ -9,6 +9,8 @@ actor      `actor_table.ActorRow`, by ID        the nodes of its callers
 task,      one `ArrayRow` per array             who has asked where an
 object                                          object is
 event log  what happened to the cluster         --
+key-value  what users put, see `kv`             who has asked
+history    finished tasks, see `flush`          who has asked
 ========== ==================================== ============================
 
 The life of a node in its table::
@@ -28,13 +30,16 @@ is counted for ever.
 from __future__ import annotations
 
 from collections import Counter, deque
+from functools import partial
 from typing import Any
 
 from runtime.control.actor_table import ActorTable
 from runtime.control.arrays import ORPHANED_S, ArrayTable
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
+from runtime.control.flush import TaskHistory
 from runtime.control.health import FailureDetector
+from runtime.control.kv import KvTable
 from runtime.control.messages import (
     BorrowersGone,
     CancelTask,
@@ -42,8 +47,12 @@ from runtime.control.messages import (
     Event,
     ExportFunction,
     FetchFunction,
+    FindTask,
     FunctionBlob,
     Heartbeat,
+    KvDelete,
+    KvGet,
+    KvPut,
     LoadChanged,
     LocateObjects,
     NodeChanged,
@@ -55,6 +64,7 @@ from runtime.control.messages import (
     Registered,
     RegisterNode,
     ResultsMissing,
+    RowLoaded,
     TaskUpdates,
 )
 from runtime.control.pubsub import PubSub
@@ -74,12 +84,17 @@ class Gcs:
         self.counts: Counter[str] = Counter()
         """How many events there were of each kind; of tasks, how many tasks."""
         self.detector = FailureDetector(config.heartbeat_timeout_s)
+        self.kv = KvTable(ctx)
+        self.history = TaskHistory(ctx, config.gcs_memory_max)
         self.pubsub = PubSub(ctx)
         self.pubsub.subscribe("nodes", "global")
         self.pubsub.subscribe("nodes", "links")
         self._alive: set[int] = set()
         self._checked_s = 0.0
-        self.table = ArrayTable(ctx, config, self.nodes, self._alive, self.pubsub, self._log)
+        history = self.history if config.task_history else None
+        self.table = ArrayTable(
+            ctx, config, self.nodes, self._alive, self.pubsub, self._log, history
+        )
         self.arrays = self.table.rows
         self._handlers: dict[type, Any] = {
             RegisterNode: self._on_register,
@@ -93,9 +108,14 @@ class Gcs:
             ObjectsMissing: self.table.on_objects_missing,
             ClaimTasks: self.table.on_claim,
             Event: self._on_event,
+            KvPut: self.kv.on_put,
+            KvGet: self.kv.on_get,
+            KvDelete: self.kv.on_delete,
+            FindTask: self.history.on_find,
+            RowLoaded: self.history.on_loaded,
             Query: self._on_query,
             CancelTask: self._on_cancel,
-            BorrowersGone: lambda _, m: self.pubsub.publish("nodes", m),
+            BorrowersGone: self._on_borrowers_gone,
         }
         self.actors = ActorTable(ctx, self.pubsub, self._alive, self._log)
         self.actors.on_settled = self.table.on_actor_settled
@@ -146,6 +166,9 @@ class Gcs:
         self.ctx.send("global", LoadChanged(message.node, message.load))
 
     def _on_unreachable(self, source: str, message: NodeUnreachable) -> None:
+        known = self.nodes.get(message.node)
+        if message.incarnation and known is not None and known.incarnation > message.incarnation:
+            return  # it came back before the news of its end did
         self._declare_dead(message.node, message.reason)
 
     def _check_health(self) -> None:
@@ -172,13 +195,17 @@ class Gcs:
         self.pubsub.drop(f"node:{node}")
         self.actors.on_node_died(node, reason)
         self.table.on_node_died(node, reason)
-        self.ctx.after(ORPHANED_S, lambda: self._drop_actors(node, info.incarnation))
+        self.ctx.after(ORPHANED_S, partial(self._drop_actors, node, info.incarnation))
 
     def _drop_actors(self, node: int, incarnation: int) -> None:
         """End what a dead node's clients own, unless somebody else owns it since."""
         self.actors.drop_orphans(
             lambda owner: node_of(owner) == node and incarnation_of(owner) == incarnation
         )
+
+    def _on_borrowers_gone(self, source: str, message: BorrowersGone) -> None:
+        for node in sorted(self._alive):
+            self.ctx.send(f"node:{node}", message)
 
     # -- functions and events --------------------------------------------------
 

@@ -60,6 +60,7 @@ from runtime.control.policies import NodeView, make_policy
 from runtime.control.ready_queue import cut, part_of
 from runtime.control.resources import ResourcePool
 from runtime.control.strategies import SPREAD, Spreading, is_hard, strategy_of
+from runtime.control.timeline import PlacementLog
 
 
 class _Node:
@@ -101,6 +102,7 @@ class GlobalScheduler:
         self.groups = GroupTable(ctx, self._free, self._on_bundle)
         self.nodes: dict[int, _Node] = {}
         self.infeasible: list[TaskSpec] = []
+        self.log = PlacementLog(ctx, config.timeline_ranges_max)
         self.placed = 0
         """Elements placed so far."""
         self._locating: dict[bytes, list[_Locating]] = {}
@@ -131,7 +133,8 @@ class GlobalScheduler:
             self.groups.remove(message)
             self._try_infeasible()
         elif isinstance(message, Query):
-            self.ctx.send(source, QueryReply(message.key, message.client, self.groups.rows()))
+            rows = self.log.rows() if message.kind == "placements" else self.groups.rows()
+            self.ctx.send(source, QueryReply(message.key, message.client, rows))
         else:
             raise TypeError(f"the global scheduler was sent {type(message).__name__}")
 
@@ -212,6 +215,7 @@ class GlobalScheduler:
         self.nodes[node].sent += 1
         self.ctx.send("gcs", ActorPlaced(spec.array, incarnation, node))
         self.ctx.send(f"node:{node}", AssignTasks([spec]))
+        self.log.placed(spec, node)
 
     def _fail_actor(self, spec: TaskSpec, reason: str) -> None:
         """No node will ever run it: it is dead before it was alive."""
@@ -263,6 +267,7 @@ class GlobalScheduler:
                 "gcs", TaskUpdates(node, [part], [], [], [], incarnation=there.incarnation)
             )
             self.ctx.send(f"node:{node}", AssignTasks([part]))
+            self.log.placed(part, node)
             at += count
         self.placed += spec.count
 

@@ -12,6 +12,11 @@ task ID    16    array ID + index of the element (u32)
 object ID  18    task ID + index of the return value (u16)
 ========== ===== ==========================================================
 
+What an actor's call submits or puts is not found again in another incarnation:
+it was its worker's, and is released with it while the call runs once more. So it
+has other IDs there (`anew`), all but calls and creations of actors, which must
+not take effect twice.
+
 A single task is an array of one element. A `put` is an array of one element
 too, drawn from a counter of its own.
 """
@@ -52,6 +57,18 @@ def root_task_id(job: str) -> bytes:
 def task_id(array: bytes, index: int) -> bytes:
     """Return the ID of element `index` of `array`."""
     return array + index.to_bytes(4, "big")
+
+
+def anew(task: bytes, incarnation: int) -> bytes:
+    """Return what tasks and puts take for their parent that `task`, a call, makes.
+
+    `incarnation` is its actor's; 0, or what is no call: the task itself.
+    """
+    if not incarnation:
+        return task
+    return blake2b(
+        task + incarnation.to_bytes(8, "big"), digest_size=TASK_BYTES, person=b"anew"
+    ).digest()
 
 
 def object_id(array: bytes, index: int, ret: int) -> bytes:

@@ -66,6 +66,7 @@ from runtime.control.messages import (
     Fetched,
     FetchFunction,
     FindActor,
+    FindTask,
     ForwardResults,
     Free,
     FreeObjects,
@@ -73,6 +74,10 @@ from runtime.control.messages import (
     Heartbeat,
     KillActor,
     KillWorker,
+    KvDelete,
+    KvGet,
+    KvPut,
+    KvReply,
     Load,
     NodeChanged,
     NodeInfo,
@@ -107,6 +112,7 @@ from runtime.control.messages import (
     SubmitTasks,
     TakeBack,
     TakenBack,
+    TaskFound,
     TaskResults,
     TasksClaimed,
     TasksDone,
@@ -127,6 +133,7 @@ from runtime.control.resources import ResourcePool, cpu_part
 from runtime.control.strategies import kept, strategy_of
 from runtime.control.tables import attempt_of
 from runtime.control.task_log import TaskLog
+from runtime.control.timeline import RangeLog
 from runtime.control.worker_table import State, Worker
 
 WORKERS_WITHOUT_CPU_MAX = 64
@@ -202,10 +209,13 @@ class LocalScheduler:
         )
         self._owned_actors: set[bytes] = set()
         self.queries = QueryDesk(
-            ctx, node, self.members, config, self._store_usage,
+            ctx, node, self.members, self._store_usage,
             lambda: (self.queue, self.resources, self.pool.available()), self._disk_usage,
         )  # fmt: skip
         self.queries.add("actors", self.actors.rows)
+        self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
+        self.queries.add("timeline", self.timeline.rows)
+        self.queries.add("transfers", self.objects.transfers.rows)
         self._idle: list[Worker] = []
         self._resuming: deque[Worker] = deque()
         self._failed: deque[tuple[TaskSpec, ObjectValue]] = deque()
@@ -282,6 +292,12 @@ class LocalScheduler:
             ActorFound: self._on_actor_found,
             RefUpdates: self._on_refs,
             BorrowersGone: self._on_borrowers_gone,
+            KvPut: self._on_table,
+            KvGet: self._on_table,
+            KvDelete: self._on_table,
+            FindTask: self._on_table,
+            TaskFound: lambda _, m: self.ctx.send(m.client, m),
+            KvReply: lambda _, m: self.ctx.send(m.client, m),
             Query: self.queries.on_query,
             QueryReply: self.queries.on_reply,
         }
@@ -397,6 +413,11 @@ class LocalScheduler:
         if not spec.extra.actor.detached:
             self._owned_actors.add(spec.array)
 
+    def _on_table(self, source: str, message: Any) -> None:
+        """A client asks a table of the GCS: pass it on in its name."""
+        message.client = source
+        self.ctx.send("gcs", message)
+
     def _on_find_actor(self, source: str, message: FindActor) -> None:
         if message.create is not None:
             self.objects.own(message.create.array, source)
@@ -465,14 +486,18 @@ class LocalScheduler:
                 if not self.actors.accept(spec):
                     continue
             else:
-                if node_of(spec.owner) == self.node and spec.array not in self.objects.owners:
+                gone = node_of(spec.owner) == self.node and spec.array not in self.objects.owners
+                if gone and attempt_of(spec):
                     # The GCS will free it, when nobody needs it any more.
                     self._for_others.add(spec.array)
-                self.log.expose(spec.array)
+                # What was let go of on its first way here nobody needs or hears of.
+                if not gone or attempt_of(spec):
+                    self.log.expose(spec.array)
             self._accept(spec)
 
     def _accept(self, spec: TaskSpec) -> None:
         """Queue a range, at once or when its inputs and function are here."""
+        self.timeline.accepted(spec)
         if spec.function not in self.functions:
             self._await_function(spec)
         elif spec.deps:
@@ -783,8 +808,8 @@ class LocalScheduler:
             self.actors.on_done(worker, message.results, message.timings)
         else:
             for result, timing in zip(message.results, message.timings, strict=True):
-                self.queries.record(worker.number, timing)
                 spec = worker.assigned[0]
+                self.timeline.ran(worker.number, timing, spec, result)
                 owner = self._take_off(worker, result, timing.elapsed_s)
                 if result.status == RETRY:
                     self._run_again(spec, result)
@@ -800,6 +825,7 @@ class LocalScheduler:
         """Queue elements again whose own errors count as failures of the system."""
         self.ctx.send("gcs", Event("task_retried", spec.name, "it raised"))
         for index in range(result.start, result.start + result.count):
+            self.timeline.again(spec.array, index)
             one = part_of(spec, index, 1)
             one.retries = spec.retries - 1 if spec.retries > 0 else -1
             self.ready.push(one)
@@ -1008,6 +1034,7 @@ class LocalScheduler:
         self.ctx.send("gcs", Event("task_retried", running.name, reason, running.count))
         # One by one: of a range, only one element brought the worker down.
         for index in reversed(range(running.start, running.start + running.count)):
+            self.timeline.again(running.array, index)
             one = part_of(running, index, 1)
             one.retries = running.retries - 1 if running.retries > 0 else -1
             self.ready.push_front(one)
@@ -1018,10 +1045,7 @@ class LocalScheduler:
         """A range ended on this node: keep its values, tell its owner."""
         if result.refs is not None:
             self._take_refs(result, owner)
-        for ret, offset in enumerate(result.offsets):
-            if offset >= 0:
-                oid = object_id(result.array, result.start, ret)
-                self._allocated.pop(oid, None)
+        self.seal(result)
         if node_of(owner) != self.node:
             self.objects.add(result)
             self.log.finish(result)
@@ -1038,7 +1062,7 @@ class LocalScheduler:
             self.log.finish(result)
         else:
             # The owner died: nobody can ask for the values.
-            self._free_places(result)
+            self.free_places(result)
         if self._heirs:
             for heir in self._heirs.get(result.array, ()):
                 if heir != owner:
@@ -1063,6 +1087,12 @@ class LocalScheduler:
         else:
             self.custody.drop(refs)
 
+    def seal(self, result: RangeResult) -> None:
+        """What a worker has written is the node's, and does not go with the worker."""
+        for ret, offset in enumerate(result.offsets):
+            if offset >= 0:
+                self._allocated.pop(object_id(result.array, result.start, ret), None)
+
     def _tell_owner(self, results: list[RangeResult]) -> None:
         """Pass results on to who owns them by now."""
         told: dict[str, list[RangeResult]] = {}
@@ -1079,7 +1109,8 @@ class LocalScheduler:
         for owner, of_owner in told.items():
             self.ctx.send(owner, TaskResults(owner, of_owner))
 
-    def _free_places(self, result: RangeResult) -> None:
+    def free_places(self, result: RangeResult) -> None:
+        """Free what a worker has written of a result that is not kept."""
         for ret, offset in enumerate(result.offsets):
             if offset >= 0:
                 oid = object_id(result.array, result.start, ret)
@@ -1094,19 +1125,21 @@ class LocalScheduler:
         """
         refs = result.refs
         if node_of(owner) == self.node:
-            self.router.received(result.array)
+            awaited = self.router.received(result.array)
             if not self.objects.has_array(result.array):
                 if result.array in self.objects.owners:
                     self.log.called(result.array, owner, actor)
                 if refs is not None and not fresh:
                     self.custody.pass_on(refs, owner)
                 self._finish(result, owner)
-            elif refs is not None and fresh:
-                self.custody.drop(refs)
+            else:
+                if refs is not None and fresh:
+                    self.custody.drop(refs)
+                if awaited:
+                    # Its large values were made again here before it was asked for again.
+                    self._tell_owner([result])
             return
-        for ret, offset in enumerate(result.offsets):
-            if offset >= 0:
-                self._allocated.pop(object_id(result.array, 0, ret), None)
+        self.seal(result)
         if refs is not None:
             self.custody.reported(refs)
             self.custody.pass_on(refs, owner)
@@ -1125,9 +1158,8 @@ class LocalScheduler:
         here = all(self.objects.lookup(object_id(result.array, 0, r)) for r in at)
         gone = node_of(owner) == self.node and result.array not in self.objects.owners
         if here or gone:
-            for ret in at:
-                self._allocated.pop(object_id(result.array, 0, ret), None)
-            self._free_places(result)
+            self.seal(result)
+            self.free_places(result)
             if result.refs is not None:
                 self.custody.drop(result.refs)
             return False
@@ -1136,9 +1168,7 @@ class LocalScheduler:
 
     def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:
         """Keep large values that a call made here for an owner on another node."""
-        for ret, offset in enumerate(result.offsets):
-            if offset >= 0:
-                self._allocated.pop(object_id(result.array, 0, ret), None)
+        self.seal(result)
         self.log.expose(result.array)
         if result.refs is not None:
             self.custody.keep(result)

@@ -39,6 +39,9 @@ node    -> pool      StartWorker, StopWorker, KillWorker
 pool    -> node      WorkerDied
 node    -> links     NodeChanged
 world   -> gcs       NodeUnreachable
+client  -> node      KvPut, KvGet, KvDelete, FindTask (and on to the gcs, which
+                     answers KvReply, TaskFound)
+gcs     -> storage   StoreRows, LoadRow, and RowLoaded back
 
 actors:
 client  -> node      SubmitTasks (creations and calls), KillActor, FindActor
@@ -57,6 +60,21 @@ node    -> node      RefUpdates
 node    -> client    RefUpdates, BorrowersGone
 node    -> gcs       BorrowersGone
 gcs     -> node      BorrowersGone
+==================== =======================================================
+
+Where the GCS is replicated or durable, a *chain* stands in for ``gcs`` and
+``global`` (see `chain`), whose messages travel inside of these:
+
+==================== =======================================================
+node    -> replica   ChainRequest, ChainAttach
+replica -> node      ChainOutput
+replica -> replica   ChainCommands, ChainAck, SnapshotPart, SnapshotTaken
+replica -> master    ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected
+node    -> master    ChainHello, ReplicaSuspected
+master  -> both      ChainConfigured
+master  -> launcher  StartReplica
+replica -> log       LogCommands, LogSnapshot; log -> replica: Logged
+world   -> any       ReplicaLost
 ==================== =======================================================
 
 ``store:<n>``, ``pool:<n>`` and ``links`` are not components but what needs I/O:
@@ -536,10 +554,14 @@ class Event(Struct, array_like=True, tag=41):
 
 
 class NodeUnreachable(Struct, array_like=True, tag=42):
-    """The world saw the connection to a node break."""
+    """The world saw the connection to a node break.
+
+    ``incarnation``: whose it was; 0: whichever is there.
+    """
 
     node: int
     reason: str
+    incarnation: int = 0
 
 
 class ResultsMissing(Struct, array_like=True, tag=43):
@@ -937,6 +959,240 @@ class BorrowersGone(Struct, array_like=True, tag=146):
     incarnation: int = 0
 
 
+# -- key-value table and task history of the GCS --------------------------------
+
+
+class KvPut(Struct, array_like=True, tag=90):
+    """Set a key; answered by `KvReply`. ``request`` names it for its client."""
+
+    key: bytes
+    value: bytes
+    request: int
+    client: str = ""
+
+
+class KvGet(Struct, array_like=True, tag=91):
+    key: bytes
+    request: int
+    client: str = ""
+
+
+class KvDelete(Struct, array_like=True, tag=92):
+    key: bytes
+    request: int
+    client: str = ""
+
+
+class KvReply(Struct, array_like=True, tag=93):
+    """``value`` is what the key had before a put or delete, or has; None: nothing."""
+
+    request: int
+    client: str
+    value: Union[bytes, None]
+
+
+class FindTask(Struct, array_like=True, tag=94):
+    """What is known of an array of tasks that has finished? Answered by `TaskFound`."""
+
+    array: bytes
+    request: int
+    client: str = ""
+
+
+class TaskFound(Struct, array_like=True, tag=95):
+    """``row`` as `flush.TaskHistory` packs it; None: no such array has finished."""
+
+    request: int
+    client: str
+    row: Union[bytes, None]
+
+
+class StoreRows(Struct, array_like=True, tag=96):
+    """Write rows to disk; whoever loads one later finds it."""
+
+    rows: list[tuple[bytes, bytes]]
+
+
+class LoadRow(Struct, array_like=True, tag=97):
+    key: bytes
+    request: int
+
+
+class RowLoaded(Struct, array_like=True, tag=98):
+    request: int
+    row: Union[bytes, None]
+
+
+# -- the chain: nodes, replicas, master ------------------------------------------
+
+
+class ReplicaInfo(Struct, array_like=True, frozen=True):
+    """A replica's address in the cluster, and where it listens."""
+
+    name: str
+    host: str
+    port: int
+
+
+class Command(Struct, array_like=True, gc=False):
+    """What every replica applies, in the order of `index`.
+
+    ``client`` and ``sequence`` name the request that it came from, so that it
+    takes effect once; ``born`` tells one life of a client from the next. An
+    empty client: the head itself, because a timer is due. ``acked``: up to
+    where the client has the outputs addressed to it. ``body``: a msgpack list
+    of frames.
+    """
+
+    index: int
+    time_s: float
+    client: str
+    born: float
+    sequence: int
+    acked: int
+    body: bytes
+
+
+class ChainRequest(Struct, array_like=True, tag=100):
+    """A client's next turn for the machine, to the head; fields as in `Command`."""
+
+    epoch: int
+    client: str
+    born: float
+    sequence: int
+    acked: int
+    body: bytes
+
+
+class ChainAttach(Struct, array_like=True, tag=101):
+    """A client to the tail: here I am, and have all outputs up to ``received``."""
+
+    epoch: int
+    client: str
+    born: float
+    received: int
+
+
+class ChainOutput(Struct, array_like=True, tag=102):
+    """The tail to a client: output ``sequence``, a msgpack list of frames.
+
+    ``applied`` is the last of its requests that took effect. With an empty body
+    that is all it says.
+    """
+
+    applied: int
+    sequence: int
+    body: bytes
+
+
+class ChainCommands(Struct, array_like=True, tag=103):
+    epoch: int
+    commands: list[Command]
+
+
+class ChainAck(Struct, array_like=True, tag=104):
+    """The tail has applied all up to ``index``."""
+
+    epoch: int
+    index: int
+
+
+class ChainConfigured(Struct, array_like=True, tag=105):
+    """The chain from now on, head first; ``joining`` will be its tail."""
+
+    epoch: int
+    members: list[ReplicaInfo]
+    joining: Union[ReplicaInfo, None] = None
+
+
+class SnapshotPart(Struct, array_like=True, tag=106):
+    """Part ``part`` of ``parts`` of the state after command ``index``."""
+
+    epoch: int
+    index: int
+    part: int
+    parts: int
+    data: bytes
+
+
+class SnapshotTaken(Struct, array_like=True, tag=107):
+    """The joining replica has a part: send more."""
+
+    epoch: int
+    part: int
+
+
+class ReplicaReady(Struct, array_like=True, tag=108):
+    """A replica's process is up."""
+
+    info: ReplicaInfo
+
+
+class ReplicaJoined(Struct, array_like=True, tag=109):
+    """The joining replica has the state."""
+
+    epoch: int
+    name: str
+
+
+class ReplicaBeat(Struct, array_like=True, tag=110):
+    name: str
+    index: int
+
+
+class ReplicaSuspected(Struct, array_like=True, tag=111):
+    """Somebody's connection to a replica broke."""
+
+    name: str
+    reason: str
+
+
+class ReplicaLost(Struct, array_like=True, tag=112):
+    """The world saw this process's own connection to a replica break."""
+
+    name: str
+    reason: str
+
+
+class ChainHello(Struct, array_like=True, tag=113):
+    """A client asks the master for the configuration, now and at every change."""
+
+    client: str
+    born: float
+
+
+class StartReplica(Struct, array_like=True, tag=114):
+    """Bring up the process of a new replica."""
+
+    name: str
+
+
+class ClientGone(Struct, array_like=True, tag=115):
+    """The master to the machine: nothing more comes from this life of a client."""
+
+    client: str
+    born: float
+
+
+class LogCommands(Struct, array_like=True, tag=116):
+    """Write these down, in one transaction; answered by `Logged`."""
+
+    commands: list[Command]
+
+
+class LogSnapshot(Struct, array_like=True, tag=117):
+    """The state after command ``index``: what is logged before may go."""
+
+    index: int
+    data: bytes
+
+
+class Logged(Struct, array_like=True, tag=118):
+    """All commands up to ``index`` survive this process."""
+
+    index: int
+
+
 Message = Union[
     RefUpdates, BorrowersGone,
     CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
@@ -952,6 +1208,10 @@ Message = Union[
     TasksClaimed, ForwardResults, StreamItems, CancelTask, KillWorker, CreateGroup,
     RemoveGroup, PrepareBundle, BundlePrepared, CommitBundle, ReturnBundle,
     Spill, Spilled, DropSpilled, NoRoom, GiveBack,
+    KvPut, KvGet, KvDelete, KvReply, FindTask, TaskFound, StoreRows, LoadRow, RowLoaded,
+    ChainRequest, ChainAttach, ChainOutput, ChainCommands, ChainAck, ChainConfigured,
+    SnapshotPart, SnapshotTaken, ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected,
+    ReplicaLost, ChainHello, StartReplica, ClientGone, LogCommands, LogSnapshot, Logged,
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ The life of a wanted object that is not here::
     want ──> EXPECTED   its owner is a client of this node: the result will pass
        │                through here anyway, nothing is asked
        ├───> on disk here: Fetch from this node ─────> Fetched ──> here
+       │         └─ it fails: as if a source had ──> LOCATING
        └───> LOCATING ──> ObjectLocations
                  ↑            ├─ small: PullObject ──> ObjectPayload ─┐
                  │            ├─ large: Fetch ───────> Fetched ───────┤
@@ -50,6 +51,7 @@ from runtime.control.messages import (
     PullObject,
     RangeResult,
 )
+from runtime.control.timeline import TransferLog
 
 NOBODY = ""
 """Owns the arrays of a dead client while its task is retried."""
@@ -118,6 +120,7 @@ class ObjectDirectory:
         self._dead: set[int] = set()
         self._asking: list[bytes] = []
         """What to ask the GCS for at the end of the turn: in one message."""
+        self.transfers = TransferLog(ctx, node)
         self.bandwidth = 0.0
         """Exponential average of what transfers to this node reached, bytes/s."""
 
@@ -499,6 +502,7 @@ class ObjectDirectory:
                 return
         array = split_object_id(oid)[0]
         if message.offset >= 0:
+            self.transfers.arrived(message.node, message.elapsed_s, message.size, oid)
             if message.elapsed_s > 0 and far:
                 rate = message.size / message.elapsed_s
                 self.bandwidth = 0.8 * self.bandwidth + 0.2 * rate if self.bandwidth else rate

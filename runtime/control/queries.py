@@ -8,8 +8,14 @@ the GCS is asked for
 
 The others are gathered from every living node, as flat rows:
 
-``timeline``  [name, node, worker number, start_s, elapsed_s, count] of the last
-              ``timeline_ranges_max`` ranges that ran on each, by start
+``timeline``  [name, node, worker number, start_s, elapsed_s, count, array ID, first
+              element, attempt, kind, status, since when it waited there (-1: not
+              known), IDs of its inputs] of the last ranges that ran on each, by
+              start; see `timeline`
+``transfers`` [node, from which node, start_s, elapsed_s, bytes, object ID] of the last
+              large objects that came to each
+``placements`` [time_s, name, array ID, first element, count, node, owner] of what the
+              global scheduler placed, which alone knows it
 ``actors``    [name, node, incarnation, state, calls that took effect, calls replayed], of
               those that live
 ``groups``    [id, name, bundles, {bundle: node}, strategy, state] of the placement
@@ -19,18 +25,19 @@ The others are gathered from every living node, as flat rows:
 ``loads``     [node, tasks that wait or run, {resource: amount}, the same of what is
               free], by node
 ``disks``     [node, objects that were evicted to its disk, their bytes], by node
+
+Where the GCS is a chain, ``chain`` is answered by its client (`chain_client`):
+one row with the epoch, the names of the members and who is joining.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from runtime.control.config import Config
 from runtime.control.context import Context, node_of
 from runtime.control.membership import Membership
-from runtime.control.messages import NodeInfo, Query, QueryReply, Timing
+from runtime.control.messages import NodeInfo, Query, QueryReply
 
 _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "timeline": lambda row: (row[3], row[1], row[2]),
@@ -38,9 +45,11 @@ _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "loads": lambda row: row[0],
     "available": lambda row: row[0],
     "groups": lambda row: 0,
+    "placements": lambda row: 0,
     "disks": lambda row: row[0],
 }
 _AT_GCS = frozenset({"events", "event_counts"})
+_AT_GLOBAL = frozenset({"groups", "placements"})
 
 
 GLOBAL = -1
@@ -68,7 +77,6 @@ class QueryDesk:
         ctx: Context,
         node: int,
         members: Membership,
-        config: Config,
         store: Callable[[], tuple[int, int, int]],
         load: Callable[[], tuple[int, dict[str, float], dict[str, float]]],
         disk: Callable[[], tuple[int, int]],
@@ -76,13 +84,11 @@ class QueryDesk:
         self._ctx = ctx
         self._node = node
         self._members = members
-        self._ranges: deque[list[Any]] = deque(maxlen=config.timeline_ranges_max)
         self._gathering: dict[int, _Gathering] = {}
         self._asked: dict[int, tuple[str, int]] = {}
         """Questions that the GCS was asked, for whom and by which key."""
         self._keys = 0
         self._rows: dict[str, Callable[[], list[list[Any]]]] = {
-            "timeline": lambda: list(self._ranges),
             "stores": lambda: [[node, *store()]],
             "loads": lambda: [[node, *load()]],
             "available": lambda: [[node, load()[2]]],
@@ -92,12 +98,6 @@ class QueryDesk:
     def add(self, kind: str, rows: Callable[[], list[list[Any]]]) -> None:
         """Answer another kind of query, sorted by its first two columns."""
         self._rows[kind] = rows
-
-    def record(self, worker: int, timing: Timing) -> None:
-        """Remember a range that ran here."""
-        self._ranges.append(
-            [timing.name, self._node, worker, timing.start_s, timing.elapsed_s, timing.count]
-        )
 
     def on_query(self, source: str, message: Query) -> None:
         """Answer, or ask those who know."""
@@ -121,10 +121,10 @@ class QueryDesk:
             self._keys += 1
             self._asked[self._keys] = (source, message.key)
             self._ctx.send("gcs", Query(message.kind, self._keys, source))
-        elif message.kind == "groups":
+        elif message.kind in _AT_GLOBAL:
             self._keys += 1
-            self._gathering[self._keys] = _Gathering("groups", source, message.key, {GLOBAL})
-            self._ctx.send("global", Query("groups", self._keys, source))
+            self._gathering[self._keys] = _Gathering(message.kind, source, message.key, {GLOBAL})
+            self._ctx.send("global", Query(message.kind, self._keys, source))
         elif message.kind in self._rows:
             self._gather(message.kind, source, message.key)
         else:

@@ -43,6 +43,8 @@ class TaskLog:
         self._node = node
         self._incarnation = incarnation
         self._linger_s = config.log_linger_s
+        self._history = config.task_history
+        """The GCS wants to know of every task: nothing is left out."""
         self._added: dict[bytes, list[TaskSpec]] = {}
         self._done: dict[bytes, Ranges | tuple[tuple[int, int]]] = {}
         self._large: dict[bytes, list[tuple[int, int, tuple[int, ...]]]] = {}
@@ -109,6 +111,7 @@ class TaskLog:
 
     def copied(self, array: bytes, oid: bytes, size: int) -> None:
         """A copy of another node's object is here now."""
+        self._begin_again(array)
         self._copies.setdefault(array, []).append((oid, size))
         self._touch(array)
 
@@ -132,6 +135,11 @@ class TaskLog:
 
     def release(self, array: bytes) -> None:
         """Its owner has let go of the array: forget it, here or everywhere."""
+        if self._history:
+            if self.knows(array) or any(array in rows for rows in self._rows()):
+                self._released[array] = None
+                self._start_timer()
+            return
         specs = self._added.pop(array, None)
         if self._deps:
             if specs is not None and array in self._uses:
@@ -221,6 +229,9 @@ class TaskLog:
             self._node, added, done, copies, released, puts, self._incarnation, calls
         )
         self._ctx.send("gcs", news)
+        if self._history:
+            self._known.difference_update(released)
+            self._exposed.difference_update(released)
         self._added, self._done, self._large, self._copies = {}, {}, {}, {}
         self._puts, self._deps, self._uses, self._kept = {}, {}, {}, {}
         self._released, self._calls = {}, {}

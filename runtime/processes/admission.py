@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 
 from runtime.control.messages import (
     AbandonObject,
@@ -28,7 +31,15 @@ from runtime.control.messages import (
     CallsLogged,
     CallsReceived,
     CancelTask,
+    ChainAck,
+    ChainAttach,
+    ChainCommands,
+    ChainConfigured,
+    ChainHello,
+    ChainOutput,
+    ChainRequest,
     ClaimTasks,
+    ClientGone,
     CommitBundle,
     CreateActors,
     CreateGroup,
@@ -38,15 +49,21 @@ from runtime.control.messages import (
     FetchFunction,
     FetchLineage,
     FindActor,
+    FindTask,
     ForwardResults,
     Frame,
     FreeObjects,
     FunctionBlob,
     Heartbeat,
     KillActor,
+    KvDelete,
+    KvGet,
+    KvPut,
+    KvReply,
     LocateObjects,
     LogCalls,
     NodeChanged,
+    NodeUnreachable,
     ObjectLocations,
     ObjectPayload,
     ObjectsMissing,
@@ -61,13 +78,20 @@ from runtime.control.messages import (
     RegisterNode,
     Release,
     RemoveGroup,
+    ReplicaBeat,
+    ReplicaJoined,
+    ReplicaReady,
+    ReplicaSuspected,
     ResultsMissing,
     ReturnBundle,
     SaveActor,
+    SnapshotPart,
+    SnapshotTaken,
     StopActor,
     StreamItems,
     SubmitTasks,
     TakenBack,
+    TaskFound,
     TaskResults,
     TasksClaimed,
     TasksDone,
@@ -78,6 +102,7 @@ from runtime.control.messages import (
     WatchActors,
     WorkerReady,
 )
+from runtime.control.replicated import decode_frames
 
 Kinds = frozenset[type]
 
@@ -86,7 +111,8 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
         RegisterNode, Heartbeat, ExportFunction, FetchFunction, TaskUpdates, LocateObjects, Event,
         Query, ResultsMissing, ObjectsMissing, ClaimTasks,
         CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor, LogCalls, SaveActor,
-        FetchLineage, CallsReceived, FindActor, BorrowersGone,
+        FetchLineage, CallsReceived, FindActor, KvPut, KvGet, KvDelete,
+        FindTask, BorrowersGone,
     }),
     "global": frozenset({
         PlaceTasks, CancelTask, CreateGroup, RemoveGroup, BundlePrepared, Query,
@@ -94,16 +120,27 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
 }  # fmt: skip
 """By the component that is addressed."""
 
+CLIENT_TO_MASTER: Kinds = frozenset({ChainHello, ReplicaSuspected})
+REPLICA_TO_MASTER: Kinds = frozenset({
+    ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected, ChainOutput,
+})  # fmt: skip
+MASTER_TO_REPLICA: Kinds = frozenset({ChainConfigured, ChainRequest, ChainAttach})
+CLIENT_TO_REPLICA: Kinds = frozenset({ChainRequest, ChainAttach})
+REPLICA_TO_CLIENT: Kinds = frozenset({ChainOutput})
+REPLICA_TO_REPLICA: Kinds = frozenset({ChainCommands, ChainAck, SnapshotPart, SnapshotTaken})
+"""Of a chain; what requests carry is checked by `foreign_request`."""
+
 HEAD_TO_NODE: Mapping[str, Kinds] = {
     "gcs": frozenset({
         Registered, NodeChanged, FunctionBlob, ObjectLocations, FreeObjects, TaskResults,
-        QueryReply, TasksClaimed, ForwardResults,
+        QueryReply, TasksClaimed, ForwardResults, KvReply, TaskFound,
         ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound, BorrowersGone,
     }),
     "global": frozenset({
         AssignTasks, TaskResults, CancelTask, PrepareBundle, CommitBundle, ReturnBundle,
         QueryReply,
     }),
+    "master": frozenset({ChainConfigured}),
 }  # fmt: skip
 """By the component that speaks."""
 
@@ -113,13 +150,17 @@ NODE_TO_NODE: Kinds = frozenset({
 
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
-    Unpin, Query, KillActor, FindActor, CancelTask, CreateGroup, RemoveGroup, RefUpdates,
+    Unpin, Query, KillActor, FindActor, KvPut, KvGet, KvDelete, FindTask, CancelTask,
+    CreateGroup, RemoveGroup, RefUpdates,
 })  # fmt: skip
 
 WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {
     WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, SaveActor, ExitActor, StreamItems,
 }  # fmt: skip
 
+_MASTER_IN_REQUEST: Mapping[str, Kinds] = {"gcs": frozenset({NodeUnreachable, ClientGone, Event})}
+
+_REPLICA = re.compile(r"replica:0\.[1-9][0-9]{0,8}")
 _NODE = re.compile(r"node:(0|[1-9][0-9]{0,8})")
 
 
@@ -139,4 +180,33 @@ def foreign(frame: Frame, kinds: Kinds | None) -> str:
     for message in frame.messages:
         if kinds is None or type(message) not in kinds:
             return f"{frame.source} may not send {type(message).__name__} to {frame.destination}"
+    return ""
+
+
+def is_replica(address: str) -> bool:
+    """Whether an address is that of a replica.
+
+    >>> is_replica("replica:0.2"), is_replica("node:0")
+    (True, False)
+    """
+    return _REPLICA.fullmatch(address) is not None
+
+
+def foreign_request(source: str, message: Any) -> str:
+    """Return what is wrong with a request or attachment to a chain, else nothing."""
+    if message.client != source:
+        return f"{source} speaks as {message.client}"
+    if type(message) is not ChainRequest or not message.body:
+        return ""
+    allowed = NODE_TO_HEAD if is_node(source) else _MASTER_IN_REQUEST
+    try:
+        frames = decode_frames(message.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return f"{source} sent what is no request: {error}"
+    for frame in frames:
+        if frame.source != source:
+            return f"{source} speaks as {frame.source}"
+        wrong = foreign(frame, allowed.get(frame.destination))
+        if wrong:
+            return wrong
     return ""

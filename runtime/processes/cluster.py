@@ -29,7 +29,13 @@ import psutil
 
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import connected, set_current
-from runtime.backend.nodes import check_node, node_resources, store_config
+from runtime.backend.nodes import (
+    check_node,
+    check_replicas,
+    check_storage,
+    node_resources,
+    store_config,
+)
 from runtime.backend.session import Session
 from runtime.control.client import Client
 from runtime.control.config import Config
@@ -63,10 +69,11 @@ class LocalCluster:
         store_bytes: int,
         journal: str,
         spill_directory: str,
+        storage: str = "",
     ) -> None:
         self.config = config
         self.pids: dict[str, int] = {}
-        """PID by ``zygote``, ``head`` and ``node:<n>``."""
+        """PID by ``zygote``, ``head``, ``node:<n>`` and ``replica:0.<n>``."""
         self.exited: dict[str, str] = {}
         self.resources: dict[int, dict[str, float]] = {}
         """Of every node that was ever started, by number."""
@@ -75,6 +82,7 @@ class LocalCluster:
         self._paused: set[int] = set()
         self._token = auth.new_token()
         self._journal = journal
+        self._storage = storage
         self._store_bytes = store_bytes
         self._spill_directory = spill_directory
         self._control, theirs = packet_pair()
@@ -100,8 +108,9 @@ class LocalCluster:
         send_packet(self._control, ["start", [p or os.getcwd() for p in sys.path]])
         head = listen()
         self._head = head.getsockname()[:2]
-        settings = HeadSettings(self.config, self._token, self._journal)
-        self._spawn("head", "head", settings, (head.fileno(),))
+        settings = HeadSettings(self.config, self._token, self._journal, self._storage)
+        # A durable head that dies is forked anew: its state is in the file.
+        self._spawn("head", "head", settings, (head.fileno(),), self.config.gcs_durable)
         head.close()
         ours, theirs = socket.socketpair()
         self.driver_socket = ours
@@ -130,8 +139,10 @@ class LocalCluster:
         if number != 0:
             arena.close()
 
-    def _spawn(self, kind: str, key: str, settings: Any, fds: tuple[int, ...]) -> None:
-        packet = ["spawn", kind, key, msgspec.msgpack.encode(settings)]
+    def _spawn(
+        self, kind: str, key: str, settings: Any, fds: tuple[int, ...], again: bool = False
+    ) -> None:
+        packet = ["spawn", kind, key, msgspec.msgpack.encode(settings), again]
         send_packet(self._control, packet, fds)
 
     def poll(self) -> None:
@@ -154,8 +165,12 @@ class LocalCluster:
                     self.exited[key] = detail
 
     def kill(self, key: str, signal_number: int) -> None:
-        """Send a signal to the head or a node."""
+        """Send a signal to the head, a node or a replica of the GCS."""
         send_packet(self._control, ["kill", key, signal_number])
+
+    def kill_replica(self, name: str) -> None:
+        """Send SIGKILL to a replica of the GCS."""
+        self.kill(name, signal.SIGKILL)
 
     # -- operations on a running cluster: see `chaos.cluster.Cluster` -------------
 
@@ -272,13 +287,25 @@ def connect(
     heartbeat_timeout_s: float = 5.0,
     store_copy_threads: int = 0,
     fetch_streams: int = Config().fetch_streams,
+    gcs_replicas: int = 1,
+    gcs_storage: str | os.PathLike[str] | None = None,
+    gcs_memory_max: int = 0,
+    task_history: bool = False,
 ) -> Session:
     """Start a cluster on this machine and become its driver."""
     resources = node_resources(nodes, cpus_per_node, os.cpu_count() or 1, more_resources)
     if len(resources) > NODES_MAX:
         raise ValueError(f"{len(resources)} nodes on one machine; at most {NODES_MAX} may be")
     config = store_config(
-        Config(policy=policy, seed=seed, heartbeat_timeout_s=heartbeat_timeout_s),
+        Config(
+            policy=policy,
+            seed=seed,
+            heartbeat_timeout_s=heartbeat_timeout_s,
+            gcs_replicas=check_replicas(gcs_replicas),
+            gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max),
+            gcs_memory_max=gcs_memory_max,
+            task_history=task_history,
+        ),
         store_copy_threads,
         fetch_streams,
     )
@@ -299,6 +326,7 @@ def connect(
         object_store_memory,
         "" if journal is None else str(journal),
         _spill_directory(object_spilling_dir),
+        "" if gcs_storage is None else str(Path(gcs_storage).resolve()),
     )
     try:
         session = _connect_driver(cluster)

@@ -11,7 +11,9 @@ from runtime.control.gcs import Gcs
 from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.messages import Frame, NodeUnreachable
 from runtime.processes.admission import NODE_TO_HEAD, foreign, is_node
+from runtime.processes.chain_head import ChainHead
 from runtime.processes.connection import AcceptedConnection, Connection, Listener
+from runtime.processes.durable_head import DurableHead
 from runtime.processes.links import Links
 from runtime.processes.process import Process
 from runtime.processes.settings import HeadSettings, journal_path, set_up_logging
@@ -76,4 +78,10 @@ def main(payload: bytes, fds: list[int]) -> None:
     """Run the head until it is killed."""
     set_up_logging("head")
     settings = _settings_of(payload)
-    Head(settings, socket.socket(fileno=fds[0])).process.run()
+    spawner, listener = (socket.socket(fileno=fd) for fd in fds)
+    if settings.config.gcs_durable:
+        DurableHead(settings, listener, spawner).run()
+    elif settings.config.chained:
+        ChainHead(settings, listener, spawner).run()
+    else:
+        Head(settings, listener).process.run()

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import socket
+import time
 
 import msgspec
 
+from runtime.control.chain import MASTER
+from runtime.control.chain_client import Chained
+from runtime.control.context import Context
 from runtime.control.local_scheduler import LocalScheduler
-from runtime.control.messages import Frame, NodeChanged, NodeInfo
+from runtime.control.messages import Frame, NodeChanged, NodeInfo, ReplicaLost
 from runtime.processes.admission import (
     DRIVER_TO_NODE,
     HEAD_TO_NODE,
     NODE_TO_NODE,
+    REPLICA_TO_CLIENT,
     Kinds,
     foreign,
     is_node,
+    is_replica,
 )
 from runtime.processes.connection import (
     AcceptedConnection,
@@ -33,6 +39,10 @@ from runtime.store.arena import Arena
 
 # Made before the fork: what msgspec has to find out of a class takes a millisecond.
 _settings_of = msgspec.msgpack.Decoder(NodeSettings).decode
+HEAD_AWAY_S = 30.0
+"""How long a node waits for a head that finds its state again."""
+HEAD_PAUSE_S = 0.05
+"""Between two attempts to reach it."""
 
 
 class Node:
@@ -46,11 +56,7 @@ class Node:
         life = f".{settings.incarnation}" if settings.incarnation > 1 else ""
         self.process = Process(settings.config.seed, journal_path(settings.journal), life)
         reactor = self.process.reactor
-        self.scheduler = LocalScheduler(
-            self.process.context(self.address), number, settings.resources, settings.config,
-            settings.incarnation,
-        )  # fmt: skip
-        self.process.add(self.address, self.scheduler)
+        self._chained, self.scheduler = self._make_scheduler(settings)
         spawner, arena_fd = socket.socket(fileno=fds[0]), fds[1]
         self.pool = WorkerPool(self.process, number, settings.config, spawner, arena_fd)
         self.process.add(f"pool:{number}", self.pool, journaled=False)
@@ -69,14 +75,34 @@ class Node:
         self.process.add(f"links:{number}", _NodeLinks(self._links, self.store), journaled=False)
         self.process.find_route = self._dial
         listener = Listener(reactor, listen(settings.host), self._accept)
-        head = DialedConnection(
-            reactor, settings.head, self._token, self._on_head_frame, self._on_head_lost, "head",
-            mine=settings.incarnation,
-        )  # fmt: skip
-        self.process.routes["gcs"] = self.process.routes["global"] = head
+        self._head = settings.head
+        self._durable = settings.config.gcs_durable
+        self._without_head_s = 0.0
+        """Since when the head has been away, where it may come back."""
+        self._dial_head()
         if len(fds) > 2:
             self._connect_driver(socket.socket(fileno=fds[2]))
         self.scheduler.start(*listener.address)
+        if self._chained is not None:
+            self._chained.start()
+
+    def _make_scheduler(self, settings: NodeSettings) -> tuple[Chained | None, LocalScheduler]:
+        """Make the scheduler; where the GCS is a chain, behind a client of that."""
+
+        def make(ctx: Context) -> LocalScheduler:
+            return LocalScheduler(
+                ctx, settings.node, settings.resources, settings.config, settings.incarnation
+            )
+
+        ctx = self.process.context(self.address)
+        if not settings.config.chained:
+            scheduler = make(ctx)
+            self.process.add(self.address, scheduler)
+            return None, scheduler
+        chained = Chained(ctx, self.address, make)
+        self.process.add(self.address, chained)
+        assert isinstance(chained.inner, LocalScheduler)
+        return chained, chained.inner
 
     def _connect_driver(self, sock: socket.socket) -> None:
         address = f"driver:{self.scheduler.node}.0"
@@ -100,12 +126,71 @@ class Node:
     def _on_driver_lost(self, connection: Connection, reason: str) -> None:
         self.process.stop("the driver is gone")
 
+    def _dial_head(self) -> None:
+        head = DialedConnection(
+            self.process.reactor,
+            self._head,
+            self._token,
+            self._on_head_frame,
+            self._on_head_lost,
+            "head",
+            mine=self.scheduler.incarnation,
+        )
+        for address in ("gcs", "global", MASTER):
+            self.process.routes[address] = head
+
     def _on_head_lost(self, connection: Connection, reason: str) -> None:
-        log.warning("the head is gone: %s", reason)
-        self.process.stop("the head is gone")
+        now_s = time.monotonic()
+        self._without_head_s = self._without_head_s or now_s
+        if not self._durable or now_s - self._without_head_s > HEAD_AWAY_S:
+            log.warning("the head is gone: %s", reason)
+            self.process.stop("the head is gone")
+            return
+        self.process.reactor.after(HEAD_PAUSE_S, self._return_to_head)
+
+    def _return_to_head(self) -> None:
+        """Connect anew with a head that was killed, and say who this is."""
+        self._dial_head()
+        if self._chained is not None:
+            self._chained.start()
 
     def _on_head_frame(self, connection: Connection, frame: Frame) -> None:
-        self._take(connection, frame, HEAD_TO_NODE.get(frame.source))
+        self._without_head_s = 0.0
+        kinds = HEAD_TO_NODE.get(frame.source)
+        if self._durable and is_replica(frame.source):
+            kinds = REPLICA_TO_CLIENT  # it lives in the head's process
+        self._take(connection, frame, kinds)
+
+    # -- replicas of the GCS ---------------------------------------------------
+
+    def _dial_replica(self, name: str) -> Connection | None:
+        if self._durable:
+            return self.process.routes[MASTER]
+        info = self._chained.members.get(name) if self._chained is not None else None
+        if info is None:
+            return None
+        connection = DialedConnection(
+            self.process.reactor,
+            (info.host, info.port),
+            self._token,
+            self._on_replica_frame,
+            self._on_replica_lost,
+            peer=name,
+            mine=self.scheduler.incarnation,
+        )
+        self.process.routes[name] = connection
+        return connection
+
+    def _on_replica_frame(self, connection: Connection, frame: Frame) -> None:
+        if frame.source != connection.peer:
+            connection.refuse(f"{connection.peer} speaks as {frame.source}")
+        else:
+            self._take(connection, frame, REPLICA_TO_CLIENT)
+
+    def _on_replica_lost(self, connection: Connection, reason: str) -> None:
+        if self.process.routes.get(connection.peer) is connection:
+            del self.process.routes[connection.peer]
+            self.process.deliver(self.address, self.address, ReplicaLost(connection.peer, reason))
 
     # -- peers -----------------------------------------------------------------
 
@@ -151,6 +236,8 @@ class Node:
     def _dial(self, destination: str) -> Connection | None:
         """Return a new connection to another node; None if there is none."""
         kind, _, number = destination.partition(":")
+        if kind == "replica":
+            return self._dial_replica(destination)
         if kind != "node":
             return None
         address, info = self._address_of(int(number)), self._info_of(int(number))

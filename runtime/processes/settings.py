@@ -12,10 +12,23 @@ from runtime.control.config import Config
 
 
 class HeadSettings(msgspec.Struct):
-    """For the head; its descriptors: the listening socket."""
+    """For the head; its descriptors: spawn socket, the listening socket."""
 
     config: Config
     token: bytes
+    journal: str = ""
+    storage: str = ""
+    """The GCS's file, where it is durable."""
+
+
+class ReplicaSettings(msgspec.Struct):
+    """For a replica of the GCS; it has no descriptors."""
+
+    name: str
+    config: Config
+    token: bytes
+    head: tuple[str, int]
+    host: str = "127.0.0.1"
     journal: str = ""
 
 

@@ -14,14 +14,17 @@ supervisor, which is why nothing can be left behind:
 
 Requests (one packet each, descriptors attached)::
 
-    ["spawn", kind, key, payload]     kind: head, node, worker
+    ["spawn", kind, key, payload, again]  kind: head, node, replica, worker
     ["kill", key, signal]
     ["signal", key, signal]           a node, and every worker that it has asked for
     ["signal worker", key, which, signal]   of that node, counted from its oldest
 
+With `again` the process is forked anew, with the same descriptors, when it ends;
+not if it has ended `AGAIN_MAX` times within `AGAIN_S` of its start.
+
 Answers: ``["spawned", key, pid]`` and ``["exited", key, reason]``. Whoever asked
 for a process is told of its end; when the asker is gone, what it has asked for
-is killed.
+is killed. The driver is told of replicas too, and may kill any process by its key.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from array import array
 from collections import deque
 from importlib import import_module
@@ -43,8 +47,11 @@ import msgspec
 MAINS = {
     "head": "runtime.processes.head",
     "node": "runtime.processes.node",
+    "replica": "runtime.processes.replica",
     "worker": "runtime.processes.worker",
 }
+AGAIN_MAX = 5
+AGAIN_S = 1.0
 PACKET_BYTES_MAX = 1 << 20
 _FD_END = (1 << 31) - 1
 _PR_SET_PDEATHSIG = 1
@@ -120,13 +127,17 @@ def packet_pair() -> tuple[socket.socket, socket.socket]:
 class _Child:
     """A process that the zygote has forked."""
 
-    __slots__ = ("asks", "key", "owner", "pid", "pidfd")
+    __slots__ = ("again", "asks", "key", "kind", "owner", "pid", "pidfd", "started_s")
 
-    def __init__(self, key: str, owner: int, pid: int, pidfd: int) -> None:
+    def __init__(self, kind: str, key: str, owner: int, pid: int, pidfd: int) -> None:
+        self.kind = kind
         self.key = key
         self.owner = owner
         self.pid = pid
         self.pidfd = pidfd
+        self.again: tuple[list[Any], list[int]] | None = None
+        """The request and descriptors to start it with once more."""
+        self.started_s = time.monotonic()
         self.asks = -1
         """The socket over which it asks for processes, if it does."""
 
@@ -141,6 +152,7 @@ class Zygote:
         self._children: dict[int, _Child] = {}
         self._control_fd = control.fileno()
         self._warm = False
+        self._short_lives = 0
         self._late: list[tuple[int, list[Any], list[int]]] = []
         self._driver_fd = os.pidfd_open(driver_pid)
         self._epoll.register(self._driver_fd, select.EPOLLIN)
@@ -204,7 +216,7 @@ class Zygote:
         request, fds = packet
         if request[0] == "kill":
             for child in self._children.values():
-                if child.key == request[1] and child.owner == fd:
+                if child.key == request[1] and fd in (child.owner, self._control_fd):
                     signal.pidfd_send_signal(child.pidfd, request[2])
         elif request[0] == "signal":
             self._signal(fd, request[1], request[2])
@@ -247,10 +259,11 @@ class Zygote:
                 child.asks = -1
 
     def _spawn(self, asker: int, request: list[Any], fds: list[int]) -> None:
-        _, kind, key, payload = request
+        _, kind, key, payload = request[:4]
+        kept = [os.dup(fd) for fd in fds] if len(request) > 4 and request[4] else None
         ours = theirs = None
-        if kind == "node":
-            # A node asks for its workers over a socket of its own.
+        if kind in ("node", "head"):
+            # They ask for workers and replicas over a socket of their own.
             ours, theirs = packet_pair()
             fds = [theirs.fileno(), *fds]
         sys.stdout.flush()
@@ -265,12 +278,14 @@ class Zygote:
             self._add_asker(ours)
         for fd in fds:
             os.close(fd)
-        child = _Child(key, asker, pid, os.pidfd_open(pid))
+        child = _Child(kind, key, asker, pid, os.pidfd_open(pid))
         if ours is not None:
             child.asks = ours.fileno()
         self._children[child.pidfd] = child
         self._epoll.register(child.pidfd, select.EPOLLIN)
-        self._answer(asker, ["spawned", key, pid])
+        if kept is not None:
+            child.again = (request, kept)
+        self._tell(child, ["spawned", key, pid])
 
     def _reap(self, ended: list[_Child]) -> None:
         """Bury processes that have ended, and what they leave behind; tell who asked for them."""
@@ -286,7 +301,26 @@ class Zygote:
         # Once for all of them: this looks at every process there is.
         self._end_orphans({child.pid for child in self._children.values()})
         for child, reason in zip(ended, reasons, strict=True):
-            self._answer(child.owner, ["exited", child.key, reason])
+            if child.again is None or not self._begin_again(child):
+                self._tell(child, ["exited", child.key, reason])
+
+    def _begin_again(self, child: _Child) -> bool:
+        """Fork a process anew that has ended; return whether that makes sense."""
+        assert child.again is not None
+        request, fds = child.again
+        if time.monotonic() - child.started_s < AGAIN_S:
+            self._short_lives += 1
+            if self._short_lives >= AGAIN_MAX:
+                return False
+        else:
+            self._short_lives = 0
+        self._spawn(child.owner, request, fds)
+        return True
+
+    def _tell(self, child: _Child, packet: list[Any]) -> None:
+        self._answer(child.owner, packet)
+        if child.kind == "replica":
+            self._answer(self._control_fd, packet)
 
     def _answer(self, asker: int, packet: list[Any]) -> None:
         answers = self._answers.get(asker)
@@ -302,10 +336,9 @@ class Zygote:
 
     def end(self) -> None:
         """Kill every process and wait until it is gone."""
-        # The head last: nodes that see it go would say so.
-        last = [child for child in self._children.values() if child.key == "head"]
-        others = [child for child in self._children.values() if child.key != "head"]
-        for children in (others, last):
+        # Nodes that see the head go would say so, and the head of replicas.
+        for kinds in (("worker", "node"), ("head",), ("replica",)):
+            children = [child for child in self._children.values() if child.kind in kinds]
             for child in children:
                 signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
             for child in children:
@@ -364,7 +397,7 @@ def main() -> None:
     if started is None:
         return
     sys.path[:] = started[0][1]
-    from runtime.processes import head, node  # noqa: F401  (loaded before the forks)
+    from runtime.processes import head, node, replica  # noqa: F401  (loaded before the forks)
 
     gc.collect()
     gc.freeze()  # for head and nodes, as `_warm_up` does for workers

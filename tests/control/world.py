@@ -676,7 +676,7 @@ class Shell:
     ) -> Ref:
         """Start an actor whose state is the list of what `tell` told it."""
         self._export()
-        array = self._next_array()
+        array = self._next_array(once=True)
         body = msgspec.msgpack.encode([{"fail": fail} if fail else {}])
         spec = TaskSpec(
             array, 0, 1, FUNCTION, body, self.address, demand, tuple(deps), 1, 0, -1, "Actor",
@@ -695,7 +695,7 @@ class Shell:
         restarts: int = 0,
     ) -> Ref:
         """Call the actor of this object; `body` as for a task, and a ``tag`` to remember."""
-        array = self._next_array()
+        array = self._next_array(once=True)
         to = actor[: len(array)]
         spec = TaskSpec(
             array, 0, 1, b"", msgspec.msgpack.encode([body]), self.address, "", tuple(deps), 1,
@@ -790,11 +790,11 @@ class Shell:
             running = task_id(self.executor.running.array, self.executor.current())
             if running != self.running:
                 self.running = running
-                self.client.begin_task(running)
+                self.client.begin_task(running, self._info.incarnation)
 
-    def _next_array(self) -> bytes:
+    def _next_array(self, once: bool = False) -> bytes:
         self._enter()
-        return self.client.next_array()
+        return self.client.next_array(once)
 
     def _next_put(self) -> bytes:
         self._enter()

@@ -75,6 +75,29 @@ def only_last_left(session: Any) -> None:
     eventually(lambda: sum(large for _, large, *_ in session.query("stores")) <= 2)
 
 
+@pytest.mark.parametrize("kind", ["replicas", "durable"])
+def test_what_a_gcs_needs_to_make_values_again_outlives_it(
+    start: Start, tmp_path: Path, kind: str
+) -> None:
+    options = {"gcs_replicas": 2} if kind == "replicas" else {"gcs_storage": tmp_path / "gcs"}
+    session = start(
+        nodes=[{"CPU": 1}, *({"CPU": 1, "A": 1} for _ in range(3))],
+        heartbeat_timeout_s=3.0,
+        **options,
+    )
+    eventually(lambda: len(ray.nodes()) == 4)
+    log = tmp_path / "runs"
+    last = chain(log, 4)
+    only_last_left(session)
+    session.cluster.poll()
+    pids = dict(session.cluster.pids)
+    victims = sorted(name for name in pids if name.startswith("replica:")) or ["head"]
+    os.kill(pids[victims[-1]], signal.SIGKILL)
+    kill_holders(session)
+    assert (get(last) == 3).all()
+    assert sorted(set(log.read_text())) == ["0", "1", "2", "3"]
+
+
 @pytest.mark.parametrize("length", [1, 4])
 def test_a_chain_comes_back_by_its_lineage(four: Any, tmp_path: Path, length: int) -> None:
     log = tmp_path / "runs"

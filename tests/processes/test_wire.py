@@ -123,8 +123,8 @@ def test_what_is_too_long_for_one_frame_goes_in_several() -> None:
 WORLD_ONLY = {
     m.Allocate, m.Allocated, m.Free, m.Fetch, m.Fetched, m.StartWorker, m.StopWorker,
     m.KillWorker, m.WorkerDied, m.NodeUnreachable, m.LoadChanged, m.Spill, m.Spilled,
-    m.DropSpilled, m.NoRoom,
-    m.ActorPlaced,
+    m.DropSpilled, m.NoRoom, m.ReplicaLost, m.StartReplica, m.ClientGone,
+    m.LogCommands, m.LogSnapshot, m.Logged, m.StoreRows, m.LoadRow, m.RowLoaded, m.ActorPlaced,
 }  # fmt: skip
 """These never leave their process."""
 NODE_TO_CLIENT = {
@@ -139,6 +139,11 @@ def test_every_message_has_its_place_in_the_tables() -> None:
     for table in (admission.NODE_TO_HEAD, admission.HEAD_TO_NODE):
         for kinds in table.values():
             admitted |= kinds
+    for kinds in (
+        admission.CLIENT_TO_MASTER, admission.REPLICA_TO_MASTER, admission.MASTER_TO_REPLICA,
+        admission.CLIENT_TO_REPLICA, admission.REPLICA_TO_CLIENT, admission.REPLICA_TO_REPLICA,
+    ):  # fmt: skip
+        admitted |= kinds
     every = set(m.Message.__args__)
     assert admitted | WORLD_ONLY | NODE_TO_CLIENT == every
     assert not admitted & WORLD_ONLY

@@ -322,6 +322,35 @@ def test_inputs_larger_than_memory_reach_their_tasks(free: str) -> None:
     assert disk_of(session, 1)[1] == 0
 
 
+class Adder:
+    """Adds sizes up."""
+
+    def __init__(self, *values: Any) -> None:
+        self.nbytes = sum(value.nbytes for value in values)
+
+    def add(self, *values: Any) -> int:
+        ray.sleep(0.01)
+        return self.nbytes + sum(value.nbytes for value in values)
+
+
+def test_actors_get_inputs_that_had_to_make_room_while_they_waited(free: str) -> None:
+    session = start(nodes=2, cpus_per_node=2, object_store_memory=10_000_000, profile=free)
+    blobs = [ray.put(ray.Blob(2_000_000 + n)) for n in range(12)]
+    adder = ray.remote(Adder)
+    adders = [
+        adder.options(resources={f"node:{n % 2}": 0.01}).remote(blobs[n], blobs[-1 - n])
+        for n in range(3)
+    ]
+    refs = [
+        each.add.remote(blobs[n], blobs[(3 * n + 5) % 12]) for n in range(12) for each in adders
+    ]
+    expected = [8_000_011 + n + (3 * n + 5) % 12 for n in range(12) for _ in adders]
+    assert ray.get(refs) == expected
+    for number in range(2):
+        scheduler = session.cluster.processes[f"node:{number}"].components[f"node:{number}"]
+        assert not scheduler._claims and not scheduler.objects.eviction._claims
+
+
 # -- waiting ---------------------------------------------------------------------
 
 

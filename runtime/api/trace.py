@@ -1,0 +1,268 @@
+"""A run as a Chrome trace, which opens in Perfetto: what ran, moved, was placed and failed.
+
+=============== ====== ========================================= =====================
+what            ``ph`` row (process, thread)                     category
+=============== ====== ========================================= =====================
+executed range  X      node, worker                              task, actor or call,
+                                                                 replay, and marks
+large object    X      node, ``transfers``                       transfer
+placement       i      ``global scheduler``, ``placements``      placement
+failures, ...   i      the node they name, else ``cluster``      event
+input           s, f   from its producer's range to the one      input
+                       that it is an input of
+=============== ====== ========================================= =====================
+
+Marks: ``re-execution`` is a range that ran before, or an actor that was created before;
+``error`` one that failed. ``args`` of a range say which array and elements it was,
+which attempt, how many inputs it had and, if known, how long it waited on its node.
+
+Slices of one thread never overlap, as viewers expect: what runs beside something on the
+same worker (a concurrent actor's calls), or arrives beside it, gets a thread of its own
+(``worker 3 (2)``). Times are in microseconds on the cluster's clock, to the nanosecond.
+An arrow leaves where its producer ends, or where its consumer begins if that was sooner
+(streams). An input that was put, or whose producer's node died with its memories, has
+no arrow.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from runtime.control.ids import STREAM_BASE, split_object_id
+from runtime.control.messages import OK
+
+Event = dict[str, Any]
+
+_COLOURS = {"re-execution": "bad", "replay": "yellow", "error": "terrible"}
+"""Names of the trace format; the last that applies is taken."""
+_NS = 1_000_000_000
+_ROUNDING_NS = 2
+"""By how much the end of a slice may pass the start of the next one only by rounding."""
+
+
+@dataclass
+class Recording:
+    """What a cluster remembers of its run; rows as in `runtime.control.queries`."""
+
+    ranges: list[list[Any]] = field(default_factory=list)
+    transfers: list[list[Any]] = field(default_factory=list)
+    placements: list[list[Any]] = field(default_factory=list)
+    happened: list[list[Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, query: Callable[[str], list[list[Any]]]) -> Recording:
+        """Ask a cluster; `query` is its `Backend.query`."""
+        return cls(query("timeline"), query("transfers"), query("placements"), query("events"))
+
+    def bounded(self, most: int, last: bool = False) -> Recording:
+        """Return the first, or last, so many rows of each kind."""
+
+        def some(rows: list[list[Any]], at: int) -> list[list[Any]]:
+            rows = sorted(rows, key=lambda row: row[at])
+            return rows[-most:] if last else rows[:most]
+
+        return Recording(
+            some(self.ranges, 3),
+            some(self.transfers, 2),
+            some(self.placements, 0),
+            some(self.happened, 0),
+        )
+
+    def events(self) -> list[Event]:
+        """Return the trace's events, by time."""
+        slices = [_Slice.of_range(row) for row in self.ranges]
+        found = [*slices, *(_Slice.of_transfer(row) for row in self.transfers)]
+        _spread(found)
+        events = [each.event() for each in found]
+        events += [_placement(row) for row in self.placements]
+        events += [_happening(row) for row in self.happened]
+        events += _arrows(self.ranges, slices)
+        # Sorting is stable: a slice stays before the arrows at its start.
+        return sorted(events, key=lambda event: float(event["ts"]))
+
+
+class _Slice:
+    """Something that took its time, in whole nanoseconds."""
+
+    __slots__ = ("args", "begin_ns", "cat", "colour", "end_ns", "name", "pid", "tid")
+
+    def __init__(
+        self, name: str, cat: str, pid: str, tid: str, start_s: float, elapsed_s: float, args: Event
+    ) -> None:
+        self.name = name
+        self.cat = cat
+        self.pid = pid
+        self.tid = tid
+        self.begin_ns = round(start_s * _NS)
+        self.end_ns = max(self.begin_ns, round((start_s + elapsed_s) * _NS))
+        self.args = args
+        self.colour = ""
+        for mark in cat.split(","):
+            self.colour = _COLOURS.get(mark, self.colour)
+
+    @classmethod
+    def of_range(cls, row: list[Any]) -> _Slice:
+        name, node, worker, start_s, elapsed_s, count, array, start, attempt = row[:9]
+        kind, status, since_s, deps = row[9:]
+        cat = kind
+        if attempt:
+            cat += ",re-execution"
+        if status != OK:
+            cat += ",error"
+        args = {"tasks": count, "array": array.hex(), "start": start, "attempt": attempt}
+        if deps:
+            args["inputs"] = len(deps)
+        if since_s >= 0:
+            args["queued_ms"] = max(0.0, start_s - since_s) * 1e3
+        return cls(name, cat, f"node {node}", f"worker {worker}", start_s, elapsed_s, args)
+
+    @classmethod
+    def of_transfer(cls, row: list[Any]) -> _Slice:
+        node, source, start_s, elapsed_s, size, oid = row
+        where = "disk" if source == node else f"node {source}"
+        args = {"bytes": size, "from": where, "object": oid.hex()}
+        pid = f"node {node}"
+        return cls(f"from {where}", "transfer", pid, "transfers", start_s, elapsed_s, args)
+
+    def event(self) -> Event:
+        """Return it as an event of the trace."""
+        event: Event = {
+            "name": self.name,
+            "cat": self.cat,
+            "ph": "X",
+            "ts": self.begin_ns / 1e3,
+            "dur": (self.end_ns - self.begin_ns) / 1e3,
+            "pid": self.pid,
+            "tid": self.tid,
+            "args": self.args,
+        }
+        if self.colour:
+            event["cname"] = self.colour
+        return event
+
+
+def _spread(slices: Iterable[_Slice]) -> None:
+    """Give slices that would overlap threads of their own."""
+    lanes: dict[tuple[str, str], list[_Slice]] = {}
+    for each in sorted(slices, key=lambda each: (each.begin_ns, each.end_ns)):
+        ends = lanes.setdefault((each.pid, each.tid), [])
+        for lane, before in enumerate(ends):
+            late_ns = before.end_ns - each.begin_ns
+            if late_ns <= _ROUNDING_NS:
+                if late_ns > 0:
+                    before.end_ns = max(before.begin_ns, each.begin_ns)
+                ends[lane] = each
+                break
+        else:
+            lane = len(ends)
+            ends.append(each)
+        if lane:
+            each.tid += f" ({lane + 1})"
+
+
+def _placement(row: list[Any]) -> Event:
+    time_s, name, array, start, count, node, owner = row
+    return {
+        "name": f"{name} to node {node}",
+        "cat": "placement",
+        "ph": "i",
+        "s": "t",
+        "ts": round(time_s * _NS) / 1e3,
+        "pid": "global scheduler",
+        "tid": "placements",
+        "args": {
+            "tasks": count,
+            "array": array.hex(),
+            "start": start,
+            "node": node,
+            "owner": owner,
+        },
+    }
+
+
+def _happening(row: list[Any]) -> Event:
+    """Return an event of the GCS's log; `subject` names a node, a worker or a task."""
+    time_s, kind, subject, detail = row
+    where, _, number = subject.partition(":")
+    there = where in ("node", "worker") and number.partition(".")[0].isdigit()
+    return {
+        "name": f"{kind} {subject}",
+        "cat": "event",
+        "ph": "i",
+        "s": "p" if there else "g",
+        "ts": round(time_s * _NS) / 1e3,
+        "pid": f"node {number.partition('.')[0]}" if there else "cluster",
+        "tid": "events",
+        "args": {"kind": kind, "subject": subject, "detail": detail},
+    }
+
+
+def _arrows(rows: list[list[Any]], slices: list[_Slice]) -> list[Event]:
+    """Return an arrow from the range that made an input to each that had it."""
+    makers = _makers(rows, slices)
+    arrows: list[Event] = []
+    for row, to in zip(rows, slices, strict=True):
+        for oid in dict.fromkeys(row[12]):
+            producer = _producer(makers.get(_element(oid), []), to)
+            if producer is None:
+                continue
+            # Inside the slice, not at its edge: there a viewer may take the next one.
+            inside_ns = max(producer.begin_ns, producer.end_ns - 1)
+            at_ns = (min(inside_ns, to.begin_ns), to.begin_ns)
+            number = len(arrows) // 2 + 1
+            for ph, each, ns in zip("sf", (producer, to), at_ns, strict=True):
+                arrow: Event = {
+                    "name": "input",
+                    "cat": "input",
+                    "ph": ph,
+                    "id": number,
+                    "ts": ns / 1e3,
+                    "pid": each.pid,
+                    "tid": each.tid,
+                }
+                arrows.append({**arrow, "bp": "e"} if ph == "f" else arrow)
+    return arrows
+
+
+_WHOLE = -1
+"""In place of an element: items of a stream come from all of their task."""
+
+
+def _element(oid: bytes) -> tuple[bytes, int]:
+    array, index, _ = split_object_id(oid)
+    return array, _WHOLE if index >= STREAM_BASE else index
+
+
+def _makers(rows: list[list[Any]], slices: list[_Slice]) -> dict[tuple[bytes, int], list[_Slice]]:
+    """Return the runs of every element that is an input of another."""
+    wanted: dict[bytes, set[int]] = {}
+    for row in rows:
+        for oid in row[12]:
+            array, index = _element(oid)
+            wanted.setdefault(array, set()).add(index)
+    ordered = {array: sorted(indices) for array, indices in wanted.items()}
+    makers: dict[tuple[bytes, int], list[_Slice]] = {}
+    for row, each in zip(rows, slices, strict=True):
+        count, array, start, status = row[5], row[6], row[7], row[10]
+        indices = ordered.get(array)
+        if indices is None:
+            continue
+        if indices[0] == _WHOLE:
+            makers.setdefault((array, _WHOLE), []).append(each)
+        if status == OK:
+            for index in indices[bisect_left(indices, start) : bisect_left(indices, start + count)]:
+                makers.setdefault((array, index), []).append(each)
+    return makers
+
+
+def _producer(runs: list[_Slice], to: _Slice) -> _Slice | None:
+    """Return the run that `to` had its input from: the last that had ended before it.
+
+    If none had, it is a stream's: the last that had begun.
+    """
+    ended = [run for run in runs if run.end_ns - _ROUNDING_NS <= to.begin_ns]
+    begun = ended or [run for run in runs if run.begin_ns <= to.begin_ns and run is not to]
+    return max(begun, key=lambda run: run.end_ns, default=None)

@@ -1,0 +1,485 @@
+"""A replica of a chain: chain replication after van Renesse and Schneider (2004).
+
+Theory of operation
+-------------------
+The replicas of a chain apply the same commands, in the same order, to equal
+deterministic machines (`replicated`)::
+
+    client ──ChainRequest──> HEAD ──ChainCommands──> ... ──> TAIL ──ChainOutput──> client
+                               <──────────ChainAck───────────
+
+The head numbers a request and applies it. Every replica passes on what it has
+applied and keeps it until the tail has said that it has it too. Only the tail
+lets outputs out, so whatever a client has seen is known to every replica: it
+survives the loss of all but one. Reads are commands like any other. One order
+for all, and no answer before the tail has applied it: linearizable.
+
+A **master** (`chain_master`) decides who is in the chain. Each of its decisions
+is a new *epoch*; a replica takes no command or acknowledgement of another one,
+which fences whoever has not heard of the latest.
+
+========= ========================================= ==========================
+state     what it does                              leaves it when
+========= ========================================= ==========================
+NEW       nothing                                   configured: JOINING, or
+                                                    SERVING in the first epoch
+JOINING   takes the snapshot, then commands         configured as a member
+SERVING   by its place: HEAD numbers, TAIL answers  configured without it
+FENCED    nothing, ever                             --
+========= ========================================= ==========================
+
+Rules
+-----
+1. On a new epoch each replica sends its successor again all that the tail is
+   not known to have. What the successor has it leaves out; a gap cannot be,
+   since nobody acknowledges what his successor lacks.
+2. On a new epoch every client sends the head again what was not confirmed, and
+   tells the tail how far it has come, which sends the outputs after that. The
+   machine's sessions let both take effect once.
+3. A joining replica is fed by the tail, which serves meanwhile: a snapshot in
+   parts, at most `PARTS_AHEAD` under way, then every command since. Once it has
+   the snapshot the tail confirms nothing any more, to clients or to its
+   predecessor, that the joining one has not acknowledged.
+   Only when it has all that was answered before, too, is the master told that
+   it has joined: else the tail could die with what its clients were told.
+4. What comes from a later epoch than this replica has heard of waits for it.
+
+A **durable** replica has a log as well (an address; I/O is behind it). Outputs
+wait until the log has all commands that they came from, as if the disk were the
+tail. Such a chain has one member, which finds its state again when it restarts.
+
+Time: the head stamps commands with its clock, shifted so that it goes on from
+its predecessor's stamps; replicas on several hosts need no common clock.
+
+Cost: per request of a chain of n, n + 1 messages and n times the machine's own
+work; memory for what is under way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from itertools import islice
+from typing import Any
+
+from runtime.control.config import Config
+from runtime.control.context import Context, Timer
+from runtime.control.messages import (
+    ChainAck,
+    ChainAttach,
+    ChainCommands,
+    ChainConfigured,
+    ChainOutput,
+    ChainRequest,
+    Command,
+    Frame,
+    LogCommands,
+    Logged,
+    LogSnapshot,
+    ReplicaBeat,
+    ReplicaInfo,
+    ReplicaJoined,
+    ReplicaLost,
+    ReplicaReady,
+    ReplicaSuspected,
+    SnapshotPart,
+    SnapshotTaken,
+)
+from runtime.control.replicated import Machine, encode_frames
+
+MASTER = "master"
+PART_BYTES = 256 * 1024
+PARTS_AHEAD = 4
+"""Parts of a snapshot under way: 1 MB, a few milliseconds of a network."""
+LOG_BYTES = 4 << 20
+"""A durable replica logs at least so much before it logs a snapshot again, and at
+least four times what the last one took: snapshots stay a small part of the work."""
+COMMAND_BYTES = 60
+"""Of a command in the log, besides its body."""
+
+
+class State(Enum):
+    """See the table above."""
+
+    NEW = "new"
+    JOINING = "joining"
+    SERVING = "serving"
+    FENCED = "fenced"
+
+
+class _Feed:
+    """A snapshot on its way to the joining replica."""
+
+    __slots__ = ("acked", "answered", "data", "index", "parts", "sent", "to")
+
+    def __init__(self, to: str, index: int, data: bytes) -> None:
+        self.to = to
+        self.index = index
+        self.data = data
+        self.parts = -(-len(data) // PART_BYTES)
+        self.sent = 0
+        self.acked = -1
+        """What it has applied; -1 before it has the snapshot."""
+        self.answered = -1
+        """What it has to have before it has joined; -1 once that was so."""
+
+    @property
+    def over(self) -> bool:
+        """Whether every part was sent: commands follow from here on."""
+        return self.sent == self.parts
+
+
+class Replica:
+    """One member of a chain; see the module's theory of operation."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        info: ReplicaInfo,
+        config: Config,
+        make: Callable[[], Machine],
+        log: str = "",
+    ) -> None:
+        self.ctx = ctx
+        self.info = info
+        self.config = config
+        self.machine = make()
+        self.state = State.NEW
+        self.epoch = 0
+        self.members: list[str] = []
+        self.places: dict[str, ReplicaInfo] = {}
+        """Where every replica of the chain listens, by name."""
+        self.kept: deque[Command] = deque()
+        """Applied here, and not known to be where it has to be: oldest first."""
+        self._make = make
+        self._log = log
+        self._logged = self.machine.index
+        self._logged_bytes = 0
+        self._snapshot_bytes = LOG_BYTES
+        self._shift_s = 0.0
+        self._joining = ""
+        self._feed: _Feed | None = None
+        self._parts: list[bytes] = []
+        self._restored = False
+        self._early: list[tuple[str, Any]] = []
+        self._new: list[Command] = []
+        """Applied in this turn."""
+        self._owed: dict[str, None] = {}
+        """Clients that the tail owes an answer."""
+        self._attached: dict[str, tuple[float, int]] = {}
+        """The tail's clients: which life of each, and the last output sent to it."""
+        self._tick: Timer | None = None
+        self._tick_s = 0.0
+        self._handlers: dict[type, Any] = {
+            ChainRequest: self._on_request,
+            ChainAttach: self._on_attach,
+            ChainCommands: self._on_commands,
+            ChainAck: self._on_ack,
+            ChainConfigured: self._on_configured,
+            SnapshotPart: self._on_part,
+            SnapshotTaken: self._on_taken,
+            ReplicaLost: self._on_lost,
+            Logged: self._on_logged,
+        }
+
+    def start(self) -> None:
+        """Tell the master that this replica is there."""
+        self.ctx.send(MASTER, ReplicaReady(self.info))
+        self.ctx.after(self.config.heartbeat_s, self._beat)
+
+    def handle(self, source: str, message: Any) -> None:
+        """Take one message; an unknown type is a programming error."""
+        if self.state is State.FENCED:
+            return
+        if source.startswith("storage:") and type(message) is not Logged:
+            # An answer of the machine's own storage: it is part of the history.
+            self._number("", 0.0, 0, 0, encode_frames([Frame(source, "gcs", [message])]))
+            return
+        epoch = getattr(message, "epoch", self.epoch)
+        if epoch > self.epoch and type(message) is not ChainConfigured:
+            self._early.append((source, message))
+            return
+        self._handlers[type(message)](source, message)
+
+    def end_turn(self) -> None:
+        """Pass on what was applied, acknowledge it, answer clients."""
+        for component, to, message in self.machine.take_local():
+            del component
+            self.ctx.send(to, message)
+        for client in self.machine.take_touched():
+            self._owed[client] = None
+        if self._new:
+            new, self._new = self._new, []
+            self._keep(new)
+        if self.is_tail:
+            self._answer()
+        else:
+            self._owed.clear()
+        self._set_tick()
+
+    # -- places ----------------------------------------------------------------
+
+    @property
+    def is_head(self) -> bool:
+        """Whether this replica numbers requests."""
+        return self.state is State.SERVING and self.members[0] == self.info.name
+
+    @property
+    def is_tail(self) -> bool:
+        """Whether this replica lets outputs out."""
+        return self.state is State.SERVING and self.members[-1] == self.info.name
+
+    @property
+    def successor(self) -> str:
+        """Who gets the commands next: a member, or who joins behind the tail."""
+        at = self.members.index(self.info.name) + 1
+        if at < len(self.members):
+            return self.members[at]
+        return self._joining
+
+    def _on_configured(self, source: str, message: ChainConfigured) -> None:
+        if message.epoch <= self.epoch:
+            return
+        self.epoch = message.epoch
+        me = self.info.name
+        self.members = [info.name for info in message.members]
+        self._joining = message.joining.name if message.joining is not None else ""
+        self.places = {
+            info.name: info for info in (*message.members, message.joining) if info is not None
+        }
+        self._feed = None
+        self._attached.clear()
+        if me in self.members:
+            assert self.state is not State.NEW or self.epoch == 1 or self._log
+            self.state = State.SERVING
+            self._send_again()
+        elif me == self._joining:
+            # Again from the start if it was joining already: its feed may be another.
+            self.state = State.JOINING
+            self.machine = self._make()
+            self._parts = []
+            self._restored = False
+        else:
+            self.state = State.FENCED
+            return
+        early, self._early = self._early, []
+        for sender, held in early:
+            self.handle(sender, held)
+
+    def _send_again(self) -> None:
+        """Rules 1 and 3: bring the successor of this epoch up to date."""
+        if self.is_tail and self._joining:
+            data = self.machine.snapshot()
+            self.kept.clear()
+            self._feed = _Feed(self._joining, self.machine.index, data)
+            self._send_parts()
+        elif self.is_tail:
+            self.kept.clear()
+        elif self.kept:
+            self.ctx.send(self.successor, ChainCommands(self.epoch, list(self.kept)))
+        if self.is_tail:
+            self._acknowledge()
+
+    # -- commands --------------------------------------------------------------
+
+    def _on_request(self, source: str, message: ChainRequest) -> None:
+        if not self.is_head:
+            return  # its client has not heard who is; it will send it again
+        if self.machine.fresh(message.client, message.born, message.sequence):
+            self._number(
+                message.client, message.born, message.sequence, message.acked, message.body
+            )
+        else:
+            self._owed[message.client] = None
+
+    def _number(
+        self,
+        client: str,
+        born: float,
+        sequence: int,
+        acked: int,
+        body: bytes,
+        due_s: float = float("-inf"),
+    ) -> None:
+        if not self.is_head:
+            return
+        # A timer's clock may be a hair behind what it was to wait for.
+        now_s = max(due_s, self.ctx.now() + self._shift_s)
+        self._apply(Command(self.machine.index + 1, now_s, client, born, sequence, acked, body))
+
+    def _apply(self, command: Command) -> None:
+        self.machine.apply(command)
+        self._new.append(command)
+
+    def _on_commands(self, source: str, message: ChainCommands) -> None:
+        if message.epoch != self.epoch or (self.state is State.JOINING and not self._restored):
+            return
+        for command in message.commands:
+            if command.index > self.machine.index:
+                self._apply(command)
+                self._shift_s = command.time_s - self.ctx.now()
+        if not self._new and (self.state is State.JOINING or self.is_tail):
+            self._acknowledge()
+
+    def _keep(self, new: list[Command]) -> None:
+        """Pass on what was applied in this turn."""
+        if self._log:
+            self.ctx.send(self._log, LogCommands(new))
+            self._logged_bytes += sum(COMMAND_BYTES + len(command.body) for command in new)
+            if self._logged_bytes >= self._snapshot_bytes:
+                data = self.machine.snapshot()
+                self._logged_bytes = 0
+                self._snapshot_bytes = max(LOG_BYTES, 4 * len(data))
+                self.ctx.send(self._log, LogSnapshot(self.machine.index, data))
+            return
+        if self.state is State.JOINING:
+            self._acknowledge()
+            return
+        if self.successor:
+            self.kept += new
+            if self._feed is None or self._feed.over:
+                self.ctx.send(self.successor, ChainCommands(self.epoch, new))
+        if self.is_tail:
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """Tell the predecessor, or who feeds this replica, how far it has come."""
+        if self.state is State.JOINING:
+            self.ctx.send(self.members[-1], ChainAck(self.epoch, self.machine.index))
+        elif not self.is_head:
+            before = self.members[self.members.index(self.info.name) - 1]
+            # Like an answer: what a joining replica may lack is still to be kept.
+            self.ctx.send(before, ChainAck(self.epoch, self._limit))
+
+    def _on_ack(self, source: str, message: ChainAck) -> None:
+        if message.epoch != self.epoch or self.state is not State.SERVING:
+            return
+        if self._feed is not None:
+            self._on_fed(self._feed, message.index)
+            self._acknowledge()
+        while self.kept and self.kept[0].index <= message.index:
+            self.kept.popleft()
+        if not self.is_head and not self.is_tail:
+            before = self.members[self.members.index(self.info.name) - 1]
+            self.ctx.send(before, message)
+
+    # -- clients ---------------------------------------------------------------
+
+    def _on_attach(self, source: str, message: ChainAttach) -> None:
+        if not self.is_tail:
+            return
+        self._attached[message.client] = (message.born, message.received)
+        self._owed[message.client] = None
+
+    @property
+    def _limit(self) -> int:
+        """The last command whose outputs may leave."""
+        if self._log:
+            return self._logged
+        if self._feed is not None and self._feed.acked >= 0:
+            return self._feed.acked
+        return self.machine.index
+
+    def _answer(self) -> None:
+        """Send clients what they lack and may have."""
+        limit = self._limit
+        owed, self._owed = self._owed, {}
+        for client in owed:
+            session = self.machine.sessions.get(client)
+            born, sent = self._attached.get(client, (0.0, 0))
+            if session is None or client not in self._attached or session.born != born:
+                continue  # it will attach, or its first request is on its way
+            applied = session.applied if session.applied_index <= limit else 0
+            told = False
+            skip = len(session.outbox) - (session.sent - sent)
+            for output in islice(session.outbox, max(0, skip), None):
+                if output.index > limit:
+                    break
+                self.ctx.send(client, ChainOutput(applied, output.sequence, output.body))
+                sent = output.sequence
+                told = True
+            if not told and applied:
+                self.ctx.send(client, ChainOutput(applied, 0, b""))
+            self._attached[client] = (born, sent)
+            if sent < session.sent or not applied:
+                self._owed[client] = None
+
+    # -- a new replica ---------------------------------------------------------
+
+    def _send_parts(self, taken: int = -1) -> None:
+        feed = self._feed
+        assert feed is not None
+        while feed.sent < min(feed.parts, taken + 1 + PARTS_AHEAD):
+            start = feed.sent * PART_BYTES
+            data = feed.data[start : start + PART_BYTES]
+            self.ctx.send(
+                feed.to, SnapshotPart(self.epoch, feed.index, feed.sent, feed.parts, data)
+            )
+            feed.sent += 1
+        if feed.over:
+            feed.data = b""
+            if self.kept:
+                self.ctx.send(feed.to, ChainCommands(self.epoch, list(self.kept)))
+
+    def _on_fed(self, feed: _Feed, index: int) -> None:
+        """The joining replica says how far it has come."""
+        if feed.acked < 0:
+            feed.answered = self.machine.index
+        feed.acked = index
+        if 0 <= feed.answered <= index:
+            feed.answered = -1
+            self.ctx.send(MASTER, ReplicaJoined(self.epoch, feed.to))
+
+    def _on_taken(self, source: str, message: SnapshotTaken) -> None:
+        feed = self._feed
+        if message.epoch == self.epoch and feed is not None and not feed.over:
+            self._send_parts(message.part)
+
+    def _on_part(self, source: str, message: SnapshotPart) -> None:
+        if message.epoch != self.epoch or self.state is not State.JOINING:
+            return
+        assert message.part == len(self._parts), "parts of a snapshot came out of order"
+        self._parts.append(message.data)
+        self.ctx.send(source, SnapshotTaken(self.epoch, message.part))
+        if len(self._parts) == message.parts:
+            self.machine = self._make()
+            self.machine.restore(b"".join(self._parts))
+            self._parts = []
+            self._restored = True
+            self._acknowledge()
+
+    # -- the log ---------------------------------------------------------------
+
+    def _on_logged(self, source: str, message: Logged) -> None:
+        self._logged = message.index
+
+    # -- time and failures -----------------------------------------------------
+
+    def _set_tick(self) -> None:
+        """The head numbers an empty command when a timer of the machine is due."""
+        due_s = self.machine.next_due_s() if self.is_head else None
+        if self._tick is not None:
+            if due_s == self._tick_s:
+                return
+            self._tick.cancel()
+            self._tick = None
+        if due_s is not None:
+            self._tick_s = due_s
+            left_s = due_s - self._shift_s - self.ctx.now()
+            self._tick = self.ctx.after(max(0.0, left_s), self._on_tick)
+
+    def _on_tick(self) -> None:
+        self._tick = None
+        due_s = self.machine.next_due_s()
+        if due_s is None:
+            return
+        self._number("", 0.0, 0, 0, b"", due_s)
+
+    def _on_lost(self, source: str, message: ReplicaLost) -> None:
+        self.ctx.send(MASTER, ReplicaSuspected(message.name, message.reason))
+
+    def _beat(self) -> None:
+        if self.state is not State.FENCED:
+            self.ctx.send(MASTER, ReplicaBeat(self.info.name, self.machine.index))
+            self.ctx.after(self.config.heartbeat_s, self._beat)

@@ -1,0 +1,203 @@
+"""The chain master: who is in the chain, from when on, and who is told.
+
+The life of a chain::
+
+    STARTING ──all replicas ready──> epoch 1
+    FULL     ──a replica is lost──> SHORT: a new epoch without it at once, and a
+                                    new process is started
+    SHORT    ──that one is ready──> JOINING: a new epoch in which the tail feeds it
+    JOINING  ──it has the state──>  FULL: a new epoch with it as the tail
+    any      ──no replica left──>   LOST: nobody has the state
+
+A replica is lost when a neighbour, a client or the world says that its
+connection broke, or when it has been silent for the heartbeat timeout. The
+report may be wrong: then the chain is a replica shorter for a while, and the
+one that is left out learns it and leaves. Only the last replica is believed to
+be lost on nothing less than the word of this process's own world.
+
+The master is a client of the chain too: that a node's connection broke is a
+command, from ``gcs`` to itself as in a cluster without a chain.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtime.control.config import Config
+from runtime.control.context import Context
+from runtime.control.messages import (
+    ChainConfigured,
+    ChainHello,
+    ClientGone,
+    Event,
+    NodeChanged,
+    NodeInfo,
+    NodeUnreachable,
+    ReplicaBeat,
+    ReplicaInfo,
+    ReplicaJoined,
+    ReplicaLost,
+    ReplicaReady,
+    ReplicaSuspected,
+    StartReplica,
+)
+
+LAUNCHER = "launcher"
+
+
+class Master:
+    """Of one chain. `name_of` makes the names of its replicas, from 1 on."""
+
+    def __init__(self, ctx: Context, config: Config, epoch: int = 0) -> None:
+        self.ctx = ctx
+        self.config = config
+        self.epoch = epoch
+        self.members: list[ReplicaInfo] = []
+        self.joining: ReplicaInfo | None = None
+        self.lost = ""
+        """Why nobody has the state any more; the world ends the cluster then."""
+        self.changes: list[tuple[float, str, str]] = []
+        """(time, what, replica): ``lost``, ``joining`` and ``joined``."""
+        self.nodes: dict[int, NodeInfo] = {}
+        """What the GCS has told the head's connections of nodes."""
+        self._starting: dict[str, None] = {}
+        self._ready: dict[str, ReplicaInfo] = {}
+        self._clients: dict[str, float] = {}
+        self._names = 0
+        self._heard: dict[str, float] = {}
+        self._checked_s = 0.0
+
+    def start(self) -> None:
+        """Have the first replicas started."""
+        # A client from the start: the GCS has things to tell the head's connections.
+        self.ctx.send("gcs", Event("head_started", "master"))
+        for _ in range(self.config.gcs_replicas):
+            self._start_one()
+        self._checked_s = self.ctx.now()
+        self.ctx.after(self.config.heartbeat_s, self._check)
+
+    def handle(self, source: str, message: Any) -> None:
+        """Take one message; an unknown type is a programming error."""
+        if isinstance(message, ReplicaReady):
+            self._on_ready(message.info)
+        elif isinstance(message, ReplicaBeat):
+            if message.name in self._heard:
+                self._heard[message.name] = self.ctx.now()
+        elif isinstance(message, ReplicaJoined):
+            self._on_joined(message)
+        elif isinstance(message, ReplicaSuspected):
+            self._drop(message.name, message.reason, sure=False)
+        elif isinstance(message, ReplicaLost):
+            self._drop(message.name, message.reason, sure=True)
+        elif isinstance(message, ChainHello):
+            self._clients[message.client] = message.born
+            if self.members:
+                self.ctx.send(message.client, self._configuration())
+        elif isinstance(message, NodeChanged):
+            self.nodes[message.info.node] = message.info
+            self.ctx.send("links", message)
+        elif isinstance(message, NodeUnreachable):
+            self._on_unreachable(message)
+        else:
+            raise TypeError(f"the master was sent {type(message).__name__}")
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
+
+    # -- replicas --------------------------------------------------------------
+
+    def _start_one(self) -> None:
+        self._names += 1
+        name = f"replica:0.{self._names}"
+        self._starting[name] = None
+        self.ctx.send(LAUNCHER, StartReplica(name))
+
+    def _on_ready(self, info: ReplicaInfo) -> None:
+        if info.name not in self._starting:
+            return
+        del self._starting[info.name]
+        self._heard[info.name] = self.ctx.now()
+        self._ready[info.name] = info
+        if not self.members:
+            if self._starting:
+                return
+            first = sorted(self._ready.values(), key=lambda i: int(i.name.partition(".")[2]))
+            self._ready.clear()
+            self.members = first
+            self._publish()
+        else:
+            self._feed_next()
+
+    def _feed_next(self) -> None:
+        """One joins at a time; the next one waits."""
+        if self.joining is None and self._ready:
+            name = next(iter(self._ready))
+            self.joining = self._ready.pop(name)
+            self._note("joining", name)
+            self._publish()
+
+    def _on_joined(self, message: ReplicaJoined) -> None:
+        joining = self.joining
+        if joining is None or message.epoch != self.epoch or message.name != joining.name:
+            return
+        self.members = [*self.members, joining]
+        self.joining = None
+        self._note("joined", joining.name)
+        self._publish()
+        self._feed_next()
+
+    def _drop(self, name: str, reason: str, sure: bool) -> None:
+        """A replica is lost: go on without it, and have another one started."""
+        if name in self._starting or name in self._ready:
+            self._starting.pop(name, None)
+            self._ready.pop(name, None)
+        elif self.joining is not None and self.joining.name == name:
+            self.joining = None
+            self._publish()
+        elif any(info.name == name for info in self.members):
+            if len(self.members) == 1:
+                if sure:
+                    self.lost = f"{name}, the last replica of the GCS, is lost: {reason}"
+                return
+            gone = [info for info in self.members if info.name == name]
+            self.members = [info for info in self.members if info.name != name]
+            self._publish(also=gone)
+        else:
+            return
+        self._heard.pop(name, None)
+        self._note("lost", name)
+        self._start_one()
+        self._feed_next()
+
+    def _check(self) -> None:
+        now = self.ctx.now()
+        late_s = now - self._checked_s - self.config.heartbeat_s
+        self._checked_s = now
+        if late_s > self.config.heartbeat_s:
+            # Held up itself: nobody is to blame for that time.
+            self._heard = {name: heard + late_s for name, heard in self._heard.items()}
+        timeout_s = self.config.heartbeat_timeout_s
+        for name in [n for n, heard in self._heard.items() if now - heard > timeout_s]:
+            self._drop(name, f"no heartbeat for {timeout_s:g} s", sure=False)
+        self.ctx.after(self.config.heartbeat_s, self._check)
+
+    def _note(self, what: str, name: str) -> None:
+        self.changes.append((self.ctx.now(), what, name))
+
+    # -- who is told -----------------------------------------------------------
+
+    def _configuration(self) -> ChainConfigured:
+        return ChainConfigured(self.epoch, list(self.members), self.joining)
+
+    def _publish(self, also: list[ReplicaInfo] | None = None) -> None:
+        self.epoch += 1
+        replicas = [*self.members, *([self.joining] if self.joining else []), *(also or [])]
+        for address in (*(info.name for info in replicas), *self._clients):
+            self.ctx.send(address, self._configuration())
+
+    def _on_unreachable(self, message: NodeUnreachable) -> None:
+        client = f"node:{message.node}"
+        born = self._clients.pop(client, None)
+        self.ctx.send("gcs", message)
+        if born is not None:
+            self.ctx.send("gcs", ClientGone(client, born))

@@ -1,0 +1,119 @@
+"""The GCS's history of tasks: a row for each that has finished, the coldest on disk.
+
+With ``task_history`` the GCS keeps what an array of tasks was when its owner
+lets go of it. Without a limit this grows with every task, as the paper's GCS
+does without flushing. With one::
+
+    add ──> young ──half the limit──> old ──a few with each add──> StoreRows
+
+Rows of ``old`` go to the storage twice as fast as new ones come, so ``old`` is
+empty before ``young`` is full, and no turn does much. What is on disk is read
+back only if somebody asks for it, through the same address.
+
+Cost in memory: about `ROW_BYTES` and the row's own bytes each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from runtime.control.context import Context
+from runtime.control.messages import (
+    FindTask,
+    LoadRow,
+    RowLoaded,
+    StoreRows,
+    TaskFound,
+)
+from runtime.control.tables import ArrayRow
+
+STORAGE = "storage:gcs"
+ROW_BYTES = 180
+"""Of a row's two bytes objects and its place in a dict, besides their contents."""
+BATCH_ROWS = 512
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class TaskHistory:
+    """Rows of finished arrays, by ID."""
+
+    def __init__(self, ctx: Context, memory_max: int) -> None:
+        self._ctx = ctx
+        self._memory_max = memory_max
+        self.young: dict[bytes, bytes] = {}
+        self.old: dict[bytes, bytes] = {}
+        self.young_bytes = 0
+        self.old_bytes = 0
+        self.flushed = 0
+        """Rows that are on disk and nowhere else."""
+        self._asked: dict[int, tuple[str, int, str]] = {}
+        self._requests = 0
+
+    @property
+    def nbytes(self) -> int:
+        """What the rows in memory take."""
+        return self.young_bytes + self.old_bytes
+
+    def add(self, array: bytes, row: ArrayRow) -> None:
+        """Keep what an array was that its owner lets go of."""
+        packed = pack(row)
+        earlier = self.young.pop(array, None)  # a parent that ran again made it its own
+        if earlier is not None:
+            self.young_bytes -= ROW_BYTES + len(array) + len(earlier)
+        self.young[array] = packed
+        self.young_bytes += ROW_BYTES + len(array) + len(packed)
+        if not self._memory_max:
+            return
+        if self.old and len(self.young) % (BATCH_ROWS // 2) == 0:
+            self._flush()
+        if self.young_bytes >= self._memory_max // 2:
+            while self.old:
+                self._flush()
+            self.old, self.young = self.young, {}
+            self.old_bytes, self.young_bytes = self.young_bytes, 0
+
+    def _flush(self) -> None:
+        """Write a batch of the old rows to disk."""
+        rows = [self.old.popitem() for _ in range(min(BATCH_ROWS, len(self.old)))]
+        self.old_bytes -= sum(ROW_BYTES + len(key) + len(row) for key, row in rows)
+        self.flushed += len(rows)
+        self._ctx.send(STORAGE, StoreRows(rows))
+
+    def on_find(self, source: str, message: FindTask) -> None:
+        """Answer from memory, or ask the disk."""
+        array = message.array
+        row = self.young.get(array) or self.old.get(array)
+        if row is not None or not self.flushed:
+            self._ctx.send(source, TaskFound(message.request, message.client, row))
+            return
+        self._requests += 1
+        self._asked[self._requests] = (source, message.request, message.client)
+        self._ctx.send(STORAGE, LoadRow(array, self._requests))
+
+    def on_loaded(self, source: str, message: RowLoaded) -> None:
+        """The disk has answered."""
+        asked = self._asked.pop(message.request, None)
+        if asked is not None:  # else it was asked before a restart, and again after it
+            to, request, client = asked
+            self._ctx.send(to, TaskFound(request, client, message.row))
+
+
+def pack(row: ArrayRow) -> bytes:
+    """Return an array's row for the history; see `unpack`."""
+    runs = [*((spec, -1) for spec in row.lineage), *row.accepted]
+    tasks = [(spec.name, spec.function, spec.start, spec.count, node) for spec, node in runs]
+    return _encode((row.former, tasks, [(d.start, d.count, d.node) for d in row.done]))
+
+
+def unpack(row: bytes) -> dict[str, Any]:
+    """Return {owner, tasks, done} of a packed row.
+
+    ``tasks``: [name, function ID, start, count, node] of the ranges that were
+    accepted, node -1 where their values are lost or freed; ``done``: [start, count,
+    node] of those that have ended.
+    """
+    owner, tasks, done = msgspec.msgpack.decode(row)
+    return {"owner": owner, "tasks": tasks, "done": done}

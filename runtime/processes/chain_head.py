@@ -1,0 +1,164 @@
+"""The head process where the GCS is a chain: its master, and who starts replicas.
+
+Replicas and nodes connect to the head's listener. The GCS and the global
+scheduler live in the replicas, each a process of its own (`replica`).
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import Any
+
+import msgspec
+
+from runtime.control.chain import MASTER
+from runtime.control.chain_client import Chained
+from runtime.control.chain_master import LAUNCHER, Master
+from runtime.control.context import Context, node_of
+from runtime.control.messages import Frame, NodeUnreachable, ReplicaLost, StartReplica
+from runtime.processes.admission import (
+    CLIENT_TO_MASTER,
+    REPLICA_TO_MASTER,
+    foreign,
+    is_node,
+    is_replica,
+)
+from runtime.processes.connection import AcceptedConnection, Connection, Listener
+from runtime.processes.links import Links
+from runtime.processes.process import Process
+from runtime.processes.reactor import READ
+from runtime.processes.settings import HeadSettings, ReplicaSettings, journal_path
+from runtime.processes.zygote import receive_packet, send_packet
+
+log = logging.getLogger("raytwin")
+
+
+class ChainHead:
+    """Wires the master to the connections of replicas and nodes."""
+
+    def __init__(
+        self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket
+    ) -> None:
+        self.process = Process(settings.config.seed, journal_path(settings.journal))
+        self._token = settings.token
+        chained = Chained(
+            self.process.context(MASTER), MASTER, lambda ctx: self.make_master(settings, ctx)
+        )
+        assert isinstance(chained.inner, Master)
+        self.master = chained.inner
+        self.process.add(MASTER, chained)
+        self.add_launcher(settings, listener, spawner)
+        self._links = Links(self.master.nodes.get)
+        self.process.add("links", self._links, journaled=False)
+        Listener(self.process.reactor, listener, self._accept)
+        chained.start()
+        self.master.start()
+
+    def make_master(self, settings: HeadSettings, ctx: Context) -> Master:
+        """Return the master of this cluster's chain."""
+        return Master(ctx, settings.config)
+
+    def add_launcher(
+        self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket
+    ) -> None:
+        """Add the component that brings up replicas."""
+        address = listener.getsockname()[:2]
+        launcher = Launcher(self.process, settings, address, spawner)
+        self.process.add(LAUNCHER, launcher, journaled=False)
+
+    def take(self, connection: Connection, frame: Frame) -> str:
+        """Return what is wrong with a frame of a node or replica; nothing: it is taken."""
+        kinds = CLIENT_TO_MASTER if is_node(frame.source) else REPLICA_TO_MASTER
+        return foreign(frame, kinds if frame.destination == MASTER else None)
+
+    def run(self) -> None:
+        """Run until it is killed, or nobody has the GCS's state any more."""
+        process = self.process
+        process.run_turns()
+        while not process.stopped:
+            process.step(None)
+            if self.master.lost:
+                log.error("%s", self.master.lost)
+                process.stop(self.master.lost)
+
+    def _accept(self, sock: socket.socket, peer: str) -> None:
+        AcceptedConnection(
+            self.process.reactor, sock, self._token, self._on_frame, self._on_close, peer=peer
+        )
+
+    def _on_frame(self, connection: Connection, frame: Frame) -> None:
+        source = frame.source
+        if not is_node(source) and not is_replica(source):
+            connection.refuse(f"{source} is neither a node nor a replica")
+            return
+        wrong = self.take(connection, frame)
+        if connection.bound and connection.peer != source:
+            wrong = f"{connection.peer} speaks as {source}"
+        if wrong:
+            connection.refuse(wrong)
+            return
+        if not connection.bound:
+            if is_node(source):
+                if not self._links.bind(connection, source):
+                    return
+            else:
+                connection.bound = True
+                connection.peer = source
+            self.process.routes[source] = connection
+        self.process.receive(connection, frame)
+
+    def _on_close(self, connection: Connection, reason: str) -> None:
+        self._links.discard(connection)
+        peer = connection.peer
+        if not connection.bound or self.process.routes.get(peer) is not connection:
+            return
+        del self.process.routes[peer]
+        message: Any = ReplicaLost(peer, reason)
+        if is_node(peer):
+            reason = f"connection lost: {reason}"
+            message = NodeUnreachable(node_of(peer), reason, connection.incarnation)
+        self.process.deliver(MASTER, MASTER, message)
+
+
+class Launcher:
+    """``launcher``: has the zygote fork replicas, and hears when they end."""
+
+    def __init__(
+        self,
+        process: Process,
+        settings: HeadSettings,
+        head: tuple[str, int],
+        spawner: socket.socket,
+    ) -> None:
+        self._process = process
+        self._settings = settings
+        self._head = head
+        self._spawner = spawner
+        process.reactor.add(spawner.fileno(), READ, self._on_answer)
+
+    def handle(self, source: str, message: Any) -> None:
+        if not isinstance(message, StartReplica):
+            raise TypeError(f"the launcher was sent {type(message).__name__}")
+        settings = ReplicaSettings(
+            message.name,
+            self._settings.config,
+            self._settings.token,
+            self._head,
+            self._head[0],
+            self._settings.journal,
+        )
+        packet = ["spawn", "replica", message.name, msgspec.msgpack.encode(settings)]
+        send_packet(self._spawner, packet)
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
+
+    def _on_answer(self, mask: int) -> None:
+        packet = receive_packet(self._spawner)
+        if packet is None:
+            self._process.stop("the zygote is gone")
+            return
+        what, name, detail = packet[0]
+        if what == "exited":
+            self._process.deliver(LAUNCHER, MASTER, ReplicaLost(name, detail))

@@ -1,0 +1,155 @@
+"""Figure 10b: memory of the GCS while tasks are submitted, with and without flushing."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import raytwin as ray
+from scenarios.base import Check, FigureSpec, Option, Outcome, Request, Scenario
+from scenarios.workloads import empty
+
+WINDOW = 1_000
+SAMPLES = 60
+SETTLED_MAX = 0.2
+"""At most so much of the tasks passes before memory is judged."""
+SIM_PART = 5
+FLAT = 1.10
+GROWN = 1.5
+SETTLE_S = 0.25
+"""Longer than nodes hold back what only the GCS's tables need to know."""
+MB = 1e6
+
+
+def run(request: Request) -> Outcome:
+    """Submit the tasks with and without flushing; see `SCENARIO`."""
+    outcome = Outcome(rows=[])
+    request.progress.begin(f"fig10b on {request.backend}", 2 * SAMPLES)
+    with tempfile.TemporaryDirectory(prefix="raytwin-") as folder:
+        for flushing in (True, False):
+            options: dict[str, Any] = {"task_history": True, "seed": request.seed}
+            if flushing:
+                options["gcs_storage"] = Path(folder) / "gcs.sqlite3"
+                options["gcs_memory_max"] = request.settings["memory_max"]
+            nodes = request.nodes[0] if request.nodes else 1
+            session: Any = ray.init(
+                backend=request.backend, nodes=nodes, cpus_per_node=1, **options
+            )
+            try:
+                _measure(request, outcome, session, flushing)
+            finally:
+                ray.shutdown()
+            if flushing and request.backend == "local":
+                disk = sum(file.stat().st_size for file in Path(folder).iterdir())
+                outcome.metrics["disk_mb_with_flushing"] = disk / MB
+    return outcome
+
+
+def _memory(backend: str, session: Any) -> float:
+    """Return the GCS's memory in bytes: resident, or as counted in simulation."""
+    if backend == "sim":
+        return float(session.cluster.gcs.history.nbytes)
+    session.cluster.poll()
+    return float(psutil.Process(session.cluster.pids["head"]).memory_info().rss)
+
+
+def _measure(request: Request, outcome: Outcome, session: Any, flushing: bool) -> None:
+    tasks = request.settings["tasks"]
+    if request.backend == "sim":
+        tasks //= SIM_PART
+    name = "with flushing" if flushing else "without flushing"
+    step = max(1, tasks // SAMPLES)
+    first = empty.remote()
+    ray.get(first)
+    oldest = first.binary()
+    del first
+    samples: list[tuple[int, float]] = []
+    elapsed_s = 0.0
+    done = 0
+    while done < tasks:
+        count = min(step, tasks - done)
+        began_s = ray.now()
+        for start in range(0, count, WINDOW):
+            ray.get([empty.remote() for _ in range(min(WINDOW, count - start))])
+        done += count
+        elapsed_s += ray.now() - began_s
+        # What nodes have to say of tasks is on its way for a while.
+        ray.sleep(SETTLE_S)
+        samples.append((done, _memory(request.backend, session)))
+        request.progress.advance()
+    outcome.rows += [
+        {"series": name, "tasks": at, "memory_mb": nbytes / MB} for at, nbytes in samples
+    ]
+    key = name.replace(" ", "_")
+    begin = min(request.settings["settled_after"], int(SETTLED_MAX * tasks))
+    settled = [nbytes for at, nbytes in samples if at >= begin]
+    third = max(1, len(settled) // 3)
+    early, late = max(settled[:third]), max(settled[-third:])
+    outcome.metrics[f"memory_mb_{key}"] = late / MB
+    outcome.metrics[f"tasks_per_s_{key}"] = tasks / elapsed_s
+    grown = (
+        f"{early / MB:.1f} MB at most in the first third after that, {late / MB:.1f} in the last"
+    )
+    if flushing:
+        outcome.checks.append(
+            Check(
+                f"with flushing memory is flat after {begin:,} tasks", late <= FLAT * early, grown
+            )
+        )
+        # A round trip through the same node comes after all that it had to log.
+        ray.sleep(1.0)
+        found = session.find_task(oldest)
+        outcome.checks.append(
+            Check("the oldest task is found on disk", found is not None, str(found))
+        )
+    else:
+        ratio = settled[-1] / settled[0]
+        outcome.checks.append(
+            Check(
+                "without flushing memory grows",
+                ratio >= GROWN,
+                f"{ratio:.1f} times from {begin:,} tasks to {tasks:,}",
+            )
+        )
+
+
+SCENARIO = Scenario(
+    name="fig10b",
+    title="Memory of the GCS with and without flushing",
+    figure="Figure 10b",
+    backends=("sim", "local"),
+    run=run,
+    about=(
+        "The paper submits 50 million empty tasks, one after another. Its GCS keeps what it"
+        " knows of every task: without flushing memory grows linearly until the workload"
+        " stalls, with flushing it is capped at a set level."
+        "\n\n"
+        "Here one driver calls an empty remote function that often, each call a task of its"
+        f" own, and waits for the results after every {WINDOW:,}. The cluster keeps a history"
+        " (`task_history`): a row for every task that finished. With flushing the GCS has a"
+        " file (`gcs_storage`) and a limit for rows in memory (`gcs_memory_max`), and the head"
+        " logs all it does there as well."
+        "\n\n"
+        "On real processes memory is the head process's resident set; in simulation it is what"
+        " the rows in memory take, as the GCS counts it, and fewer tasks are submitted."
+    ),
+    options=(
+        Option("tasks", int, 500_000, 5_000_000, "empty tasks; a fifth of it on sim", minimum=100),
+        Option("settled_after", int, 100_000, 500_000, "tasks before it is judged", minimum=1),
+        Option("memory_max", int, 8_000_000, 64_000_000, "bytes of rows in memory", minimum=1_000),
+    ),
+    figures=(
+        FigureSpec(
+            title="Memory of the GCS by tasks submitted",
+            x="tasks",
+            y="memory_mb",
+            x_label="tasks submitted",
+            y_label="MB",
+            series=("series",),
+            published_shape="without flushing linear growth until it stalls; with it, capped",
+        ),
+    ),
+)

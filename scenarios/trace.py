@@ -1,0 +1,92 @@
+"""Timelines of runs: what scenarios keep of theirs, and several made one file.
+
+The events are Chrome's, see `runtime.api.trace`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from runtime.api import state
+from runtime.api.trace import Recording
+from scenarios import results
+from scenarios.results import ResultError
+
+EVENTS_MAX = 5_000
+"""Ranges, and other rows of each kind, that a scenario's timeline keeps."""
+FILE = "trace.json"
+
+
+def kept(last: bool = False) -> list[dict[str, Any]]:
+    """Return the timeline of the cluster that is connected: its beginning, or its end."""
+    return Recording.of(state.current().query).bounded(EVENTS_MAX, last).events()
+
+
+def find(path: Path) -> list[Path]:
+    """Return the directories of the results that `path` names, at least one.
+
+    It is what ``raytwin run --out`` wrote, one scenario in there, one backend's
+    result in that, or a file of such a result. Raises ResultError for anything else.
+    """
+    if not path.exists():
+        raise ResultError(f"{path} does not exist: give what 'raytwin run' wrote")
+    folder = path.resolve()
+    if not folder.is_dir():
+        if folder.name not in (results.RESULT, results.ROWS, results.TIMELINE):
+            raise ResultError(f"{path} is no file of a result: give what 'raytwin run' wrote")
+        folder = folder.parent
+    for pattern in (results.RESULT, f"*/{results.RESULT}", f"*/*/{results.RESULT}"):
+        try:
+            found = sorted(file.parent for file in folder.glob(pattern))
+        except OSError as error:
+            raise ResultError(f"cannot read {path}: {error.strerror or error}") from error
+        if found:
+            return found
+    raise ResultError(f"{path} holds no results: 'raytwin run NAME --out {path}' makes some")
+
+
+def combined(folders: list[Path]) -> list[dict[str, Any]]:
+    """Return the timelines of results as one trace, each run from its own time 0.
+
+    With several, the processes of each are named after it. Raises ResultError if
+    one cannot be read, or if there is nothing in any.
+    """
+    events: list[dict[str, Any]] = []
+    for folder in folders:
+        result = results.read(folder)
+        events += _placed(result.timeline, result.name, len(folders) > 1, folder)
+    if not events:
+        names = ", ".join(str(folder) for folder in folders)
+        raise ResultError(f"no timeline in {names}: these scenarios start no cluster of raytwin's")
+    return events
+
+
+def _placed(
+    events: list[dict[str, Any]], name: str, several: bool, folder: Path
+) -> list[dict[str, Any]]:
+    """Return a run's events from time 0 on, told from those of other runs."""
+    try:
+        timed = [event for event in events if event["ph"] != "M"]
+        begin = min((event["ts"] for event in timed), default=0.0)
+        found = []
+        for event in events:
+            moved = dict(event)
+            if event["ph"] != "M":
+                # To the nanosecond, as they were: slices side by side must not overlap.
+                moved["ts"] = round((event["ts"] - begin) * 1e3) / 1e3
+            if several:
+                moved["pid"] = f"{name} {event['pid']}"
+                if "id" in event:
+                    moved["id"] = f"{name} {event['id']}"
+            found.append(moved)
+    except (KeyError, TypeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        path = folder / results.TIMELINE
+        raise ResultError(f"{path} is not what raytwin writes: {what}") from error
+    return found
+
+
+def encode(events: list[dict[str, Any]]) -> bytes:
+    """Return a trace as a file's content."""
+    return results.encode_timeline(events)

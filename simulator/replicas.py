@@ -1,0 +1,159 @@
+"""The GCS as a chain in virtual time: the master in the head, a process per replica.
+
+The replicas live on hosts in turn, from the first one on, each under a number
+of its own in the network. When one is killed the kernel of its host closes its
+connections: whoever has one hears of it one latency later.
+
+The one replica of a durable GCS lives in the head's process, beside a storage
+that is a dictionary: it shows what is flushed and when, not what writing costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from runtime.control.chain import MASTER, Replica, State
+from runtime.control.chain_client import Chained
+from runtime.control.chain_master import LAUNCHER, Master
+from runtime.control.context import Context
+from runtime.control.flush import STORAGE
+from runtime.control.gcs_machine import make_machine
+from runtime.control.messages import (
+    LoadRow,
+    LogCommands,
+    Logged,
+    LogSnapshot,
+    ReplicaInfo,
+    ReplicaLost,
+    RowLoaded,
+    StartReplica,
+    StoreRows,
+)
+from runtime.control.replicated import Machine
+from simulator.links import SimLinks
+from simulator.process import SimProcess
+
+if TYPE_CHECKING:
+    from simulator.cluster import SimCluster
+
+
+class SimReplicas:
+    """``launcher`` and all that it has launched."""
+
+    def __init__(
+        self, cluster: SimCluster, head: SimProcess, on_change: Callable[[int, bool], None]
+    ) -> None:
+        self.cluster = cluster
+        config = cluster.config
+        chained = Chained(head.context(MASTER), MASTER, lambda ctx: Master(ctx, config))
+        assert isinstance(chained.inner, Master)
+        self.master = chained.inner
+        head.add(MASTER, chained)
+        head.add(LAUNCHER, self)
+        head.add("links", SimLinks(head, on_change=on_change))
+        chained.start()
+        self.master.start()
+
+    def handle(self, source: str, message: Any) -> None:
+        if not isinstance(message, StartReplica):
+            raise TypeError(f"the launcher was sent {type(message).__name__}")
+        name = message.name
+        started = self.cluster.env.timeout(self.cluster.profile.start_worker_s)
+        started.callbacks.append(lambda _: self._start(name))
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
+
+    def tail_machine(self) -> Machine:
+        """Return the machine that answers; raises LookupError before there is one."""
+        for name in reversed([info.name for info in self.master.members]):
+            at = self.cluster.head if self.cluster.config.gcs_durable else None
+            process = at or self.cluster.processes.get(name)
+            if process is not None:
+                replica = process.components[name]
+                assert isinstance(replica, Replica)
+                return replica.machine
+        raise LookupError("no replica of the GCS serves")
+
+    def _start(self, name: str) -> None:
+        cluster = self.cluster
+        if cluster.config.gcs_durable:
+            self._start_within(name)
+            return
+        number = int(name.partition(".")[2])
+        host = (number - 1) % len(cluster.hosts)
+        # Below the head's number, where no node's is.
+        node = cluster.head.node - number
+        cluster.network.add_node(node, host)
+        process = SimProcess(cluster, name, node, cluster.hosts[host], cluster.costs["head"])
+        replica = Replica(
+            process.context(name),
+            ReplicaInfo(name, f"host-{host}", 0),
+            cluster.config,
+            lambda: make_machine(cluster.config),
+        )
+        process.add(name, replica)
+        process.after_turn = lambda: self._leave_if_fenced(name, replica)
+        replica.start()
+        process.begin()
+
+    def _start_within(self, name: str) -> None:
+        """The one replica of a durable GCS lives in the head, beside its storage."""
+        cluster, head = self.cluster, self.cluster.head
+        self.storage = SimStorage(head.context(STORAGE))
+        head.add(STORAGE, self.storage)
+        info = ReplicaInfo(name, "host-0", 0)
+        replica = Replica(
+            head.context(name), info, cluster.config, lambda: make_machine(cluster.config), STORAGE
+        )
+        head.add(name, replica)
+        replica.start()
+        head.begin()
+
+    def _leave_if_fenced(self, name: str, replica: Replica) -> None:
+        if replica.state is State.FENCED and name in self.cluster.processes:
+            self.kill(name)
+
+    def kill(self, name: str) -> None:
+        """End a replica's process at once; raises KeyError if there is none."""
+        cluster = self.cluster
+        process = cluster.processes[name]
+        process.kill()
+        cluster.network.remove_node(process.node)
+        for address, other in list(cluster.processes.items()):
+            if address == MASTER or address.startswith(("replica:", "node:")):
+                near = other.host is process.host
+                profile = cluster.profile
+                latency_s = profile.loopback_latency_s if near else profile.latency_s
+                tell = partial(other.arrive, address, address, [ReplicaLost(name, "it was killed")])
+                cluster.env.timeout(latency_s).callbacks.append(partial(_call, tell))
+
+
+def _call(action: Callable[[], None], event: Any) -> None:
+    action()
+
+
+class SimStorage:
+    """``storage:gcs`` in virtual time: rows are kept, writing them costs nothing."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self.rows: dict[bytes, bytes] = {}
+        self._logged: tuple[str, int] | None = None
+
+    def handle(self, source: str, message: Any) -> None:
+        if isinstance(message, LogCommands):
+            self._logged = (source, message.commands[-1].index)
+        elif isinstance(message, StoreRows):
+            self.rows.update(message.rows)
+        elif isinstance(message, LoadRow):
+            self._ctx.send(source, RowLoaded(message.request, self.rows.get(message.key)))
+        elif not isinstance(message, LogSnapshot):
+            raise TypeError(f"{STORAGE} was sent {type(message).__name__}")
+
+    def end_turn(self) -> None:
+        if self._logged is not None:
+            (to, index), self._logged = self._logged, None
+            self._ctx.send(to, Logged(index))

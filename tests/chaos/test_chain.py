@@ -1,0 +1,62 @@
+"""The recovery fuzz with a GCS that is replicated, and whose replicas die as well."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from chaos.fuzz import draw_case, run_case
+
+KILLS = 3
+HORIZON_S = 2.0
+
+
+class Killer:
+    """Ends replicas at seeded moments, while there is another one."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(f"replicas/{seed}")
+        self.killed = 0
+        self.cluster: Any = None
+
+    def __call__(self, session: Any) -> None:
+        self.cluster = session.cluster
+        for _ in range(KILLS):
+            timer = self.cluster.env.timeout(self.rng.random() * HORIZON_S)
+            timer.callbacks.append(self._kill)
+
+    def _kill(self, event: Any) -> None:
+        names = sorted(n for n in self.cluster.processes if n.startswith("replica:"))
+        if len(names) > 1:
+            self.cluster.kill_replica(self.rng.choice(names))
+            self.killed += 1
+
+    def counts(self) -> Counter[str]:
+        return Counter(self.cluster.gcs.counts)
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_nodes_and_replicas_die(replicas: int) -> None:
+    failures: list[str] = []
+    killed = 0
+    counts: Counter[str] = Counter()
+    for seed in range(30_000, 30_030):
+        killer = Killer(seed)
+        report = run_case(draw_case(seed), killer, gcs_replicas=replicas)
+        failures += [f"seed {seed}: {line}" for line in report.failures]
+        killed += killer.killed
+        counts += killer.counts()
+    assert failures == []
+    assert killed > 10
+    assert counts["task_retried"]
+    assert counts["task_reconstructed"]
+
+
+def test_a_history_of_tasks_that_run_again() -> None:
+    """Nothing that nodes say for its sake disturbs the tables."""
+    for seed in range(31_000, 31_030):
+        report = run_case(draw_case(seed), task_history=True)
+        assert report.failures == [], f"seed {seed}"

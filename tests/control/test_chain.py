@@ -1,0 +1,295 @@
+"""Chain replication: whoever dies, whenever, nothing that was confirmed is lost.
+
+Clients work on a key-value table, one operation at a time, while replicas are
+killed at random moments. Every history has to be linearizable, every command
+has to take effect once, and all replicas have to end up equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from runtime.control.chain import Replica, State
+from runtime.control.chain_client import Chained
+from runtime.control.config import Config
+from runtime.control.gcs import Gcs
+from runtime.control.global_scheduler import GlobalScheduler
+from runtime.control.messages import (
+    ChainConfigured,
+    KvDelete,
+    KvGet,
+    KvPut,
+    KvReply,
+    ReplicaJoined,
+)
+from runtime.control.replicated import Factory, Machine
+from tests.control.chain_world import ChainWorld
+
+CONFIG = Config(gcs_replicas=2)
+TABLES: dict[str, Factory] = {
+    "gcs": lambda ctx: Gcs(ctx, CONFIG),
+    "global": lambda ctx: GlobalScheduler(ctx, CONFIG),
+}
+
+
+class Operation:
+    """One operation: when it began and ended, what it was and what it was told."""
+
+    def __init__(self, kind: str, key: bytes, value: bytes | None, began: int) -> None:
+        self.kind = kind
+        self.key = key
+        self.value = value
+        self.began = began
+        self.ended: int | None = None
+        self.answer: bytes | None = None
+
+
+class User:
+    """A component that does one operation after another and notes what comes."""
+
+    clock = 0
+
+    def __init__(self, ctx: Any, name: str, rng: Any, keys: list[bytes], count: int) -> None:
+        self.ctx = ctx
+        self.name = name
+        self.rng = rng
+        self.keys = keys
+        self.left = count
+        self.done: list[Operation] = []
+        self.now: Operation | None = None
+
+    @classmethod
+    def tick(cls) -> int:
+        cls.clock += 1
+        return cls.clock
+
+    def begin(self) -> None:
+        self.left -= 1
+        kind = self.rng.choice(["put", "put", "get", "get", "delete"])
+        key = self.rng.choice(self.keys)
+        number = len(self.done)
+        value = f"{self.name}/{number}".encode() if kind == "put" else None
+        self.now = Operation(kind, key, value, self.tick())
+        if kind == "put":
+            self.ctx.send("gcs", KvPut(key, value or b"", number))
+        elif kind == "get":
+            self.ctx.send("gcs", KvGet(key, number))
+        else:
+            self.ctx.send("gcs", KvDelete(key, number))
+
+    def handle(self, source: str, message: Any) -> None:
+        assert isinstance(message, KvReply)
+        assert self.now is not None, "an answer to nothing"
+        assert message.request == len(self.done), "an answer came twice, or out of order"
+        self.now.ended = self.tick()
+        self.now.answer = message.value
+        self.done.append(self.now)
+        self.now = None
+        if self.left:
+            self.begin()
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
+
+
+def linearizable(history: list[Operation]) -> bool:
+    """Whether one key's operations could have happened one by one (Wing and Gong).
+
+    Every operation is answered what the key had: so each order that works is a
+    path through values, searched depth first with a set of dead ends.
+    """
+    history = sorted(history, key=lambda o: o.began)
+    dead: set[tuple[frozenset[int], bytes | None]] = set()
+
+    def search() -> bool:
+        stack: list[tuple[frozenset[int], bytes | None]] = [(frozenset(range(len(history))), None)]
+        while stack:
+            left, value = stack.pop()
+            if not left:
+                return True
+            if (left, value) in dead:
+                continue
+            dead.add((left, value))
+            first_end = min(e for i in left if (e := history[i].ended) is not None)
+            for i in left:
+                operation = history[i]
+                if operation.began > first_end or operation.answer != value:
+                    continue
+                after = value
+                if operation.kind == "put":
+                    after = operation.value
+                elif operation.kind == "delete":
+                    after = None
+                stack.append((left - {i}, after))
+        return False
+
+    return search()
+
+
+def test_the_checker_can_fail() -> None:
+    put = Operation("put", b"k", b"1", 1)
+    put.ended, put.answer = 2, None
+    stale = Operation("get", b"k", None, 3)
+    stale.ended, stale.answer = 4, None
+    assert not linearizable([put, stale])
+    stale.began = 1
+    assert linearizable([put, stale])
+
+
+def run_users(world: ChainWorld, users: int, keys: int, count: int) -> list[User]:
+    names = [b"key%d" % n for n in range(keys)]
+    made: list[User] = []
+    for number in range(users):
+        address = f"node:{number}"
+
+        def make(ctx: Any, address: str = address) -> User:
+            return User(ctx, address, world.rng, names, count)
+
+        chained = world.client(address, make)
+        user: User = chained.inner  # type: ignore[assignment]
+        made.append(user)
+        world.turn(address, user.begin)
+    return made
+
+
+def serving(world: ChainWorld) -> list[Replica]:
+    return [r for r in world.replicas().values() if r.state is State.SERVING]
+
+
+def kill_sometimes(world: ChainWorld, kills: int) -> None:
+    """Kill a replica now and then, as long as another one has the state."""
+    if kills == 0:
+        return
+
+    def strike() -> None:
+        members = [info.name for info in world.master.members]
+        alive = [name for name in members if name in world.components]
+        candidates = list(world.replicas())
+        if len(alive) == 1:
+            # Only who is not the last that has the state.
+            candidates = [name for name in candidates if name not in alive]
+        if world.master.members and candidates:
+            world.kill(world.rng.choice(candidates))
+        kill_sometimes(world, kills - 1)
+
+    world.at(world.rng.expovariate(40), strike)
+
+
+def kill_who_fed(world: ChainWorld, kills: int) -> None:
+    """Kill the former tail just when the one that it has fed takes its place."""
+    joined = world.master._on_joined
+    left = [kills]
+
+    def strike(name: str) -> None:
+        if name in world.components:
+            world.kill(name)
+
+    def on_joined(message: ReplicaJoined) -> None:
+        before = len(world.master.members)
+        joined(message)
+        if len(world.master.members) > before and left[0] and world.rng.random() < 0.7:
+            left[0] -= 1
+            world.at(world.rng.uniform(0, 5e-4), partial(strike, world.master.members[-2].name))
+
+    world.master._on_joined = on_joined  # type: ignore[method-assign]
+
+
+def check_end(world: ChainWorld, users: list[User], replicas: int) -> None:
+    world.run(lambda: len(serving(world)) == replicas and len(world.master.members) == replicas)
+    index = max(r.machine.index for r in serving(world))
+    world.run(lambda: min(r.machine.index for r in serving(world)) >= index)
+    operations = [operation for user in users for operation in user.done]
+    for key in {operation.key for operation in operations}:
+        assert linearizable([o for o in operations if o.key == key]), (world.seed, key)
+    tables = [r.machine.components["gcs"].kv.values for r in serving(world)]  # type: ignore[attr-defined]
+    assert all(table == tables[0] for table in tables)
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_histories_are_linearizable_whoever_dies(seed: int, replicas: int) -> None:
+    run_once(seed, replicas)
+
+
+def run_once(seed: int, replicas: int) -> ChainWorld:
+    world = ChainWorld(seed, replicas, TABLES)
+    users = run_users(world, users=3, keys=2, count=60)
+    if seed % 3:
+        kill_sometimes(world, kills=8)
+    else:
+        kill_sometimes(world, kills=1)
+        kill_who_fed(world, kills=6)
+    world.run(lambda: all(not user.left and user.now is None for user in users))
+    assert [len(user.done) for user in users] == [60] * 3
+    check_end(world, users, replicas)
+    return world
+
+
+def test_replicas_are_killed_in_these_tests() -> None:
+    assert sum(len(run_once(seed, 2).killed) for seed in range(10)) >= 8
+
+
+def _answers_too_early(patch: pytest.MonkeyPatch) -> None:
+    """A middle replica answers as well, before the tail has it."""
+    patch.setattr(Replica, "is_tail", property(lambda r: r.state is State.SERVING))
+
+
+def _forgets_what_joins(patch: pytest.MonkeyPatch) -> None:
+    """The tail answers what the joining replica may lack."""
+    patch.setattr(Replica, "_limit", property(lambda r: r.machine.index))
+
+
+def _sends_nothing_again(patch: pytest.MonkeyPatch) -> None:
+    """On a new epoch the successor is not brought up to date."""
+    before = Replica._send_again
+
+    def send_again(replica: Replica) -> None:
+        replica.kept.clear()
+        before(replica)
+
+    patch.setattr(Replica, "_send_again", send_again)
+
+
+def _applies_twice(patch: pytest.MonkeyPatch) -> None:
+    """A request that is sent again takes effect again."""
+
+    def fresh(machine: Machine, client: str, born: float, sequence: int) -> bool:
+        session = machine.sessions.get(client)
+        return session is None or sequence <= session.applied + 1
+
+    patch.setattr(Machine, "fresh", fresh)
+
+
+def _loses_requests(patch: pytest.MonkeyPatch) -> None:
+    """A client does not send again what nobody has confirmed."""
+    before = Chained._on_configured
+
+    def configured(client: Chained, message: ChainConfigured) -> None:
+        if client.epoch:
+            client.unconfirmed.clear()
+        before(client, message)
+
+    patch.setattr(Chained, "_on_configured", configured)
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        _answers_too_early,
+        _forgets_what_joins,
+        _sends_nothing_again,
+        _applies_twice,
+        _loses_requests,
+    ],
+)
+def test_each_defect_is_found(
+    defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defect(monkeypatch)
+    with pytest.raises(AssertionError):
+        for seed in range(400):
+            run_once(seed, 2 + seed % 2)

@@ -1,0 +1,125 @@
+"""The machine: a snapshot continues like what it was taken of, whatever came before.
+
+The commands are those of a random cluster, see `machine_commands`. Two machines are compared by
+all that they send, so a field that a snapshot leaves out shows as soon as it
+matters; and by their own snapshots, so it shows even if it does not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+
+from runtime.control import state
+from runtime.control.config import Config
+from runtime.control.gcs_machine import make_machine
+from runtime.control.ranges import Ranges
+from runtime.control.replicated import Machine
+from runtime.control.tables import ArrayRow, Done
+from tests.control.machine_commands import Commands
+
+CONFIG = Config(policy="power-of-two", gcs_durable=True, task_history=True, gcs_memory_max=4_000)
+
+
+def outputs(machine: Machine) -> list[Any]:
+    """Return all that the machine has to say, and forget what is its storage's."""
+    told = [
+        (client, s.born, s.applied, s.applied_index, s.sent,
+         [(o.sequence, o.index, o.body) for o in s.outbox])
+        for client, s in machine.sessions.items()
+    ]  # fmt: skip
+    return [machine.index, machine.time_s, machine.next_due_s(), told, machine.take_local()]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_snapshot_continues_like_the_machine_it_was_taken_of(seed: int) -> None:
+    commands = Commands(seed)
+    machine = make_machine(CONFIG)
+    for _ in range(commands.rng.randint(1, 400)):
+        machine.apply(commands.draw(machine))
+    machine.take_local()
+    copy = make_machine(CONFIG)
+    copy.restore(machine.snapshot())
+    assert copy.snapshot() == machine.snapshot()
+    for _ in range(200):
+        command = commands.draw(machine)
+        machine.apply(command)
+        copy.apply(command)
+        assert outputs(copy) == outputs(machine)
+    assert copy.snapshot() == machine.snapshot()
+
+
+def test_these_commands_reach_every_part_of_the_state() -> None:
+    """What stays empty in them could be forgotten without a sign."""
+    filled: set[str] = set()
+    names: set[str] = set()
+    counts: Counter[str] = Counter()
+    for seed in range(15):
+        commands = Commands(seed)
+        machine = make_machine(CONFIG)
+        for _ in range(400):
+            machine.apply(commands.draw(machine))
+            gcs: Any = machine.components["gcs"]
+            scheduler: Any = machine.components["global"]
+            rows = [*gcs.arrays.values(), *gcs.actors.rows.values()]
+            parts = [
+                gcs, gcs.history, gcs.table, gcs.table.lineage, gcs.actors,
+                scheduler, scheduler.groups, scheduler._actors, *scheduler.groups.groups.values(),
+            ]  # fmt: skip
+            for part in [*parts, *rows]:
+                for field, found in fields_of(part):
+                    value = list(found) if isinstance(found, Ranges) else found
+                    if isinstance(value, dict | list | set) or hasattr(value, "maxlen"):
+                        names.add(f"{type(part).__name__}.{field}")
+                        if len(value):
+                            filled.add(f"{type(part).__name__}.{field}")
+        counts += machine.components["gcs"].counts  # type: ignore[attr-defined]
+    # Those of the machine's own GCS are answered within the command.
+    assert names - filled == {"GlobalScheduler._locating"}
+    assert "ArrayRow.again" in filled
+    for kind in ("task_retried", "task_reconstructed", "actor_restarted", "object_lost"):
+        assert counts[kind] > 10, f"{kind}: {counts[kind]}"
+
+
+def fields_of(part: Any) -> list[tuple[str, Any]]:
+    names = vars(part) if hasattr(part, "__dict__") else type(part).__dict__
+    names = getattr(part, "__struct_fields__", names)
+    return [
+        (name, getattr(part, name))
+        for name in names
+        if hasattr(part, name) and not name.startswith("__") and name not in state.TRANSIENT
+    ]
+
+
+def test_what_is_no_state_is_refused() -> None:
+    class Foreign:
+        pass
+
+    for value in (Foreign(), lambda: None, object(), {1: Foreign()}):
+        with pytest.raises(TypeError):
+            state.dump(value, {})
+
+
+def test_values_come_back_as_they_were() -> None:
+    row = ArrayRow()
+    row.finish(Done(0, 5, 1, ()))
+    shared = [1, (2, b"3"), {"4": {5, 6}}]
+    found = state.load(state.dump([shared, shared, row, None, 1.5], {}), {})
+    assert found[0] == shared
+    assert found[0] is found[1]
+    assert found[2].done[0].count == 5
+    assert [done.node for done in found[2].ended(3)] == [1]
+    large = {b"%d" % n: b"value" for n in range(100)}
+    assert state.load(state.dump([large, large], {}), {}) == [large, large]
+
+
+def test_a_timer_that_is_no_data_is_refused() -> None:
+    machine = make_machine(CONFIG)
+    ctx: Any = machine.components["gcs"].ctx  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="data"):
+        ctx.after(1.0, lambda: None)
+    with pytest.raises(TypeError, match="positional"):
+        ctx.after(1.0, partial(machine.components["gcs"].end_turn, a=1))

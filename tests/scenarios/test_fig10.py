@@ -1,0 +1,64 @@
+"""Figures 10a and 10b at a small scale, on both backends."""
+
+from __future__ import annotations
+
+import pytest
+
+from scenarios import fig10a, fig10b
+from scenarios.base import Outcome, Request
+
+
+def run_10a(backend: str, member: str) -> Outcome:
+    settings = {
+        **fig10a.SCENARIO.settings("quick", {}),
+        "seconds": 1.0,
+        "kill_s": 0.3,
+        "member": member,
+    }
+    return fig10a.run(Request(backend, settings=settings))
+
+
+@pytest.mark.parametrize("backend", ["sim", "local"])
+@pytest.mark.parametrize("member", ["head", "tail"])
+def test_no_write_is_lost_when_a_member_is_killed(backend: str, member: str) -> None:
+    outcome = run_10a(backend, member)
+    read_back = [check for check in outcome.checks if "read back" in check.name]
+    assert len(read_back) == 1
+    assert read_back[0].ok, read_back[0].detail
+    events = {row["event"]: row["time_s"] for row in outcome.rows if row["event"] != "write"}
+    assert 0.3 <= events["killed"] < events["joined"]
+    writes = [row for row in outcome.rows if row["event"] == "write"]
+    assert max(row["latency_ms"] for row in writes) == outcome.metrics["latency_ms_max"]
+
+
+def test_the_simulated_client_is_not_kept_waiting() -> None:
+    """In virtual time the published bound is exact: nothing else uses the machine."""
+    outcome = run_10a("sim", "both")
+    assert all(check.ok for check in outcome.checks), outcome.checks
+
+
+def test_simulated_memory_is_flat_with_flushing_and_grows_without() -> None:
+    settings = {
+        **fig10b.SCENARIO.settings("quick", {}),
+        "tasks": 20_000,
+        "memory_max": 400_000,
+    }
+    outcome = fig10b.run(Request("sim", settings=settings))
+    assert all(check.ok for check in outcome.checks), outcome.checks
+    assert outcome.metrics["memory_mb_with_flushing"] <= 0.4
+    # Linear: a row for every task.
+    rows = {r["tasks"]: r["memory_mb"] for r in outcome.rows if r["series"] == "without flushing"}
+    assert rows[4_000] == pytest.approx(2 * rows[2_000], rel=0.1)
+
+
+def test_flushed_rows_are_found_on_real_processes() -> None:
+    settings = {
+        **fig10b.SCENARIO.settings("quick", {}),
+        "tasks": 6_000,
+        "memory_max": 200_000,
+    }
+    outcome = fig10b.run(Request("local", settings=settings))
+    found = [check for check in outcome.checks if "found on disk" in check.name]
+    assert found[0].ok, found
+    assert outcome.metrics["disk_mb_with_flushing"] > 0
+    assert {row["series"] for row in outcome.rows} == {"with flushing", "without flushing"}
