@@ -228,6 +228,10 @@ class Session(ClusterContext):
         """Whether something is to be counted that no call has counted yet."""
         return bool(self._dropped or self._unviewed) or self._group is not None
 
+    def has_uncounted(self) -> bool:
+        """Whether references were dropped that no call has counted yet."""
+        return bool(self._dropped)
+
     def tidy(self) -> None:
         """Count what was dropped, while the program makes no calls; in a turn.
 
@@ -994,6 +998,7 @@ class Session(ClusterContext):
     def query(self, kind: str) -> Any:
         self._check_open()
         with self.world:
+            self.collect()
             key, waiter = self.client.query(kind)
         self._block(waiter, None)
         return self.client.replies.pop(key)
@@ -1035,6 +1040,9 @@ class Session(ClusterContext):
         return self.world.now()
 
     def sleep(self, seconds: float) -> None:
+        if self._dropped:
+            with self.world:
+                self.collect()
         self.world.sleep(seconds)
 
     def compute(self, seconds: float) -> None:
