@@ -24,9 +24,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from runtime.control.borrowing import PINNED
 from runtime.control.config import Config
 from runtime.control.ids import ARRAY_BYTES
+from runtime.control.ref_book import PINNED
 from runtime.control.resources import UNIT, parse_demand
 
 SETTLE_S = 2.0 + Config().store_wait_s

@@ -454,7 +454,8 @@ class TaskRunner:
             if borrowing.guarded:
                 kept = borrowing.kept_by(spec.array)
                 if kept:
-                    result.refs = ResultRefs(kept, result.refs.contained if result.refs else ())
+                    inside = result.refs or ResultRefs()
+                    result.refs = ResultRefs(kept, inside.contained, inside.keeper)
             if self.executor.concurrent:
                 self.executor.report_call(result, timing)
             else:

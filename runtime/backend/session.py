@@ -201,7 +201,7 @@ class Session(ClusterContext):
     def hand_over(self, array: bytes, contained: Sequence[ObjectRef]) -> ResultRefs:
         """References are inside a value of an array that goes to this node; in a turn."""
         arrays = [inside for inside in arrays_of(contained) if inside != array]
-        return ResultRefs((), self.client.borrowing.hand_over(arrays))
+        return ResultRefs((), self.client.borrowing.hand_over(arrays), self.client.borrowing.keeper)
 
     def dumps(self, value: Any) -> bytes:
         """Serialize what nobody looks after: the references inside are pinned."""

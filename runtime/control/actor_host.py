@@ -397,6 +397,9 @@ class ActorHost:
         """A worker that is an actor reports."""
         actor = self.actors.get(worker.actor)
         if actor is None or actor.worker is not worker:
+            for result in results:
+                if result.refs is not None:
+                    self._scheduler.custody.drop(result.refs)
             return  # it was stopped; nobody waits for it
         for result, timing in zip(results, timings, strict=True):
             ran = self._scheduler.timeline.ran

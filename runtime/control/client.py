@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
-from runtime.control.borrowing import Book, Borrowing
+from runtime.control.borrowing import Borrowing
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
 from runtime.control.ids import (
@@ -66,6 +66,7 @@ from runtime.control.messages import (
     WantObjects,
 )
 from runtime.control.ranges import Ranges
+from runtime.control.ref_book import Book
 
 RELEASE_BATCH_MAX = 256
 

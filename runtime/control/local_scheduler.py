@@ -31,10 +31,10 @@ from typing import Any
 
 from runtime.control.actor_host import Actor, ActorHost
 from runtime.control.actor_router import ActorRouter
-from runtime.control.borrowing import Custody
 from runtime.control.cancellation import Canceller, cancelled_error
 from runtime.control.config import Config
 from runtime.control.context import WORKERS_PER_LIFE, Context, Timer, node_of
+from runtime.control.custody import Custody
 from runtime.control.eviction import CLIENT, Request
 from runtime.control.ids import STREAM_BASE, object_id
 from runtime.control.membership import Membership
@@ -804,6 +804,7 @@ class LocalScheduler:
         # The owners are told of all results in one message.
         told: list[RangeResult] = []
         self._told = told
+        self.custody.reported(source, message.results)
         if worker.actor:
             self.actors.on_done(worker, message.results, message.timings)
         else:
@@ -835,6 +836,7 @@ class LocalScheduler:
         if worker is None:
             return  # it was declared dead; its task runs elsewhere
         self._last_done_s = self.ctx.now()
+        self.custody.reported(source, message.results)
         for result in message.results:
             # Not always the first: those before it may be done, and not reported yet.
             owner = next(s.owner for s in worker.assigned if s.array == result.array)
@@ -1074,7 +1076,6 @@ class LocalScheduler:
         """Answer for what is inside the values, as long as they are here; see `borrowing`."""
         refs = result.refs
         assert refs is not None
-        self.custody.reported(refs)
         here = result.array in self.objects.owners or result.array in self._for_others
         if node_of(owner) != self.node:
             self.custody.pass_on(refs, owner)
@@ -1123,17 +1124,17 @@ class LocalScheduler:
 
         A result that is not `fresh` was reported before: its places are not to be taken.
         """
+        if not fresh:
+            result = self.custody.again(result)
         refs = result.refs
         if node_of(owner) == self.node:
             awaited = self.router.received(result.array)
             if not self.objects.has_array(result.array):
                 if result.array in self.objects.owners:
                     self.log.called(result.array, owner, actor)
-                if refs is not None and not fresh:
-                    self.custody.pass_on(refs, owner)
                 self._finish(result, owner)
             else:
-                if refs is not None and fresh:
+                if refs is not None:
                     self.custody.drop(refs)
                 if awaited:
                     # Its large values were made again here before it was asked for again.
@@ -1141,11 +1142,10 @@ class LocalScheduler:
             return
         self.seal(result)
         if refs is not None:
-            self.custody.reported(refs)
             self.custody.pass_on(refs, owner)
         if any(result.sizes) and fresh:
             self.remade(result, owner, actor)
-        elif refs is not None and fresh:
+        elif refs is not None:
             self.custody.drop(refs)
         self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
 
@@ -1193,14 +1193,13 @@ class LocalScheduler:
         """Results from another node for a client of this one."""
         owners = self.objects.owners
         results = []
-        for result in message.results:
+        for sent in message.results:
+            result = sent
             called = self.router.received(result.array)
-            if result.array not in owners:
-                if result.refs is not None:
-                    self.custody.drop(result.refs)
-                continue
             if result.refs is not None:
-                self.custody.keep(result)
+                result = self.custody.receive(result, result.array in owners)
+            if result.array not in owners:
+                continue
             if called:
                 if any(result.sizes):
                     self.log.made_elsewhere(result.array)
@@ -1218,7 +1217,8 @@ class LocalScheduler:
         for result in message.results:
             self.objects.own(result.array, source)
             self._allocated.pop(object_id(result.array, 0, 0), None)
-            if result.refs is not None:
+            if result.refs is not None and self._lives(source):
+                self.custody.reported(source, [result])
                 self.custody.keep(result)
             self.objects.add(result)
             self.log.put(result.array, sum(result.sizes))
@@ -1264,14 +1264,16 @@ class LocalScheduler:
     # -- references ------------------------------------------------------------
 
     def _on_refs(self, source: str, message: RefUpdates) -> None:
-        owner = message.owner
-        if not owner.startswith("worker:") or node_of(owner) != self.node or owner in self.workers:
-            self.custody.on_updates(source, message)
+        if node_of(message.owner) != self.node or self._lives(message.owner):
+            self.custody.on_updates(source, message, self._lives(source))
+
+    def _lives(self, client: str) -> bool:
+        """Whether it is not a worker of this node that has died."""
+        return client in self.workers or not client.startswith("worker:")
 
     def _return_all_of(self, worker: str) -> None:
         """A worker is gone: owners everywhere strike it off."""
-        if worker in self.custody.borrowers:
-            self.custody.borrowers.discard(worker)
+        if self.custody.worker_gone(worker):
             self.ctx.send("gcs", BorrowersGone([worker]))
 
     def _on_borrowers_gone(self, source: str, message: BorrowersGone) -> None:

@@ -179,11 +179,13 @@ class ResultRefs(Struct, array_like=True, gc=False):
     """References that come with a result; see `borrowing`.
 
     ``borrowed``: (array, owner, borrower, epoch) of what its worker has kept of the
-    arguments. ``contained``: (array, owner) of what is in the values.
+    arguments. ``contained``: (array, owner) of what is in the values, for which
+    the node ``keeper`` is entered.
     """
 
     borrowed: tuple[tuple[bytes, str, str, int], ...] = ()
     contained: tuple[tuple[bytes, str], ...] = ()
+    keeper: str = ""
 
 
 class RangeResult(Struct, array_like=True, gc=False):
@@ -942,9 +944,10 @@ class ActorFound(Struct, array_like=True, tag=88):
 
 
 class RefUpdates(Struct, array_like=True, tag=145):
-    """To an owner, by way of its node: who has references to its arrays; see `borrowing`.
+    """To an owner, by way of its node: who has references to its arrays.
 
-    Each is (array, borrower, epoch, +1 or -1); epoch 0 for a node.
+    Each is a `ref_book.Update`: (array, borrower, epoch, what to do). The answer to a
+    borrower is one too.
     """
 
     owner: str

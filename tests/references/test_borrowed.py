@@ -216,17 +216,16 @@ def test_large_values_and_streams_have_references_inside(cluster: Any) -> None:
 
     whole = on(1)(make).remote()
     one, two = on(1, num_returns=2)(make).remote()
-    stream = list(on(1)(items).options(num_returns="dynamic").remote().__iter__()) if 0 else []
     ray.wait([whole, one, two], num_returns=3)
     ray.sleep(0.4)
     assert first(ray.get(ray.get(whole)[1][0])) == 2
     assert first(ray.get(ray.get(two)[0])) == 2
-    refs = [ref for ref in on(1)(items).options(num_returns="streaming").remote()]
+    refs = list(on(1)(items).options(num_returns="streaming").remote())
     ray.sleep(0.4)
     assert [first(ray.get(ray.get(ref)[0])) for ref in refs] == [0, 1, 2]
     dynamic = on(1)(items).options(num_returns="dynamic").remote()
     assert [first(ray.get(ray.get(ref)[0])) for ref in ray.get(dynamic)] == [0, 1, 2]
-    del whole, one, two, stream, refs, dynamic
+    del whole, one, two, refs, dynamic
     nothing_left(cluster)
 
 
