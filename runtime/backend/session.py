@@ -20,6 +20,8 @@ from contextvars import ContextVar
 from threading import get_ident
 from typing import Any
 
+from msgspec.structs import replace
+
 from runtime.api.actor_options import ActorOptions
 from runtime.api.actors import ActorCall, ActorClass, ActorExit
 from runtime.api.context import ClusterContext
@@ -270,7 +272,10 @@ class Session(ClusterContext):
                 options.num_returns, options.max_retries, -1,
                 options.name or function.function_name, extra,
             )  # fmt: skip
-            holds = arrays_of(held) if held else ()
+            holds: tuple[bytes, ...] = ()
+            if held:
+                holds = arrays_of(held)
+                spec.extra = with_inside(extra, holds)
             entry = self.client.submit(array, [spec], 1, options.num_returns, holds)
             if stream:
                 entry.items = {} if entry.items is None else entry.items
@@ -301,6 +306,10 @@ class Session(ClusterContext):
             self.client.export(key, blob)
             array = self._next_array()
             name = options.name or function.function_name
+            holds: tuple[bytes, ...] = ()
+            if held:
+                holds = arrays_of(held)
+                extra = with_inside(extra, holds)
             specs = [
                 TaskSpec(
                     array, start, size, key, payload, self.client.address, demand, deps,
@@ -309,7 +318,6 @@ class Session(ClusterContext):
                 for start, size, first, payload, deps in packed
             ]  # fmt: skip
             self.world.charge("submit", len(specs))
-            holds = arrays_of(held) if held else ()
             for at in range(0, len(specs), SUBMIT_SPECS_MAX):
                 self.client.submit(array, specs[at : at + SUBMIT_SPECS_MAX], count, 1, holds)
                 holds = ()
@@ -392,6 +400,7 @@ class Session(ClusterContext):
         demand, extra = specify(self, options.task, 0)
         extra = extra or TaskExtra()
         extra.actor = info
+        extra.inside = holds = arrays_of(held)
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
@@ -402,7 +411,6 @@ class Session(ClusterContext):
                 actor_class.class_name, extra,
             )  # fmt: skip
             keeper = array if options.max_restarts else b""
-            holds = arrays_of(held) if held else ()
             if not options.name:
                 self.client.submit(array, [spec], 1, 1, holds, keeper)
                 return array, ObjectRef(object_id(array, 0, 0), self), b""
@@ -436,7 +444,11 @@ class Session(ClusterContext):
                 -1, call.name, call.extra,
             )  # fmt: skip
             keeper = call.actor if call.rebuilt else b""
-            holds = (call.hold, *arrays_of(held)) if held else (call.hold,)
+            holds: tuple[bytes, ...] = (call.hold,)
+            if held:
+                inside = arrays_of(held)
+                holds += inside
+                spec.extra = with_inside(call.extra, inside)
             self.client.submit(array, [spec], 1, returns, holds, keeper)
             if returns == 1:
                 return [ObjectRef(object_id(array, 0, 0), self)]
@@ -1082,6 +1094,11 @@ def looks_large(value: Any, nbytes: int) -> bool:
 def arrays_of(refs: Sequence[ObjectRef]) -> tuple[bytes, ...]:
     """Return the arrays that references belong to, each once."""
     return tuple(dict.fromkeys(ref.binary()[:ARRAY_BYTES] for ref in refs))
+
+
+def with_inside(extra: TaskExtra | None, arrays: tuple[bytes, ...]) -> TaskExtra:
+    """Return a task's extra that says which arrays are inside its arguments."""
+    return TaskExtra(inside=arrays) if extra is None else replace(extra, inside=arrays)
 
 
 def _has_ref(item: Any, star: bool) -> bool:

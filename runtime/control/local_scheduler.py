@@ -131,7 +131,7 @@ from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import ReadyQueue, cut, part_of
 from runtime.control.resources import ResourcePool, cpu_part
 from runtime.control.strategies import kept, strategy_of
-from runtime.control.tables import attempt_of
+from runtime.control.tables import attempt_of, needs_of
 from runtime.control.task_log import TaskLog
 from runtime.control.timeline import RangeLog
 from runtime.control.worker_table import State, Worker
@@ -395,7 +395,7 @@ class LocalScheduler:
         extra = spec.extra
         assert extra is not None
         if extra.call:
-            for oid in spec.deps:
+            for oid in needs_of(spec):
                 if oid[: len(spec.array)] in self.objects.owners:
                     self.log.expose(oid[: len(spec.array)])
             self.router.submit(spec)

@@ -146,6 +146,9 @@ class TaskExtra(Struct, array_like=True, gc=False):
     """Environment variables for as long as it runs."""
     group: str = ""
     """The placement group that it runs in, ``id`` or ``id/capture``."""
+    inside: tuple[bytes, ...] = ()
+    """Arrays of which references are inside its arguments: to run it again they are
+    needed as its inputs are."""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):
