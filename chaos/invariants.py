@@ -6,6 +6,8 @@
 ``stores``           the end   no object is left, and no place for one
 ``disks``            the end   nothing is left on disk, nor claimed (`sim`)
 ``tables``           the end   the GCS's tables are empty (`sim`)
+``references``       the end   no client owns or borrows anything (`local`: the driver),
+                               and no node keeps a reference for a value (`sim`)
 ``values``           the end   see `fuzz`: the program's are those of a sequential run
 ==================== ========= ==================================================
 
@@ -21,7 +23,7 @@ asked, with the same queries that programs may use.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from runtime.control.config import Config
@@ -91,7 +93,7 @@ def _at_end_of_local(session: Any) -> list[str]:
         found += _resources(node, queue, total, available)
     for node, objects, nbytes, places in session.query("stores"):
         found += _store(node, objects, nbytes, places)
-    return found
+    return found + _references([session.client], set())
 
 
 def _at_end_of_sim(session: Any) -> list[str]:
@@ -114,6 +116,30 @@ def _at_end_of_sim(session: Any) -> list[str]:
     if remaining:
         first = remaining[0]
         found.append(f"tables: {len(remaining)} arrays are left in the GCS, the first is {first}")
+    clients = [worker.client for worker in cluster.workers.values()]
+    found += _references([session.client, *clients], kept)
+    for scheduler in cluster.schedulers.values():
+        custody = scheduler.custody
+        if f"node:{scheduler.node}" in cluster.processes:
+            left_inside = [array for array in custody._contained if array not in kept]
+            if left_inside or custody._promised:
+                found.append(
+                    f"references: node {scheduler.node} keeps references for {len(left_inside)}"
+                    f" values and was promised some by {len(custody._promised)} workers"
+                )
+    return found
+
+
+def _references(clients: Iterable[Any], kept: set[bytes]) -> list[str]:
+    found = []
+    for client in clients:
+        owned = [array for array in client.entries if array not in kept]
+        borrowed = [array for array in client.borrowing.loans if array not in kept]
+        if owned or borrowed or client.borrowing.guarded:
+            found.append(
+                f"references: {client.address} owns {len(owned)} arrays, has borrowed"
+                f" {len(borrowed)} and guards arguments of {len(client.borrowing.guarded)} tasks"
+            )
     return found
 
 
