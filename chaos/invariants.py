@@ -121,11 +121,11 @@ def _at_end_of_sim(session: Any) -> list[str]:
     for scheduler in cluster.schedulers.values():
         custody = scheduler.custody
         if f"node:{scheduler.node}" in cluster.processes:
-            left_inside = [array for array in custody._contained if array not in kept]
-            if left_inside or custody._promised:
+            inside = [array for array in custody._contained if array not in kept]
+            if inside or custody._promised:
                 found.append(
-                    f"references: node {scheduler.node} keeps references for {len(left_inside)}"
-                    f" values and was promised some by {len(custody._promised)} workers"
+                    f"references: node {scheduler.node} keeps references for {len(inside)} values"
+                    f" and was promised some by {len(custody._promised)} workers"
                 )
     return found
 

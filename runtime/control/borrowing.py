@@ -27,8 +27,9 @@ own pickle     the array is pinned for good: nobody knows where the bytes are
 
 A value that a client has only borrowed it also keeps as long as it has a reference out
 of it. Additions leave at once, returns after `LINGER_S`, many together: links keep
-their order, so additions are ahead of what is returned later on the same way. Who dies
-is struck off by the owners that are told of it (`BorrowersGone`).
+their order, so additions are ahead of what is returned later on the same way. When a
+worker dies its node tells the owners that have heard of it, when a node dies every node
+tells the owners that it has (`BorrowersGone`): they strike off whoever it was.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from runtime.control.ref_book import (
     ENTER,
     ENTER_AND_SAY_SO,
     ENTERED,
+    GONE,
     PINNED,
     STRIKE,
     Book,
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
 
 LINGER_S = 0.1
 RETURN_BATCH_MAX = 1024
-ON_ITS_WAY_S = 10.0
+ON_ITS_WAY_S = 5.0
 """How long a value may be on its way whose sender has died: longer than any link is slow."""
 
 
@@ -266,6 +268,10 @@ class Borrowing:
 
     def _on_update(self, update: Update) -> None:
         array, borrower, epoch, what = update
+        if what == GONE:
+            self._gone.add(borrower)
+            self._strike_gone()
+            return
         if what == ENTERED:
             loan = self.loans.get(array)
             if loan is not None and loan.epoch == epoch:
@@ -297,10 +303,11 @@ class Borrowing:
         )
 
     def on_gone(self, message: BorrowersGone) -> None:
-        """Strike off who has died."""
-        self._gone.update(message.clients)
-        if message.node >= 0:
-            self._gone_lives.add((message.node, message.incarnation))
+        """A node has died, and all its clients with it."""
+        self._gone_lives.add((message.node, message.incarnation))
+        self._strike_gone()
+
+    def _strike_gone(self) -> None:
         under_way: dict[str, list[bytes]] = {}
         for array, entry in list(self._client.entries.items()):
             if entry.book is None:

@@ -21,84 +21,80 @@ from collections import Counter
 from msgspec.structs import replace
 
 from runtime.control.borrowing import Returns
-from runtime.control.context import WORKERS_PER_LIFE, Context, node_of
+from runtime.control.context import WORKERS_PER_LIFE, Context, incarnation_of, node_of
+from runtime.control.membership import Membership
 from runtime.control.messages import RangeResult, RefUpdates, ResultRefs
-from runtime.control.ref_book import ENTER, STRIKE, Update, keeper_of, on_its_way
+from runtime.control.ref_book import ENTER, GONE, STRIKE, Update, keeper_of, on_its_way
 
 
 class Custody:
     """What one node answers for at owners everywhere."""
 
-    def __init__(self, ctx: Context, node: int, incarnation: int) -> None:
+    def __init__(self, ctx: Context, node: int, incarnation: int, members: Membership) -> None:
         self._ctx = ctx
         self._node = node
         self._keeper = f"node:{node}.{(incarnation - 1) * WORKERS_PER_LIFE}"
+        self._members = members
         self._returns = Returns(ctx, self._send)
         self._contained: dict[bytes, list[tuple[bytes, str]]] = {}
         """By the array of the value."""
         self._promised: dict[str, Counter[tuple[bytes, str]]] = {}
         """By worker: arrays and owners it has entered this node for, and not reported."""
-        self.borrowers: set[str] = set()
-        """Workers of this node of which owners have heard."""
+        self._told: dict[str, dict[str, None]] = {}
+        """By worker of this node: owners that have heard of it."""
+
+    def __len__(self) -> int:
+        """How many arrays of values there are with references inside, or promised."""
+        return len(self._contained) + len(self._promised)
 
     # -- workers ---------------------------------------------------------------
 
-    def on_updates(self, source: str, message: RefUpdates, alive: bool) -> None:
-        """Updates on their way from a client to an owner.
-
-        Of a worker that has died (not `alive`) nothing is entered any more.
-        """
-        updates = message.updates
+    def on_updates(self, source: str, message: RefUpdates) -> None:
+        """Updates on their way from a client to an owner."""
+        owner = message.owner
         if not source.startswith("node:"):
             # What a client says of others it says of results: theirs know.
-            if alive:
-                for array, borrower, _, delta in updates:
-                    if borrower == source:
-                        self.borrowers.add(source)
-                    elif borrower == self._keeper and delta == ENTER:
-                        promised = self._promised.setdefault(source, Counter())
-                        promised[array, message.owner] += 1
-            else:
-                updates = [u for u in updates if u[1] != source and u[1] != self._keeper]
-        if updates:
-            self._send(message.owner, updates)
+            for array, borrower, _, what in message.updates:
+                if borrower == source:
+                    self._told.setdefault(source, {})[owner] = None
+                elif borrower == self._keeper and what == ENTER:
+                    self._promised.setdefault(source, Counter())[array, owner] += 1
+        self._send(owner, message.updates)
 
-    def reported(self, source: str, results: list[RangeResult]) -> None:
-        """A client of this node has reported values: what it promised is kept."""
+    def reported(self, source: str, result: RangeResult) -> None:
+        """A client of this node has reported a value: what it promised is kept."""
+        assert result.refs is not None
         promised = self._promised.get(source)
-        for result in results:
-            if result.refs is None:
-                continue
-            self.borrowers.update(borrower for _, _, borrower, _ in result.refs.borrowed)
-            for pair in result.refs.contained:
-                if promised is not None and pair in promised:
-                    promised[pair] -= 1
-                    if not promised[pair]:
-                        del promised[pair]
-        if promised is not None and not promised:
+        if promised is None:
+            return
+        for pair in result.refs.contained:
+            if pair in promised:
+                promised[pair] -= 1
+                if not promised[pair]:
+                    del promised[pair]
+        if not promised:
             del self._promised[source]
 
-    def worker_gone(self, worker: str) -> bool:
-        """Strike off what it had promised; return whether owners have heard of it."""
+    def worker_gone(self, worker: str) -> None:
+        """A worker is gone: owners strike it off, and what it had promised."""
         for (array, owner), count in self._promised.pop(worker, Counter()).items():
             for _ in range(count):
                 self._strike(array, owner)
-        heard = worker in self.borrowers
-        self.borrowers.discard(worker)
-        return heard
+        for owner in self._told.pop(worker, ()):
+            self._send(owner, [(b"", worker, 0, GONE)])
 
     # -- values ----------------------------------------------------------------
 
     def keep(self, result: RangeResult) -> None:
         """This node, which is entered for it, keeps a value."""
-        assert result.refs is not None
-        if result.refs.contained:
+        if result.refs is not None and result.refs.contained:
             self._contained.setdefault(result.array, []).extend(result.refs.contained)
 
-    def drop(self, refs: ResultRefs) -> None:
+    def drop(self, result: RangeResult) -> None:
         """This node, which is entered for it, does not keep a value."""
-        for array, owner in refs.contained:
-            self._strike(array, owner)
+        if result.refs is not None:
+            for array, owner in result.refs.contained:
+                self._strike(array, owner)
 
     def release(self, array: bytes) -> None:
         """The node drops the values of an array."""
@@ -111,19 +107,26 @@ class Custody:
             return result
         for array, owner in result.refs.contained:
             self._send(owner, [(array, self._keeper, 0, ENTER)])
-        refs = ResultRefs((), result.refs.contained, self._keeper)
-        return replace(result, refs=refs)
+        return replace(result, refs=ResultRefs((), result.refs.contained, self._keeper))
 
-    def pass_on(self, refs: ResultRefs, to: str) -> None:
-        """A value goes to the node of a client: see `receive`."""
+    def pass_on(self, result: RangeResult, to: str) -> None:
+        """A value goes to the node of a client, if that is another one: see `receive`."""
+        node = node_of(to)
+        if result.refs is None or node == self._node:
+            return
+        if self._members.refusal(node, incarnation_of(to)):
+            return  # it will not be received
         way = on_its_way(self._keeper, keeper_of(to))
-        for array, owner in refs.contained:
+        for array, owner in result.refs.contained:
             self._send(owner, [(array, way, 0, ENTER)])
 
-    def receive(self, result: RangeResult, wanted: bool) -> RangeResult:
-        """A value comes from another node; keep it if it is wanted. Return it as one of here."""
+    def receive(self, result: RangeResult, to: str, wanted: bool) -> RangeResult:
+        """A value comes from another node for a client of this one, which may not want it
+        any more; return it as one of here."""
         refs = result.refs
         assert refs is not None
+        if keeper_of(to) != self._keeper:
+            return result  # it was sent to this node's former life
         way = on_its_way(refs.keeper, self._keeper)
         for array, owner in refs.contained:
             if wanted:

@@ -58,8 +58,6 @@ references:
 client  -> node      RefUpdates
 node    -> node      RefUpdates
 node    -> client    RefUpdates, BorrowersGone
-node    -> gcs       BorrowersGone
-gcs     -> node      BorrowersGone
 ==================== =======================================================
 
 Where the GCS is replicated or durable, a *chain* stands in for ``gcs`` and
@@ -958,11 +956,10 @@ class RefUpdates(Struct, array_like=True, tag=145):
 
 
 class BorrowersGone(Struct, array_like=True, tag=146):
-    """These workers are gone, or ``node`` with all its clients: they have nothing any more."""
+    """A node's life is over: neither it nor its clients have references any more."""
 
-    clients: list[str]
-    node: int = -1
-    incarnation: int = 0
+    node: int
+    incarnation: int
 
 
 # -- key-value table and task history of the GCS --------------------------------
