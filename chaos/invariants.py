@@ -148,7 +148,8 @@ def _kept(session: Any) -> set[bytes]:
 
     Those of which a reference was pickled by the program itself live as long as their
     owner, those whose owner's node has died wait to be made again, and the
-    specs of released ones are kept while others may need them.
+    specs of released ones are kept while others may need them. So is what is inside
+    of them.
     """
     cluster = session.cluster
     clients = [session.client, *(worker.client for worker in cluster.workers.values())]
@@ -163,6 +164,15 @@ def _kept(session: Any) -> set[bytes]:
         # A released row is what makes those again that had it as an input.
         if array in table.lineage.uses if row.released else not row.owners:
             kept.add(array)
+    contained: dict[bytes, set[bytes]] = {}
+    for scheduler in cluster.schedulers.values():
+        for array, inside in scheduler.custody._contained.items():
+            contained.setdefault(array, set()).update(each for each, _ in inside)
+    pending = list(kept)
+    while pending:
+        new = contained.get(pending.pop(), set()) - kept
+        kept |= new
+        pending += new
     return kept
 
 
