@@ -58,6 +58,8 @@ RELEASED_MAX = 65_536
 """How many dropped rows are remembered, for messages that come late."""
 LOST_S = 1.0
 """How long an array without a row is awaited: its owner's task may run again."""
+UNHEARD_S = 30.0
+"""The same of one that was never heard of: its owner's node may have died before it told."""
 ORPHANED_S = 60.0
 """How long a row is kept that nobody owns: the same, on another node."""
 
@@ -547,8 +549,10 @@ class ArrayTable:
             row = self.rows.get(array)
             if row is not None:
                 self._seek(array, row, oids)
-            elif array in self._released or array in self.lineage.needed:
-                self._ctx.after(LOST_S, partial(self._give_up, oids))
+            else:
+                gone = array in self._released or array in self._early
+                wait_s = LOST_S if gone or array in self.lineage.needed else UNHEARD_S
+                self._ctx.after(wait_s, partial(self._give_up, oids))
 
     def _give_up(self, oids: list[bytes]) -> None:
         """Arrays that have no row have not been made again: tell who waits."""

@@ -121,6 +121,7 @@ from runtime.control.policies import LocalView, make_policy
 from runtime.control.queries import QueryDesk
 from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import part_of
+from runtime.control.ref_book import ENTER, ENTER_AND_SAY_SO
 from runtime.control.resources import ResourcePool
 from runtime.control.results import Results
 from runtime.control.strategies import kept, strategy_of
@@ -155,7 +156,7 @@ class LocalScheduler:
         self.log = TaskLog(ctx, node, config, incarnation)
         self.objects = ObjectDirectory(ctx, node, self.log.copied, config.store_wait_s)
         self.members = Membership(node, incarnation)
-        self.custody = Custody(ctx, node, incarnation, self.members)
+        self.custody = Custody(ctx, node, incarnation, self.members, self._lent)
         self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
         self.accepted = 0
         """Elements that the global scheduler has given to this node so far."""
@@ -453,6 +454,8 @@ class LocalScheduler:
             self.orphans.keep(owned, running)
         else:
             for array in owned:
+                # Whoever has borrowed it asks the GCS, which has to know that it is gone.
+                self.log.expose(array)
                 self._release(array)
         if worker is not None:
             self.dispatcher.died(worker, message.reason)
@@ -532,8 +535,18 @@ class LocalScheduler:
             self.objects.want(oid, arrived)
 
     def _on_refs(self, source: str, message: RefUpdates) -> None:
-        if node_of(message.owner) != self.node or self._lives(message.owner):
-            self.custody.on_updates(source, message)
+        if node_of(message.owner) == self.node:
+            if not self._lives(message.owner):
+                return
+            for array, _, _, what in message.updates:
+                if what in (ENTER, ENTER_AND_SAY_SO):
+                    self._lent(array)
+        self.custody.on_updates(source, message)
+
+    def _lent(self, array: bytes) -> None:
+        """A reference of it is somewhere else: the GCS has to know of it."""
+        if array in self.objects.owners:
+            self.log.expose(array)
 
     def _on_unpin(self, source: str, message: Unpin) -> None:
         for oid in message.objects:
