@@ -18,7 +18,12 @@ class RefHolder(Protocol):
 
     def ref_added(self, oid: bytes) -> None: ...
     def ref_dropped(self, oid: bytes) -> None: ...
-    def ref_escaped(self, oid: bytes) -> None: ...
+
+    def ref_sent(self, ref: ObjectRef) -> str:
+        """The reference is pickled; return its owner's address."""
+
+    def ref_received(self, oid: bytes, owner: str) -> None:
+        """It is unpickled, and counted next."""
 
 
 class TaskID:
@@ -101,15 +106,16 @@ class ObjectRef:
         return f"ObjectRef({self._id.hex()})"
 
     def __reduce__(self) -> Any:
-        self._holder.ref_escaped(self._id)
-        return _restore, (self._id,)
+        return _restore, (self._id, self._holder.ref_sent(self))
 
 
-def _restore(oid: bytes) -> ObjectRef:
+def _restore(oid: bytes, owner: str) -> ObjectRef:
     """Make the reference anew in whatever session deserializes it."""
     from runtime.api.state import current
 
-    return ObjectRef(oid, current())  # type: ignore[arg-type]
+    holder: RefHolder = current()  # type: ignore[assignment]
+    holder.ref_received(oid, owner)
+    return ObjectRef(oid, holder)
 
 
 class ObjectRefArray(Sequence[ObjectRef]):

@@ -17,7 +17,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
+from threading import get_ident
 from typing import Any
+
+from msgspec.structs import replace
 
 from runtime.api.actor_options import ActorOptions
 from runtime.api.actors import ActorCall, ActorClass, ActorExit
@@ -53,7 +56,6 @@ from runtime.control.ids import (
     task_id,
 )
 from runtime.control.messages import (
-    DYNAMIC,
     OK,
     STREAM,
     USER_ERROR,
@@ -66,6 +68,7 @@ from runtime.control.messages import (
     ObjectValue,
     RangeResult,
     RemoveGroup,
+    ResultRefs,
     TaskExtra,
     TaskSpec,
 )
@@ -129,6 +132,8 @@ class Session(ClusterContext):
         self._end_cluster = end_cluster
         self._dropped: deque[bytes] = deque()
         self._unviewed: deque[bytes] = deque()
+        self.received: deque[tuple[int, bytes]] = deque()
+        """Threads, and arrays of references that they have unpickled just now."""
         self._inputs_done: deque[bytes] = deque()
         self._returning = 0
         """Threads of the running task that need not wait any more and want its CPU."""
@@ -152,11 +157,62 @@ class Session(ClusterContext):
         if self.on_drop is not None:
             self.on_drop()
 
-    def ref_escaped(self, oid: bytes) -> None:
+    def ref_sent(self, ref: ObjectRef) -> str:
         if self.closed:
             raise RaySystemError(GONE)
+        array = ref.binary()[:ARRAY_BYTES]
+        sink = self.world.sink.get()
         with self.world:
-            self.client.escape(oid)
+            if sink is not None:
+                sink.append(ref)
+            else:
+                self.client.borrowing.pin(array)
+            return self.client.borrowing.owner_of(array)
+
+    def ref_received(self, oid: bytes, owner: str) -> None:
+        array = oid[:ARRAY_BYTES]
+        with self.world:
+            self.client.borrowing.receive(array, owner)
+        self.received.append((get_ident(), array))
+
+    def _take_received(self) -> list[bytes]:
+        """Return the arrays of the references that this thread has just unpickled."""
+        me = get_ident()
+        mine = []
+        for _ in range(len(self.received)):
+            pair = self.received.popleft()
+            if pair[0] == me:
+                mine.append(pair[1])
+            else:
+                self.received.append(pair)
+        return mine
+
+    def came_in_value(self, oid: bytes) -> None:
+        """An object's value was unpickled that had references inside."""
+        with self.world:
+            self.client.borrowing.came_in_value(oid[:ARRAY_BYTES], self._take_received())
+
+    def came_in_arguments(self, task: bytes) -> bool:
+        """A task's arguments were unpickled; return whether references were inside."""
+        if not self.received:
+            return False
+        with self.world:
+            self.client.borrowing.came_in_arguments(task, self._take_received())
+        return True
+
+    def hand_over(self, array: bytes, contained: Sequence[ObjectRef]) -> ResultRefs:
+        """References are inside a value of an array that goes to this node; in a turn."""
+        arrays = [inside for inside in arrays_of(contained) if inside != array]
+        return ResultRefs((), self.client.borrowing.hand_over(arrays), self.client.borrowing.keeper)
+
+    def dumps(self, value: Any) -> bytes:
+        """Serialize what nobody looks after: the references inside are pinned."""
+        serialized = self.world.serialize(value)
+        if serialized.contained:
+            with self.world:
+                for array in arrays_of(serialized.contained):
+                    self.client.borrowing.pin(array)
+        return serialized.to_bytes()
 
     def collect(self) -> None:
         """Count what the garbage collector has dropped; call it within a turn."""
@@ -173,6 +229,10 @@ class Session(ClusterContext):
     def has_drops(self) -> bool:
         """Whether something is to be counted that no call has counted yet."""
         return bool(self._dropped or self._unviewed) or self._group is not None
+
+    def has_uncounted(self) -> bool:
+        """Whether references were dropped that no call has counted yet."""
+        return bool(self._dropped)
 
     def tidy(self) -> None:
         """Count what was dropped, while the program makes no calls; in a turn.
@@ -212,11 +272,13 @@ class Session(ClusterContext):
                 options.num_returns, options.max_retries, -1,
                 options.name or function.function_name, extra,
             )  # fmt: skip
-            entry = self.client.submit(array, [spec], 1, options.num_returns)
+            holds: tuple[bytes, ...] = ()
+            if held:
+                holds = arrays_of(held)
+                spec.extra = with_inside(extra, holds)
+            entry = self.client.submit(array, [spec], 1, options.num_returns, holds)
             if stream:
                 entry.items = {} if entry.items is None else entry.items
-                # Who holds the references in a sequence of them is not tracked.
-                entry.escaped |= stream == DYNAMIC
             if stream == STREAM:
                 return ObjectRefGenerator(ObjectRef(object_id(array, 0, 0), self), self)
             if options.num_returns == 1:
@@ -244,6 +306,10 @@ class Session(ClusterContext):
             self.client.export(key, blob)
             array = self._next_array()
             name = options.name or function.function_name
+            holds: tuple[bytes, ...] = ()
+            if held:
+                holds = arrays_of(held)
+                extra = with_inside(extra, holds)
             specs = [
                 TaskSpec(
                     array, start, size, key, payload, self.client.address, demand, deps,
@@ -253,7 +319,8 @@ class Session(ClusterContext):
             ]  # fmt: skip
             self.world.charge("submit", len(specs))
             for at in range(0, len(specs), SUBMIT_SPECS_MAX):
-                self.client.submit(array, specs[at : at + SUBMIT_SPECS_MAX], count, 1)
+                self.client.submit(array, specs[at : at + SUBMIT_SPECS_MAX], count, 1, holds)
+                holds = ()
             return ObjectRefArray(array, count, 1, self)
 
     def _pack_items(
@@ -280,6 +347,8 @@ class Session(ClusterContext):
     ) -> list[tuple[int, int, int, bytes, tuple[bytes, ...]]]:
         value = self.world.serialize((star, chunk))
         if value.nbytes <= self.client.config.inline_bytes_max:
+            if value.contained:
+                held += value.contained
             return [(start, len(chunk), start, value.to_bytes(), ())]
         if len(chunk) == 1:
             args, deps = self._pack(tuple(chunk[0]) if star else (chunk[0],), {}, held)
@@ -326,11 +395,12 @@ class Session(ClusterContext):
             options.name,
             options.namespace,
             options.lifetime == "detached",
-            self.world.serialize(actor_class.description()).to_bytes() if options.name else b"",
+            self.dumps(actor_class.description()) if options.name else b"",
         )
         demand, extra = specify(self, options.task, 0)
         extra = extra or TaskExtra()
         extra.actor = info
+        extra.inside = holds = arrays_of(held)
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
@@ -342,10 +412,10 @@ class Session(ClusterContext):
             )  # fmt: skip
             keeper = array if options.max_restarts else b""
             if not options.name:
-                self.client.submit(array, [spec], 1, 1, keeper=keeper)
+                self.client.submit(array, [spec], 1, 1, holds, keeper)
                 return array, ObjectRef(object_id(array, 0, 0), self), b""
             reply_key, waiter = self.client.find_actor(
-                options.namespace, options.name, spec, keeper
+                options.namespace, options.name, spec, keeper, holds
             )
             ref = ObjectRef(object_id(array, 0, 0), self)
         self._block(waiter, None)
@@ -374,7 +444,12 @@ class Session(ClusterContext):
                 -1, call.name, call.extra,
             )  # fmt: skip
             keeper = call.actor if call.rebuilt else b""
-            self.client.submit(array, [spec], 1, returns, (call.hold,), keeper)
+            holds: tuple[bytes, ...] = (call.hold,)
+            if held:
+                inside = arrays_of(held)
+                holds += inside
+                spec.extra = with_inside(call.extra, inside)
+            self.client.submit(array, [spec], 1, returns, holds, keeper)
             if returns == 1:
                 return [ObjectRef(object_id(array, 0, 0), self)]
             return [ObjectRef(object_id(array, 0, ret), self) for ret in range(returns)]
@@ -405,8 +480,8 @@ class Session(ClusterContext):
     ) -> tuple[bytes, tuple[bytes, ...]]:
         """Serialize arguments; references among them become inputs.
 
-        Large arguments become objects, and inputs too: `held` keeps them until
-        the task is submitted.
+        Large arguments become objects, and inputs too. `held` keeps them, and what
+        is inside arguments, until the task is submitted, and then the task does.
         """
         if not args and not kwargs:
             return b"", ()
@@ -417,10 +492,15 @@ class Session(ClusterContext):
             kwargs = {name: self._as_input(a, deps) for name, a in kwargs.items()}
         value = self.world.serialize((args, kwargs))
         if value.nbytes <= self.client.config.inline_bytes_max:
+            if value.contained:
+                held += value.contained
             return value.to_bytes(), tuple(deps)
         args = tuple(self._large_as_input(a, deps, held) for a in args)
         kwargs = {name: self._large_as_input(a, deps, held) for name, a in kwargs.items()}
-        return self.world.serialize((args, kwargs)).to_bytes(), tuple(deps)
+        value = self.world.serialize((args, kwargs))
+        if value.contained:
+            held += value.contained
+        return value.to_bytes(), tuple(deps)
 
     def _as_input(self, value: Any, deps: list[bytes]) -> Any:
         if type(value) is not ObjectRef:
@@ -563,7 +643,10 @@ class Session(ClusterContext):
             if serialized.nbytes <= self.client.config.inline_bytes_max:
                 payload = serialized.to_bytes()
                 node = int(self.client.node.partition(":")[2])
-                self.client.put(RangeResult(array, 0, 1, OK, payload, node))
+                result = RangeResult(array, 0, 1, OK, payload, node)
+                if serialized.contained:
+                    result.refs = self.hand_over(array, serialized.contained)
+                self.client.put(result)
                 return ObjectRef(object_id(array, 0, 0), self)
         return self._put_large(array, large or self.world.serialize(value))
 
@@ -572,7 +655,10 @@ class Session(ClusterContext):
         offset = self.store(oid, value)
         with self.world:
             node = int(self.client.node.partition(":")[2])
-            self.client.put(RangeResult(array, 0, 1, OK, b"", node, 1, (value.nbytes,), (offset,)))
+            result = RangeResult(array, 0, 1, OK, b"", node, 1, (value.nbytes,), (offset,))
+            if value.contained:
+                result.refs = self.hand_over(array, value.contained)
+            self.client.put(result)
             return ObjectRef(oid, self)
 
     def store(self, oid: bytes, value: Serialized) -> int:
@@ -703,6 +789,8 @@ class Session(ClusterContext):
                 values.append(fetched[result.start])
             else:
                 values += self.world.deserialize(result.payload)[skip:]
+                if self.received:
+                    self.came_in_value(result.array)
         return values
 
     def wait(
@@ -815,10 +903,19 @@ class Session(ClusterContext):
         if not value.size:
             return self.decode(value)
         oid = value.object
-        return self.world.read(oid, value.offset, value.size, lambda: self._unviewed.append(oid))
+        read = self.world.read(oid, value.offset, value.size, lambda: self._unviewed.append(oid))
+        if self.received:
+            self.came_in_value(oid)
+        return read
 
     def decode(self, value: ObjectValue) -> Any:
         """Return a small value, or raise the error that it is."""
+        decoded = self._decode(value)
+        if self.received:
+            self.came_in_value(value.object)
+        return decoded
+
+    def _decode(self, value: ObjectValue) -> Any:
         if value.status != OK:
             raise self.error_of(value.status, value.payload)
         return self.world.deserialize(value.payload)[value.position]
@@ -826,7 +923,7 @@ class Session(ClusterContext):
     def decode_input(self, value: ObjectValue) -> Any:
         """Return a task's input, which its node has pinned for this one use."""
         if not value.size:
-            return self.decode(value)
+            return self._decode(value)
         oid = value.object
         return self.world.read(oid, value.offset, value.size, lambda: self._inputs_done.append(oid))
 
@@ -913,6 +1010,7 @@ class Session(ClusterContext):
     def query(self, kind: str) -> Any:
         self._check_open()
         with self.world:
+            self.collect()
             key, waiter = self.client.query(kind)
         self._block(waiter, None)
         return self.client.replies.pop(key)
@@ -954,6 +1052,9 @@ class Session(ClusterContext):
         return self.world.now()
 
     def sleep(self, seconds: float) -> None:
+        if self._dropped:
+            with self.world:
+                self.collect()
         self.world.sleep(seconds)
 
     def compute(self, seconds: float) -> None:
@@ -988,6 +1089,16 @@ def looks_large(value: Any, nbytes: int) -> bool:
     if kind is bytes or kind is str or kind is bytearray:
         return len(value) > nbytes
     return kind in _CONTAINERS and len(value) > nbytes // _ITEM_BYTES
+
+
+def arrays_of(refs: Sequence[ObjectRef]) -> tuple[bytes, ...]:
+    """Return the arrays that references belong to, each once."""
+    return tuple(dict.fromkeys(ref.binary()[:ARRAY_BYTES] for ref in refs))
+
+
+def with_inside(extra: TaskExtra | None, arrays: tuple[bytes, ...]) -> TaskExtra:
+    """Return a task's extra that says which arrays are inside its arguments."""
+    return TaskExtra(inside=arrays) if extra is None else replace(extra, inside=arrays)
 
 
 def _has_ref(item: Any, star: bool) -> bool:

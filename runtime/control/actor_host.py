@@ -399,6 +399,8 @@ class ActorHost:
         """A worker that is an actor reports."""
         actor = self.actors.get(worker.actor)
         if actor is None or actor.worker is not worker:
+            for result in results:
+                self._scheduler.custody.drop(result)
             return  # it was stopped; nobody waits for it
         for result, timing in zip(results, timings, strict=True):
             ran = self._scheduler.timeline.ran
@@ -425,6 +427,8 @@ class ActorHost:
             # been lost, and are made anew by this.
             actor.replaying.discard(result.array)
             kept = any(result.sizes)
+            if not kept:
+                self._scheduler.custody.drop(result)
             if not kept or self._scheduler.results.replayed(result, spec.owner, actor.id):
                 actor.restored[result.array] = result
             if not actor.replaying:
@@ -542,6 +546,7 @@ class ActorHost:
         """What is not logged never took effect."""
         for _, result, _ in actor.held:
             self._scheduler.places.free(result)
+            self._scheduler.custody.drop(result)
         actor.held.clear()
 
     def _current(self, actor: bytes, incarnation: int) -> Actor | None:

@@ -12,9 +12,8 @@ unasked, small values with them. The life of an owned array::
 
 Of an object that it does not own (a **borrowed** one, whose reference came in a
 value) it asks its node, as for a large value. An array is released when no
-`ObjectRef` to it is alive, no unfinished task has it as input, and no reference
-to it was ever sent away in a value: who holds such a reference is not tracked,
-so the array then lives as long as its owner.
+`ObjectRef` to it is alive, no unfinished task has it as input or inside of one,
+and nobody else has borrowed it: `borrowing` says who that may be.
 
 The world serializes calls: each method is called in a turn of its own or from
 ``handle``. Waiting is the world's affair too: a `Waiter` says what is missing.
@@ -27,6 +26,7 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
+from runtime.control.borrowing import Borrowing
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
 from runtime.control.ids import (
@@ -34,7 +34,6 @@ from runtime.control.ids import (
     STREAM_BASE,
     anew,
     array_id,
-    object_id,
     put_id,
     split_object_id,
 )
@@ -43,6 +42,7 @@ from runtime.control.messages import (
     AbandonObject,
     ActorFound,
     AllocateObject,
+    BorrowersGone,
     CancelTask,
     ExportFunction,
     FindActor,
@@ -56,6 +56,7 @@ from runtime.control.messages import (
     Query,
     QueryReply,
     RangeResult,
+    RefUpdates,
     Release,
     SubmitTasks,
     TaskFound,
@@ -65,6 +66,7 @@ from runtime.control.messages import (
     WantObjects,
 )
 from runtime.control.ranges import Ranges
+from runtime.control.ref_book import Book
 
 RELEASE_BATCH_MAX = 256
 
@@ -88,7 +90,7 @@ class Entry:
     """An array that this client owns."""
 
     __slots__ = (
-        "all_waiters", "array", "count", "covered", "deps", "escaped", "holds", "items", "keeper",
+        "all_waiters", "array", "book", "count", "covered", "deps", "holds", "items", "keeper",
         "kept", "local", "missing", "refs", "result", "results", "returns", "waiters",
     )  # fmt: skip
 
@@ -109,14 +111,15 @@ class Entry:
         """`ObjectRef`s alive."""
         self.holds = 0
         """Unfinished tasks that have it as input."""
-        self.escaped = False
-        """A reference was sent away in a value."""
+        self.book: Book | None = None
+        """Who else has references to it."""
         self.deps: tuple[bytes, ...] = ()
-        """Inputs held until the array is done."""
+        """Inputs held until the array is done, and arrays that are inside arguments."""
         self.keeper = b""
         """The actor that may be rebuilt with these inputs: see `Client.submit`."""
         self.kept: dict[bytes, None] | None = None
-        """Of such an actor: large inputs held as long as it is."""
+        """Of such an actor: large inputs held as long as it is; of any array: what
+        is inside its values and would otherwise be returned too soon."""
         self.waiters: dict[int, list[tuple[bytes, Waiter]]] | None = None
         """Who waits for an element, by index."""
         self.all_waiters: list[Waiter] | None = None
@@ -177,6 +180,7 @@ class Client:
         self._anew = b""
         self._children = 0
         self._own_puts = 0
+        self.borrowing = Borrowing(self)
 
     # -- submitting ------------------------------------------------------------
 
@@ -217,9 +221,10 @@ class Client:
     ) -> Entry:
         """Submit an array, given as the ranges it starts out as.
 
-        It holds its inputs until it is done, and the objects `holds` likewise. An
-        actor that may restart is rebuilt from them: with such a `keeper` (its
-        array) large ones are held as long as that; small ones are in its lineage.
+        It holds its inputs until it is done, and the objects `holds` likewise, or
+        whole arrays, of which references are inside arguments. An actor that may
+        restart is rebuilt from them: with such a `keeper` (its array) arrays and large
+        inputs are held as long as that; small ones are in its lineage.
         """
         entry = self.entries.get(array)
         if entry is None:
@@ -260,9 +265,15 @@ class Client:
             return
         entry.deps += tuple(oids)
         for oid in oids:
-            held = self.entries.get(oid[: len(entry.array)])
-            if held is not None:
-                held.holds += 1
+            self.hold(oid[:ARRAY_BYTES])
+
+    def hold(self, array: bytes) -> None:
+        """Keep an array, own or borrowed, until `let_go_of`."""
+        held = self.entries.get(array)
+        if held is not None:
+            held.holds += 1
+        else:
+            self.borrowing.add(array)
 
     def put(self, result: RangeResult) -> Entry:
         """Take a value that this client made: inline, or sealed in the arena."""
@@ -280,8 +291,12 @@ class Client:
     def _own(self, entry: Entry) -> Entry:
         """Begin to own an array; a reference to all of it may exist already."""
         self.entries[entry.array] = entry
-        if self.borrowed:
-            entry.refs += self.borrowed.pop(object_id(entry.array, 0, 0), 0)
+        if entry.array in self.borrowing.loans:
+            mine = [oid for oid in self.borrowed if oid[:ARRAY_BYTES] == entry.array]
+            refs = sum(self.borrowed.pop(oid) for oid in mine)
+            entry.refs += refs
+            entry.holds += self.borrowing.own(entry.array) - refs
+            entry.local += [oid for oid in mine if oid in self.local]
         return entry
 
     def allocate(self, oid: bytes, size: int) -> Waiter:
@@ -307,14 +322,19 @@ class Client:
         return self._keys, waiter
 
     def find_actor(
-        self, namespace: str, name: str, create: TaskSpec | None, keeper: bytes = b""
+        self,
+        namespace: str,
+        name: str,
+        create: TaskSpec | None,
+        keeper: bytes = b"",
+        holds: tuple[bytes, ...] = (),
     ) -> tuple[int, Waiter]:
         """Look an actor up, or create it; `replies` will hold an `ActorFound`."""
         self.flush()
         if create is not None and create.array not in self.entries:
             entry = self._own(Entry(create.array, 1, 1))
             entry.keeper = keeper
-            self._hold(entry, list(create.deps))
+            self._hold(entry, [*holds, *create.deps])
         self._keys += 1
         waiter = Waiter()
         waiter.missing = 1
@@ -326,7 +346,7 @@ class Client:
         """What was to be created was there already, under another ID."""
         entry = self.entries[array]
         entry.missing = 0
-        self._release_if_free(entry)
+        self.release_if_free(entry)
 
     def kill_actor(self, actor: bytes, reason: str, restart: bool) -> None:
         """End an actor, after what was sent to it before."""
@@ -524,6 +544,10 @@ class Client:
         elif isinstance(message, ActorFound):
             self.replies[message.key] = message
             self._wake(message.key.to_bytes(8, "big"))
+        elif isinstance(message, RefUpdates):
+            self.borrowing.on_updates(message)
+        elif isinstance(message, BorrowersGone):
+            self.borrowing.on_gone(message)
         elif isinstance(message, GiveBack):
             self._give_back()
         else:
@@ -534,6 +558,11 @@ class Client:
 
     def _on_result(self, result: RangeResult, wants: list[bytes]) -> None:
         entry = self.entries.get(result.array)
+        if result.refs is not None:
+            for array in self.borrowing.on_result(result.refs):
+                if entry is not None and array not in (entry.kept or ()):
+                    entry.kept = {**(entry.kept or {}), array: None}
+                    self.hold(array)
         if entry is None:
             return  # released: it was made twice, and this is the second
         if result.start >= STREAM_BASE:
@@ -585,35 +614,47 @@ class Client:
                 waiter.missing -= 1
             entry.all_waiters = None
         if entry.deps:
-            for oid in entry.deps:
-                held = self.entries.get(oid[: len(entry.array)])
-                if held is None:
-                    continue
-                if entry.keeper and held.is_large() and held.array != entry.keeper:
-                    self._keep(entry.keeper, oid, held)
+            deps, entry.deps = entry.deps, ()
+            for oid in deps:
+                held = self.entries.get(oid[:ARRAY_BYTES])
+                if not entry.keeper or oid[:ARRAY_BYTES] == entry.keeper:
+                    needed = False
                 else:
+                    needed = len(oid) == ARRAY_BYTES or (held is not None and held.is_large())
+                if needed:
+                    self._keep(entry.keeper, oid)
+                elif held is not None:
                     self._let_go(held)
-            entry.deps = ()
-        self._release_if_free(entry)
+                else:
+                    self.borrowing.drop(oid[:ARRAY_BYTES])
+        self.release_if_free(entry)
 
-    def _keep(self, keeper: bytes, oid: bytes, held: Entry) -> None:
+    def _keep(self, keeper: bytes, oid: bytes) -> None:
         """Hold an input as long as the actor, which may be rebuilt with it."""
         actor = self.entries.get(keeper)
         if actor is None:
             # Another client's actor: who could say when it ends?
-            held.escaped = True
-            self._let_go(held)
+            self.borrowing.pin(oid[:ARRAY_BYTES])
+            self.let_go_of(oid)
             return
         if actor.kept is None:
             actor.kept = {}
         if oid in actor.kept:
-            self._let_go(held)
+            self.let_go_of(oid)
         actor.kept[oid] = None
+
+    def let_go_of(self, oid: bytes) -> None:
+        """End one `hold` of an array, named by its ID or an object's."""
+        held = self.entries.get(oid[:ARRAY_BYTES])
+        if held is not None:
+            self._let_go(held)
+        else:
+            self.borrowing.drop(oid[:ARRAY_BYTES])
 
     def _let_go(self, held: Entry) -> None:
         held.holds -= 1
         if not held.holds:
-            self._release_if_free(held)
+            self.release_if_free(held)
 
     def _on_ready(self, value: ObjectValue) -> None:
         oid = value.object
@@ -645,6 +686,7 @@ class Client:
             entry.refs += 1
         else:
             self.borrowed[oid] = self.borrowed.get(oid, 0) + 1
+            self.borrowing.add(oid[:ARRAY_BYTES])
 
     def drop_ref(self, oid: bytes) -> None:
         """An `ObjectRef` to the object is gone."""
@@ -652,18 +694,17 @@ class Client:
         if entry is not None:
             entry.refs -= 1
             if not entry.refs:
-                self._release_if_free(entry)
+                self.release_if_free(entry)
         elif oid in self.borrowed:
             self.borrowed[oid] -= 1
             if not self.borrowed[oid]:
                 del self.borrowed[oid]
                 self._drop_local(oid)
+            self.borrowing.drop(oid[:ARRAY_BYTES])
 
     def escape(self, oid: bytes) -> None:
-        """A reference to the object is sent away in a value."""
-        entry = self.entries.get(oid[:ARRAY_BYTES])
-        if entry is not None:
-            entry.escaped = True
+        """A reference to the object is sent away, and nobody can say where to."""
+        self.borrowing.pin(oid[:ARRAY_BYTES])
 
     def _give_back(self) -> None:
         """Unpin large objects that nobody looks at: a later `get` asks for them again."""
@@ -689,17 +730,16 @@ class Client:
                 self._unpin_later.discard(oid)
                 self.unpin(oid)
 
-    def _release_if_free(self, entry: Entry) -> None:
-        if entry.refs or entry.missing or entry.holds or entry.escaped:
+    def release_if_free(self, entry: Entry) -> None:
+        """Release an array that nobody has or waits for any more."""
+        if entry.refs or entry.missing or entry.holds or entry.book:
             return
         del self.entries[entry.array]
         for oid in entry.local:
             self._drop_local(oid)
         # Named actors that were there already have never started to be created.
         for oid in (*entry.deps, *(entry.kept or ())):
-            held = self.entries.get(oid[: len(entry.array)])
-            if held is not None:
-                self._let_go(held)
+            self.let_go_of(oid)
         self._released.append(entry.array)
         if len(self._released) >= RELEASE_BATCH_MAX:
             self.flush()

@@ -270,6 +270,10 @@ class ObjectDirectory:
         if not self._owned[client]:
             del self._owned[client]
 
+    def clients(self) -> list[str]:
+        """Return the clients that own anything."""
+        return sorted(self._owned.keys() - {NOBODY})
+
     def owns(self, client: str) -> bool:
         """Whether a client owns anything that is not released."""
         return client in self._owned

@@ -72,6 +72,7 @@ from runtime.control.messages import (
     PutObjects,
     Query,
     QueryReply,
+    RefUpdates,
     Registered,
     RegisterNode,
     Release,
@@ -143,13 +144,13 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
 """By the component that speaks."""
 
 NODE_TO_NODE: Kinds = frozenset({
-    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls,
+    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, RefUpdates,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
     Unpin, Query, KillActor, FindActor, KvPut, KvGet, KvDelete, FindTask, CancelTask,
-    CreateGroup, RemoveGroup,
+    CreateGroup, RemoveGroup, RefUpdates,
 })  # fmt: skip
 
 WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {

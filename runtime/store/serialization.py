@@ -40,7 +40,8 @@ import pickle
 import struct
 import weakref
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -57,6 +58,10 @@ BYTES_OUT_OF_BAND_MIN = 64 * 1024
 """From here on the copies saved are worth more than the larger layout, bytes."""
 
 Copy = Callable[[memoryview, "bytes | memoryview"], None]
+
+sink: ContextVar[list[Any] | None] = ContextVar("sink", default=None)
+"""While a value is serialized: what of it has to be known besides its bytes. Objects
+that are pickled append themselves; it becomes `Serialized.contained`."""
 
 _PROTOCOL = 5
 _HEADER = struct.Struct("<4sIQ")
@@ -81,13 +86,21 @@ class Serialized:
     in between.
     """
 
-    __slots__ = ("_buffers", "_head", "_starts", "nbytes")
+    __slots__ = ("_buffers", "_head", "_starts", "contained", "nbytes")
 
     nbytes: int
     """Bytes that `to_bytes` returns and `write_into` fills."""
+    contained: Sequence[Any]
+    """What has put itself into `sink`."""
 
-    def __init__(self, pickled: bytes, buffers: list[memoryview] | None = None) -> None:
+    def __init__(
+        self,
+        pickled: bytes,
+        buffers: list[memoryview] | None = None,
+        contained: Sequence[Any] = (),
+    ) -> None:
         """Lay out `pickled` and its out-of-band `buffers` (bytes, one-dimensional)."""
+        self.contained = contained
         self._head = pickled
         self._buffers = buffers or []
         self._starts: list[int] = []
@@ -140,10 +153,16 @@ def serialize(value: Any) -> Serialized:
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
     # An array or bytes alone need none of cloudpickle's care, nor its time.
-    alone = type(value) is _LargeBytes or _is_out_of_band(value)
-    pickler = _ArrayPickler if alone else _Pickler
-    pickler(file, _PROTOCOL, buffer_callback=buffers.append).dump(value)
-    return Serialized(file.getvalue(), [buffer.raw() for buffer in buffers])
+    if type(value) is _LargeBytes or _is_out_of_band(value):
+        _ArrayPickler(file, _PROTOCOL, buffer_callback=buffers.append).dump(value)
+        return Serialized(file.getvalue(), [buffer.raw() for buffer in buffers])
+    contained: list[Any] = []
+    outer = sink.set(contained)
+    try:
+        _Pickler(file, _PROTOCOL, buffer_callback=buffers.append).dump(value)
+    finally:
+        sink.reset(outer)
+    return Serialized(file.getvalue(), [buffer.raw() for buffer in buffers], contained)
 
 
 def deserialize(data: bytes | memoryview, on_release: Callable[[], None] | None = None) -> Any:
