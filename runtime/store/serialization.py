@@ -64,6 +64,7 @@ sink: ContextVar[list[Any] | None] = ContextVar("sink", default=None)
 that are pickled append themselves; it becomes `Serialized.contained`."""
 
 _PROTOCOL = 5
+_NOT_A_PICKLE = f"not a pickle of protocol {_PROTOCOL}: {{}}"
 _HEADER = struct.Struct("<4sIQ")
 _LENGTH_BYTES = 8
 
@@ -180,11 +181,15 @@ def deserialize(data: bytes | memoryview, on_release: Callable[[], None] | None 
     value raises: an ImportError for a class that is not there, say.
     """
     if data[:2] == BARE:
+        if on_release is None:
+            try:
+                return pickle.loads(data)
+            except (pickle.UnpicklingError, EOFError) as error:
+                raise SerializationError(_NOT_A_PICKLE.format(error)) from error
         try:
             return _load(data, [])
         finally:
-            if on_release is not None:
-                on_release()
+            on_release()
     view = memoryview(data).toreadonly()
     try:
         layout = parse(view)
@@ -268,7 +273,7 @@ def _load(pickled: bytes | memoryview, buffers: list[memoryview]) -> Any:
     try:
         return pickle.loads(pickled, buffers=buffers)
     except (pickle.UnpicklingError, EOFError) as error:
-        raise SerializationError(f"not a pickle of protocol {_PROTOCOL}: {error}") from error
+        raise SerializationError(_NOT_A_PICKLE.format(error)) from error
     finally:
         del pickled, buffers  # a traceback would keep them alive
 
