@@ -438,6 +438,17 @@ class Client:
             self.ctx.send(self.node, WantObjects(wants))
         return ready
 
+    def unfetched(self, oids: Iterable[bytes], waiter: Waiter) -> list[bytes]:
+        """Return those that a waiter waited for because they were to be brought here."""
+        found = []
+        for oid in self._object_waiters.keys() & oids:
+            waiting = self._object_waiters[oid]
+            if waiter in waiting and self.made(oid):
+                self._object_waiters[oid] = [w for w in waiting if w is not waiter]
+                waiter.missing -= 1
+                found.append(oid)
+        return found
+
     def unwatch(self, oids: Iterable[bytes], waiter: Waiter) -> None:
         """Forget a waiter that gave up."""
         for oid in oids:

@@ -1046,17 +1046,17 @@ class LocalScheduler:
         if result.refs is not None:
             self._take_refs(result, owner)
         self.seal(result)
-        if node_of(owner) != self.node:
-            self.objects.add(result)
-            self.log.finish(result)
-            self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
-        elif result.array in self.objects.owners:
+        if result.array in self.objects.owners and node_of(owner) == self.node:
             self.objects.add(result)
             self.log.finish(result)
             if self._told is None:
                 self._tell_owner([result])
             else:
                 self._told.append(result)
+        elif node_of(owner) != self.node:
+            self.objects.add(result)
+            self.log.finish(result)
+            self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
         elif result.array in self._for_others:
             self.objects.add(result)
             self.log.finish(result)
@@ -1089,6 +1089,8 @@ class LocalScheduler:
 
     def seal(self, result: RangeResult) -> None:
         """What a worker has written is the node's, and does not go with the worker."""
+        if not result.offsets:
+            return
         for ret, offset in enumerate(result.offsets):
             if offset >= 0:
                 self._allocated.pop(object_id(result.array, result.start, ret), None)
@@ -1099,10 +1101,14 @@ class LocalScheduler:
         owners, others = self.objects.owners, self.objects.others
         for result in results:
             array = result.array
-            if array not in others:
+            if not others or array not in others:
                 owner = owners.get(array, NOBODY)
                 if owner != NOBODY:
-                    told.setdefault(owner, []).append(result)
+                    of_owner = told.get(owner)
+                    if of_owner is None:
+                        told[owner] = [result]
+                    else:
+                        of_owner.append(result)
                 continue
             for owner in self.objects.owners_of(array):
                 told.setdefault(owner, []).append(result)
@@ -1229,8 +1235,10 @@ class LocalScheduler:
                 self._release(array)
 
     def _release(self, array: bytes) -> None:
-        self._ends.pop(array, None)
-        self._heirs.pop(array, None)
+        if self._ends:
+            self._ends.pop(array, None)
+        if self._heirs:
+            self._heirs.pop(array, None)
         self.router.forget(array)
         if array in self._owned_actors:
             self._owned_actors.discard(array)

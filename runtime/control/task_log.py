@@ -146,11 +146,9 @@ class TaskLog:
                 self._kept[array] = specs
             else:
                 self._unuse(array)
-        self._done.pop(array, None)
-        self._large.pop(array, None)
-        self._copies.pop(array, None)
-        self._puts.pop(array, None)
-        self._calls.pop(array, None)
+        for rows in (self._done, self._large, self._copies, self._puts, self._calls):
+            if rows:
+                rows.pop(array, None)  # type: ignore[attr-defined]
         exposed = array in self._exposed
         self._exposed.discard(array)
         if exposed or array in self._known:
@@ -238,13 +236,15 @@ class TaskLog:
 
     def _begin_again(self, array: bytes) -> None:
         """A parent that runs again makes its released arrays anew: not in one batch."""
+        if not self._released and not self._kept:
+            return
         if array in self._released or array in self._kept:
             self.flush()
 
     def _touch(self, array: bytes) -> None:
-        if array in self._exposed:
+        if self._exposed and array in self._exposed:
             self._urgent = True
-        else:
+        elif not self._timer_set:
             self._start_timer()
 
     def _start_timer(self) -> None:
