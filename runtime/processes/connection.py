@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import mmap
 import socket
 from collections.abc import Callable
 
@@ -31,7 +32,9 @@ HANDSHAKE_TIMEOUT_S = 10.0
 UNSENT_BYTES_MAX = 1 << 30
 """A peer that does not read so much is taken for dead."""
 
-_scratch = memoryview(bytearray(1 << 20))
+_scratch = memoryview(mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE))
+"""What is received goes here first: memory of each process's own, and of that only the
+pages that were needed so far."""
 
 
 class Connection:
