@@ -9,7 +9,6 @@ from typing import Any, Protocol, overload
 from runtime.api.awaiting import as_asyncio, wait_for
 from runtime.control.ids import TASK_BYTES, object_id
 
-
 _new = object.__new__
 
 

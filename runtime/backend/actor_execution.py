@@ -119,6 +119,8 @@ class ActorRunner:
             except ActorExit as leaving:
                 self._exit(leaving)
                 return
+            del call
+        self._tasks.tidy()
         assert spec.extra is not None
         if spec.extra.method == READY:
             return
@@ -201,6 +203,7 @@ class ActorRunner:
         self._ended()
 
     def _ended(self) -> None:
+        self._tasks.tidy()
         with self._world:
             self._running -= 1
         self._world.nudge()

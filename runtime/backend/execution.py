@@ -98,7 +98,7 @@ class TaskRunner:
 
     def tidy(self) -> None:
         """Count what the last task has dropped with its end, if that may free something."""
-        if self.session.has_drops() and self.session.client.borrowing.loans:
+        if self.session.has_drops():
             with self.world:
                 self.session.collect()
 
@@ -336,11 +336,11 @@ class TaskRunner:
                 result = RangeResult(
                     spec.array, start, count, OK, payload.to_bytes(), self.node, spec.returns
                 )
-                if payload.contained:
-                    with self.world:
-                        result.refs = self.session.hand_over(spec.array, payload.contained)
+                if payload.contained or self.session.client.borrowing.loans:
+                    if payload.contained:
+                        with self.world:
+                            result.refs = self.session.hand_over(spec.array, payload.contained)
                     del payload
-                if self.session.client.borrowing.loans:
                     given.clear()
                     values = given
                 return self._report(spec, result, started_s)
@@ -390,7 +390,7 @@ class TaskRunner:
         if contained:
             with self.world:
                 result.refs = self.session.hand_over(spec.array, contained)
-        if self.session.client.borrowing.loans:
+        if contained or self.session.client.borrowing.loans:
             contained.clear()
             small.clear()
             values.clear()
@@ -454,7 +454,8 @@ class TaskRunner:
             if borrowing.guarded:
                 kept = borrowing.kept_by(spec.array)
                 if kept:
-                    result.refs = ResultRefs(kept, result.refs.contained if result.refs else ())
+                    inside = result.refs or ResultRefs()
+                    result.refs = ResultRefs(kept, inside.contained, inside.keeper)
             if self.executor.concurrent:
                 self.executor.report_call(result, timing)
             else:

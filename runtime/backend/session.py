@@ -20,6 +20,8 @@ from contextvars import ContextVar
 from threading import get_ident
 from typing import Any
 
+from msgspec.structs import replace
+
 from runtime.api.actor_options import ActorOptions
 from runtime.api.actors import ActorCall, ActorClass, ActorExit
 from runtime.api.context import ClusterContext
@@ -201,7 +203,7 @@ class Session(ClusterContext):
     def hand_over(self, array: bytes, contained: Sequence[ObjectRef]) -> ResultRefs:
         """References are inside a value of an array that goes to this node; in a turn."""
         arrays = [inside for inside in arrays_of(contained) if inside != array]
-        return ResultRefs((), self.client.borrowing.hand_over(arrays))
+        return ResultRefs((), self.client.borrowing.hand_over(arrays), self.client.borrowing.keeper)
 
     def dumps(self, value: Any) -> bytes:
         """Serialize what nobody looks after: the references inside are pinned."""
@@ -227,6 +229,10 @@ class Session(ClusterContext):
     def has_drops(self) -> bool:
         """Whether something is to be counted that no call has counted yet."""
         return bool(self._dropped or self._unviewed) or self._group is not None
+
+    def has_uncounted(self) -> bool:
+        """Whether references were dropped that no call has counted yet."""
+        return bool(self._dropped)
 
     def tidy(self) -> None:
         """Count what was dropped, while the program makes no calls; in a turn.
@@ -266,7 +272,10 @@ class Session(ClusterContext):
                 options.num_returns, options.max_retries, -1,
                 options.name or function.function_name, extra,
             )  # fmt: skip
-            holds = arrays_of(held) if held else ()
+            holds: tuple[bytes, ...] = ()
+            if held:
+                holds = arrays_of(held)
+                spec.extra = with_inside(extra, holds)
             entry = self.client.submit(array, [spec], 1, options.num_returns, holds)
             if stream:
                 entry.items = {} if entry.items is None else entry.items
@@ -277,9 +286,7 @@ class Session(ClusterContext):
     def _refs_to(self, entry: Entry) -> list[ObjectRef]:
         """Return a reference to each value of a single task; call it in a turn."""
         entry.refs += entry.returns
-        return [
-            counted_ref(object_id(entry.array, 0, ret), self) for ret in range(entry.returns)
-        ]
+        return [counted_ref(object_id(entry.array, 0, ret), self) for ret in range(entry.returns)]
 
     def map(
         self, function: RemoteFunction, items: Sequence[Any], star: bool, options: TaskOptions
@@ -302,6 +309,10 @@ class Session(ClusterContext):
             self.client.export(key, blob)
             array = self._next_array()
             name = options.name or function.function_name
+            holds: tuple[bytes, ...] = ()
+            if held:
+                holds = arrays_of(held)
+                extra = with_inside(extra, holds)
             specs = [
                 TaskSpec(
                     array, start, size, key, payload, self.client.address, demand, deps,
@@ -310,7 +321,6 @@ class Session(ClusterContext):
                 for start, size, first, payload, deps in packed
             ]  # fmt: skip
             self.world.charge("submit", len(specs))
-            holds = arrays_of(held) if held else ()
             for at in range(0, len(specs), SUBMIT_SPECS_MAX):
                 self.client.submit(array, specs[at : at + SUBMIT_SPECS_MAX], count, 1, holds)
                 holds = ()
@@ -393,6 +403,7 @@ class Session(ClusterContext):
         demand, extra = specify(self, options.task, 0)
         extra = extra or TaskExtra()
         extra.actor = info
+        extra.inside = holds = arrays_of(held)
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
@@ -403,7 +414,6 @@ class Session(ClusterContext):
                 actor_class.class_name, extra,
             )  # fmt: skip
             keeper = array if options.max_restarts else b""
-            holds = arrays_of(held) if held else ()
             if not options.name:
                 self.client.submit(array, [spec], 1, 1, holds, keeper)
                 return array, ObjectRef(object_id(array, 0, 0), self), b""
@@ -437,7 +447,11 @@ class Session(ClusterContext):
                 -1, call.name, call.extra,
             )  # fmt: skip
             keeper = call.actor if call.rebuilt else b""
-            holds = (call.hold, *arrays_of(held)) if held else (call.hold,)
+            holds: tuple[bytes, ...] = (call.hold,)
+            if held:
+                inside = arrays_of(held)
+                holds += inside
+                spec.extra = with_inside(call.extra, inside)
             return self._refs_to(self.client.submit(array, [spec], 1, returns, holds, keeper))
 
     def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:
@@ -997,6 +1011,7 @@ class Session(ClusterContext):
     def query(self, kind: str) -> Any:
         self._check_open()
         with self.world:
+            self.collect()
             key, waiter = self.client.query(kind)
         self._block(waiter, None)
         return self.client.replies.pop(key)
@@ -1038,6 +1053,9 @@ class Session(ClusterContext):
         return self.world.now()
 
     def sleep(self, seconds: float) -> None:
+        if self._dropped:
+            with self.world:
+                self.collect()
         self.world.sleep(seconds)
 
     def compute(self, seconds: float) -> None:
@@ -1077,6 +1095,11 @@ def looks_large(value: Any, nbytes: int) -> bool:
 def arrays_of(refs: Sequence[ObjectRef]) -> tuple[bytes, ...]:
     """Return the arrays that references belong to, each once."""
     return tuple(dict.fromkeys(ref.binary()[:ARRAY_BYTES] for ref in refs))
+
+
+def with_inside(extra: TaskExtra | None, arrays: tuple[bytes, ...]) -> TaskExtra:
+    """Return a task's extra that says which arrays are inside its arguments."""
+    return TaskExtra(inside=arrays) if extra is None else replace(extra, inside=arrays)
 
 
 def _has_ref(item: Any, star: bool) -> bool:

@@ -51,7 +51,7 @@ from runtime.control.messages import (
 from runtime.control.pubsub import PubSub
 from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import part_of
-from runtime.control.tables import ArrayRow, Done, attempt_of
+from runtime.control.tables import ArrayRow, Done, attempt_of, needs_of
 
 RELEASED = "its owner has died or released it"
 RELEASED_MAX = 65_536
@@ -160,8 +160,9 @@ class ArrayTable:
                 left[node] = left.get(node, 0) + spec.count
             return
         row = self._row(array)
-        if spec.deps:
-            self.lineage.use(row, spec.deps, ARRAY_BYTES)
+        needs = needs_of(spec)
+        if needs:
+            self.lineage.use(row, needs, ARRAY_BYTES)
         late = row.released and spec.owner == row.former
         if not attempt_of(spec) and not late:
             self._adopt(array, row, spec.owner)

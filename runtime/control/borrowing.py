@@ -27,77 +27,45 @@ own pickle     the array is pinned for good: nobody knows where the bytes are
 
 A value that a client has only borrowed it also keeps as long as it has a reference out
 of it. Additions leave at once, returns after `LINGER_S`, many together: links keep
-their order, so additions are ahead of what is returned later on the same way. Who dies
-is struck off by the owners that are told of it (`BorrowersGone`).
+their order, so additions are ahead of what is returned later on the same way. When a
+worker dies its node tells the owners that have heard of it, when a node dies every node
+tells the owners that it has (`BorrowersGone`): they strike off whoever it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from runtime.control.context import WORKERS_PER_LIFE, Context, Timer, incarnation_of, node_of
-from runtime.control.messages import BorrowersGone, RangeResult, RefUpdates, ResultRefs
+from runtime.control.context import Context, Timer, incarnation_of, node_of
+from runtime.control.messages import BorrowersGone, RefUpdates, ResultRefs
+from runtime.control.ref_book import (
+    ENTER,
+    ENTER_AND_SAY_SO,
+    ENTERED,
+    GONE,
+    PINNED,
+    STRIKE,
+    Book,
+    Update,
+    ends_of,
+    keeper_of,
+)
 
 if TYPE_CHECKING:
     from runtime.control.client import Client
 
-PINNED = ""
-"""Stands in a book for whoever may have the bytes of a reference."""
 LINGER_S = 0.1
 RETURN_BATCH_MAX = 1024
-
-Update = tuple[bytes, str, int, int]
-"""(array, borrower, epoch or 0 for a node, +1 or -1)."""
-
-
-@lru_cache(maxsize=4096)
-def keeper_of(client: str) -> str:
-    """Return by which name the node of a client, in this incarnation, borrows.
-
-    >>> keeper_of("worker:3.7"), keeper_of("worker:3.1000007")
-    ('node:3.0', 'node:3.1000000')
-    """
-    return f"node:{node_of(client)}.{(incarnation_of(client) - 1) * WORKERS_PER_LIFE}"
-
-
-class Book:
-    """Who else has references to one array."""
-
-    __slots__ = ("has", "returned")
-
-    def __init__(self) -> None:
-        self.has: dict[str, int] = {}
-        """Clients by their epoch, nodes by how many values of theirs it is in."""
-        self.returned: dict[str, int] = {}
-        """Clients by the epoch up to which they have returned it."""
-
-    def __bool__(self) -> bool:
-        return bool(self.has)
-
-    def enter(self, borrower: str, epoch: int, delta: int) -> None:
-        """Add or strike off a borrower."""
-        has = self.has
-        if not epoch:
-            count = has.get(borrower, 0) + delta
-            if count:
-                has[borrower] = count
-            else:
-                del has[borrower]
-        elif delta > 0:
-            if epoch > self.returned.get(borrower, 0):
-                has[borrower] = max(epoch, has.get(borrower, 0))
-        else:
-            self.returned[borrower] = max(epoch, self.returned.get(borrower, 0))
-            if has.get(borrower, epoch + 1) <= epoch:
-                del has[borrower]
+ON_ITS_WAY_S = 5.0
+"""How long a value may be on its way whose sender has died: longer than any link is slow."""
 
 
 class Loan:
     """An array of somebody else's that this client has references to."""
 
-    __slots__ = ("count", "epoch", "guards", "owner", "told")
+    __slots__ = ("asked", "count", "entered", "epoch", "guards", "owner", "told")
 
     def __init__(self, epoch: int) -> None:
         self.owner = ""
@@ -107,17 +75,20 @@ class Loan:
         """References, unfinished tasks that have it, values that it came out of."""
         self.told = False
         """Somebody was told of it, so the owner is to hear when it ends."""
+        self.asked = False
+        """The owner was asked to say when it has heard."""
+        self.entered = False
+        """It has said so."""
         self.guards: tuple[bytes, ...] = ()
-        """Borrowed values that it came out of, held as long as it is."""
+        """Borrowed values that it came out of, held until then."""
 
 
 class Returns:
     """What goes back to owners: held back for a moment, then sent together."""
 
-    def __init__(self, ctx: Context, node: str = "") -> None:
+    def __init__(self, ctx: Context, send: Callable[[str, list[Update]], None]) -> None:
         self._ctx = ctx
-        self._node = node
-        """Where all of it goes; empty: to each owner's own."""
+        self._send = send
         self._updates: dict[str, list[Update]] = {}
         self._timer: Timer | None = None
 
@@ -126,19 +97,15 @@ class Returns:
         updates = self._updates.setdefault(owner, [])
         updates.append(update)
         if len(updates) >= RETURN_BATCH_MAX:
-            self.send_now(owner, self._updates.pop(owner))
+            self._send(owner, self._updates.pop(owner))
         elif self._timer is None:
             self._timer = self._ctx.after(LINGER_S, self._flush)
-
-    def send_now(self, owner: str, updates: list[Update]) -> None:
-        """Send updates to an owner, at once."""
-        self._ctx.send(self._node or f"node:{node_of(owner)}", RefUpdates(owner, updates))
 
     def _flush(self) -> None:
         self._timer = None
         updates, self._updates = self._updates, {}
         for owner, of_owner in updates.items():
-            self.send_now(owner, of_owner)
+            self._send(owner, of_owner)
 
 
 class Borrowing:
@@ -146,8 +113,8 @@ class Borrowing:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._keeper = keeper_of(client.address)
-        self._returns = Returns(client.ctx, client.node)
+        self.keeper = keeper_of(client.address)
+        self._returns = Returns(client.ctx, self._send)
         self.loans: dict[bytes, Loan] = {}
         self.guarded: dict[bytes, dict[bytes, None]] = {}
         """What came in the arguments of the tasks that run here, by task array."""
@@ -195,8 +162,12 @@ class Borrowing:
 
     def _end(self, array: bytes, loan: Loan) -> None:
         if loan.told:
-            self._returns.add(loan.owner, (array, self._client.address, loan.epoch, -1))
-        for value in loan.guards:
+            self._returns.add(loan.owner, (array, self._client.address, loan.epoch, STRIKE))
+        self._unguard(loan)
+
+    def _unguard(self, loan: Loan) -> None:
+        guards, loan.guards = loan.guards, ()
+        for value in guards:
             self._client.let_go_of(value)
 
     def own(self, array: bytes) -> int:
@@ -205,12 +176,14 @@ class Borrowing:
         self._end(array, loan)
         return loan.count
 
-    def _tell(self, array: bytes, loan: Loan) -> None:
+    def _tell(self, array: bytes, loan: Loan, what: int) -> None:
         """Have the owner enter this client."""
         if loan.owner:
             loan.told = True
-            update = (array, self._client.address, loan.epoch, 1)
-            self._returns.send_now(loan.owner, [update])
+            self._send(loan.owner, [(array, self._client.address, loan.epoch, what)])
+
+    def _send(self, owner: str, updates: list[Update]) -> None:
+        self._client.ctx.send(self._client.node, RefUpdates(owner, updates))
 
     def came_in_value(self, value: bytes, arrays: Iterable[bytes]) -> None:
         """References came out of an array's value."""
@@ -218,9 +191,13 @@ class Borrowing:
             loan = self.loans.get(array)
             if loan is None or array == value or not loan.count:
                 continue
-            if not loan.told:
-                self._tell(array, loan)
-            if value in self.loans and value not in loan.guards:
+            if loan.entered:
+                continue
+            borrowed = value in self.loans
+            if not loan.told or (borrowed and not loan.asked):
+                self._tell(array, loan, ENTER_AND_SAY_SO if borrowed else ENTER)
+                loan.asked = borrowed
+            if borrowed and value not in loan.guards:
                 loan.guards += (value,)
                 self.add(value)
 
@@ -236,7 +213,7 @@ class Borrowing:
         for array in self.guarded.pop(task, ()):
             loan = self.loans.get(array)
             if loan is not None and loan.owner:
-                self._tell(array, loan)
+                self._tell(array, loan, ENTER)
                 kept.append((array, loan.owner, self._client.address, loan.epoch))
         return tuple(kept)
 
@@ -248,7 +225,7 @@ class Borrowing:
         for array in arrays:
             owner = self.owner_of(array)
             if owner:
-                self._enter(array, owner, self._keeper, 0)
+                self._enter(array, owner, self.keeper, 0)
                 contained.append((array, owner))
         return tuple(contained)
 
@@ -263,16 +240,26 @@ class Borrowing:
 
     def _enter(self, array: bytes, owner: str, borrower: str, epoch: int) -> None:
         if owner == self._client.address:
-            self._on_update((array, borrower, epoch, 1))
+            self._on_update((array, borrower, epoch, ENTER))
         else:
-            self._returns.send_now(owner, [(array, borrower, epoch, 1)])
+            self._send(owner, [(array, borrower, epoch, ENTER)])
 
     def on_result(self, refs: ResultRefs) -> list[bytes]:
-        """Enter who has kept arguments; return the borrowed arrays among the values'."""
+        """Enter who has kept arguments; return what is to be held as long as the values.
+
+        That is what this client has borrowed, for the values may be here before the
+        owner knows of that, and what it owns under another name: when its task runs
+        again, values of the first run still name the first owner.
+        """
         for array, owner, borrower, epoch in refs.borrowed:
             if borrower != self._client.address:
                 self._enter(array, owner, borrower, epoch)
-        return [array for array, _ in refs.contained if array in self.loans]
+        me, entries = self._client.address, self._client.entries
+        return [
+            array
+            for array, owner in refs.contained
+            if array in self.loans or (owner != me and array in entries)
+        ]
 
     def on_updates(self, message: RefUpdates) -> None:
         """Others have references to arrays of this client, or have no more."""
@@ -280,86 +267,67 @@ class Borrowing:
             self._on_update(update)
 
     def _on_update(self, update: Update) -> None:
-        array, borrower, epoch, delta = update
-        entry = self._client.entries.get(array)
-        if entry is None or self._is_gone(borrower):
+        array, borrower, epoch, what = update
+        if what == GONE:
+            self._gone.add(borrower)
+            self._strike_gone()
             return
+        if what == ENTERED:
+            loan = self.loans.get(array)
+            if loan is not None and loan.epoch == epoch:
+                loan.entered = True
+                self._unguard(loan)
+            return
+        if what == ENTER_AND_SAY_SO:
+            self._send(borrower, [(array, borrower, epoch, ENTERED)])
+            what = ENTER
+        entry = self._client.entries.get(array)
+        if entry is None:
+            return
+        gone = [end for end in ends_of(borrower) if self._is_gone(end)]
+        if gone:
+            if borrower in gone:
+                return
+            # A value that is on its way from or to a node that has died.
+            self._strike_later([array], borrower)
         if entry.book is None:
             entry.book = Book()
-        entry.book.enter(borrower, epoch, delta)
+        entry.book.enter(borrower, epoch, what)
         if not entry.book:
             self._client.release_if_free(entry)
 
-    def _is_gone(self, borrower: str) -> bool:
-        if borrower in self._gone:
-            return True
+    def _is_gone(self, client: str) -> bool:
         lives = self._gone_lives
-        return bool(lives and borrower) and (node_of(borrower), incarnation_of(borrower)) in lives
+        return client in self._gone or (
+            bool(lives) and (node_of(client), incarnation_of(client)) in lives
+        )
 
     def on_gone(self, message: BorrowersGone) -> None:
-        """Strike off who has died."""
-        self._gone.update(message.clients)
-        if message.node >= 0:
-            self._gone_lives.add((message.node, message.incarnation))
-        for entry in list(self._client.entries.values()):
-            if entry.book:
-                for borrower in [b for b in entry.book.has if self._is_gone(b)]:
-                    del entry.book.has[borrower]
-                if not entry.book:
-                    self._client.release_if_free(entry)
+        """A node has died, and all its clients with it."""
+        self._gone_lives.add((message.node, message.incarnation))
+        self._strike_gone()
 
+    def _strike_gone(self) -> None:
+        under_way: dict[str, list[bytes]] = {}
+        for array, entry in list(self._client.entries.items()):
+            if entry.book is None:
+                continue
+            for borrower in list(entry.book.has):
+                if any(self._is_gone(end) for end in ends_of(borrower)):
+                    if len(ends_of(borrower)) > 1:
+                        under_way.setdefault(borrower, []).append(array)
+                    else:
+                        self._strike([array], borrower)
+        for borrower, arrays in under_way.items():
+            self._strike_later(arrays, borrower)
 
-class Custody:
-    """A node's side: it keeps values with references inside, and passes updates on."""
+    def _strike_later(self, arrays: list[bytes], borrower: str) -> None:
+        """What a dead node has sent may still arrive, and is entered under another name then."""
+        self._client.ctx.after(ON_ITS_WAY_S, partial(self._strike, arrays, borrower))
 
-    def __init__(self, ctx: Context, node: int, incarnation: int) -> None:
-        self._ctx = ctx
-        self._node = node
-        self._keeper = f"node:{node}.{(incarnation - 1) * WORKERS_PER_LIFE}"
-        self._returns = Returns(ctx)
-        self._contained: dict[bytes, list[tuple[bytes, str]]] = {}
-        """By the array of the value."""
-        self.borrowers: set[str] = set()
-        """Workers of this node of which owners have heard."""
-
-    def on_updates(self, source: str, message: RefUpdates) -> None:
-        """Updates on their way from a client to an owner."""
-        if not source.startswith("node:"):
-            # What a client says of others it says of results: theirs know.
-            self.borrowers.update(u[1] for u in message.updates if u[1] == source)
-        if node_of(message.owner) == self._node:
-            self._ctx.send(message.owner, message)
-        else:
-            self._ctx.send(f"node:{node_of(message.owner)}", message)
-
-    def reported(self, refs: ResultRefs) -> None:
-        """A worker of this node has reported a result."""
-        self.borrowers.update(borrower for _, _, borrower, _ in refs.borrowed)
-
-    def keep(self, result: RangeResult) -> None:
-        """This node, which is entered for it, keeps a value."""
-        assert result.refs is not None
-        if result.refs.contained:
-            self._contained.setdefault(result.array, []).extend(result.refs.contained)
-
-    def drop(self, refs: ResultRefs) -> None:
-        """This node, which is entered for it, does not keep a value."""
-        for array, owner in refs.contained:
-            self._strike(array, owner)
-
-    def pass_on(self, refs: ResultRefs, to: str) -> None:
-        """A value goes to the node of a client, which is entered for it first."""
-        for array, owner in refs.contained:
-            self._send(owner, [(array, keeper_of(to), 0, 1)])
-
-    def release(self, array: bytes) -> None:
-        """The node drops the values of an array."""
-        for contained, owner in self._contained.pop(array, ()):
-            self._strike(contained, owner)
-
-    def _strike(self, array: bytes, owner: str) -> None:
-        self._returns.add(owner, (array, self._keeper, 0, -1))
-
-    def _send(self, owner: str, updates: list[Update]) -> None:
-        local = node_of(owner) == self._node
-        self._ctx.send(owner if local else f"node:{node_of(owner)}", RefUpdates(owner, updates))
+    def _strike(self, arrays: list[bytes], borrower: str) -> None:
+        for array in arrays:
+            entry = self._client.entries.get(array)
+            if entry is not None and entry.book:
+                entry.book.has.pop(borrower, None)
+                self._client.release_if_free(entry)

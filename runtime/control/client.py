@@ -28,7 +28,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from runtime.control.borrowing import Book, Borrowing
+from runtime.control.borrowing import Borrowing
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
 from runtime.control.ids import (
@@ -68,6 +68,7 @@ from runtime.control.messages import (
     WantObjects,
 )
 from runtime.control.ranges import Ranges
+from runtime.control.ref_book import Book
 
 RELEASE_BATCH_MAX = 256
 

@@ -41,7 +41,6 @@ from runtime.control.flush import TaskHistory
 from runtime.control.health import FailureDetector
 from runtime.control.kv import KvTable
 from runtime.control.messages import (
-    BorrowersGone,
     CancelTask,
     ClaimTasks,
     Event,
@@ -115,7 +114,6 @@ class Gcs:
             RowLoaded: self.history.on_loaded,
             Query: self._on_query,
             CancelTask: self._on_cancel,
-            BorrowersGone: self._on_borrowers_gone,
         }
         self.actors = ActorTable(ctx, self.pubsub, self._alive, self._log)
         self.actors.on_settled = self.table.on_actor_settled
@@ -202,10 +200,6 @@ class Gcs:
         self.actors.drop_orphans(
             lambda owner: node_of(owner) == node and incarnation_of(owner) == incarnation
         )
-
-    def _on_borrowers_gone(self, source: str, message: BorrowersGone) -> None:
-        for node in sorted(self._alive):
-            self.ctx.send(f"node:{node}", message)
 
     # -- functions and events --------------------------------------------------
 

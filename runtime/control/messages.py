@@ -58,8 +58,6 @@ references:
 client  -> node      RefUpdates
 node    -> node      RefUpdates
 node    -> client    RefUpdates, BorrowersGone
-node    -> gcs       BorrowersGone
-gcs     -> node      BorrowersGone
 ==================== =======================================================
 
 Where the GCS is replicated or durable, a *chain* stands in for ``gcs`` and
@@ -146,6 +144,9 @@ class TaskExtra(Struct, array_like=True, gc=False):
     """Environment variables for as long as it runs."""
     group: str = ""
     """The placement group that it runs in, ``id`` or ``id/capture``."""
+    inside: tuple[bytes, ...] = ()
+    """Arrays of which references are inside its arguments: to run it again they are
+    needed as its inputs are."""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):
@@ -179,11 +180,13 @@ class ResultRefs(Struct, array_like=True, gc=False):
     """References that come with a result; see `borrowing`.
 
     ``borrowed``: (array, owner, borrower, epoch) of what its worker has kept of the
-    arguments. ``contained``: (array, owner) of what is in the values.
+    arguments. ``contained``: (array, owner) of what is in the values, for which
+    the node ``keeper`` is entered.
     """
 
     borrowed: tuple[tuple[bytes, str, str, int], ...] = ()
     contained: tuple[tuple[bytes, str], ...] = ()
+    keeper: str = ""
 
 
 class RangeResult(Struct, array_like=True, gc=False):
@@ -942,9 +945,10 @@ class ActorFound(Struct, array_like=True, tag=88):
 
 
 class RefUpdates(Struct, array_like=True, tag=145):
-    """To an owner, by way of its node: who has references to its arrays; see `borrowing`.
+    """To an owner, by way of its node: who has references to its arrays.
 
-    Each is (array, borrower, epoch, +1 or -1); epoch 0 for a node.
+    Each is a `ref_book.Update`: (array, borrower, epoch, what to do). The answer to a
+    borrower is one too.
     """
 
     owner: str
@@ -952,11 +956,10 @@ class RefUpdates(Struct, array_like=True, tag=145):
 
 
 class BorrowersGone(Struct, array_like=True, tag=146):
-    """These workers are gone, or ``node`` with all its clients: they have nothing any more."""
+    """A node's life is over: neither it nor its clients have references any more."""
 
-    clients: list[str]
-    node: int = -1
-    incarnation: int = 0
+    node: int
+    incarnation: int
 
 
 # -- key-value table and task history of the GCS --------------------------------

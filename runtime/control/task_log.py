@@ -30,6 +30,7 @@ from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.messages import RangeResult, TaskSpec, TaskUpdates
 from runtime.control.ranges import Ranges
+from runtime.control.tables import needs_of
 
 ADDED_MAX = 256
 """Ranges in one message; each may carry arguments of up to ``inline_bytes_max``."""
@@ -67,8 +68,9 @@ class TaskLog:
         """This node keeps a range that its own client submitted."""
         self._begin_again(spec.array)
         self._added.setdefault(spec.array, []).append(spec)
-        if spec.deps:
-            self._use(spec)
+        needs = needs_of(spec)
+        if needs:
+            self._use(spec, needs)
         self._touch(spec.array)
 
     def finish(self, result: RangeResult) -> None:
@@ -118,11 +120,11 @@ class TaskLog:
     def spilled(self, spec: TaskSpec, own: Container[bytes]) -> None:
         """A range left for the global scheduler, which logs it.
 
-        Of its inputs, those that clients here own are news of this node.
+        Of what it needs, what clients here own is news of this node.
         """
         self._begin_again(spec.array)
         self._known.add(spec.array)
-        for oid in spec.deps:
+        for oid in needs_of(spec):
             if oid[: len(spec.array)] in own:
                 self.expose(oid[: len(spec.array)])
 
@@ -148,7 +150,7 @@ class TaskLog:
                 self._unuse(array)
         for rows in (self._done, self._large, self._copies, self._puts, self._calls):
             if rows:
-                rows.pop(array, None)  # type: ignore[attr-defined]
+                rows.pop(array, None)
         exposed = array in self._exposed
         self._exposed.discard(array)
         if exposed or array in self._known:
@@ -170,9 +172,9 @@ class TaskLog:
     def _rows(self) -> tuple[dict[bytes, Any], ...]:
         return self._added, self._done, self._large, self._copies, self._puts, self._calls
 
-    def _use(self, spec: TaskSpec) -> None:
+    def _use(self, spec: TaskSpec, needs: tuple[bytes, ...]) -> None:
         past = self._deps.get(spec.array, ())
-        arrays = dict.fromkeys(oid[: len(spec.array)] for oid in spec.deps)
+        arrays = dict.fromkeys(oid[: len(spec.array)] for oid in needs)
         new = tuple(array for array in arrays if array not in past)
         self._deps[spec.array] = past + new
         for array in new:

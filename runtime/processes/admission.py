@@ -26,7 +26,6 @@ from runtime.control.messages import (
     AllocateObject,
     AssignTasks,
     Blocked,
-    BorrowersGone,
     BundlePrepared,
     CallsLogged,
     CallsReceived,
@@ -112,7 +111,7 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
         Query, ResultsMissing, ObjectsMissing, ClaimTasks,
         CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor, LogCalls, SaveActor,
         FetchLineage, CallsReceived, FindActor, KvPut, KvGet, KvDelete,
-        FindTask, BorrowersGone,
+        FindTask,
     }),
     "global": frozenset({
         PlaceTasks, CancelTask, CreateGroup, RemoveGroup, BundlePrepared, Query,
@@ -134,7 +133,7 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
     "gcs": frozenset({
         Registered, NodeChanged, FunctionBlob, ObjectLocations, FreeObjects, TaskResults,
         QueryReply, TasksClaimed, ForwardResults, KvReply, TaskFound,
-        ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound, BorrowersGone,
+        ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound,
     }),
     "global": frozenset({
         AssignTasks, TaskResults, CancelTask, PrepareBundle, CommitBundle, ReturnBundle,

@@ -82,9 +82,9 @@ class LocalWorld:
         self.report_meanwhile: Callable[[], None] | None = None
         """In a worker: called by the background thread while a range runs."""
         self.has_drops: Callable[[], bool] | None = None
-        """In a driver: whether references were dropped that no call has counted."""
+        """Whether references were dropped that no call has counted."""
         self.tidy: Callable[[], None] | None = None
-        """In a driver: counts them, in a turn, while the program makes no calls."""
+        """Counts them, in a turn, while the program makes no calls."""
         self._tidy_s = float("inf")
         """When the background thread tidies up, if it was told that there is a need."""
         self._closed = False
