@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import mmap
 import socket
 from collections.abc import Callable
 
@@ -25,6 +24,7 @@ from runtime.processes.wire import (
     FrameReader,
     WireError,
 )
+from runtime.store.scratch import scratch
 
 log = logging.getLogger("raytwin")
 
@@ -32,9 +32,8 @@ HANDSHAKE_TIMEOUT_S = 10.0
 UNSENT_BYTES_MAX = 1 << 30
 """A peer that does not read so much is taken for dead."""
 
-_scratch = memoryview(mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE))
-"""What is received goes here first: memory of each process's own, and of that only the
-pages that were needed so far."""
+_scratch = scratch(1 << 20)
+"""What is received goes here first."""
 
 
 class Connection:
