@@ -25,7 +25,7 @@ Cost: a call is one dictionary entry and a share of three messages.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -111,7 +111,7 @@ class Actor:
         """Calls to hand to the worker with this turn."""
         self.running: dict[bytes, Assignment] = {}
         """Calls that the worker has, by array."""
-        self.remembered: dict[bytes, RangeResult] = {}
+        self.remembered: OrderedDict[bytes, RangeResult] = OrderedDict()
         """Results of the last calls."""
         self.restored: dict[bytes, RangeResult] = {}
         """Results of calls that took effect in earlier incarnations."""
@@ -438,7 +438,8 @@ class ActorHost:
             return
         actor.remembered[result.array] = result
         if len(actor.remembered) > REMEMBERED_MAX:
-            del actor.remembered[next(iter(actor.remembered))]
+            # A plain dictionary would look at all that it has forgotten to find the oldest.
+            actor.remembered.popitem(last=False)
         if not actor.logged:
             self._scheduler.results.finish_call(result, spec.owner, actor.id)
             return

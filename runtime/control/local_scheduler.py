@@ -502,7 +502,8 @@ class LocalScheduler:
                 self._release(array)
 
     def _release(self, array: bytes) -> None:
-        self._ends.pop(array, None)
+        if self._ends:
+            self._ends.pop(array, None)
         self.results.released(array)
         self.router.forget(array)
         if array in self._owned_actors:

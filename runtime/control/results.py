@@ -64,7 +64,8 @@ class Results:
 
     def released(self, array: bytes) -> None:
         """Its owner here has let go of it."""
-        self._heirs.pop(array, None)
+        if self._heirs:
+            self._heirs.pop(array, None)
 
     def freed(self, array: bytes) -> None:
         """Nobody needs it, says the GCS."""
@@ -127,15 +128,19 @@ class Results:
         owners, others = self._objects.owners, self._objects.others
         for result in results:
             array = result.array
-            if array not in others:
+            if not others or array not in others:
                 owner = owners.get(array, NOBODY)
                 if owner != NOBODY:
-                    told.setdefault(owner, []).append(result)
+                    of_owner = told.get(owner)
+                    if of_owner is None:
+                        told[owner] = [result]
+                    else:
+                        of_owner.append(result)
                 continue
             for owner in self._objects.owners_of(array):
                 told.setdefault(owner, []).append(result)
-        for owner, of_owner in told.items():
-            self._ctx.send(owner, TaskResults(owner, of_owner))
+        for owner, results in told.items():
+            self._ctx.send(owner, TaskResults(owner, results))
 
     def send(self, owner: str, results: list[RangeResult]) -> None:
         to = owner if node_of(owner) == self._node else f"node:{node_of(owner)}"
