@@ -269,6 +269,10 @@ class ActorTable:
             return False
         return any(record.task.array == call for record in row.log)
 
+    def remakes(self, call: bytes) -> bool:
+        """Whether any actor is being rebuilt that makes that call again for it."""
+        return any(self.replays(actor, call) for actor in self.rows)
+
     # -- lineage ---------------------------------------------------------------
 
     def _on_log(self, source: str, message: LogCalls) -> None:

@@ -90,6 +90,8 @@ class ArrayTable:
         """Arrays that were released before they were heard of, oldest first: by which node."""
         self.replays: Callable[[bytes, bytes], bool] = lambda actor, array: False
         """Whether an actor is being rebuilt, and makes that array again by it."""
+        self.remakes: Callable[[bytes], bool] = lambda array: False
+        """Whether any actor is being rebuilt that does."""
         self._ctx = ctx
         self._nodes = nodes
         self._alive = alive
@@ -321,7 +323,10 @@ class ArrayTable:
             why += f": {message.reason}"
         for oid in message.objects:
             row = self.rows.get(oid[:ARRAY_BYTES])
-            if row is not None and message.node in self._alive:
+            if row is None:
+                # Its node died before it said what it had made.
+                self._released.setdefault(oid[:ARRAY_BYTES], ("", -1, why))
+            elif message.node in self._alive:
                 row.lose_object(oid, message.node, why)
 
     def _fail(
@@ -546,7 +551,7 @@ class ArrayTable:
             row = self.rows.get(array)
             if row is not None:
                 self._seek(array, row, oids)
-            elif array in self._released or array in self.lineage.needed:
+            elif array in self.lineage.needed or self._is_gone(array):
                 self._ctx.after(LOST_S, partial(self._give_up, oids))
 
     def _give_up(self, oids: list[bytes]) -> None:
@@ -554,6 +559,9 @@ class ArrayTable:
         for oid in oids:
             array = oid[:ARRAY_BYTES]
             if array not in self.rows and oid in self.waited.get(array, ()):
+                if self.remakes(array):
+                    self._ctx.after(LOST_S, partial(self._give_up, [oid]))
+                    continue
                 why = self._released[array][2] if array in self._released else RELEASED
                 self._tell(oid, Location(oid, (), 0, lost=why))
 
@@ -589,6 +597,9 @@ class ArrayTable:
     def _was_released(self, array: bytes, by: str) -> bool:
         owner, node, _ = self._released.get(array, ("", -1, ""))
         return owner == by or (not owner and node == node_of(by))
+
+    def _is_gone(self, array: bytes) -> bool:
+        return array in self._released or array in self._early
 
     def _is_late(self, array: bytes, owner: str) -> bool:
         """Whether the owner of a call's large result has let go of it before."""

@@ -118,6 +118,7 @@ class Gcs:
         self.actors = ActorTable(ctx, self.pubsub, self._alive, self._log)
         self.actors.on_settled = self.table.on_actor_settled
         self.table.replays = self.actors.replays
+        self.table.remakes = self.actors.remakes
         self._handlers.update(self.actors.handlers)
 
     def start(self) -> None:

@@ -1121,6 +1121,8 @@ class LocalScheduler:
             self.free_places(result)
             return False
         self.remade(result, owner, actor)
+        if node_of(owner) != self.node:
+            self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
         return True
 
     def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:
@@ -1151,13 +1153,18 @@ class LocalScheduler:
         for result in message.results:
             called = self.router.received(result.array)
             if result.array not in owners:
+                if any(result.sizes):
+                    # Its owner has died, or let go before an actor that was rebuilt made
+                    # it again; where it is nobody would free it.
+                    self.log.disown(result.array)
                 continue
             if called:
                 if any(result.sizes):
                     self.log.made_elsewhere(result.array)
                 else:
                     # The only copy of its values: here, where its owner is.
-                    self.log.called(result.array, owners[result.array], b"")
+                    owner = owners[result.array]
+                    self.log.called(result.array, owner or f"node:{self.node}", b"")
                     self.log.finish(result)
             elif result.array in self._owned_actors and self.objects.has_array(result.array):
                 continue  # the actor was created once more
