@@ -52,12 +52,14 @@ from runtime.control.messages import (
     Assignment,
     AssignTasks,
     Blocked,
+    CallsDrained,
     CallsLogged,
     CancelTask,
     ClaimTasks,
     CommitBundle,
     CreateActors,
     CreateGroup,
+    DrainCalls,
     Event,
     ExitActor,
     ExportFunction,
@@ -281,6 +283,8 @@ class LocalScheduler:
             ActorLineage: lambda _, m: self.actors.on_lineage(m),
             CallsLogged: lambda _, m: self.actors.on_logged(m),
             StopActor: lambda _, m: self.actors.on_stop(m),
+            DrainCalls: self.actors.on_drain,
+            CallsDrained: lambda _, m: self.router.on_drained(m.actor),
             SaveActor: lambda s, m: self.actors.on_save(self.workers[s], m),
             ExitActor: lambda s, m: self.actors.on_exit(self.workers[s], m),
             KillActor: self._on_kill_actor,
@@ -1286,6 +1290,7 @@ class LocalScheduler:
         self.ctx.send(f"links:{self.node}", message)
         self.queries.on_node_changed(message.info)
         self.objects.on_node_changed(message.info.node, message.info.alive)
+        self.router.on_node_changed(message.info.node, message.info.alive)
         if not message.info.alive:
             self._report_missing()
 

@@ -27,6 +27,7 @@ from runtime.control.messages import (
     AssignTasks,
     Blocked,
     BundlePrepared,
+    CallsDrained,
     CallsLogged,
     CallsReceived,
     CancelTask,
@@ -42,6 +43,7 @@ from runtime.control.messages import (
     CommitBundle,
     CreateActors,
     CreateGroup,
+    DrainCalls,
     Event,
     ExitActor,
     ExportFunction,
@@ -143,7 +145,8 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
 """By the component that speaks."""
 
 NODE_TO_NODE: Kinds = frozenset({
-    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls,
+    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, DrainCalls,
+    CallsDrained,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({

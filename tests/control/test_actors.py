@@ -253,3 +253,36 @@ def test_nodes_and_actors_may_die_and_large_results_with_them(seed: int) -> None
     kill_processes(world, rng, 5)
     converse(world, rng, driver, NODES_DIED, large=True)
     assert left_by_nodes(world) == []
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.parametrize("node_dies", [False, True])
+def test_the_news_of_a_death_overtakes_no_result(restarts: int, node_dies: bool) -> None:
+    """What took effect before it is told, though the link it comes by is slow."""
+    world = World([{"CPU": 1.0}, {"CPU": 1.0, "A": 1.0}])
+    driver = world.driver(0)
+
+    def program() -> Code:
+        ref = driver.create_actor(restarts=restarts, demand="A:1")
+        yield from driver.get([driver.tell(ref.oid, {"tag": 0}, restarts=restarts).oid])
+        last = driver.tell(ref.oid, {"tag": 1}, restarts=restarts)
+        never = driver.tell(ref.oid, {"tag": 2, "s": 60.0}, restarts=restarts)
+        driver.client.flush()
+        world._links["node:1", "node:0"] = world.time_s + 1.0
+        yield 0.1
+        (address,) = [a for a, shell in world.shells.items() if shell.history is not None]
+        world.kill_worker(address)
+        if restarts:
+            yield 0.1
+            again = [a for a, shell in world.shells.items() if shell.history is not None]
+            world.kill_worker(again[0])
+        yield 0.2
+        if node_dies:
+            world.cut_node(1)
+        outcomes = []
+        for call in (last, never):
+            outcomes.append((yield from outcome_of(driver, call))[1])
+        return outcomes
+
+    assert driver.call(program()) == ["", UNAVAILABLE if restarts else DIED]
+    assert not world.nodes[0].router._draining

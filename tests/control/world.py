@@ -347,6 +347,7 @@ class World:
             look(at, scheduler, "_resuming", "_for_others", "_heirs", "_claims", "_owned_actors")
             look(f"{at}.actors", scheduler.actors, "actors", "queued", "_dirty")
             look(f"{at}.router", scheduler.router, "_under_way", "_dirty", "_watch", "_acking")
+            look(f"{at}.router", scheduler.router, "_draining")
             for route in scheduler.router._routes.values():
                 look(f"{at}.route", route, "waiting", "sent", "out", "probes", "received")
             if scheduler.pool.free != scheduler.pool.total:
