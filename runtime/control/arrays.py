@@ -579,6 +579,16 @@ class ArrayTable:
         for address in self._pubsub.close(oid):
             self._ctx.send(address, ObjectLocations([location]))
 
+    def sizes(self) -> dict[str, int]:
+        """Return how much is in the tables; orphans wait `ORPHANED_S` for a new owner."""
+        orphans = sum(not row.released and not row.owners for row in self.rows.values())
+        return {
+            "arrays": len(self.rows) - orphans,
+            "orphans": orphans,
+            "awaited": len(self.waited),
+            "tombstones": len(self.tombstones),
+        }
+
     # -- small things ----------------------------------------------------------------
 
     def _row(self, array: bytes) -> ArrayRow:
