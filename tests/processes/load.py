@@ -101,10 +101,10 @@ class Load:
         rng = self.rng
         for _ in range(times):
             seeds = [rng.randrange(1 << 30) for _ in range(16)]
-            firsts = [small.remote(rng.random() * 0.02, s) for s in seeds[:8]]
+            firsts = [small.remote(rng.random() * 0.06, s) for s in seeds[:8]]
             for s, ref in zip(seeds, firsts, strict=False):
                 self._expect(small.remote(0.0, s, ref), mix(s, mix(s)))
-            large = [(s, make.remote(rng.random() * 0.02, s)) for s in seeds[8:10]]
+            large = [(s, make.remote(rng.random() * 0.06, s)) for s in seeds[8:10]]
             put = seeds[10]
             large.append((put, ray.put(blob_of(put))))
             self._expect(total.remote(*[ref for _, ref in large]), sum(sum_of(s) for s, _ in large))

@@ -3,7 +3,8 @@
 For each kind of fault a cluster runs round after round of `load`, and in each a
 process is killed or stopped at a random moment. Actors live through all rounds.
 
-``RAYTWIN_ROUNDS=20`` runs so many rounds of each kind instead of two.
+``RAYTWIN_ROUNDS=20`` runs so many rounds of each kind instead of two, and
+``RAYTWIN_SEED`` draws other moments and victims.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ import pytest
 
 import raytwin as ray
 from chaos.invariants import at_end, settled
+from runtime.processes.zygote import AGAIN_S
 from tests.processes.helpers import eventually
 from tests.processes.load import Load
 from tests.processes.test_left_behind import files
 
 ROUNDS = int(os.environ.get("RAYTWIN_ROUNDS", "2"))
+SEED = int(os.environ.get("RAYTWIN_SEED", "0"))
 LIMIT_S = 60.0
 """What only a hang takes."""
 HEARTBEAT_TIMEOUT_S = 1.5
@@ -53,8 +56,12 @@ class Faults:
     def victim(self) -> int:
         return self.rng.choice([1, 2])
 
-    def wait_a_moment(self) -> None:
-        time.sleep(self.rng.random() * 0.4)
+    def begin(self) -> int:
+        """Submit, let some of it be done, return how many values are under way."""
+        self.load.step(6)
+        time.sleep(self.rng.random() * 0.3)
+        refs = [ref for ref, _ in self.load.expected]
+        return len(ray.wait(refs, num_returns=len(refs), timeout=0)[1])
 
     # -- one round each ---------------------------------------------------------
 
@@ -106,6 +113,8 @@ class Faults:
         os.kill(before, signal.SIGKILL)
         self.load.step()
         eventually(lambda: self.pid("head") != before)
+        # One that ends again and again, as soon as it has begun, is given up.
+        time.sleep(AGAIN_S)
 
     def replica(self) -> None:
         """One of two replicas of the GCS and the global scheduler."""
@@ -181,16 +190,18 @@ def test_faults_under_load(kind: str, traces: Traces, tmp_path: Path) -> None:
     session: Any = ray.init(
         nodes=3, cpus_per_node=2, object_store_memory=256 << 20, **OPTIONS[kind](tmp_path)
     )
-    faults = Faults(session, seed=len(kind))
-    pids = set()
+    faults = Faults(session, seed=SEED)
+    pids: set[int] = set()
+    busy = 0
     for round_ in range(ROUNDS):
-        faults.load.step(2)
-        faults.wait_a_moment()
+        under_way = faults.begin()
         getattr(faults, kind)()
         faults.load.step()
         faults.load.check(LIMIT_S)
         pids |= processes_of(session)
-        print(f"{kind}: round {round_ + 1}, {faults.load.checked} values")
+        print(f"round {round_ + 1}: {under_way} values under way, {faults.load.checked} right")
+        busy += under_way > 0
+    assert busy, "no fault came while anything ran"
     faults.load.actors.clear()
     nothing_is_left(session)
     ray.shutdown()
