@@ -108,7 +108,7 @@ def _at_end_of_sim(session: Any) -> list[str]:
         nowhere = cluster.stores[scheduler.node].used - sum(size for _, (_, size) in stored)
         found += _store(scheduler.node, len(left), sum(left), nowhere)
         found += _disk(scheduler, cluster.stores[scheduler.node].disk_used, kept)
-    rows = cluster.gcs.arrays
+    rows = [array for tables in cluster.gcs_tables for array in tables.arrays]
     remaining = [array.hex() for array in rows if array not in kept]
     if remaining:
         first = remaining[0]
@@ -126,11 +126,12 @@ def _kept(session: Any) -> set[bytes]:
     cluster = session.cluster
     clients = [session.client, *(worker.client for worker in cluster.workers.values())]
     kept = {array for client in clients for array, entry in client.entries.items() if entry.escaped}
-    table = cluster.gcs.table
-    for array, row in table.rows.items():
-        # A released row is what makes those again that had it as an input.
-        if array in table.lineage.uses if row.released else not row.owners:
-            kept.add(array)
+    for tables in cluster.gcs_tables:
+        table = tables.table
+        for array, row in table.rows.items():
+            # A released row is what makes those again that had it as an input.
+            if array in table.lineage.uses if row.released else not row.owners:
+                kept.add(array)
     return kept
 
 

@@ -158,10 +158,11 @@ class ArrayTable:
             if alive:
                 left = self.tombstones.setdefault(array, {})
                 left[node] = left.get(node, 0) + spec.count
+            self.lineage.refuse(spec, ARRAY_BYTES)
             return
         row = self._row(array)
         if spec.deps:
-            self.lineage.use(row, spec.deps, ARRAY_BYTES)
+            self.lineage.use(array, row, spec.deps, ARRAY_BYTES)
         late = row.released and spec.owner == row.former
         if not attempt_of(spec) and not late:
             self._adopt(array, row, spec.owner)
@@ -219,9 +220,13 @@ class ArrayTable:
 
     def _unneed(self, array: bytes, row: ArrayRow) -> None:
         for dep in self.lineage.unneed(array, row):
-            freed = self.rows.get(dep)
-            if freed is not None and freed.released:
-                self._free_values(dep, freed, -1)
+            self.unneeded(dep)
+
+    def unneeded(self, array: bytes) -> None:
+        """Nothing that is being made again has the array as an input any more."""
+        row = self.rows.get(array)
+        if row is not None and row.released:
+            self._free_values(array, row, -1)
 
     # -- death -------------------------------------------------------------------
 
@@ -380,9 +385,10 @@ class ArrayTable:
     def on_actor_settled(self, actor: bytes) -> None:
         """It is rebuilt, or dead: what it has not made again is lost."""
         # The news of what it made may come after those of itself.
-        self._ctx.after(LOST_S, partial(self._seek_made_by, actor))
+        self._ctx.after(LOST_S, partial(self.seek_made_by, actor))
 
-    def _seek_made_by(self, actor: bytes) -> None:
+    def seek_made_by(self, actor: bytes) -> None:
+        """Have made again what somebody waits for and an actor has made."""
         for array in list(self.waited):
             row = self.rows.get(array)
             if row is not None and row.actor == actor:
@@ -471,6 +477,10 @@ class ArrayTable:
         for holder in sorted(holders & self._alive):
             self._ctx.send(f"node:{holder}", FreeObjects([array]))
 
+    def drop(self, array: bytes) -> None:
+        """Forget a row of which nothing is needed any more."""
+        self._drop(array, -1)
+
     def _drop(self, array: bytes, node: int) -> None:
         """Forget a row, and every released one that was kept for it alone.
 
@@ -504,7 +514,7 @@ class ArrayTable:
                     self._ctx.send(f"node:{holder}", FreeObjects([array]))
             self._unneed(array, row)
             for dep in row.deps:
-                if self.lineage.unuse(dep):
+                if self.lineage.unuse(array, dep):
                     freed = self.rows.get(dep)
                     if freed is not None and freed.released:
                         pending.append((dep, -1))
