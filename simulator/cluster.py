@@ -247,6 +247,16 @@ class SimCluster:
         assert self.replicas is not None, "the GCS of this cluster has no replicas"
         self.replicas.kill(name)
 
+    def kill_member(self, chain: int, which: int = 0) -> None:
+        """End a member of a chain of the GCS, counted from its head, round and round."""
+        if self.replicas is None or chain >= self.config.chains:
+            raise ValueError(f"the GCS has no chain {chain}")
+        members = [info.name for info in self.replicas.masters[chain].members]
+        members = [name for name in members if name in self.processes]
+        if len(members) < 2:
+            raise ValueError(f"chain {chain} has one member, who alone has the state")
+        self.kill_replica(members[which % len(members)])
+
     def start_worker(self, address: str, node: int) -> None:
         """A worker's process has come up."""
         if f"node:{node}" in self.processes:

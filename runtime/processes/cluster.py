@@ -44,6 +44,7 @@ from runtime.control.health import FailureDetector
 from runtime.control.ids import root_task_id
 from runtime.control.policies import make_policy
 from runtime.control.resources import ResourcePool, format_demand
+from runtime.control.shards import chain_of
 from runtime.processes import auth
 from runtime.processes.connection import Connection, listen
 from runtime.processes.local_world import LocalWorld
@@ -172,6 +173,20 @@ class LocalCluster:
     def kill_replica(self, name: str) -> None:
         """Send SIGKILL to a replica of the GCS."""
         self.kill(name, signal.SIGKILL)
+
+    def kill_member(self, chain: int, which: int = 0) -> None:
+        """Send SIGKILL to a replica of a chain, counted from its oldest, round and round.
+
+        Whether the others have the state by now only the chain's master knows.
+        """
+        self.poll()
+        replicas = [key for key in self.pids if key.startswith("replica:")]
+        members = [k for k in replicas if chain_of(k) == chain and k not in self.exited]
+        if not members:
+            raise ValueError(f"the GCS has no chain {chain}")
+        if len(members) < 2:
+            raise ValueError(f"chain {chain} has one member, who alone has the state")
+        self.kill_replica(members[which % len(members)])
 
     # -- operations on a running cluster: see `chaos.cluster.Cluster` -------------
 

@@ -73,6 +73,19 @@ def test_results_that_overlap_hide_nothing(seed: int) -> None:
                 assert int(value.payload) + value.position == index
 
 
+def test_an_error_comes_in_place_of_values_that_were_lost() -> None:
+    """A range that cannot be made again fails as one; its elements had been made one by one."""
+    directory = Directory()
+    directory.own(array(1), "driver:0.0")
+    for index in range(2):
+        directory.add(result(1, index, size=1000, node=3))
+    directory.on_node_changed(3, False)
+    directory.add(result(1, 0, 2, status=SYSTEM_ERROR, payload=b"lost"))
+    for index in range(2):
+        value = directory.lookup(object_id(array(1), index, 0))
+        assert value is not None and value.payload == b"lost"
+
+
 def test_memory_is_freed_when_it_is_released_and_no_pin_is_left() -> None:
     directory = Directory()
     directory.own(array(1), "driver:0.0")
