@@ -16,10 +16,12 @@ from chaos.plan import from_data
 from chaos.programs import Body, Boom, Call, Op, Sequential, run_body
 from runtime.api.exceptions import ObjectLostError, RaySystemError, WorkerCrashedError
 from runtime.control.arrays import ArrayTable
+from runtime.control.dispatcher import Dispatcher
 from runtime.control.gcs import Gcs
 from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.objects import ObjectDirectory
 from runtime.control.resources import ResourcePool
+from runtime.control.task_inputs import TaskInputs
 
 FAILED = Path(__file__).with_name("failed_seeds.txt")
 
@@ -159,13 +161,13 @@ def never_taken(patch: pytest.MonkeyPatch) -> None:
 
 def mixed_up(patch: pytest.MonkeyPatch) -> None:
     """A task gets its inputs in another order than it was given them."""
-    inputs = LocalScheduler.inputs_of
+    inputs = TaskInputs.take
 
-    def wrong(self: LocalScheduler, spec: Any, worker: str) -> Any:
+    def wrong(self: TaskInputs, spec: Any, worker: str) -> Any:
         found = inputs(self, spec, worker)
         return None if found is None else found[::-1]
 
-    patch.setattr(LocalScheduler, "inputs_of", wrong)
+    patch.setattr(TaskInputs, "take", wrong)
 
 
 def seen_twice(patch: pytest.MonkeyPatch) -> None:
@@ -175,14 +177,14 @@ def seen_twice(patch: pytest.MonkeyPatch) -> None:
 
 def retries_lost(patch: pytest.MonkeyPatch) -> None:
     """A worker's death fails its task, whatever retries it has left."""
-    retry = LocalScheduler._retry
+    retry = Dispatcher._retry
 
-    def wrong(self: LocalScheduler, worker: Any, reason: str) -> None:
+    def wrong(self: Dispatcher, worker: Any, reason: str) -> None:
         for spec in worker.assigned:
             spec.retries = 0
         retry(self, worker, reason)
 
-    patch.setattr(LocalScheduler, "_retry", wrong)
+    patch.setattr(Dispatcher, "_retry", wrong)
 
 
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {
