@@ -119,7 +119,10 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
 }  # fmt: skip
 """By the component that is addressed."""
 
-NODE_TO_SHARD: Kinds = NODE_TO_HEAD["gcs"] | {LineageChanges}
+NODE_TO_SHARD: Kinds = frozenset({
+    ExportFunction, FetchFunction, TaskUpdates, LocateObjects, ResultsMissing, ObjectsMissing,
+    ClaimTasks, KvPut, KvGet, KvDelete, FindTask, LineageChanges,
+})  # fmt: skip
 
 CLIENT_TO_MASTER: Kinds = frozenset({ChainHello, ReplicaSuspected})
 REPLICA_TO_MASTER: Kinds = frozenset({
