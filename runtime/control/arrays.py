@@ -438,8 +438,15 @@ class ArrayTable:
         if row is None or row.released:
             return
         row.former = row.owners.pop(node, row.former)
-        if row.live_owner(self._alive):
-            row.forget_node(node)  # it has freed what it had, another owner has not
+        owner = row.live_owner(self._alive)
+        if owner:
+            # It has freed what it had, another owner has not, and may wait for it.
+            for spec, gaps in row.forget_node(node):
+                for index in [i for start, count in gaps for i in range(start, start + count)]:
+                    made = any(not done.lost for done in row.ended(index))
+                    if not made and not row.pending(index, self._alive):
+                        why = "its first owner has let go of it"
+                        self._run_again(array, row, spec, index, 1, owner, why)
         else:
             self._let_go(array, row, node)
 
@@ -448,6 +455,13 @@ class ArrayTable:
             row = self.rows.get(array)
             if row is not None and not row.released and not row.live_owner(self._alive):
                 self._let_go(array, row, -1)
+
+    def overtaken(self, spec: TaskSpec) -> None:
+        """A range comes that was placed: its owner's release may have come before it."""
+        node = node_of(spec.owner)
+        if spec.array not in self.rows and self._early.get(spec.array, -1) == node:
+            del self._early[spec.array]
+            self._released[spec.array] = (spec.owner, node, RELEASED)
 
     def _let_go(self, array: bytes, row: ArrayRow, node: int) -> None:
         """Nobody owns the array: free its values, keep its specs if they may be needed."""

@@ -101,6 +101,8 @@ class Shard(Gcs):
             self.ctx.send(shard_address(message.way[0]), following)
             return
         node = message.node
+        for spec in message.tasks:
+            self.table.overtaken(spec)
         log = TaskUpdates(node, message.tasks, [], [], [], incarnation=message.incarnation)
         self.table.on_updates("global", log)
         for spec in message.tasks:
