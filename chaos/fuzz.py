@@ -40,6 +40,7 @@ from chaos.programs import Api, Body, Boom, Sequential, draw, put_here, run_body
 from chaos.targets.cluster import WholeCluster
 from chaos.targets.link import Link
 from chaos.targets.node import Node
+from chaos.targets.replica import Replica
 from chaos.targets.worker import Worker
 from runtime.api.exceptions import (
     ObjectLostError,
@@ -76,6 +77,8 @@ class Case:
     lossless: bool
     store_bytes: int = STORE_BYTES
     """Per node; with less than the usual, objects go to disk and come back."""
+    gcs: dict[str, Any] = field(default_factory=dict)
+    """What the session is told of the GCS: replicas, shards, storage."""
 
 
 @dataclass
@@ -101,7 +104,26 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     cpus = rng.randint(1, 3)
     program = draw(rng, rng.randint(5, 50))
     plan = draw_plan(rng, nodes, lossless)
-    return Case(seed, nodes, cpus, program, plan, lossless, rng.choice(STORES_BYTES))
+    store_bytes = rng.choice(STORES_BYTES)
+    gcs, kills = draw_gcs(random.Random(f"fuzz/{seed}/gcs"))
+    plan = Plan([*plan.steps, *kills])
+    return Case(seed, nodes, cpus, program, plan, lossless, store_bytes, gcs)
+
+
+def draw_gcs(rng: random.Random) -> tuple[dict[str, Any], list[Step]]:
+    """Return options of a session for its GCS, half of the time none, and deaths of replicas."""
+    if rng.random() < 0.5:
+        return {}, []
+    if rng.random() < 0.15:
+        return {"gcs_storage": "any", "task_history": True, "gcs_memory_max": 4_000}, []
+    replicas, shards = rng.choice((1, 2, 2, 3)), rng.choice((1, 2, 4))
+    kills = []
+    if replicas > 1:
+        chains = shards + 1 if shards > 1 else 1
+        for _ in range(rng.randint(0, 2 * chains)):
+            member = Replica(rng.randrange(chains), rng.randrange(replicas))
+            kills.append(Step("kill", member, rng.random() * 2 * HORIZON_S))
+    return {"gcs_replicas": replicas, "gcs_shards": shards}, kills
 
 
 def draw_plan(rng: random.Random, nodes: int, lossless: bool = False) -> Plan:
@@ -161,8 +183,8 @@ def run_case(
 ) -> Report:
     """Run a case on `sim` and hold it against everything.
 
-    `options` are further ones of the session, which `prepare` is given before the
-    program begins.
+    `options` are further ones of the session, in place of the case's own, which
+    `prepare` is given before the program begins.
     """
     report = Report(case, tasks=case.program.tasks)
     expected = run_body(Sequential(), case.program)
@@ -173,7 +195,7 @@ def run_case(
         cpus_per_node=case.cpus,
         seed=case.seed,
         heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
-        **{"object_store_memory": case.store_bytes, **options},
+        **{"object_store_memory": case.store_bytes, **case.gcs, **options},
     )
     prepare(session)
     watch = invariants.Watch(session.cluster)
@@ -226,7 +248,9 @@ def _compare(
     if len(expected) != len(outcomes):
         report.failures.append(f"{len(outcomes)} outcomes instead of {len(expected)}")
         return
-    kills = sum(each.step.action in KILLS for each in injections)
+    kills = sum(
+        each.step.action in KILLS and each.step.target.kind != "replica" for each in injections
+    )
     deaths = sum(kind == "node_died" for _, kind, _, _ in _events(session))
     for number, (right, got) in enumerate(zip(expected, outcomes, strict=True)):
         if right == got:

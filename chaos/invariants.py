@@ -111,7 +111,7 @@ def _at_end_of_sim(session: Any) -> list[str]:
         nowhere = cluster.stores[scheduler.node].used - sum(size for _, (_, size) in stored)
         found += _store(scheduler.node, len(left), sum(left), nowhere)
         found += _disk(scheduler, cluster.stores[scheduler.node].disk_used, kept)
-    rows = cluster.gcs.arrays
+    rows = [array for tables in cluster.gcs_tables for array in tables.arrays]
     remaining = [array.hex() for array in rows if array not in kept]
     if remaining:
         first = remaining[0]
@@ -159,11 +159,12 @@ def _kept(session: Any) -> set[bytes]:
         for array, entry in client.entries.items()
         if entry.book and PINNED in entry.book.has
     }
-    table = cluster.gcs.table
-    for array, row in table.rows.items():
-        # A released row is what makes those again that had it as an input.
-        if array in table.lineage.uses if row.released else not row.owners:
-            kept.add(array)
+    for tables in cluster.gcs_tables:
+        table = tables.table
+        for array, row in table.rows.items():
+            # A released row is what makes those again that had it as an input.
+            if array in table.lineage.uses if row.released else not row.owners:
+                kept.add(array)
     contained: dict[bytes, set[bytes]] = {}
     for scheduler in cluster.schedulers.values():
         for array, inside in scheduler.custody._contained.items():

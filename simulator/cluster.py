@@ -31,18 +31,18 @@ from runtime.backend.journal import Journal
 from runtime.backend.nodes import (
     check_node,
     check_replicas,
+    check_shards,
     check_storage,
     node_resources,
     store_config,
 )
 from runtime.backend.protocol import Backend
 from runtime.backend.session import Session
-from runtime.control.chain import MASTER
-from runtime.control.chain_client import Chained
 from runtime.control.client import Client
 from runtime.control.config import Config
 from runtime.control.context import Context, node_of
 from runtime.control.gcs import Gcs
+from runtime.control.gcs_machine import make_node
 from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.ids import root_task_id
 from runtime.control.local_scheduler import LocalScheduler
@@ -58,6 +58,7 @@ from runtime.control.messages import (
 )
 from runtime.control.policies import make_policy
 from runtime.control.resources import ResourcePool
+from runtime.control.shards import master_of, shard_address
 from simulator.clock import Clock
 from simulator.costs import CostModel, load_profile
 from simulator.host import Host
@@ -174,16 +175,11 @@ class SimCluster:
         def make(ctx: Context) -> LocalScheduler:
             return LocalScheduler(ctx, number, own, self.config, self.incarnations[number])
 
-        scheduler: LocalScheduler
-        chained = None
-        if self.config.chained:
-            chained = Chained(process.context(address), address, make)
-            assert isinstance(chained.inner, LocalScheduler)
-            scheduler = chained.inner
-        else:
-            scheduler = make(process.context(address))
+        component, chains, scheduler = make_node(
+            process.context(address), address, self.config, make
+        )
         self.journaled.add(address)
-        process.add(address, chained or scheduler)
+        process.add(address, component)
         store = self.stores[number] = SimStore(self, number, self._store_bytes)
         process.add(f"store:{number}", store)
         process.add(f"pool:{number}", SimPool(self, number, process))
@@ -191,7 +187,7 @@ class SimCluster:
         process.after_turn = lambda: self._after_turn(number, scheduler)
         self.schedulers[number] = scheduler
         scheduler.start(f"host-{host}", 0)
-        if chained is not None:
+        for chained in chains:
             chained.start()
         process.begin()
 
@@ -222,7 +218,10 @@ class SimCluster:
 
     @property
     def gcs(self) -> Gcs:
-        """The GCS; of a chain of several replicas the tail's, whose word counts."""
+        """The GCS; of a chain of several replicas the tail's, whose word counts.
+
+        Of one with shards, what is not in `gcs_tables`.
+        """
         if self.replicas is not None:
             found = self.replicas.tail_machine().components["gcs"]
         else:
@@ -230,10 +229,33 @@ class SimCluster:
         assert isinstance(found, Gcs)
         return found
 
+    @property
+    def gcs_tables(self) -> list[Gcs]:
+        """Who has the tables that shards may have: these, or the one GCS there is."""
+        if self.config.gcs_shards == 1:
+            return [self.gcs]
+        assert self.replicas is not None
+        found = []
+        for shard in range(1, self.config.chains):
+            tables = self.replicas.tail_machine(shard).components[shard_address(shard)]
+            assert isinstance(tables, Gcs)
+            found.append(tables)
+        return found
+
     def kill_replica(self, name: str) -> None:
         """End the process of a replica of the GCS at once."""
         assert self.replicas is not None, "the GCS of this cluster has no replicas"
         self.replicas.kill(name)
+
+    def kill_member(self, chain: int, which: int = 0) -> None:
+        """End a member of a chain of the GCS, counted from its head, round and round."""
+        if self.replicas is None or chain >= self.config.chains:
+            raise ValueError(f"the GCS has no chain {chain}")
+        members = [info.name for info in self.replicas.masters[chain].members]
+        members = [name for name in members if name in self.processes]
+        if len(members) < 2:
+            raise ValueError(f"chain {chain} has one member, who alone has the state")
+        self.kill_replica(members[which % len(members)])
 
     def start_worker(self, address: str, node: int) -> None:
         """A worker's process has come up."""
@@ -289,8 +311,9 @@ class SimCluster:
             # A new connection of the same node takes the place of the old one.
             if self.incarnations[node] == incarnation:
                 reason = "connection lost: the other side closed the connection"
-                to = MASTER if self.config.chained else "gcs"
-                self.head.arrive(to, to, [NodeUnreachable(node, reason, incarnation)])
+                chains = map(master_of, range(self.config.chains))
+                for to in chains if self.config.chained else ("gcs",):
+                    self.head.arrive(to, to, [NodeUnreachable(node, reason, incarnation)])
 
         self.env.timeout(self.profile.latency_s).callbacks.append(unreachable)
 
@@ -455,6 +478,7 @@ def connect(
     store_copy_threads: int = 0,
     fetch_streams: int = Config().fetch_streams,
     gcs_replicas: int = 1,
+    gcs_shards: int = 1,
     gcs_storage: str | os.PathLike[str] | None = None,
     gcs_memory_max: int = 0,
     task_history: bool = False,
@@ -469,7 +493,8 @@ def connect(
             seed=seed,
             heartbeat_timeout_s=heartbeat_timeout_s,
             gcs_replicas=check_replicas(gcs_replicas),
-            gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max),
+            gcs_shards=check_shards(gcs_shards),
+            gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max, gcs_shards),
             gcs_memory_max=gcs_memory_max,
             task_history=task_history,
         ),

@@ -74,8 +74,10 @@ def init(
     - ``namespace``: of named things;
     - ``gcs_replicas``: processes that hold the GCS's state as a chain (default
       1: the head process does);
+    - ``gcs_shards``: chains that the GCS's tables are spread over, by ID, each of
+      ``gcs_replicas`` processes of its own (default 1: one has all);
     - ``gcs_storage``: a file in which the GCS keeps its state, so that a head
-      that is killed comes back with it (not together with several replicas);
+      that is killed comes back with it (not with several replicas or shards);
     - ``task_history``: whether the GCS keeps a row of every task that finished,
       of which it holds ``gcs_memory_max`` bytes in memory (default 0: all) and
       the rest in ``gcs_storage``.

@@ -162,11 +162,12 @@ class ArrayTable:
             if alive:
                 left = self.tombstones.setdefault(array, {})
                 left[node] = left.get(node, 0) + spec.count
+            self.lineage.refuse(spec, ARRAY_BYTES)
             return
         row = self._row(array)
         needs = needs_of(spec)
         if needs:
-            self.lineage.use(row, needs, ARRAY_BYTES)
+            self.lineage.use(array, row, needs, ARRAY_BYTES)
         late = row.released and spec.owner == row.former
         if not attempt_of(spec) and not late:
             self._adopt(array, row, spec.owner)
@@ -224,9 +225,13 @@ class ArrayTable:
 
     def _unneed(self, array: bytes, row: ArrayRow) -> None:
         for dep in self.lineage.unneed(array, row):
-            freed = self.rows.get(dep)
-            if freed is not None and freed.released:
-                self._free_values(dep, freed, -1)
+            self.unneeded(dep)
+
+    def unneeded(self, array: bytes) -> None:
+        """Nothing that is being made again has the array as an input any more."""
+        row = self.rows.get(array)
+        if row is not None and row.released:
+            self._free_values(array, row, -1)
 
     # -- death -------------------------------------------------------------------
 
@@ -388,9 +393,10 @@ class ArrayTable:
     def on_actor_settled(self, actor: bytes) -> None:
         """It is rebuilt, or dead: what it has not made again is lost."""
         # The news of what it made may come after those of itself.
-        self._ctx.after(LOST_S, partial(self._seek_made_by, actor))
+        self._ctx.after(LOST_S, partial(self.seek_made_by, actor))
 
-    def _seek_made_by(self, actor: bytes) -> None:
+    def seek_made_by(self, actor: bytes) -> None:
+        """Have made again what somebody waits for and an actor has made."""
         for array in list(self.waited):
             row = self.rows.get(array)
             if row is not None and row.actor == actor:
@@ -440,8 +446,15 @@ class ArrayTable:
         if row is None or row.released:
             return
         row.former = row.owners.pop(node, row.former)
-        if row.live_owner(self._alive):
-            row.forget_node(node)  # it has freed what it had, another owner has not
+        owner = row.live_owner(self._alive)
+        if owner:
+            # It has freed what it had, another owner has not, and may wait for it.
+            for spec, gaps in row.forget_node(node):
+                for index in [i for start, count in gaps for i in range(start, start + count)]:
+                    made = any(not done.lost for done in row.ended(index))
+                    if not made and not row.pending(index, self._alive):
+                        why = "its first owner has let go of it"
+                        self._run_again(array, row, spec, index, 1, owner, why)
         else:
             self._let_go(array, row, node)
 
@@ -450,6 +463,13 @@ class ArrayTable:
             row = self.rows.get(array)
             if row is not None and not row.released and not row.live_owner(self._alive):
                 self._let_go(array, row, -1)
+
+    def overtaken(self, spec: TaskSpec) -> None:
+        """A range comes that was placed: its owner's release may have come before it."""
+        node = node_of(spec.owner)
+        if spec.array not in self.rows and self._early.get(spec.array, -1) == node:
+            del self._early[spec.array]
+            self._released[spec.array] = (spec.owner, node, RELEASED)
 
     def _let_go(self, array: bytes, row: ArrayRow, node: int) -> None:
         """Nobody owns the array: free its values, keep its specs if they may be needed."""
@@ -478,6 +498,10 @@ class ArrayTable:
         row.forget_values(self._alive, owner_node)
         for holder in sorted(holders & self._alive):
             self._ctx.send(f"node:{holder}", FreeObjects([array]))
+
+    def drop(self, array: bytes) -> None:
+        """Forget a row of which nothing is needed any more."""
+        self._drop(array, -1)
 
     def _drop(self, array: bytes, node: int) -> None:
         """Forget a row, and every released one that was kept for it alone.
@@ -512,7 +536,7 @@ class ArrayTable:
                     self._ctx.send(f"node:{holder}", FreeObjects([array]))
             self._unneed(array, row)
             for dep in row.deps:
-                if self.lineage.unuse(dep):
+                if self.lineage.unuse(array, dep):
                     freed = self.rows.get(dep)
                     if freed is not None and freed.released:
                         pending.append((dep, -1))

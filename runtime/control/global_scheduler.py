@@ -264,13 +264,15 @@ class GlobalScheduler:
             there = self.nodes[node]
             there.sent += count
             part = part_of(spec, at, count)
-            self.ctx.send(
-                "gcs", TaskUpdates(node, [part], [], [], [], incarnation=there.incarnation)
-            )
-            self.ctx.send(f"node:{node}", AssignTasks([part]))
+            self.assign(node, there.incarnation, part)
             self.log.placed(part, node)
             at += count
         self.placed += spec.count
+
+    def assign(self, node: int, incarnation: int, part: TaskSpec) -> None:
+        """Log a range, then give it to its node."""
+        self.ctx.send("gcs", TaskUpdates(node, [part], [], [], [], incarnation=incarnation))
+        self.ctx.send(f"node:{node}", AssignTasks([part]))
 
     def _refuse(self, spec: TaskSpec, reason: str) -> None:
         """Tell a range's owner that no node will ever run it."""

@@ -60,7 +60,20 @@ node    -> node      RefUpdates
 node    -> client    RefUpdates, BorrowersGone
 ==================== =======================================================
 
-Where the GCS is replicated or durable, a *chain* stands in for ``gcs`` and
+Where the GCS is sharded (see `shards`), ``gcs.<k>`` has a part of the tables, and
+what is for these goes there:
+
+==================== =======================================================
+global  -> gcs.<k>   TasksPlaced, in place of TaskUpdates and AssignTasks
+gcs.<k> -> gcs.<l>   TasksPlaced (on its way), LineageChanges
+node    -> gcs.<k>   LineageChanges, ahead of TaskUpdates
+gcs.<k> -> node      AssignTasks, CancelTask
+gcs.<k> -> gcs       Event, NodesSeen, AskReplay
+gcs.<k> -> global    PlaceTasks
+gcs     -> gcs.<k>   NodeChanged, ActorSettled
+==================== =======================================================
+
+Where the GCS is replicated, durable or sharded, a *chain* stands in for ``gcs`` and
 ``global`` (see `chain`), whose messages travel inside of these:
 
 ==================== =======================================================
@@ -606,6 +619,50 @@ class ForwardResults(Struct, array_like=True, tag=47):
     start: int
     count: int
     owner: str
+
+
+# -- shards of the gcs, and between them -----------------------------------------
+
+
+class LineageChanges(Struct, array_like=True, tag=155):
+    """What arrays of other shards have to do with arrays here; see `shard_lineage`.
+
+    Each is (change, array, its inputs here).
+    """
+
+    changes: list[tuple[int, bytes, tuple[bytes, ...]]]
+
+
+class TasksPlaced(Struct, array_like=True, tag=156):
+    """The global scheduler has chosen a node: log it, then assign it there.
+
+    ``way``: the shards that are to have it next, the one that has its row last.
+    """
+
+    node: int
+    incarnation: int
+    tasks: list[TaskSpec]
+    way: tuple[int, ...] = ()
+
+
+class NodesSeen(Struct, array_like=True, tag=157):
+    """A shard has heard of so many changes of nodes."""
+
+    count: int
+
+
+class AskReplay(Struct, array_like=True, tag=158):
+    """Is this actor being rebuilt, and makes that array again? See `ActorSettled`."""
+
+    actor: bytes
+    array: bytes
+
+
+class ActorSettled(Struct, array_like=True, tag=159):
+    """It is not (``now``), or was until now: what it has not made again is lost."""
+
+    actor: bytes
+    now: bool
 
 
 # -- node <-> node -------------------------------------------------------------
@@ -1228,6 +1285,7 @@ Message = Union[
     ChainRequest, ChainAttach, ChainOutput, ChainCommands, ChainAck, ChainConfigured,
     SnapshotPart, SnapshotTaken, ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected,
     ReplicaLost, ChainHello, StartReplica, ClientGone, LogCommands, LogSnapshot, Logged,
+    LineageChanges, TasksPlaced, NodesSeen, AskReplay, ActorSettled,
 ]  # fmt: skip
 
 

@@ -104,9 +104,13 @@ class Results:
             # The owner died: nobody can ask for the values.
             self._places.free(result)
         if self._heirs:
-            for heir in self._heirs.get(result.array, ()):
-                if heir != owner:
+            heirs = self._heirs.get(result.array, ())
+            for heir in heirs:
+                if heir != owner and node_of(heir) != self._node:
                     self.send(heir, [result])
+            if node_of(owner) != self._node and any(node_of(h) == self._node for h in heirs):
+                # An heir here may have died since, and its task run again by another worker.
+                self.tell_owner([result])
         if self._orphans:
             self._orphans.ended(result)
 
@@ -185,7 +189,11 @@ class Results:
             if result.start < end and message.start < result.start + result.count
         ]
         self._heirs.setdefault(message.array, {})[message.owner] = None
-        if results:
+        if not results:
+            return
+        if node_of(message.owner) == self._node:
+            self.tell_owner(results)
+        else:
             for result in results:
                 self._custody.pass_on(result, message.owner)
             self.send(message.owner, results)

@@ -32,6 +32,7 @@ from runtime.api.state import connected, set_current
 from runtime.backend.nodes import (
     check_node,
     check_replicas,
+    check_shards,
     check_storage,
     node_resources,
     store_config,
@@ -43,6 +44,7 @@ from runtime.control.health import FailureDetector
 from runtime.control.ids import root_task_id
 from runtime.control.policies import make_policy
 from runtime.control.resources import ResourcePool, format_demand
+from runtime.control.shards import chain_of
 from runtime.processes import auth
 from runtime.processes.connection import Connection, listen
 from runtime.processes.local_world import LocalWorld
@@ -172,6 +174,20 @@ class LocalCluster:
         """Send SIGKILL to a replica of the GCS."""
         self.kill(name, signal.SIGKILL)
 
+    def kill_member(self, chain: int, which: int = 0) -> None:
+        """Send SIGKILL to a replica of a chain, counted from its oldest, round and round.
+
+        Whether the others have the state by now only the chain's master knows.
+        """
+        self.poll()
+        replicas = [key for key in self.pids if key.startswith("replica:")]
+        members = [k for k in replicas if chain_of(k) == chain and k not in self.exited]
+        if not members:
+            raise ValueError(f"the GCS has no chain {chain}")
+        if len(members) < 2:
+            raise ValueError(f"chain {chain} has one member, who alone has the state")
+        self.kill_replica(members[which % len(members)])
+
     # -- operations on a running cluster: see `chaos.cluster.Cluster` -------------
 
     def add_node(self, resources: Mapping[str, float]) -> int:
@@ -288,6 +304,7 @@ def connect(
     store_copy_threads: int = 0,
     fetch_streams: int = Config().fetch_streams,
     gcs_replicas: int = 1,
+    gcs_shards: int = 1,
     gcs_storage: str | os.PathLike[str] | None = None,
     gcs_memory_max: int = 0,
     task_history: bool = False,
@@ -302,7 +319,8 @@ def connect(
             seed=seed,
             heartbeat_timeout_s=heartbeat_timeout_s,
             gcs_replicas=check_replicas(gcs_replicas),
-            gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max),
+            gcs_shards=check_shards(gcs_shards),
+            gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max, gcs_shards),
             gcs_memory_max=gcs_memory_max,
             task_history=task_history,
         ),
