@@ -162,9 +162,8 @@ class ArrayTable:
                 left[node] = left.get(node, 0) + spec.count
             return
         row = self._row(array)
-        needs = needs_of(spec)
-        if needs:
-            self.lineage.use(row, needs, ARRAY_BYTES)
+        if spec.deps or spec.extra is not None:
+            self.lineage.use(row, needs_of(spec), ARRAY_BYTES)
         late = row.released and spec.owner == row.former
         if not attempt_of(spec) and not late:
             self._adopt(array, row, spec.owner)

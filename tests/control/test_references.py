@@ -447,7 +447,7 @@ class Net:
             assert not client.borrowing.loans, f"{address} still borrows"
             assert not client.borrowing.guarded
         for number, custody in self.nodes.items():
-            assert not len(custody), f"node {number} still keeps {custody._contained}"
+            assert not len(custody), f"node {number} still keeps {custody.contained}"
 
 
 def run(seed: int, fault: str) -> None:
