@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, overload
 
 from runtime.api.awaiting import as_asyncio, wait_for
 from runtime.control.ids import TASK_BYTES, object_id
+
+_new = object.__new__
 
 
 class RefHolder(Protocol):
@@ -116,6 +118,19 @@ def _restore(oid: bytes, owner: str) -> ObjectRef:
     holder: RefHolder = current()  # type: ignore[assignment]
     holder.ref_received(oid, owner)
     return ObjectRef(oid, holder)
+
+
+def counted_ref(oid: bytes, holder: RefHolder) -> ObjectRef:
+    """Return a reference that its holder has counted already, as it makes many."""
+    ref = _new(ObjectRef)
+    ref._id = oid
+    ref._holder = holder
+    return ref
+
+
+def any_closed(refs: Iterable[ObjectRef | ObjectRefArray]) -> bool:
+    """Whether the cluster of one of the references is gone."""
+    return any(holder.closed for holder in {ref._holder for ref in refs})
 
 
 class ObjectRefArray(Sequence[ObjectRef]):

@@ -34,14 +34,14 @@ from runtime.api.exceptions import (
     system_error,
 )
 from runtime.api.options import TaskOptions
-from runtime.api.refs import ObjectRef, ObjectRefArray
+from runtime.api.refs import ObjectRef, ObjectRefArray, any_closed, counted_ref
 from runtime.api.remote_function import RemoteFunction
 from runtime.api.streams import ObjectRefGenerator
 from runtime.backend.futures import FutureDesk
 from runtime.backend.protocol import Serialized, World
 from runtime.backend.submission import specify
 from runtime.backend.wait_group import KEPT_MIN, WaitGroup
-from runtime.control.client import Waiter
+from runtime.control.client import Entry, Waiter
 from runtime.control.context import node_of
 from runtime.control.executor import Executor
 from runtime.control.flush import unpack
@@ -239,7 +239,7 @@ class Session(ClusterContext):
 
     def _check_open(self, refs: Sequence[ObjectRef] = ()) -> None:
         """Raise RaySystemError if the cluster of this session or of a reference is gone."""
-        if self.closed or any(ref.closed for ref in refs):
+        if self.closed or (refs and any_closed(refs)):
             raise RaySystemError(GONE)
 
     # -- tasks -----------------------------------------------------------------
@@ -276,9 +276,12 @@ class Session(ClusterContext):
                 entry.items = {} if entry.items is None else entry.items
             if stream == STREAM:
                 return ObjectRefGenerator(ObjectRef(object_id(array, 0, 0), self), self)
-            if options.num_returns == 1:
-                return [ObjectRef(object_id(array, 0, 0), self)]
-            return [ObjectRef(object_id(array, 0, ret), self) for ret in range(options.num_returns)]
+            return self._refs_to(entry)
+
+    def _refs_to(self, entry: Entry) -> list[ObjectRef]:
+        """Return a reference to each value of a single task; call it in a turn."""
+        entry.refs += entry.returns
+        return [counted_ref(object_id(entry.array, 0, ret), self) for ret in range(entry.returns)]
 
     def map(
         self, function: RemoteFunction, items: Sequence[Any], star: bool, options: TaskOptions
@@ -444,10 +447,7 @@ class Session(ClusterContext):
                 inside = arrays_of(held)
                 holds += inside
                 spec.extra = with_inside(call.extra, inside)
-            self.client.submit(array, [spec], 1, returns, holds, keeper)
-            if returns == 1:
-                return [ObjectRef(object_id(array, 0, 0), self)]
-            return [ObjectRef(object_id(array, 0, ret), self) for ret in range(returns)]
+            return self._refs_to(self.client.submit(array, [spec], 1, returns, holds, keeper))
 
     def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:
         self._check_open()
@@ -641,8 +641,7 @@ class Session(ClusterContext):
                 result = RangeResult(array, 0, 1, OK, payload, node)
                 if serialized.contained:
                     result.refs = self.hand_over(array, serialized.contained)
-                self.client.put(result)
-                return ObjectRef(object_id(array, 0, 0), self)
+                return self._refs_to(self.client.put(result))[0]
         return self._put_large(array, large or self.world.serialize(value))
 
     def _put_large(self, array: bytes, value: Serialized) -> ObjectRef:
@@ -686,7 +685,7 @@ class Session(ClusterContext):
 
     def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
         self._check_open(refs)
-        oids = [ref.binary() for ref in refs]
+        oids = list(map(ObjectRef.binary, refs))
         client = self.client
         with self.world:
             self.collect()
@@ -698,7 +697,8 @@ class Session(ClusterContext):
             if here:
                 values = self._look_at(oids)
             else:
-                self._hold(oids)
+                # Large values that arrive stay until all are there, even if the store is full.
+                awaited = client.begin_get(oids)
         if not here:
             try:
                 in_time = self._wait(waiter, timeout_s)
@@ -710,7 +710,7 @@ class Session(ClusterContext):
                         late = sum(client.value(oid) is None for oid in oids)
             finally:
                 with self.world:
-                    self._let_go(oids)
+                    client.end_get(awaited)
             if not in_time:
                 raise GetTimeoutError(
                     f"{late} of {len(oids)} values were not there after {timeout_s} s"
@@ -719,30 +719,26 @@ class Session(ClusterContext):
         found = []
         try:
             while values:
-                found.append(self._decode_viewed(values.pop()))
+                value = values.pop()
+                if value.size:
+                    found.append(self._decode_viewed(value))
+                else:
+                    found.append(self._decode(value))
+                    if self.received:
+                        self.came_in_value(value.object)
         finally:
             for value in values:
                 if value.size:
                     self._unviewed.append(value.object)
         return found
 
-    def _hold(self, oids: Sequence[bytes]) -> None:
-        """Keep large values that arrive until all are there, even if the store is full."""
-        for oid in oids:
-            self.client.add_view(oid)
-
-    def _let_go(self, oids: Sequence[bytes]) -> None:
-        for oid in oids:
-            self.client.drop_view(oid)
-
     def _look_at(self, oids: Sequence[bytes]) -> list[ObjectValue]:
         """Return the values, which are here; large ones count as looked at from now on."""
         found = []
-        for oid in oids:
-            value = self.client.value(oid)
+        for value in self.client.values(oids):
             assert value is not None, "a value vanished while it was awaited"
             if value.size:
-                self.client.add_view(oid)
+                self.client.add_view(value.object)
             found.append(value)
         return found
 
@@ -766,7 +762,7 @@ class Session(ClusterContext):
             raise GetTimeoutError(
                 f"{entry.missing} of {count} values were not there after {timeout_s} s"
             )
-        results = [entry.result] if entry.count == 1 else entry.results
+        results = [entry.result] if entry.count == 1 else entry.results or []
         large = [r.start for r in results if r is not None and r.status == OK and r.sizes]
         if large:
             left_s = None if timeout_s is None else max(0.0, began_s + timeout_s - self.now())
@@ -823,7 +819,7 @@ class Session(ClusterContext):
                 # Without time to wait, too: what is not here is fetched for the next call.
                 oids = [ref.binary() for ref in refs]
                 waiter = client.watch(oids, fetch_local)
-                self._hold(oids)
+                awaited = client.begin_get(oids)
         if waiter is not None:
             may_miss = len(refs) - num_returns
             try:
@@ -833,7 +829,7 @@ class Session(ClusterContext):
                 with self.world:
                     client.unwatch(oids, waiter)
                     ready = ready_now()
-                    self._let_go(oids)
+                    client.end_get(awaited)
         chosen = set(ready)
         return (
             [refs[position] for position in ready],
@@ -857,6 +853,13 @@ class Session(ClusterContext):
             if not 1 <= num_returns <= len(group):
                 return None
             self._group = None
+            if group.ready() >= num_returns:
+                # In a loop over many that are done nothing else happens.
+                self.collect()
+                self.world.charge("wait", 1)
+                found = group.take(num_returns)
+                self._keep(group)
+                return found
         return self._wait_in(group, num_returns, timeout_s)
 
     def _wait_in(
@@ -894,9 +897,7 @@ class Session(ClusterContext):
             before.dissolve()
 
     def _decode_viewed(self, value: ObjectValue) -> Any:
-        """Return a value that `_look_at` has given, or raise the error that it is."""
-        if not value.size:
-            return self.decode(value)
+        """Return a large value that `_look_at` has given."""
         oid = value.object
         read = self.world.read(oid, value.offset, value.size, lambda: self._unviewed.append(oid))
         if self.received:

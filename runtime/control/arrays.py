@@ -92,6 +92,8 @@ class ArrayTable:
         """Arrays that were released before they were heard of, oldest first: by which node."""
         self.replays: Callable[[bytes, bytes], bool] = lambda actor, array: False
         """Whether an actor is being rebuilt, and makes that array again by it."""
+        self.remakes: Callable[[bytes], bool] = lambda array: False
+        """Whether any actor is being rebuilt that does."""
         self._ctx = ctx
         self._nodes = nodes
         self._alive = alive
@@ -323,7 +325,10 @@ class ArrayTable:
             why += f": {message.reason}"
         for oid in message.objects:
             row = self.rows.get(oid[:ARRAY_BYTES])
-            if row is not None and message.node in self._alive:
+            if row is None:
+                # Its node died before it said what it had made.
+                self._released.setdefault(oid[:ARRAY_BYTES], ("", -1, why))
+            elif message.node in self._alive:
                 row.lose_object(oid, message.node, why)
 
     def _fail(
@@ -557,8 +562,8 @@ class ArrayTable:
             if row is not None:
                 self._seek(array, row, oids)
             else:
-                gone = array in self._released or array in self._early
-                wait_s = LOST_S if gone or array in self.lineage.needed else UNHEARD_S
+                gone = array in self.lineage.needed or self._is_gone(array)
+                wait_s = LOST_S if gone else UNHEARD_S
                 self._ctx.after(wait_s, partial(self._give_up, oids))
 
     def _give_up(self, oids: list[bytes]) -> None:
@@ -566,6 +571,9 @@ class ArrayTable:
         for oid in oids:
             array = oid[:ARRAY_BYTES]
             if array not in self.rows and oid in self.waited.get(array, ()):
+                if self.remakes(array):
+                    self._ctx.after(LOST_S, partial(self._give_up, [oid]))
+                    continue
                 why = self._released[array][2] if array in self._released else RELEASED
                 self._tell(oid, Location(oid, (), 0, lost=why))
 
@@ -582,6 +590,16 @@ class ArrayTable:
         self._unwait(oid)
         for address in self._pubsub.close(oid):
             self._ctx.send(address, ObjectLocations([location]))
+
+    def sizes(self) -> dict[str, int]:
+        """Return how much is in the tables; orphans wait `ORPHANED_S` for a new owner."""
+        orphans = sum(not row.released and not row.owners for row in self.rows.values())
+        return {
+            "arrays": len(self.rows) - orphans,
+            "orphans": orphans,
+            "awaited": len(self.waited),
+            "tombstones": len(self.tombstones),
+        }
 
     # -- small things ----------------------------------------------------------------
 
@@ -601,6 +619,9 @@ class ArrayTable:
     def _was_released(self, array: bytes, by: str) -> bool:
         owner, node, _ = self._released.get(array, ("", -1, ""))
         return owner == by or (not owner and node == node_of(by))
+
+    def _is_gone(self, array: bytes) -> bool:
+        return array in self._released or array in self._early
 
     def _is_late(self, array: bytes, owner: str) -> bool:
         """Whether the owner of a call's large result has let go of it before."""

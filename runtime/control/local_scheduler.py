@@ -53,12 +53,14 @@ from runtime.control.messages import (
     AssignTasks,
     Blocked,
     BorrowersGone,
+    CallsDrained,
     CallsLogged,
     CancelTask,
     ClaimTasks,
     CommitBundle,
     CreateActors,
     CreateGroup,
+    DrainCalls,
     ExitActor,
     ExportFunction,
     Fetched,
@@ -229,6 +231,8 @@ class LocalScheduler:
             ActorLineage: lambda _, m: self.actors.on_lineage(m),
             CallsLogged: lambda _, m: self.actors.on_logged(m),
             StopActor: lambda _, m: self.actors.on_stop(m),
+            DrainCalls: self.actors.on_drain,
+            CallsDrained: lambda _, m: self.router.on_drained(m.actor),
             SaveActor: lambda s, m: self.actors.on_save(self.dispatcher.workers[s], m),
             ExitActor: lambda s, m: self.actors.on_exit(self.dispatcher.workers[s], m),
             KillActor: self._on_kill_actor,
@@ -502,7 +506,8 @@ class LocalScheduler:
                 self._release(array)
 
     def _release(self, array: bytes) -> None:
-        self._ends.pop(array, None)
+        if self._ends:
+            self._ends.pop(array, None)
         self.results.released(array)
         self.router.forget(array)
         if array in self._owned_actors:
@@ -583,6 +588,7 @@ class LocalScheduler:
         self.ctx.send(f"links:{self.node}", message)
         self.queries.on_node_changed(message.info)
         self.objects.on_node_changed(message.info.node, message.info.alive)
+        self.router.on_node_changed(message.info.node, message.info.alive)
         if not message.info.alive:
             self._report_missing()
             for client in self.objects.clients():

@@ -65,7 +65,8 @@ class Results:
 
     def released(self, array: bytes) -> None:
         """Its owner here has let go of it."""
-        self._heirs.pop(array, None)
+        if self._heirs:
+            self._heirs.pop(array, None)
 
     def freed(self, array: bytes) -> None:
         """Nobody needs it, says the GCS."""
@@ -128,15 +129,19 @@ class Results:
         owners, others = self._objects.owners, self._objects.others
         for result in results:
             array = result.array
-            if array not in others:
+            if not others or array not in others:
                 owner = owners.get(array, NOBODY)
                 if owner != NOBODY:
-                    told.setdefault(owner, []).append(result)
+                    of_owner = told.get(owner)
+                    if of_owner is None:
+                        told[owner] = [result]
+                    else:
+                        of_owner.append(result)
                 continue
             for owner in self._objects.owners_of(array):
                 told.setdefault(owner, []).append(result)
-        for owner, of_owner in told.items():
-            self._ctx.send(owner, TaskResults(owner, of_owner))
+        for owner, results in told.items():
+            self._ctx.send(owner, TaskResults(owner, results))
 
     def send(self, owner: str, results: list[RangeResult]) -> None:
         to = owner if node_of(owner) == self._node else f"node:{node_of(owner)}"
@@ -153,13 +158,18 @@ class Results:
                 wanted = result.array in owners
                 result = self._custody.receive(result, message.owner, wanted)
             if result.array not in owners:
+                if any(result.sizes):
+                    # Its owner has died, or let go before an actor that was rebuilt made
+                    # it again; where it is nobody would free it.
+                    self._log.disown(result.array)
                 continue
             if called:
                 if any(result.sizes):
                     self._log.made_elsewhere(result.array)
                 else:
                     # The only copy of its values: here, where its owner is.
-                    self._log.called(result.array, owners[result.array], b"")
+                    owner = owners[result.array]
+                    self._log.called(result.array, owner or f"node:{self._node}", b"")
                     self._log.finish(result)
             elif result.array in self._created and self._objects.has_array(result.array):
                 continue  # the actor was created once more
@@ -230,7 +240,11 @@ class Results:
             self._places.free(result)
             self._custody.drop(result)
             return False
+        if node_of(owner) != self._node:
+            self._custody.pass_on(result, owner)
         self.remade(result, owner, actor)
+        if node_of(owner) != self._node:
+            self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
         return True
 
     def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:

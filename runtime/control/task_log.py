@@ -6,8 +6,9 @@ trace at all: nobody can ask for it any more. That is what makes a short task
 cheap, so the rules for when the log may wait are the heart of it:
 
 * what concerns only this node (a task its own client submitted and it keeps)
-  waits up to ``log_linger_s``. If the node dies before, the owner of the task
-  died with it;
+  waits for ``log_linger_s``, and at most twice as long: a burst that is over by
+  then is not reported because a timer happened to fall into it. If the node dies
+  before, the owner of the task died with it;
 * an array is **exposed** once another node may look for it: it is owned
   elsewhere, or is an input of a task that left the node. News of exposed
   arrays go out with the turn they came in.
@@ -61,6 +62,8 @@ class TaskLog:
         """Accepted and released in this batch, and used by others of it."""
         self._known: set[bytes] = set()
         self._exposed: set[bytes] = set()
+        self._old: set[bytes] = set()
+        """Arrays that news of were waiting at the last tick already."""
         self._timer_set = False
         self._urgent = False
 
@@ -147,17 +150,20 @@ class TaskLog:
                 self._kept[array] = specs
             else:
                 self._unuse(array)
-        self._done.pop(array, None)
-        self._large.pop(array, None)
-        self._copies.pop(array, None)
-        self._puts.pop(array, None)
-        self._calls.pop(array, None)
+        for rows in (self._done, self._large, self._copies, self._puts, self._calls):
+            if rows:
+                rows.pop(array, None)
         exposed = array in self._exposed
         self._exposed.discard(array)
         if exposed or array in self._known:
             self._known.discard(array)
             self._released[array] = None
             self._start_timer()
+
+    def disown(self, array: bytes) -> None:
+        """What another node has made for a client here has no owner any more."""
+        self._released[array] = None
+        self._start_timer()
 
     def forget(self, array: bytes) -> None:
         """The GCS said that the array is gone: owe it nothing about it."""
@@ -241,13 +247,15 @@ class TaskLog:
 
     def _begin_again(self, array: bytes) -> None:
         """A parent that runs again makes its released arrays anew: not in one batch."""
+        if not self._released and not self._kept:
+            return
         if array in self._released or array in self._kept:
             self.flush()
 
     def _touch(self, array: bytes) -> None:
-        if array in self._exposed:
+        if self._exposed and array in self._exposed:
             self._urgent = True
-        else:
+        elif not self._timer_set:
             self._start_timer()
 
     def _start_timer(self) -> None:
@@ -257,4 +265,19 @@ class TaskLog:
 
     def _on_timer(self) -> None:
         self._timer_set = False
+        if self._history or self._deps or self._kept:
+            # What depends on one another goes together.
+            self.flush()
+            return
+        old, self._old = self._old, set()
+        young = [
+            {array: row for array, row in rows.items() if array not in old} for rows in self._rows()
+        ]
+        for rows, staying in zip(self._rows(), young, strict=True):
+            for array in staying:
+                del rows[array]
         self.flush()
+        self._added, self._done, self._large, self._copies, self._puts, self._calls = young
+        if any(young):
+            self._old.update(*young)
+            self._start_timer()
