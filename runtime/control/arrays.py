@@ -165,9 +165,8 @@ class ArrayTable:
             self.lineage.refuse(spec, ARRAY_BYTES)
             return
         row = self._row(array)
-        needs = needs_of(spec)
-        if needs:
-            self.lineage.use(array, row, needs, ARRAY_BYTES)
+        if spec.deps or spec.extra is not None:
+            self.lineage.use(array, row, needs_of(spec), ARRAY_BYTES)
         late = row.released and spec.owner == row.former
         if not attempt_of(spec) and not late:
             self._adopt(array, row, spec.owner)
@@ -428,6 +427,7 @@ class ArrayTable:
             heir = ForwardResults(spec.array, spec.start, spec.count, spec.owner)
             for node in at_nodes:
                 self._ctx.send(f"node:{node}", heir)
+            row.asked += tuple(node for node in at_nodes if node not in row.asked)
             gaps = there.missing(spec.start, spec.count)
             run += [part_of(spec, start, count) for start, count in gaps]
         if run:
@@ -455,6 +455,12 @@ class ArrayTable:
                     if not made and not row.pending(index, self._alive):
                         why = "its first owner has let go of it"
                         self._run_again(array, row, spec, index, 1, owner, why)
+            if node in row.asked:
+                # It may have been asked for too late: the other owner's node knows.
+                for done in row.done:
+                    if done.lost:
+                        heir = ForwardResults(array, done.start, done.count, owner)
+                        self._ctx.send(f"node:{node_of(owner)}", heir)
         else:
             self._let_go(array, row, node)
 
