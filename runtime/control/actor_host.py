@@ -42,7 +42,9 @@ from runtime.control.messages import (
     ActorStarted,
     Assignment,
     CallRecord,
+    CallsDrained,
     CallsLogged,
+    DrainCalls,
     ExitActor,
     FetchLineage,
     LogCalls,
@@ -509,10 +511,7 @@ class ActorHost:
             self._send_records(actor)
             reason = f"ActorDiedError: {actor.spec.name} has ended: {message.reason}"
             self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
-            # What it reported took effect, and nobody will ask for it again.
-            held, actor.held = actor.held, deque()
-            for _, result, owner in held:
-                self._scheduler.results.finish_call(result, owner, actor.id)
+            self._let_out(actor)
             self._forget(actor)
 
     def on_stop(self, message: StopActor) -> None:
@@ -523,6 +522,23 @@ class ActorHost:
         ended = self._ended.pop((message.actor, message.incarnation), None)
         if ended is not None:
             self._discard(ended)
+
+    def on_drain(self, source: str, message: DrainCalls) -> None:
+        """An actor is dead for good: its callers on another node want to be sure of it."""
+        actor = self.actors.get(message.actor)
+        if actor is not None and actor.incarnation <= message.incarnation:
+            self._let_out(actor)
+            self._drop(actor, "it was stopped")
+        ended = self._ended.pop((message.actor, message.incarnation), None)
+        if ended is not None:
+            self._let_out(ended)
+        self._ctx.send(source, CallsDrained(message.actor))
+
+    def _let_out(self, actor: Actor) -> None:
+        """What was reported took effect, and nobody will ask for it again."""
+        held, actor.held = actor.held, deque()
+        for _, result, owner in held:
+            self._scheduler.results.finish_call(result, owner, actor.id)
 
     def _drop(self, actor: Actor, reason: str) -> None:
         """End an actor, and its worker with it."""

@@ -17,6 +17,7 @@ arrive in.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -30,11 +31,20 @@ from runtime.control.ref_book import ENTER, GONE, STRIKE, Update, keeper_of, on_
 class Custody:
     """What one node answers for at owners everywhere."""
 
-    def __init__(self, ctx: Context, node: int, incarnation: int, members: Membership) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        incarnation: int,
+        members: Membership,
+        lent: Callable[[bytes], None],
+    ) -> None:
+        """`lent` is told of arrays that are inside values, if their owner is on this node."""
         self._ctx = ctx
         self._node = node
         self._keeper = f"node:{node}.{(incarnation - 1) * WORKERS_PER_LIFE}"
         self._members = members
+        self._lent = lent
         self._returns = Returns(ctx, self._send)
         self._contained: dict[bytes, list[tuple[bytes, str]]] = {}
         """By the array of the value."""
@@ -64,6 +74,9 @@ class Custody:
     def reported(self, source: str, result: RangeResult) -> None:
         """A client of this node has reported a value: what it promised is kept."""
         assert result.refs is not None
+        for array, owner in result.refs.contained:
+            if node_of(owner) == self._node:
+                self._lent(array)
         promised = self._promised.get(source)
         if promised is None:
             return

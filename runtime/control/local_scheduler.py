@@ -53,12 +53,14 @@ from runtime.control.messages import (
     AssignTasks,
     Blocked,
     BorrowersGone,
+    CallsDrained,
     CallsLogged,
     CancelTask,
     ClaimTasks,
     CommitBundle,
     CreateActors,
     CreateGroup,
+    DrainCalls,
     ExitActor,
     ExportFunction,
     Fetched,
@@ -121,6 +123,7 @@ from runtime.control.policies import LocalView, make_policy
 from runtime.control.queries import QueryDesk
 from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import part_of
+from runtime.control.ref_book import ENTER, ENTER_AND_SAY_SO
 from runtime.control.resources import ResourcePool
 from runtime.control.results import Results
 from runtime.control.strategies import kept, strategy_of
@@ -155,7 +158,7 @@ class LocalScheduler:
         self.log = TaskLog(ctx, node, config, incarnation)
         self.objects = ObjectDirectory(ctx, node, self.log.copied, config.store_wait_s)
         self.members = Membership(node, incarnation)
-        self.custody = Custody(ctx, node, incarnation, self.members)
+        self.custody = Custody(ctx, node, incarnation, self.members, self._lent)
         self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
         self.accepted = 0
         """Elements that the global scheduler has given to this node so far."""
@@ -228,6 +231,8 @@ class LocalScheduler:
             ActorLineage: lambda _, m: self.actors.on_lineage(m),
             CallsLogged: lambda _, m: self.actors.on_logged(m),
             StopActor: lambda _, m: self.actors.on_stop(m),
+            DrainCalls: self.actors.on_drain,
+            CallsDrained: lambda _, m: self.router.on_drained(m.actor),
             SaveActor: lambda s, m: self.actors.on_save(self.dispatcher.workers[s], m),
             ExitActor: lambda s, m: self.actors.on_exit(self.dispatcher.workers[s], m),
             KillActor: self._on_kill_actor,
@@ -453,6 +458,8 @@ class LocalScheduler:
             self.orphans.keep(owned, running)
         else:
             for array in owned:
+                # Whoever has borrowed it asks the GCS, which has to know that it is gone.
+                self.log.expose(array)
                 self._release(array)
         if worker is not None:
             self.dispatcher.died(worker, message.reason)
@@ -533,8 +540,18 @@ class LocalScheduler:
             self.objects.want(oid, arrived)
 
     def _on_refs(self, source: str, message: RefUpdates) -> None:
-        if node_of(message.owner) != self.node or self._lives(message.owner):
-            self.custody.on_updates(source, message)
+        if node_of(message.owner) == self.node:
+            if not self._lives(message.owner):
+                return
+            for array, _, _, what in message.updates:
+                if what in (ENTER, ENTER_AND_SAY_SO):
+                    self._lent(array)
+        self.custody.on_updates(source, message)
+
+    def _lent(self, array: bytes) -> None:
+        """A reference of it is somewhere else: the GCS has to know of it."""
+        if array in self.objects.owners:
+            self.log.expose(array)
 
     def _on_unpin(self, source: str, message: Unpin) -> None:
         for oid in message.objects:
@@ -569,6 +586,7 @@ class LocalScheduler:
         self.ctx.send(f"links:{self.node}", message)
         self.queries.on_node_changed(message.info)
         self.objects.on_node_changed(message.info.node, message.info.alive)
+        self.router.on_node_changed(message.info.node, message.info.alive)
         if not message.info.alive:
             self._report_missing()
             for client in self.objects.clients():

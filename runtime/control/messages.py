@@ -52,7 +52,7 @@ node    -> gcs       CreateActors, ActorStarted, ActorFailed, WatchActors, KillA
 gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound
 gcs     -> global    ActorChanged, PlaceTasks (creations)
 global  -> gcs       ActorPlaced
-node    -> node      ActorCalls
+node    -> node      ActorCalls, DrainCalls, CallsDrained
 
 references:
 client  -> node      RefUpdates
@@ -827,6 +827,19 @@ class ActorCalls(Struct, array_like=True, tag=76):
     probes: list[TaskSpec]
 
 
+class DrainCalls(Struct, array_like=True, tag=150):
+    """To the node of an actor that is dead: send what is left to send of its calls."""
+
+    actor: bytes
+    incarnation: int
+
+
+class CallsDrained(Struct, array_like=True, tag=151):
+    """Every result of the actor's calls that will ever come has come."""
+
+    actor: bytes
+
+
 class CallsReceived(Struct, array_like=True, tag=77):
     """The results of these calls have arrived: nobody will ask again."""
 
@@ -1199,8 +1212,8 @@ class Logged(Struct, array_like=True, tag=118):
 Message = Union[
     RefUpdates, BorrowersGone,
     CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
-    CallsReceived, KillActor, StopActor, LogCalls, CallsLogged, SaveActor, FetchLineage,
-    ActorLineage, RestoreActor, ExitActor, FindActor, ActorFound,
+    DrainCalls, CallsDrained, CallsReceived, KillActor, StopActor, LogCalls, CallsLogged, SaveActor,
+    FetchLineage, ActorLineage, RestoreActor, ExitActor, FindActor, ActorFound,
     SubmitTasks, ExportFunction, FetchFunction, FunctionBlob, WantObjects, ObjectsReady,
     PutObjects, AllocateObject, ObjectAllocated, AbandonObject, Release, Unpin, Blocked,
     Unblocked, Resume, TasksDone, TakenBack, TaskResults, WorkerReady, RunTasks, TakeBack, Exit,

@@ -26,7 +26,7 @@ What has no pin may leave for the disk when the arena is full, see `eviction`.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
@@ -157,6 +157,7 @@ class ObjectDirectory:
             before_next = at == len(results) or _end(result) <= results[at].start
             if not (after_last and before_next):
                 self._overlapping.add(array)
+                at = self._outdate(results, result)
             results.insert(at, result)
         if result.sizes and result.node == self._node:
             for ret, size in enumerate(result.sizes):
@@ -166,6 +167,18 @@ class ObjectDirectory:
                     self._keep(array, oid, result.offsets[ret], size)
         if array in self._wanted_of:
             self._resolve(array)
+
+    @staticmethod
+    def _outdate(results: list[RangeResult], newer: RangeResult) -> int:
+        """Forget where the large values were that came again; return the newer one's place.
+
+        They were lost, or came twice: what is here of them stays.
+        """
+        low = bisect_left(results, newer.start, key=_start)
+        high = bisect_left(results, _end(newer), key=_start)
+        # A result with large values is of one element, so each of these is covered.
+        results[low:high] = [r for r in results[low:high] if not any(r.sizes)]
+        return bisect_right(results, newer.start, key=_start)
 
     def usage(self) -> tuple[int, int]:
         """Return how many large objects are in memory here, and their bytes together."""
@@ -535,6 +548,8 @@ class ObjectDirectory:
         if oid in self._fetching:
             return  # released and wanted again while it is on its way
         if node in self._dead or (node == self._node and oid not in self.eviction.on_disk):
+            if node in self._dead:
+                self._missing(oid, node, "it died")
             self._asking.append(oid)
             return
         fetch = Fetch(oid, size, node)

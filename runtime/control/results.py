@@ -157,13 +157,18 @@ class Results:
                 wanted = result.array in owners
                 result = self._custody.receive(result, message.owner, wanted)
             if result.array not in owners:
+                if any(result.sizes):
+                    # Its owner has died, or let go before an actor that was rebuilt made
+                    # it again; where it is nobody would free it.
+                    self._log.disown(result.array)
                 continue
             if called:
                 if any(result.sizes):
                     self._log.made_elsewhere(result.array)
                 else:
                     # The only copy of its values: here, where its owner is.
-                    self._log.called(result.array, owners[result.array], b"")
+                    owner = owners[result.array]
+                    self._log.called(result.array, owner or f"node:{self._node}", b"")
                     self._log.finish(result)
             elif result.array in self._created and self._objects.has_array(result.array):
                 continue  # the actor was created once more
@@ -227,7 +232,11 @@ class Results:
             self._places.free(result)
             self._custody.drop(result)
             return False
+        if node_of(owner) != self._node:
+            self._custody.pass_on(result, owner)
         self.remade(result, owner, actor)
+        if node_of(owner) != self._node:
+            self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
         return True
 
     def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:

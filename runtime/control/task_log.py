@@ -161,6 +161,11 @@ class TaskLog:
             self._released[array] = None
             self._start_timer()
 
+    def disown(self, array: bytes) -> None:
+        """What another node has made for a client here has no owner any more."""
+        self._released[array] = None
+        self._start_timer()
+
     def forget(self, array: bytes) -> None:
         """The GCS said that the array is gone: owe it nothing about it."""
         for rows in self._rows():

@@ -27,6 +27,7 @@ from runtime.control.messages import (
     AssignTasks,
     Blocked,
     BundlePrepared,
+    CallsDrained,
     CallsLogged,
     CallsReceived,
     CancelTask,
@@ -42,6 +43,7 @@ from runtime.control.messages import (
     CommitBundle,
     CreateActors,
     CreateGroup,
+    DrainCalls,
     Event,
     ExitActor,
     ExportFunction,
@@ -144,7 +146,8 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
 """By the component that speaks."""
 
 NODE_TO_NODE: Kinds = frozenset({
-    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, RefUpdates,
+    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, DrainCalls,
+    CallsDrained, RefUpdates,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({
