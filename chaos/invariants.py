@@ -121,7 +121,7 @@ def _at_end_of_sim(session: Any) -> list[str]:
     for scheduler in cluster.schedulers.values():
         custody = scheduler.custody
         if f"node:{scheduler.node}" in cluster.processes:
-            inside = [array for array in custody._contained if array not in kept]
+            inside = [array for array in custody.contained if array not in kept]
             if inside or custody._promised:
                 found.append(
                     f"references: node {scheduler.node} keeps references for {len(inside)} values"
@@ -166,7 +166,7 @@ def _kept(session: Any) -> set[bytes]:
             kept.add(array)
     contained: dict[bytes, set[bytes]] = {}
     for scheduler in cluster.schedulers.values():
-        for array, inside in scheduler.custody._contained.items():
+        for array, inside in scheduler.custody.contained.items():
             contained.setdefault(array, set()).update(each for each, _ in inside)
     pending = list(kept)
     while pending:

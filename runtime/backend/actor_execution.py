@@ -120,7 +120,8 @@ class ActorRunner:
                 self._exit(leaving)
                 return
             del call
-        self._tasks.tidy()
+        if self._tasks.session.uncounted:
+            self._tasks.tidy()
         assert spec.extra is not None
         if spec.extra.method == READY:
             return
@@ -203,7 +204,8 @@ class ActorRunner:
         self._ended()
 
     def _ended(self) -> None:
-        self._tasks.tidy()
+        if self._tasks.session.uncounted:
+            self._tasks.tidy()
         with self._world:
             self._running -= 1
         self._world.nudge()

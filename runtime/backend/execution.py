@@ -73,7 +73,8 @@ class TaskRunner:
             else:
                 function = self.function(spec.function)
                 star, items = self.world.deserialize(spec.args)
-                self.session.came_in_arguments(spec.array)
+                if self.session.received:
+                    self.session.came_in_arguments(spec.array)
         except Exception as error:
             self.report_error(spec, started_s, error)
             return
@@ -94,13 +95,13 @@ class TaskRunner:
             self._run_range(spec, function, items, started_s)
         if extra is not None and extra.env:
             self.world.environment.leave()
-        self.tidy()
+        if self.session.uncounted:
+            self.tidy()
 
     def tidy(self) -> None:
-        """Count what the last task has dropped with its end, if that may free something."""
-        if self.session.has_drops():
-            with self.world:
-                self.session.collect()
+        """Count what the last task has dropped with its end."""
+        with self.world:
+            self.session.collect()
 
     def has_room(self) -> bool:
         """Whether another assignment may begin now."""
@@ -141,7 +142,8 @@ class TaskRunner:
         finally:
             for value in unread:
                 self.session.skip_input(value)
-        if self.session.came_in_arguments(spec.array):
+        if self.session.received:
+            self.session.came_in_arguments(spec.array)
             # The arguments go when the function ends: what is left then was kept.
             given = [(args, kwargs)]
 

@@ -131,6 +131,8 @@ class Session(ClusterContext):
         """Called when the session begins to end, while all still works."""
         self._end_cluster = end_cluster
         self._dropped: deque[bytes] = deque()
+        self.uncounted = self._dropped
+        """References that were dropped and that no call has counted yet."""
         self._unviewed: deque[bytes] = deque()
         self.received: deque[tuple[int, bytes]] = deque()
         """Threads, and arrays of references that they have unpickled just now."""
@@ -192,13 +194,10 @@ class Session(ClusterContext):
         with self.world:
             self.client.borrowing.came_in_value(oid[:ARRAY_BYTES], self._take_received())
 
-    def came_in_arguments(self, task: bytes) -> bool:
-        """A task's arguments were unpickled; return whether references were inside."""
-        if not self.received:
-            return False
+    def came_in_arguments(self, task: bytes) -> None:
+        """A task's arguments were unpickled, and references were inside."""
         with self.world:
             self.client.borrowing.came_in_arguments(task, self._take_received())
-        return True
 
     def hand_over(self, array: bytes, contained: Sequence[ObjectRef]) -> ResultRefs:
         """References are inside a value of an array that goes to this node; in a turn."""
@@ -229,10 +228,6 @@ class Session(ClusterContext):
     def has_drops(self) -> bool:
         """Whether something is to be counted that no call has counted yet."""
         return bool(self._dropped or self._unviewed) or self._group is not None
-
-    def has_uncounted(self) -> bool:
-        """Whether references were dropped that no call has counted yet."""
-        return bool(self._dropped)
 
     def tidy(self) -> None:
         """Count what was dropped, while the program makes no calls; in a turn.
@@ -911,20 +906,19 @@ class Session(ClusterContext):
 
     def decode(self, value: ObjectValue) -> Any:
         """Return a small value, or raise the error that it is."""
-        decoded = self._decode(value)
+        if value.status != OK:
+            raise self.error_of(value.status, value.payload)
+        decoded = self.world.deserialize(value.payload)[value.position]
         if self.received:
             self.came_in_value(value.object)
         return decoded
 
-    def _decode(self, value: ObjectValue) -> Any:
-        if value.status != OK:
-            raise self.error_of(value.status, value.payload)
-        return self.world.deserialize(value.payload)[value.position]
-
     def decode_input(self, value: ObjectValue) -> Any:
         """Return a task's input, which its node has pinned for this one use."""
         if not value.size:
-            return self._decode(value)
+            if value.status != OK:
+                raise self.error_of(value.status, value.payload)
+            return self.world.deserialize(value.payload)[value.position]
         oid = value.object
         return self.world.read(oid, value.offset, value.size, lambda: self._inputs_done.append(oid))
 

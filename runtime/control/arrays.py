@@ -164,9 +164,8 @@ class ArrayTable:
                 left[node] = left.get(node, 0) + spec.count
             return
         row = self._row(array)
-        needs = needs_of(spec)
-        if needs:
-            self.lineage.use(row, needs, ARRAY_BYTES)
+        if spec.deps or spec.extra is not None:
+            self.lineage.use(row, needs_of(spec), ARRAY_BYTES)
         late = row.released and spec.owner == row.former
         if not attempt_of(spec) and not late:
             self._adopt(array, row, spec.owner)
@@ -422,6 +421,7 @@ class ArrayTable:
             heir = ForwardResults(spec.array, spec.start, spec.count, spec.owner)
             for node in at_nodes:
                 self._ctx.send(f"node:{node}", heir)
+            row.asked += tuple(node for node in at_nodes if node not in row.asked)
             gaps = there.missing(spec.start, spec.count)
             run += [part_of(spec, start, count) for start, count in gaps]
         if run:
@@ -440,8 +440,15 @@ class ArrayTable:
         if row is None or row.released:
             return
         row.former = row.owners.pop(node, row.former)
-        if row.live_owner(self._alive):
+        owner = row.live_owner(self._alive)
+        if owner:
             row.forget_node(node)  # it has freed what it had, another owner has not
+            if node in row.asked:
+                # It may have been asked for too late: the other owner's node knows.
+                for done in row.done:
+                    if done.lost:
+                        heir = ForwardResults(array, done.start, done.count, owner)
+                        self._ctx.send(f"node:{node_of(owner)}", heir)
         else:
             self._let_go(array, row, node)
 

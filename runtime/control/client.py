@@ -270,7 +270,12 @@ class Client:
     def _hold(self, entry: Entry, oids: tuple[bytes, ...]) -> None:
         entry.deps += oids
         for oid in oids:
-            self.hold(oid[:ARRAY_BYTES])
+            array = oid[:ARRAY_BYTES]
+            held = self.entries.get(array)
+            if held is not None:
+                held.holds += 1
+            else:
+                self.borrowing.add(array)
 
     def hold(self, array: bytes) -> None:
         """Keep an array, own or borrowed, until `let_go_of`."""
@@ -665,17 +670,18 @@ class Client:
         if entry.deps:
             deps, entry.deps = entry.deps, ()
             for oid in deps:
-                held = self.entries.get(oid[:ARRAY_BYTES])
-                if not entry.keeper or oid[:ARRAY_BYTES] == entry.keeper:
-                    needed = False
-                else:
-                    needed = len(oid) == ARRAY_BYTES or (held is not None and held.is_large())
-                if needed:
-                    self._keep(entry.keeper, oid)
+                array = oid[:ARRAY_BYTES]
+                held = self.entries.get(array)
+                if (
+                    entry.keeper
+                    and array != entry.keeper
+                    and (len(oid) == ARRAY_BYTES or (held is not None and held.is_large()))
+                ):
+                    self._keep(entry.keeper, oid)  # the actor is rebuilt with it
                 elif held is not None:
                     self._let_go(held)
                 else:
-                    self.borrowing.drop(oid[:ARRAY_BYTES])
+                    self.borrowing.drop(array)
         self.release_if_free(entry)
 
     def _keep(self, keeper: bytes, oid: bytes) -> None:

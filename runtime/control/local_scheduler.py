@@ -321,7 +321,7 @@ class LocalScheduler:
         extra = spec.extra
         assert extra is not None
         if extra.call:
-            for oid in needs_of(spec):
+            for oid in needs_of(spec) if extra.inside else spec.deps:
                 if oid[: len(spec.array)] in self.objects.owners:
                     self.log.expose(oid[: len(spec.array)])
             self.router.submit(spec)
@@ -517,7 +517,8 @@ class LocalScheduler:
             self.ctx.send("gcs", KillActor(array, reason, owner=owner))
         self.log.release(array)
         self.objects.release(array)
-        self.custody.release(array)
+        if array in self.custody.contained:
+            self.custody.release(array)
 
     def _on_free(self, source: str, message: FreeObjects) -> None:
         for array in message.arrays:
@@ -527,7 +528,8 @@ class LocalScheduler:
             self.results.released(array)
             self.log.forget(array)
             self.objects.release(array, by_owner=False)
-            self.custody.release(array)
+            if array in self.custody.contained:
+                self.custody.release(array)
 
     def _on_want(self, source: str, message: WantObjects) -> None:
         def arrived(value: ObjectValue) -> None:

@@ -18,10 +18,11 @@ from collections.abc import Callable, Collection
 from runtime.control.context import Context, node_of
 from runtime.control.custody import Custody
 from runtime.control.ids import object_id
-from runtime.control.messages import ForwardResults, RangeResult, TaskResults
+from runtime.control.messages import ForwardResults, RangeResult, ResultsMissing, TaskResults
 from runtime.control.objects import NOBODY, ObjectDirectory
 from runtime.control.orphans import Orphans
 from runtime.control.places import Places
+from runtime.control.ranges import Ranges
 from runtime.control.task_log import TaskLog
 
 
@@ -189,6 +190,13 @@ class Results:
             for result in results:
                 self._custody.pass_on(result, message.owner)
             self.send(message.owner, results)
+        made = Ranges()
+        for result in results:
+            made.add(result.start, result.count)
+        gaps = made.missing(message.start, message.count)
+        if gaps and node_of(message.owner) == self._node and message.array in self._objects.owners:
+            missing = [(message.array, start, count) for start, count in gaps]
+            self._ctx.send("gcs", ResultsMissing(self._node, missing))
 
     def finish_call(
         self, result: RangeResult, owner: str, actor: bytes = b"", fresh: bool = True

@@ -57,14 +57,16 @@ class ArrayRow:
     """All that the GCS knows of one array."""
 
     __slots__ = (
-        "accepted", "actor", "again", "copies", "deps", "done", "former", "lineage", "overlaps",
-        "owners", "put", "released",
+        "accepted", "actor", "again", "asked", "copies", "deps", "done", "former", "lineage",
+        "overlaps", "owners", "put", "released",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.owners: dict[int, str] = {}
         """Node -> the client there that waits for the results; several if a parent
         ran again on another node. Each holds a copy of every small value."""
+        self.asked: tuple[int, ...] = ()
+        """Nodes that were asked to pass what they have on to a later owner."""
         self.former = ""
         """The last owner of a released row."""
         self.released = False

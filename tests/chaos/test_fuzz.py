@@ -16,6 +16,8 @@ from chaos.plan import from_data
 from chaos.programs import Body, Boom, Call, Op, Sequential, run_body
 from runtime.api.exceptions import ObjectLostError, RaySystemError, WorkerCrashedError
 from runtime.control.arrays import ArrayTable
+from runtime.control.borrowing import Borrowing
+from runtime.control.custody import Custody
 from runtime.control.dispatcher import Dispatcher
 from runtime.control.gcs import Gcs
 from runtime.control.local_scheduler import LocalScheduler
@@ -134,6 +136,14 @@ def test_which_errors_are_legitimate(error: Exception, kills: int, deaths: int, 
     assert (excuse(error, kills, deaths) == "") == ok
 
 
+def test_what_a_killed_worker_owned_may_be_lost() -> None:
+    oid = "ab" * 18
+    error = ObjectLostError(f"object {oid} is lost: its owner has died or released it")
+    assert excuse(error, 1, 0, owned={oid}) == ""
+    assert excuse(error, 0, 0, owned={oid})
+    assert excuse(error, 1, 0, owned={"cd" * 18})
+
+
 # -- mutants: what is broken is seen -----------------------------------------------
 
 
@@ -202,6 +212,11 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
         ("value ", "Violation", "RaySystemError", "resources:"),
     ),
     "retries are forgotten": (retries_lost, ("value ",)),
+    "borrowers are not counted": (mutant_without(Borrowing, "_on_update"), ("value ",)),
+    "what is inside of values is never let go": (
+        mutant_without(Custody, "release"),
+        ("references:", "tables:", "stores:"),
+    ),
     "memory is never freed": (mutant_without(ObjectDirectory, "_free"), ("stores:", "value ")),
 }
 
