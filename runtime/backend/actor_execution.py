@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable
-from types import TracebackType
+from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.actors import CALL, READY, TERMINATE, ActorExit
@@ -134,7 +134,7 @@ class ActorRunner:
 
     def _finished(self, value: Any) -> Any:
         """An async method of an actor that runs one call at a time: run it to its end."""
-        if not inspect.iscoroutine(value):
+        if not isinstance(value, CoroutineType):
             return value
         import asyncio
 

@@ -330,7 +330,11 @@ class TaskRunner:
             if spec.returns != 1:
                 values = list(values[0])
             most = self.session.client.config.inline_bytes_max
-            if count == 1 and any(looks_large(value, most) for value in values):
+            if count == 1 and (
+                looks_large(values[0], most)
+                if len(values) == 1
+                else any(looks_large(value, most) for value in values)
+            ):
                 # Each on its own at once, so that the large ones are serialized once.
                 return self._report_large(spec, started_s, values)
             payload = self.world.serialize(values)

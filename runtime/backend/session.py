@@ -1074,16 +1074,16 @@ def looks_large(value: Any, nbytes: int) -> bool:
 
     A wrong guess costs serializing it twice and nothing else.
     """
+    kind = type(value)
+    if kind is bytes or kind is str or kind is bytearray:
+        return len(value) > nbytes
+    if kind in _CONTAINERS:
+        return len(value) > nbytes // _ITEM_BYTES
     try:
         size = getattr(value, "nbytes", None)
     except Exception:
         return False  # a property of the user's; only pickling matters here
-    if type(size) is int:
-        return size > nbytes
-    kind = type(value)
-    if kind is bytes or kind is str or kind is bytearray:
-        return len(value) > nbytes
-    return kind in _CONTAINERS and len(value) > nbytes // _ITEM_BYTES
+    return type(size) is int and size > nbytes
 
 
 def arrays_of(refs: Sequence[ObjectRef]) -> tuple[bytes, ...]:
