@@ -162,7 +162,7 @@ class ActorRunner:
 
     def _run_beside(self, assignment: Assignment) -> None:
         spec = assignment.spec
-        frame_of_call.set(Frame(task_id(spec.array, 0), self._info.incarnation))
+        frame_of_call.set(self._frame(spec))
         started_s = self._world.now()
         try:
             call = self._tasks.prepare(assignment, self._method(spec))
@@ -173,6 +173,10 @@ class ActorRunner:
             self._tasks.report_error(spec, started_s, error)
         self._ended()
 
+    def _frame(self, spec: TaskSpec) -> Frame:
+        job = self._tasks.session.client.job
+        return Frame(task_id(spec.array, 0), job, self._info.incarnation)
+
     def _begin_coroutine(self, assignment: Assignment) -> None:
         import asyncio
 
@@ -181,7 +185,7 @@ class ActorRunner:
 
     async def _run_coroutine(self, assignment: Assignment) -> None:
         spec = assignment.spec
-        frame_of_call.set(Frame(task_id(spec.array, 0), self._info.incarnation))
+        frame_of_call.set(self._frame(spec))
         started_s = self._world.now()
         tasks = self._tasks
         try:

@@ -18,13 +18,15 @@ from typing import Any
 from runtime.api.exceptions import ObjectStoreFullError
 from runtime.api.refs import ObjectRef
 from runtime.api.streams import DynamicObjectRefGenerator
+from runtime.backend import job_setup
 from runtime.backend.actor_execution import ActorRunner, ConstructorFailed, users_frames
 from runtime.backend.protocol import World
 from runtime.backend.session import Input, Session, looks_large
 from runtime.backend.submission import ANY
 from runtime.control.cancellation import cancelled_error
 from runtime.control.executor import Executor
-from runtime.control.ids import STREAM_BASE, object_id
+from runtime.control.ids import STREAM_BASE, job_of, object_id
+from runtime.control.jobs import job_of_actor
 from runtime.control.messages import (
     OK,
     RETRY,
@@ -62,6 +64,8 @@ class TaskRunner:
     def run(self, assignment: Assignment) -> None:
         """Run one range and report all of it that was not given back."""
         spec = assignment.spec
+        if not self.session.client.job:
+            self.session.client.job = _job_of(spec)
         if spec.extra is not None and (spec.extra.actor is not None or spec.extra.call):
             self._run_actor(assignment)
             return
@@ -417,9 +421,19 @@ class TaskRunner:
     def function(self, key: bytes) -> Callable[..., Any]:
         function = self._functions.get(key)
         if function is None:
-            function = self.world.loads_function(self.executor.functions[key])
+            setup, blob = job_setup.unwrap(self.executor.functions[key])
+            if setup and setup != self.session.setup:
+                job_setup.apply(setup)
+                self.session.setup = setup
+            function = self.world.loads_function(blob)
             self._functions[key] = function
         return function
+
+
+def _job_of(spec: TaskSpec) -> bytes:
+    """Return the job that a worker belongs to whose first task this is; see `jobs`."""
+    creates = spec.extra is not None and spec.extra.actor is not None
+    return job_of_actor(spec) if creates else job_of(spec.array)
 
 
 def _one(spec: TaskSpec, index: int) -> TaskSpec:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 
 from runtime.control.actor_router import call_error
 from runtime.control.context import Context, Timer
+from runtime.control.ids import job_number, job_of, same_job
 from runtime.control.messages import (
     OK,
     READY_METHOD,
@@ -288,13 +289,40 @@ class ActorHost:
         if actor is None:
             return
         for spec in message.tasks:
-            if not self._answer(actor, spec):
+            if self._scheduler.jobs.is_over(spec.array):
+                continue
+            if not (actor.info.name or same_job(spec.array, actor.id)):
+                self._scheduler.results.finish_call(self._refused(actor, spec), spec.owner)
+            elif not self._answer(actor, spec):
                 self._queue(actor, spec, spec.owner, ())
         for spec in message.probes:
             if not self._answer(actor, spec) and spec.array not in actor.running:
                 self._scheduler.results.finish_call(
                     call_error(spec, UNAVAILABLE, self._node), spec.owner
                 )
+
+    def _refused(self, actor: Actor, spec: TaskSpec) -> RangeResult:
+        """Another job has come by a handle of an actor that has no name."""
+        reason = (
+            f"ActorOfOtherJobError: {actor.spec.name} belongs to job {job_number(actor.id)} and"
+            f" has no name: job {job_number(spec.array)} has no access to it"
+        )
+        return call_error(spec, reason, self._node)
+
+    def drop_calls(self, job: bytes) -> None:
+        """A job has ended: its calls do not begin any more."""
+        for actor in list(self.actors.values()):
+            for caller, calls in list(actor.callers.items()):
+                left = [call for call in calls if job_of(call.spec.array) != job]
+                if len(left) == len(calls) or not caller:
+                    continue
+                for call in calls:
+                    if call not in left:
+                        self._scheduler.inputs.unclaim(call.spec)
+                        call.missing = -1  # what arrives for it later is not counted to zero
+                calls.clear()
+                calls.extend(left)
+                self._advance(actor, caller)
 
     def _answer(self, actor: Actor, spec: TaskSpec) -> bool:
         """Answer a call that took effect before; return whether it did."""

@@ -53,6 +53,14 @@ gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFo
 gcs     -> global    ActorChanged, PlaceTasks (creations)
 global  -> gcs       ActorPlaced
 node    -> node      ActorCalls
+
+jobs:
+door    -> node      RegisterJob, JobEnded
+client  -> node      DescribeJob
+node    -> gcs       RegisterJob, DescribeJob, JobEnded
+gcs     -> node      JobRegistered, JobEnded
+gcs     -> global    JobEnded
+node    -> door      JobRegistered
 ==================== =======================================================
 
 Where the GCS is replicated or durable, a *chain* stands in for ``gcs`` and
@@ -70,8 +78,9 @@ replica -> log       LogCommands, LogSnapshot; log -> replica: Logged
 world   -> any       ReplicaLost
 ==================== =======================================================
 
-``store:<n>``, ``pool:<n>`` and ``links`` are not components but what needs I/O:
-moving bytes, starting processes, and closing the connections of who has died.
+``store:<n>``, ``pool:<n>``, ``links`` and ``door:<n>`` are not components but what
+needs I/O: moving bytes, starting processes, closing the connections of who has
+died, and letting drivers in.
 Each world has its own.
 """
 
@@ -114,6 +123,8 @@ class ActorInfo(Struct, array_like=True, gc=False):
     """Opaque: what whoever looks the actor up by name needs to call it."""
     incarnation: int = 0
     """How often the actor was started before."""
+    branch: int = 0
+    """Of a detached one: its number within its job, by which its IDs begin; see `ids`."""
 
 
 class TaskExtra(Struct, array_like=True, gc=False):
@@ -374,6 +385,8 @@ class CreateGroup(Struct, array_like=True, tag=27):
     name: str
     bundles: list[dict[str, float]]
     strategy: str
+    detached: bool = False
+    """It outlives its job."""
 
 
 class RemoveGroup(Struct, array_like=True, tag=28):
@@ -818,6 +831,8 @@ class KillActor(Struct, array_like=True, tag=78):
     """Start again if it has restarts left."""
     owner: str = ""
     """Not empty: only if this is still the actor's owner, and it is not detached."""
+    job: bytes = b""
+    """Whose client wants it, as its node knows; empty: the system does."""
 
 
 class StopActor(Struct, array_like=True, tag=79):
@@ -906,6 +921,8 @@ class FindActor(Struct, array_like=True, tag=87):
     namespace: str
     name: str
     create: Union[TaskSpec, None] = None
+    job: bytes = b""
+    """The client's, as its node knows; its namespace is meant by an empty one."""
 
 
 class ActorFound(Struct, array_like=True, tag=88):
@@ -916,6 +933,58 @@ class ActorFound(Struct, array_like=True, tag=88):
     actor: bytes
     handle: bytes
     created: bool = False
+
+
+# -- jobs ------------------------------------------------------------------------
+
+
+class JobInfo(Struct, array_like=True):
+    """A row of the job table; see `jobs`."""
+
+    number: int
+    """0: it is to be given one."""
+    driver: str = ""
+    """The address of its client."""
+    node: int = 0
+    pid: int = 0
+    namespace: str = ""
+    entrypoint: str = ""
+    alive: bool = True
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    reason: str = ""
+    """Why it has ended."""
+
+
+class RegisterJob(Struct, array_like=True, tag=165):
+    """A driver is at the door of its node; answered by `JobRegistered`."""
+
+    info: JobInfo
+    key: int
+
+
+class JobRegistered(Struct, array_like=True, tag=166):
+    """``info.number`` is 0 if there are no numbers left."""
+
+    info: JobInfo
+    key: int
+
+
+class DescribeJob(Struct, array_like=True, tag=167):
+    """A driver says what of its job only it knows."""
+
+    namespace: str
+    entrypoint: str
+    pid: int
+    job: bytes = b""
+    """As its node knows."""
+
+
+class JobEnded(Struct, array_like=True, tag=168):
+    """A driver, or a detached actor, is gone: nothing of its job is wanted any more."""
+
+    job: bytes
+    reason: str
 
 
 # -- key-value table and task history of the GCS --------------------------------
@@ -1153,6 +1222,7 @@ class Logged(Struct, array_like=True, tag=118):
 
 
 Message = Union[
+    RegisterJob, JobRegistered, DescribeJob, JobEnded,
     CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
     CallsReceived, KillActor, StopActor, LogCalls, CallsLogged, SaveActor, FetchLineage,
     ActorLineage, RestoreActor, ExitActor, FindActor, ActorFound,

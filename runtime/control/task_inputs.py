@@ -19,6 +19,7 @@ from collections.abc import Callable
 from functools import partial
 
 from runtime.control.context import Context
+from runtime.control.ids import job_of
 from runtime.control.messages import (
     OK,
     CancelTask,
@@ -181,6 +182,26 @@ class TaskInputs:
                     self.waiting -= cancelled.count
             self._for_function[function] = left
         return found
+
+    def end_job(self, job: bytes) -> None:
+        """Take out all that waits here of a job, and its functions."""
+        for waiting in [w for w in self.awaiting if job_of(w.spec.array) == job]:
+            self.awaiting.discard(waiting)
+            self.waiting -= waiting.spec.count
+            waiting.cancelled = True
+            self.unclaim(waiting.spec)
+        for function, specs in list(self._for_function.items()):
+            left = [spec for spec in specs if job_of(spec.array) != job]
+            self.waiting -= sum(spec.count for spec in specs) - sum(spec.count for spec in left)
+            if left:
+                self._for_function[function] = left
+            else:
+                del self._for_function[function]
+        self.failed = deque(
+            (spec, error) for spec, error in self.failed if job_of(spec.array) != job
+        )
+        for function in [function for function in self.functions if job_of(function) == job]:
+            del self.functions[function]
 
     def cancel(self, message: CancelTask) -> list[TaskSpec]:
         """Take out what a message cancels of what waits here."""

@@ -42,6 +42,7 @@ from runtime.control.messages import (
     CommitBundle,
     CreateActors,
     CreateGroup,
+    DescribeJob,
     Event,
     ExitActor,
     ExportFunction,
@@ -54,6 +55,8 @@ from runtime.control.messages import (
     FreeObjects,
     FunctionBlob,
     Heartbeat,
+    JobEnded,
+    JobRegistered,
     KillActor,
     KvDelete,
     KvGet,
@@ -73,6 +76,7 @@ from runtime.control.messages import (
     Query,
     QueryReply,
     Registered,
+    RegisterJob,
     RegisterNode,
     Release,
     RemoveGroup,
@@ -110,7 +114,7 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
         Query, ResultsMissing, ObjectsMissing, ClaimTasks,
         CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor, LogCalls, SaveActor,
         FetchLineage, CallsReceived, FindActor, KvPut, KvGet, KvDelete,
-        FindTask,
+        FindTask, RegisterJob, DescribeJob, JobEnded,
     }),
     "global": frozenset({
         PlaceTasks, CancelTask, CreateGroup, RemoveGroup, BundlePrepared, Query,
@@ -132,7 +136,7 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
     "gcs": frozenset({
         Registered, NodeChanged, FunctionBlob, ObjectLocations, FreeObjects, TaskResults,
         QueryReply, TasksClaimed, ForwardResults, KvReply, TaskFound,
-        ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound,
+        ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound, JobRegistered, JobEnded,
     }),
     "global": frozenset({
         AssignTasks, TaskResults, CancelTask, PrepareBundle, CommitBundle, ReturnBundle,
@@ -149,10 +153,10 @@ NODE_TO_NODE: Kinds = frozenset({
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
     Unpin, Query, KillActor, FindActor, KvPut, KvGet, KvDelete, FindTask, CancelTask,
-    CreateGroup, RemoveGroup,
+    CreateGroup, RemoveGroup, DescribeJob,
 })  # fmt: skip
 
-WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {
+WORKER_TO_NODE: Kinds = (DRIVER_TO_NODE - {DescribeJob}) | {
     WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, SaveActor, ExitActor, StreamItems,
 }  # fmt: skip
 
