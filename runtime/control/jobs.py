@@ -29,6 +29,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from runtime.control.context import Context
 from runtime.control.ids import JOBS_MAX, job_id, job_number, job_of, same_job
 from runtime.control.messages import (
@@ -77,7 +79,7 @@ class JobTable:
             self._last = max(self._last, info.number)
             info.started_s = self._ctx.now()
             info.driver = info.driver or f"driver:{info.node}.{info.number}"
-            self.rows[info.number] = info
+            self.rows[info.number] = replace(info)
         self._ctx.send(source, JobRegistered(info, message.key))
 
     def on_describe(self, source: str, message: DescribeJob) -> None:

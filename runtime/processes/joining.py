@@ -7,6 +7,7 @@ node's arena, as the first one has; the cluster is not its own, and goes on with
 from __future__ import annotations
 
 import os
+import re
 import socket
 import uuid
 from typing import Any
@@ -24,13 +25,16 @@ from runtime.store.arena import Arena
 
 ANSWER_TIMEOUT_S = 30.0
 AUTO = "auto"
+_ADDRESS = re.compile(r"[^:/]+:[0-9]+")
 
 
 def join(address: str) -> DriverSession:
     """Join the cluster at ``host:port``, or with ``"auto"`` the one started last.
 
-    Raises ConnectionError if there is none.
+    Raises ConnectionError if there is none, ValueError for what is no address.
     """
+    if address != AUTO and not _ADDRESS.fullmatch(address):
+        raise ValueError(f"raytwin cannot connect to {address!r}: an address is host:port or auto")
     entries = clusters.running()
     if address != AUTO:
         entries = [entry for entry in entries if entry[1].address == address]
