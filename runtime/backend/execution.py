@@ -25,8 +25,8 @@ from runtime.backend.session import Input, Session, looks_large
 from runtime.backend.submission import ANY
 from runtime.control.cancellation import cancelled_error
 from runtime.control.executor import Executor
-from runtime.control.ids import STREAM_BASE, job_of, object_id
-from runtime.control.jobs import job_of_actor
+from runtime.control.ids import STREAM_BASE, object_id
+from runtime.control.jobs import job_of_task
 from runtime.control.messages import (
     OK,
     RETRY,
@@ -65,7 +65,7 @@ class TaskRunner:
         """Run one range and report all of it that was not given back."""
         spec = assignment.spec
         if not self.session.client.job:
-            self.session.client.job = _job_of(spec)
+            self.session.client.job = job_of_task(spec)
         if spec.extra is not None and (spec.extra.actor is not None or spec.extra.call):
             self._run_actor(assignment)
             return
@@ -428,12 +428,6 @@ class TaskRunner:
             function = self.world.loads_function(blob)
             self._functions[key] = function
         return function
-
-
-def _job_of(spec: TaskSpec) -> bytes:
-    """Return the job that a worker belongs to whose first task this is; see `jobs`."""
-    creates = spec.extra is not None and spec.extra.actor is not None
-    return job_of_actor(spec) if creates else job_of(spec.array)
 
 
 def _one(spec: TaskSpec, index: int) -> TaskSpec:

@@ -159,6 +159,11 @@ class ActorRouter:
             route.node, route.incarnation = message.node, message.incarnation
             route.logged = message.logged
             self._send_again(route)
+        elif route.state == ALIVE:
+            # Somebody wanted to kill it, and may not.
+            waiting, route.waiting = route.waiting, []
+            for spec in waiting:
+                self._send(route, spec)
 
     def end_turn(self) -> None:
         """Let out the calls of this turn, one message an actor."""

@@ -235,6 +235,8 @@ class ActorTable:
         if message.job and not (row.info.name or same_job(message.actor, message.job)):
             whose = f"the actor belongs to job {job_number(message.actor)} and has no name"
             self._log("refused", f"job {job_number(message.job)}", whose)
+            # Its node holds back calls until it hears what has become of the actor.
+            self.ctx.send(source, self._change(row))
             return
         self._stop(row)
         self._fail(row, message.reason, not message.restart)

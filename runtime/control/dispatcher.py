@@ -26,7 +26,7 @@ from runtime.control.cancellation import Canceller, cancelled_error
 from runtime.control.config import Config
 from runtime.control.context import WORKERS_PER_LIFE, Context, Timer
 from runtime.control.ids import job_of
-from runtime.control.jobs import job_of_actor
+from runtime.control.jobs import job_of_task
 from runtime.control.messages import (
     RETRY,
     SYSTEM_ERROR,
@@ -251,7 +251,7 @@ class Dispatcher:
         while queued and self._idle:
             actor = queued.popleft()
             fits = self._pool.fits(actor.spec.demand)
-            worker = self._take_idle(job_of_actor(actor.spec)) if fits else None
+            worker = self._take_idle(job_of_task(actor.spec)) if fits else None
             if worker is not None:
                 worker.demand = actor.spec.demand
                 worker.state = State.LEASED

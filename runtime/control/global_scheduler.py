@@ -31,6 +31,7 @@ from runtime.control.cancellation import cancelled_result
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.ids import job_of
+from runtime.control.jobs import job_of_task
 from runtime.control.messages import (
     SYSTEM_ERROR,
     ActorChanged,
@@ -167,7 +168,7 @@ class GlobalScheduler:
     def _end_job(self, job: bytes) -> None:
         """Drop what waits here of a job, and give back what its groups have reserved."""
         self._ended.add(job)
-        self.infeasible = [spec for spec in self.infeasible if job_of(spec.array) != job]
+        self.infeasible = [spec for spec in self.infeasible if job_of_task(spec) != job]
         for oid, entries in list(self._locating.items()):
             self._locating[oid] = [e for e in entries if job_of(e.spec.array) != job]
             if not self._locating[oid]:
@@ -204,7 +205,7 @@ class GlobalScheduler:
             self._take(spec)
 
     def _take(self, spec: TaskSpec) -> None:
-        if self._ended and job_of(spec.array) in self._ended:
+        if self._ended and job_of_task(spec) in self._ended:
             return
         if spec.extra is not None and spec.extra.actor is not None:
             self._place_actor(spec, spec.extra.actor.incarnation)

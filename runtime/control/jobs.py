@@ -176,6 +176,10 @@ class NodeJobs:
         worker = self._scheduler.dispatcher.workers.get(client)
         return worker.job if worker is not None else self.drivers.get(client, b"")
 
+    def is_late(self, spec: TaskSpec) -> bool:
+        """Whether a task's job has ended."""
+        return bool(self.ended) and job_of_task(spec) in self.ended
+
     def is_over(self, some_id: bytes) -> bool:
         """Whether something belongs to a job that has ended."""
         return bool(self.ended) and job_of(some_id) in self.ended
@@ -242,8 +246,11 @@ class NodeJobs:
         return False
 
 
-def job_of_actor(spec: TaskSpec) -> bytes:
-    """Return the job that an actor's worker belongs to, given its creation."""
-    assert spec.extra is not None and spec.extra.actor is not None
-    branch = spec.extra.actor.branch
+def job_of_task(spec: TaskSpec) -> bytes:
+    """Return the job with which a task ends; to that, its worker belongs.
+
+    The creation of a detached actor is the actor's.
+    """
+    actor = spec.extra.actor if spec.extra is not None else None
+    branch = actor.branch if actor is not None else 0
     return job_id(job_number(spec.array), branch) if branch else job_of(spec.array)

@@ -431,7 +431,7 @@ class LocalScheduler:
     def _on_assign(self, source: str, message: AssignTasks) -> None:
         for spec in message.tasks:
             self.accepted += spec.count
-            if self.jobs.is_over(spec.array):
+            if self.jobs.is_late(spec):
                 continue
             if spec.extra is not None and spec.extra.actor is not None:
                 if not self.actors.accept(spec):

@@ -20,6 +20,7 @@ from functools import partial
 
 from runtime.control.context import Context
 from runtime.control.ids import job_of
+from runtime.control.jobs import job_of_task
 from runtime.control.messages import (
     OK,
     CancelTask,
@@ -185,20 +186,20 @@ class TaskInputs:
 
     def end_job(self, job: bytes) -> None:
         """Take out all that waits here of a job, and its functions."""
-        for waiting in [w for w in self.awaiting if job_of(w.spec.array) == job]:
+        for waiting in [w for w in self.awaiting if job_of_task(w.spec) == job]:
             self.awaiting.discard(waiting)
             self.waiting -= waiting.spec.count
             waiting.cancelled = True
             self.unclaim(waiting.spec)
         for function, specs in list(self._for_function.items()):
-            left = [spec for spec in specs if job_of(spec.array) != job]
+            left = [spec for spec in specs if job_of_task(spec) != job]
             self.waiting -= sum(spec.count for spec in specs) - sum(spec.count for spec in left)
             if left:
                 self._for_function[function] = left
             else:
                 del self._for_function[function]
         self.failed = deque(
-            (spec, error) for spec, error in self.failed if job_of(spec.array) != job
+            (spec, error) for spec, error in self.failed if job_of_task(spec) != job
         )
         for function in [function for function in self.functions if job_of(function) == job]:
             del self.functions[function]
