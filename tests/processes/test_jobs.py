@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import psutil
 import pytest
 
 import raytwin as ray
@@ -44,8 +46,12 @@ class Counter:
     def add(self, x=1):
         self.value += x
         return self.value
-    def keep(self, refs):
-        self.refs = refs
+    def pid(self):
+        return os.getpid()
+
+@ray.remote
+def pid():
+    return os.getpid()
 
 def say(*values):
     print(*values, flush=True)
@@ -145,13 +151,6 @@ def nothing_left(session: Any) -> None:
         )
 
     eventually(free)
-
-
-def workers(session: Any) -> int:
-    """How many processes the zygote has."""
-    import psutil
-
-    return len(psutil.Process(session.cluster.pids["zygote"]).children())
 
 
 # -- joining -----------------------------------------------------------------------
@@ -322,8 +321,6 @@ def test_actors_without_a_name_are_their_job_s_and_named_ones_are_their_namespac
     named = Shared.options(name="counter").remote()
     elsewhere = Shared.options(name="counter", namespace="elsewhere").remote()
     assert ray.get([unnamed.call.remote(), named.call.remote(), elsewhere.call.remote()]) == [1] * 3
-    import cloudpickle
-
     handle = tmp_path / "handle"
     handle.write_bytes(cloudpickle.dumps(unnamed))
     script = """
@@ -383,12 +380,14 @@ def test_equal_functions_and_equal_names_of_two_jobs_are_not_mixed_up(
 
 # -- ends --------------------------------------------------------------------------
 
-LOADED = """
+LOADED = textwrap.dedent("""
         group = ray.util.placement_group([{"CPU": 1}], name="group")
         assert group.wait(30)
         actors = [Counter.options(num_cpus=0).remote() for _ in range(2)]
         named = Counter.options(name="named", num_cpus=0).remote()
         ray.get([a.add.remote() for a in [*actors, named]])
+        pids = set(ray.get([a.pid.remote() for a in actors]))
+        pids |= set(ray.get([pid.options(scheduling_strategy="SPREAD").remote() for _ in "123456"]))
         kept = [ray.put(bytes(2_000_000)) for _ in range(3)]
         spread = [f.options(scheduling_strategy="SPREAD").remote(bytes(300_000)) for _ in range(4)]
         ray.wait(spread, num_returns=4)
@@ -401,8 +400,8 @@ LOADED = """
         array = f.map(range(100_000))
         impossible = f.options(num_cpus=64).remote()
         stream = (i for i in range(3))
-        say("loaded")
-"""
+        say("loaded", *pids)
+""")
 
 ENDS = {
     "returns": "",
@@ -433,15 +432,16 @@ def test_however_a_driver_ends_nothing_of_its_job_stays_and_others_notice_nothin
     nodes = [{"CPU": 2, "mine": 1}] * 3
     session = start(nodes=nodes, object_store_memory=200_000_000)
     aside = square.options(num_cpus=0, resources={"mine": 0.1})
-    before = workers(session)
     mine = Shared.remote()
     assert ray.get(mine.call.remote()) == 1
     # The other job takes all CPUs; this one's tasks, which run all the while, need none.
-    other = join(session, LOADED + ENDS[how])
+    other = join(session, LOADED + textwrap.dedent(ENDS[how]))
     results = []
     while len(results) < 30 or 2 not in job_rows(session):
+        assert len(results) < 30 or other.process.poll() is None, other.end()
         results.append(ray.get(aside.remote(len(results)), timeout=LIMIT_S))
-    assert other.line() == "loaded"
+    loaded, *pids = other.line().split()
+    assert loaded == "loaded" and len(pids) > 3
     running = [aside.remote(x) for x in range(200)]
     eventually(lambda: job_rows(session) == {1: True, 2: False})
     assert ray.get(running, timeout=LIMIT_S) == [x * x for x in range(200)]
@@ -453,8 +453,7 @@ def test_however_a_driver_ends_nothing_of_its_job_stays_and_others_notice_nothin
     nothing_left(session)
     counts = session.query("event_counts")
     assert counts["job_ended"] == 1
-    # Those that stood in for blocked ones leave when they are idle, the job's with it.
-    eventually(lambda: workers(session) <= before + 8)
+    eventually(lambda: not any(psutil.pid_exists(int(pid)) for pid in pids))
 
 
 def test_detached_actors_and_groups_outlive_their_job(
@@ -578,7 +577,7 @@ def test_the_driver_of_one_of_two_joined_jobs_is_killed(
     start: Start, join: Callable[..., Joined]
 ) -> None:
     session = start(nodes=2, cpus_per_node=2)
-    first = join(session, LOADED + "        sys.stdin.readline()\n")
+    first = join(session, LOADED + "sys.stdin.readline()")
     second = join(
         session,
         """
@@ -592,7 +591,7 @@ def test_the_driver_of_one_of_two_joined_jobs_is_killed(
         STOP=str(Path(session.cluster_address)),
     )
     assert second.line() == "begins"
-    assert first.line() == "loaded"
+    assert first.line().startswith("loaded")
     first.process.send_signal(signal.SIGKILL)
     eventually(
         lambda: (
