@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit, getcurrent
@@ -102,8 +103,13 @@ class SimDriver:
             return
         self.done = True
         if self._world is not None:
-            self._world.process.kill()
-            self._cluster.door.ended(self.job, reason)
+            # In an event of its own: the program may have been in the midst of a turn.
+            self._cluster.env.timeout(0).callbacks.append(partial(self._leave, reason))
+
+    def _leave(self, reason: str, _: Any) -> None:
+        assert self._world is not None
+        self._world.process.kill()
+        self._cluster.door.ended(self.job, reason)
 
 
 class SimDoor:

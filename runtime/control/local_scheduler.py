@@ -507,6 +507,10 @@ class LocalScheduler:
         """Drop all that a job has here, queues first, so that nothing of it begins."""
         workers = self.dispatcher.end_job(job)
         self.inputs.end_job(job)
+        # Detached actors here keep their class, whose job may have ended.
+        actors = [actor.spec for actor in self.actors.actors.values()]
+        used = {spec.function for spec in actors if not self.jobs.is_late(spec)}
+        self.inputs.forget_functions(self.jobs.ended, used)
         self.orphans.end_job(job)
         for worker in workers:
             self.end_worker(worker, reason)

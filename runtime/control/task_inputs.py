@@ -15,7 +15,7 @@ Cost per range: nothing without inputs; with them, one entry and one wait each.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from runtime.control.context import Context
@@ -185,7 +185,7 @@ class TaskInputs:
         return found
 
     def end_job(self, job: bytes) -> None:
-        """Take out all that waits here of a job, and its functions."""
+        """Take out all that waits here of a job."""
         for waiting in [w for w in self.awaiting if job_of_task(w.spec) == job]:
             self.awaiting.discard(waiting)
             self.waiting -= waiting.spec.count
@@ -201,7 +201,10 @@ class TaskInputs:
         self.failed = deque(
             (spec, error) for spec, error in self.failed if job_of_task(spec) != job
         )
-        for function in [function for function in self.functions if job_of(function) == job]:
+
+    def forget_functions(self, jobs: Collection[bytes], used: Collection[bytes]) -> None:
+        """Drop the functions of jobs that have ended, but for those in use."""
+        for function in [f for f in self.functions if job_of(f) in jobs and f not in used]:
             del self.functions[function]
 
     def cancel(self, message: CancelTask) -> list[TaskSpec]:
