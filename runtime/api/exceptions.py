@@ -232,3 +232,9 @@ def system_error(payload: bytes) -> RayError:
     """Return the exception that a SYSTEM_ERROR payload stands for."""
     name, _, text = payload.decode().partition(": ")
     return SYSTEM_ERRORS.get(name, RaySystemError)(text)
+
+
+def __getattr__(name: str) -> Any:
+    from runtime.api.modules import missing
+
+    raise AttributeError(missing(f"exceptions.{name}"))

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 from runtime.control.actor_router import call_error
 from runtime.control.context import Context, Timer
 from runtime.control.ids import job_number, job_of, same_job
+from runtime.control.jobs import job_of_task
 from runtime.control.messages import (
     OK,
     READY_METHOD,
@@ -309,8 +310,10 @@ class ActorHost:
         )
         return call_error(spec, reason, self._node)
 
-    def drop_calls(self, job: bytes) -> None:
-        """A job has ended: its calls do not begin any more."""
+    def end_job(self, job: bytes) -> None:
+        """A job has ended: its actors end, and its calls do not begin any more."""
+        for actor in [a for a in self.actors.values() if job_of_task(a.spec) == job]:
+            self._drop(actor, "its job has ended")
         for actor in list(self.actors.values()):
             for caller, calls in list(actor.callers.items()):
                 left = [call for call in calls if job_of(call.spec.array) != job]

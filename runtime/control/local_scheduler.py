@@ -514,7 +514,7 @@ class LocalScheduler:
         self.orphans.end_job(job)
         for worker in workers:
             self.end_worker(worker, reason)
-        self.actors.drop_calls(job)
+        self.actors.end_job(job)
         self.results.end_job(job)
         for array in self.objects.of_job(job):
             self.log.forget(array)

@@ -86,7 +86,7 @@ def clean(session: Any) -> None:
     assert {key for key in gcs.functions if job_number(key) != 1} == set()
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", [*range(12), 139])
 def test_whenever_a_driver_is_killed_its_job_leaves_nothing(number: int) -> None:
     rng = random.Random(number)
     session = ray.init(backend="sim", nodes=3, cpus_per_node=2, seed=number)
