@@ -53,7 +53,7 @@ def status(address: str) -> tuple[str, list[list[str]], list[list[str]]]:
     session: Any
     try:
         session = cluster.init(address)
-    except (ConnectionError, PermissionError, RaySystemError) as error:
+    except (ValueError, ConnectionError, PermissionError, RaySystemError) as error:
         raise UsageError(str(error)) from error
     with session:
         loads = {row[0]: row[1:] for row in session.query("loads")}
