@@ -23,7 +23,7 @@ from runtime.backend.actor_execution import ActorRunner, ConstructorFailed, user
 from runtime.backend.protocol import World
 from runtime.backend.session import Input, Session, looks_large
 from runtime.backend.submission import ANY
-from runtime.control.cancellation import cancelled_error
+from runtime.control.cancelled import cancelled_error
 from runtime.control.executor import Executor
 from runtime.control.ids import STREAM_BASE, object_id
 from runtime.control.jobs import job_of_task
@@ -154,7 +154,7 @@ class TaskRunner:
         except KeyboardInterrupt:
             if self.executor.cancelled < 0:
                 raise  # the task's own: it ends the worker
-            self._report_cancelled(spec, started_s)
+            self.report_cancelled(spec, started_s)
             return
         self.report_values(spec, started_s, [value])
 
@@ -180,7 +180,7 @@ class TaskRunner:
         except KeyboardInterrupt:
             if self.executor.cancelled < 0:
                 raise
-            self._report_cancelled(spec, started_s)
+            self.report_cancelled(spec, started_s)
             return
         if spec.extra.stream == STREAM:
             self.report_values(spec, started_s, [count])
@@ -266,7 +266,7 @@ class TaskRunner:
                 one = _one(spec, done)
                 self._since_s = self.report_error(one, self._since_s, error)
             elif cancelled:
-                self._since_s = self._report_cancelled(_one(spec, done), self._since_s)
+                self._since_s = self.report_cancelled(_one(spec, done), self._since_s)
 
     def report_meanwhile(self) -> None:
         """Report what a range has made so far, while an element of it runs.
@@ -365,7 +365,7 @@ class TaskRunner:
             status, payload = USER_ERROR, self._pack_error(spec.name, error)
         return self._report_failure(spec, started_s, status, payload)
 
-    def _report_cancelled(self, spec: TaskSpec, started_s: float) -> float:
+    def report_cancelled(self, spec: TaskSpec, started_s: float) -> float:
         """Report an element that a cancellation has ended; see `cancellation`."""
         error = cancelled_error(spec.name)
         return self._report_failure(spec, started_s, error.status, error.payload)

@@ -390,7 +390,8 @@ class Session(ClusterContext):
                 -1, call.name, call.extra,
             )  # fmt: skip
             keeper = call.actor if call.rebuilt else b""
-            self.client.submit(array, [spec], 1, returns, (call.hold,), keeper)
+            entry = self.client.submit(array, [spec], 1, returns, (call.hold,), keeper)
+            entry.is_call = True
             if returns == 1:
                 return [ObjectRef(object_id(array, 0, 0), self)]
             return [ObjectRef(object_id(array, 0, ret), self) for ret in range(returns)]
@@ -555,6 +556,9 @@ class Session(ClusterContext):
         self._check_open([ref])
         with self.world:
             self.collect()
+            entry = self.client.entries.get(ref.binary()[:ARRAY_BYTES])
+            if force and entry is not None and entry.is_call:
+                raise ValueError("force=True would end the actor: to cancel a call leave it out")
             self.client.cancel(ref.binary(), force, recursive)
 
     def _enter_element(self) -> None:

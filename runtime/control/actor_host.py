@@ -30,10 +30,12 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from runtime.control.actor_router import call_error
+from runtime.control.cancelled import cancelled_result
 from runtime.control.context import Context, Timer
 from runtime.control.ids import job_number, job_of, same_job
 from runtime.control.jobs import job_of_task
 from runtime.control.messages import (
+    NOT_BEGUN,
     OK,
     READY_METHOD,
     USER_ERROR,
@@ -45,6 +47,8 @@ from runtime.control.messages import (
     Assignment,
     CallRecord,
     CallsLogged,
+    CancelCall,
+    CancelTask,
     ExitActor,
     FetchLineage,
     LogCalls,
@@ -327,6 +331,42 @@ class ActorHost:
                 calls.extend(left)
                 self._advance(actor, caller)
 
+    def cancel(self, message: CancelCall) -> None:
+        """End a call that has not begun; have its worker cancel one that has."""
+        actor = self.actors.get(message.actor)
+        if actor is None or message.call in actor.replaying:
+            return
+        for caller, calls in actor.callers.items():
+            call = next((call for call in calls if call.spec.array == message.call), None)
+            if call is not None and caller:
+                calls.remove(call)
+                call.missing = -1  # what arrives for it later is not counted to zero
+                self._scheduler.inputs.unclaim(call.spec)
+                self._cancelled(actor, call.spec)
+                self._advance(actor, caller)
+                return
+        assignment = actor.running.get(message.call)
+        if assignment is not None and assignment in actor.batch:
+            actor.batch.remove(assignment)
+            self._not_begun(actor, assignment)
+        elif assignment is not None and actor.worker is not None:
+            self._ctx.send(actor.worker.address, CancelTask(message.call, 0, 1, False, False))
+
+    def _not_begun(self, actor: Actor, assignment: Assignment) -> None:
+        """A call was taken back from the actor's worker."""
+        assert actor.worker is not None
+        actor.running.pop(assignment.spec.array, None)
+        for value in assignment.values:
+            if value.size:
+                self._scheduler.objects.unpin(value.object, actor.worker.address)
+        self._cancelled(actor, assignment.spec)
+
+    def _cancelled(self, actor: Actor, spec: TaskSpec) -> None:
+        result = cancelled_result(spec, self._node)
+        # Sent once more, it does not run either.
+        self._remember(actor, result)
+        self._scheduler.results.finish_call(result, spec.owner, actor.id)
+
     def _answer(self, actor: Actor, spec: TaskSpec) -> bool:
         """Answer a call that took effect before; return whether it did."""
         result = actor.restored.get(spec.array) or actor.remembered.get(spec.array)
@@ -439,7 +479,8 @@ class ActorHost:
             else:
                 spec = actor.running[result.array].spec
                 kind = REPLAY if result.array in actor.replaying else CALL
-                ran(worker.number, timing, spec, result, kind)
+                if result.status != NOT_BEGUN:
+                    ran(worker.number, timing, spec, result, kind)
                 self._on_called(actor, result)
 
     def _on_called(self, actor: Actor, result: RangeResult) -> None:
@@ -451,6 +492,10 @@ class ActorHost:
             return
         number = actor.executed
         actor.executed += 1
+        if result.status == NOT_BEGUN:
+            actor.executed -= 1
+            self._not_begun(actor, assignment)
+            return
         if actor.replaying:
             # Its caller has the small values, or asks again; large ones may have
             # been lost, and are made anew by this.
@@ -463,9 +508,7 @@ class ActorHost:
             elif not actor.running:
                 self._replay_next(actor)
             return
-        actor.remembered[result.array] = result
-        if len(actor.remembered) > REMEMBERED_MAX:
-            del actor.remembered[next(iter(actor.remembered))]
+        self._remember(actor, result)
         if not actor.logged:
             self._scheduler.results.finish_call(result, spec.owner, actor.id)
             return
@@ -475,6 +518,12 @@ class ActorHost:
         actor.records.append(CallRecord(spec, result, small))
         actor.held.append((number, result, spec.owner))
         self._dirty[actor.id] = actor
+
+    @staticmethod
+    def _remember(actor: Actor, result: RangeResult) -> None:
+        actor.remembered[result.array] = result
+        if len(actor.remembered) > REMEMBERED_MAX:
+            del actor.remembered[next(iter(actor.remembered))]
 
     def on_logged(self, message: CallsLogged) -> None:
         """Results may leave whose calls cannot be lost any more."""

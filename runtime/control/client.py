@@ -91,8 +91,8 @@ class Entry:
     """An array that this client owns."""
 
     __slots__ = (
-        "all_waiters", "array", "count", "covered", "deps", "escaped", "holds", "items", "keeper",
-        "kept", "local", "missing", "refs", "result", "results", "returns", "waiters",
+        "all_waiters", "array", "count", "covered", "deps", "escaped", "holds", "is_call", "items",
+        "keeper", "kept", "local", "missing", "refs", "result", "results", "returns", "waiters",
     )  # fmt: skip
 
     def __init__(self, array: bytes, count: int, returns: int) -> None:
@@ -114,6 +114,8 @@ class Entry:
         """Unfinished tasks that have it as input."""
         self.escaped = False
         """A reference was sent away in a value."""
+        self.is_call = False
+        """Of an actor."""
         self.deps: tuple[bytes, ...] = ()
         """Inputs held until the array is done."""
         self.keeper = b""

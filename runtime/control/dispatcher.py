@@ -22,7 +22,8 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from runtime.control.actor_host import Actor, ActorHost
-from runtime.control.cancellation import Canceller, cancelled_error
+from runtime.control.cancellation import Canceller
+from runtime.control.cancelled import cancelled_error
 from runtime.control.config import Config
 from runtime.control.context import WORKERS_PER_LIFE, Context, Timer
 from runtime.control.ids import job_of

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runtime.control.actor_placement import ActorPlacement
-from runtime.control.cancellation import cancelled_result
+from runtime.control.cancelled import cancelled_result
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.ids import job_of

@@ -54,6 +54,7 @@ from runtime.control.messages import (
     AssignTasks,
     Blocked,
     CallsLogged,
+    CancelCall,
     CancelTask,
     ClaimTasks,
     CommitBundle,
@@ -176,7 +177,13 @@ class LocalScheduler:
             self._received, self._owned_actors, self.jobs.is_over,
         )  # fmt: skip
         self.router = ActorRouter(
-            ctx, node, config, self.actors.on_calls, self.results.finish_call, self._on_actor_dead
+            ctx,
+            node,
+            config,
+            self.actors.on_calls,
+            self.results.finish_call,
+            self._on_actor_dead,
+            self.actors.cancel,
         )
         self.dispatcher = Dispatcher(
             ctx, node, incarnation, config, self.pool, self.objects, self.inputs, self.results,
@@ -231,6 +238,7 @@ class LocalScheduler:
             ForwardResults: self.results.on_forward,
             PullObject: self._on_pull,
             ActorCalls: lambda _, m: self.actors.on_calls(m),
+            CancelCall: lambda _, m: self.actors.cancel(m),
             ActorChanged: lambda _, m: self.router.on_changed(m),
             ActorLineage: lambda _, m: self.actors.on_lineage(m),
             CallsLogged: lambda _, m: self.actors.on_logged(m),

@@ -52,7 +52,7 @@ node    -> gcs       CreateActors, ActorStarted, ActorFailed, WatchActors, KillA
 gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound
 gcs     -> global    ActorChanged, PlaceTasks (creations)
 global  -> gcs       ActorPlaced
-node    -> node      ActorCalls
+node    -> node      ActorCalls, CancelCall
 
 jobs:
 door    -> node      RegisterJob, JobEnded
@@ -97,6 +97,8 @@ SYSTEM_ERROR = 2
 """The system gave up: `payload` is a UTF-8 ``ExceptionName: message``."""
 RETRY = 3
 """Its own code raised what `TaskExtra.retry_on` names: from worker to node only."""
+NOT_BEGUN = 4
+"""A call of an actor that was cancelled in time: from worker to node only."""
 
 STREAM = 1
 DYNAMIC = 2
@@ -817,6 +819,13 @@ class ActorCalls(Struct, array_like=True, tag=76):
     probes: list[TaskSpec]
 
 
+class CancelCall(Struct, array_like=True, tag=169):
+    """A call of an actor is not wanted any more; see `cancellation`."""
+
+    actor: bytes
+    call: bytes
+
+
 class CallsReceived(Struct, array_like=True, tag=77):
     """The results of these calls have arrived: nobody will ask again."""
 
@@ -1222,7 +1231,7 @@ class Logged(Struct, array_like=True, tag=118):
 
 
 Message = Union[
-    RegisterJob, JobRegistered, DescribeJob, JobEnded,
+    RegisterJob, JobRegistered, DescribeJob, JobEnded, CancelCall,
     CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
     CallsReceived, KillActor, StopActor, LogCalls, CallsLogged, SaveActor, FetchLineage,
     ActorLineage, RestoreActor, ExitActor, FindActor, ActorFound,

@@ -29,6 +29,7 @@ from runtime.control.messages import (
     BundlePrepared,
     CallsLogged,
     CallsReceived,
+    CancelCall,
     CancelTask,
     ChainAck,
     ChainAttach,
@@ -147,7 +148,7 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
 """By the component that speaks."""
 
 NODE_TO_NODE: Kinds = frozenset({
-    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls,
+    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, CancelCall,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({
