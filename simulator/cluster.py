@@ -16,7 +16,6 @@ import gc
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,7 @@ from typing import Any
 from greenlet import getcurrent
 
 from runtime.api.exceptions import RaySystemError
-from runtime.api.refs import ObjectRef
 from runtime.api.state import set_current
-from runtime.backend.futures import LazyFuture
 from runtime.backend.journal import Journal
 from runtime.backend.nodes import (
     check_node,
@@ -44,7 +41,7 @@ from runtime.control.context import Context, node_of
 from runtime.control.gcs import Gcs
 from runtime.control.gcs_machine import make_node
 from runtime.control.global_scheduler import GlobalScheduler
-from runtime.control.ids import root_task_id
+from runtime.control.ids import job_id, root_task_id
 from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (
     ChainAck,
@@ -52,6 +49,7 @@ from runtime.control.messages import (
     ChainOutput,
     ChainRequest,
     Heartbeat,
+    JobInfo,
     NodeUnreachable,
     ReplicaBeat,
     WorkerDied,
@@ -61,6 +59,7 @@ from runtime.control.resources import ResourcePool
 from runtime.control.shards import master_of, shard_address
 from simulator.clock import Clock
 from simulator.costs import CostModel, load_profile
+from simulator.drivers import SimDoor, SimDriver, SimSession
 from simulator.host import Host
 from simulator.links import SimLinks
 from simulator.network import Network
@@ -113,6 +112,9 @@ class SimCluster:
         self.on_membership: list[Callable[[int, bool], None]] = []
         """Called with a node's number and whether it lives, when it joins and when it dies."""
         self.workers: dict[str, SimWorker] = {}
+        self.drivers: list[SimDriver] = []
+        """Further ones than the first."""
+        self.door = SimDoor(self)
         self.journal = Journal(Path(journal)) if journal is not None else None
         self.journaled: set[str] = {"gcs", "global"}
         self.working = 0
@@ -184,6 +186,8 @@ class SimCluster:
         process.add(f"store:{number}", store)
         process.add(f"pool:{number}", SimPool(self, number, process))
         process.add(f"links:{number}", SimLinks(process, store.drop_peer))
+        if number == 0:
+            process.add("door:0", self.door)
         process.after_turn = lambda: self._after_turn(number, scheduler)
         self.schedulers[number] = scheduler
         scheduler.start(f"host-{host}", 0)
@@ -389,13 +393,23 @@ class SimCluster:
 
     def start_driver(self) -> Session:
         """Make the calling program the driver, on node 0."""
-        address = "driver:0.0"
+        self.door.register(JobInfo(1, "driver:0.0"))
+        return SimSession(self.make_driver("driver:0.0", job_id(1)), self, self.close)
+
+    def run_driver(self, program: Callable[[], object], namespace: str = "") -> SimDriver:
+        """Begin to run a program as a further driver, on node 0, beside the one that calls.
+
+        It is a job of its own, which ends with the program. It makes progress
+        while the calling program waits or lets time pass.
+        """
+        return SimDriver(self, program, namespace)
+
+    def make_driver(self, address: str, job: bytes) -> SimWorld:
         process = SimProcess(self, address, 0, self.hosts[0], self.costs["driver"])
         client = Client(process.context(address), address, 0, self.config)
-        client.begin_task(root_task_id(f"sim/{self.seed}"))
+        client.begin_task(root_task_id(f"sim/{self.seed}", job))
         process.add(address, client)
-        world = SimWorld(self, process, client, None, self.stores[0])
-        return SimSession(world, self)
+        return SimWorld(self, process, client, None, self.stores[0])
 
     # -- frames and time -------------------------------------------------------
 
@@ -441,28 +455,29 @@ class SimCluster:
             return
         self.closed = True
         gc.set_threshold(*self._gc_thresholds)
+        for driver in self.drivers:
+            driver.kill()
         for address in list(self.workers):
             self._end_process(address)
         if self.journal is not None:
             self.journal.close()
 
 
-class SimSession(Session):
-    """A driver's session that ends its cluster when it is shut down."""
-
-    def __init__(self, world: SimWorld, cluster: SimCluster) -> None:
-        super().__init__(world, cluster.close)
-        self.cluster = cluster
-
-    def future(self, ref: ObjectRef) -> Future[Any]:
-        return LazyFuture(self, ref)
-
-
 def _lookup() -> Backend | None:
     return getattr(getcurrent(), "session", None)
 
 
-def connect(
+def connect(*, address: str | None = None, **options: Any) -> Session:
+    """Start a simulated cluster; there is none to join."""
+    if address is not None:
+        raise ValueError(
+            f"a simulated cluster lives in the program that started it: {address!r} cannot be"
+            " joined, and session.cluster.run_driver() runs a second driver"
+        )
+    return start(**options)
+
+
+def start(
     *,
     nodes: int | Sequence[Mapping[str, float]] = 1,
     cpus_per_node: float | None = None,

@@ -58,6 +58,10 @@ class ActorRunner:
         """Calls that took effect, those of a restored state included."""
         self._running = 0
         self._loop: Any = None
+        self._coroutines: dict[bytes, Any] = {}
+        """The calls that run as coroutines, by array."""
+        self._cancelled: set[bytes] = set()
+        """Those that were asked to end."""
         if spec.extra.env:
             # For as long as the actor lives.
             self._world.environment.enter(spec.extra.env)
@@ -79,6 +83,7 @@ class ActorRunner:
             members = inspect.getmembers(type(self._instance), inspect.isroutine)
             if any(inspect.iscoroutinefunction(member) for _, member in members):
                 self._loop = self._world.start_event_loop()
+                self._executor.on_cancel_call = self._cancel_soon
 
     def has_room(self) -> bool:
         """Whether another call may begin now."""
@@ -165,7 +170,7 @@ class ActorRunner:
 
     def _run_beside(self, assignment: Assignment) -> None:
         spec = assignment.spec
-        frame_of_call.set(Frame(task_id(spec.array, 0), self._info.incarnation))
+        frame_of_call.set(self._frame(spec))
         started_s = self._world.now()
         try:
             call = self._tasks.prepare(assignment, self._method(spec))
@@ -176,15 +181,24 @@ class ActorRunner:
             self._tasks.report_error(spec, started_s, error)
         self._ended()
 
+    def _frame(self, spec: TaskSpec) -> Frame:
+        job = self._tasks.session.client.job
+        return Frame(task_id(spec.array, 0), job, self._info.incarnation)
+
     def _begin_coroutine(self, assignment: Assignment) -> None:
         import asyncio
 
         task = asyncio.get_running_loop().create_task(self._run_coroutine(assignment))
+        array = assignment.spec.array
+        self._coroutines[array] = task
+        task.add_done_callback(lambda _: self._coroutines.pop(array, None))
         task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
     async def _run_coroutine(self, assignment: Assignment) -> None:
+        import asyncio
+
         spec = assignment.spec
-        frame_of_call.set(Frame(task_id(spec.array, 0), self._info.incarnation))
+        frame_of_call.set(self._frame(spec))
         started_s = self._world.now()
         tasks = self._tasks
         try:
@@ -197,11 +211,28 @@ class ActorRunner:
             del value
         except ActorExit as leaving:
             self._exit(leaving)
+        except asyncio.CancelledError as error:
+            if spec.array in self._cancelled:
+                tasks.report_cancelled(spec, started_s)
+            else:
+                # Its own: some task of its was cancelled, by itself.
+                tasks.report_error(spec, started_s, RuntimeError(repr(error)))
         except Exception as error:
             tasks.report_error(spec, started_s, error)
         else:
             tasks.report_values(spec, started_s, values)
+        self._cancelled.discard(spec.array)
         self._ended()
+
+    def _cancel_soon(self, call: bytes) -> None:
+        """A call that runs is to be cancelled; called within a turn, by any thread."""
+        self._loop.call_soon_threadsafe(self._cancel_coroutine, call)
+
+    def _cancel_coroutine(self, call: bytes) -> None:
+        task = self._coroutines.get(call)
+        if task is not None:
+            self._cancelled.add(call)
+            task.cancel()
 
     def _ended(self) -> None:
         if self._tasks.session.uncounted:

@@ -18,13 +18,15 @@ from typing import Any
 from runtime.api.exceptions import ObjectStoreFullError
 from runtime.api.refs import ObjectRef
 from runtime.api.streams import DynamicObjectRefGenerator
+from runtime.backend import job_setup
 from runtime.backend.actor_execution import ActorRunner, ConstructorFailed, users_frames
 from runtime.backend.protocol import World
 from runtime.backend.session import Input, Session, looks_large
 from runtime.backend.submission import ANY
-from runtime.control.cancellation import cancelled_error
+from runtime.control.cancelled import cancelled_error
 from runtime.control.executor import Executor
 from runtime.control.ids import STREAM_BASE, object_id
+from runtime.control.jobs import job_of_task
 from runtime.control.messages import (
     OK,
     RETRY,
@@ -63,6 +65,8 @@ class TaskRunner:
     def run(self, assignment: Assignment) -> None:
         """Run one range and report all of it that was not given back."""
         spec = assignment.spec
+        if not self.session.client.job:
+            self.session.client.job = job_of_task(spec)
         if spec.extra is not None and (spec.extra.actor is not None or spec.extra.call):
             self._run_actor(assignment)
             return
@@ -172,7 +176,7 @@ class TaskRunner:
         except KeyboardInterrupt:
             if self.executor.cancelled < 0:
                 raise  # the task's own: it ends the worker
-            self._report_cancelled(spec, started_s)
+            self.report_cancelled(spec, started_s)
             return
         self.report_values(spec, started_s, values)
 
@@ -198,7 +202,7 @@ class TaskRunner:
         except KeyboardInterrupt:
             if self.executor.cancelled < 0:
                 raise
-            self._report_cancelled(spec, started_s)
+            self.report_cancelled(spec, started_s)
             return
         if spec.extra.stream == STREAM:
             self.report_values(spec, started_s, [count])
@@ -289,7 +293,7 @@ class TaskRunner:
                 one = _one(spec, done)
                 self._since_s = self.report_error(one, self._since_s, error)
             elif cancelled:
-                self._since_s = self._report_cancelled(_one(spec, done), self._since_s)
+                self._since_s = self.report_cancelled(_one(spec, done), self._since_s)
 
     def report_meanwhile(self) -> None:
         """Report what a range has made so far, while an element of it runs.
@@ -415,7 +419,7 @@ class TaskRunner:
             status, payload = USER_ERROR, self._pack_error(spec.name, error)
         return self._report_failure(spec, started_s, status, payload)
 
-    def _report_cancelled(self, spec: TaskSpec, started_s: float) -> float:
+    def report_cancelled(self, spec: TaskSpec, started_s: float) -> float:
         """Report an element that a cancellation has ended; see `cancellation`."""
         error = cancelled_error(spec.name)
         return self._report_failure(spec, started_s, error.status, error.payload)
@@ -477,7 +481,11 @@ class TaskRunner:
     def function(self, key: bytes) -> Callable[..., Any]:
         function = self._functions.get(key)
         if function is None:
-            function = self.world.loads_function(self.executor.functions[key])
+            setup, blob = job_setup.unwrap(self.executor.functions[key])
+            if setup and setup != self.session.setup:
+                job_setup.apply(setup)
+                self.session.setup = setup
+            function = self.world.loads_function(blob)
             self._functions[key] = function
         return function
 

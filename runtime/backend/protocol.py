@@ -136,8 +136,20 @@ class Backend(Protocol):
     def cancel(self, ref: ObjectRef, force: bool, recursive: bool) -> None:
         """Take back the task that makes an object."""
 
-    def create_group(self, name: str, bundles: list[dict[str, float]], strategy: str) -> bytes:
-        """Begin to reserve a placement group; return its ID."""
+    def create_group(
+        self, name: str, bundles: list[dict[str, float]], strategy: str, detached: bool
+    ) -> bytes:
+        """Begin to reserve a placement group, which may outlive its job; return its ID."""
+
+    @property
+    def job_number(self) -> int:
+        """The number of the calling code's job."""
+
+    def describe_job(self, namespace: str) -> None:
+        """Say of a driver's job in which namespace its names are; empty: one of its own."""
+
+    def job_namespace(self) -> str:
+        """Return that namespace."""
 
     def remove_group(self, group: bytes) -> None:
         """Give a placement group back."""

@@ -13,6 +13,8 @@ outside of turns, so that it cannot hold up other threads.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -37,6 +39,7 @@ from runtime.api.options import TaskOptions
 from runtime.api.refs import ObjectRef, ObjectRefArray, any_closed, counted_ref
 from runtime.api.remote_function import RemoteFunction
 from runtime.api.streams import ObjectRefGenerator
+from runtime.backend import job_setup
 from runtime.backend.futures import FutureDesk
 from runtime.backend.protocol import Serialized, World
 from runtime.backend.submission import specify
@@ -48,13 +51,18 @@ from runtime.control.flush import unpack
 from runtime.control.ids import (
     ARRAY_BYTES,
     ELEMENTS_MAX,
+    adopted,
     anew,
     array_id,
     function_id,
+    job_number,
+    job_of,
     object_id,
     put_id,
+    same_job,
     task_id,
 )
+from runtime.control.jobs import foreign_object
 from runtime.control.messages import (
     OK,
     STREAM,
@@ -99,13 +107,17 @@ class Input:
 
 
 class Frame:
-    """A call that runs beside others in one worker: it numbers its own children."""
+    """A call that runs beside others in one worker: it numbers its own children.
 
-    __slots__ = ("anew", "children", "puts", "task")
+    They belong to the worker's job, whoever's the call is.
+    """
 
-    def __init__(self, task: bytes, incarnation: int = 0) -> None:
+    __slots__ = ("anew", "children", "parent", "puts", "task")
+
+    def __init__(self, task: bytes, job: bytes, incarnation: int = 0) -> None:
         self.task = task
-        self.anew = anew(task, incarnation)
+        self.parent = adopted(task, job)
+        self.anew = anew(self.parent, incarnation)
         self.children = 0
         self.puts = 0
 
@@ -125,6 +137,9 @@ class Session(ClusterContext):
         self.address = world.client.address
         self.node = node_of(world.client.address)
         self.namespace = ""
+        """The driver's, where it has chosen one."""
+        self.setup = b""
+        """What functions carry for the workers of a job that joined; see `job_setup`."""
         self.actor: tuple[bytes, ActorInfo | None] | None = None
         self.closed = False
         self.before_shutdown: list[Callable[[], None]] = []
@@ -358,19 +373,20 @@ class Session(ClusterContext):
 
     def _serialized(self, function: RemoteFunction | ActorClass) -> tuple[bytes, bytes]:
         """Return (ID, serialized form) of a function or class."""
-        if function.exported is None:
+        job = self.client.job
+        if function.exported is None or job_of(function.exported[0]) != job:
             plain: Callable[..., Any]
             if isinstance(function, ActorClass):
                 plain, name = function.cls, function.class_name
             else:
                 plain, name = function.function, f"{function.function_name}()"
-            blob = self.world.dumps_function(plain)
+            blob = job_setup.wrap(self.setup, self.world.dumps_function(plain))
             if len(blob) > FUNCTION_BYTES_MAX:
                 raise ValueError(
                     f"{name} and what it refers to are {len(blob):,} bytes"
                     f" long; {FUNCTION_BYTES_MAX:,} is the most: pass large values as arguments"
                 )
-            function.exported = (function_id(blob), blob)
+            function.exported = (function_id(blob, job), blob)
         return function.exported
 
     # -- actors ----------------------------------------------------------------
@@ -447,7 +463,9 @@ class Session(ClusterContext):
                 inside = arrays_of(held)
                 holds += inside
                 spec.extra = with_inside(call.extra, inside)
-            return self._refs_to(self.client.submit(array, [spec], 1, returns, holds, keeper))
+            entry = self.client.submit(array, [spec], 1, returns, holds, keeper)
+            entry.is_call = True
+            return self._refs_to(entry)
 
     def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:
         self._check_open()
@@ -501,6 +519,8 @@ class Session(ClusterContext):
         if type(value) is not ObjectRef:
             return value
         self._check_open([value])
+        if not same_job(value.binary(), self.client.job):
+            raise system_error(foreign_object(value.binary(), self.client.job).payload)
         deps.append(value.binary())
         return Input(len(deps) - 1)
 
@@ -569,13 +589,15 @@ class Session(ClusterContext):
         self._check_open([ref])
         return self.futures.future(ref)
 
-    def create_group(self, name: str, bundles: list[dict[str, float]], strategy: str) -> bytes:
+    def create_group(
+        self, name: str, bundles: list[dict[str, float]], strategy: str, detached: bool
+    ) -> bytes:
         self._check_open()
         with self.world:
             self.collect()
             group = self._next_array(once=True)
             self.client.ctx.send(
-                self.client.node, CreateGroup(group.hex(), name, bundles, strategy)
+                self.client.node, CreateGroup(group.hex(), name, bundles, strategy, detached)
             )
         return group
 
@@ -585,10 +607,34 @@ class Session(ClusterContext):
             self.client.flush()
             self.client.ctx.send(self.client.node, RemoveGroup(group.hex()))
 
+    # -- jobs ------------------------------------------------------------------
+
+    @property
+    def job_number(self) -> int:
+        """The number of the calling code's job."""
+        return job_number(self.client.job)
+
+    def describe_job(self, namespace: str) -> None:
+        """Tell the cluster of this driver's job; names without a namespace are in this one."""
+        self.namespace = namespace
+        with self.world:
+            self.client.describe_job(namespace, " ".join(sys.argv), os.getpid())
+
+    def job_namespace(self) -> str:
+        """Return the namespace of names that the calling code's job gives and looks up."""
+        if not self.namespace:
+            for number, _, _, namespace, *_ in self.query("jobs"):
+                if number == self.job_number:
+                    self.namespace = namespace
+        return self.namespace
+
     def cancel(self, ref: ObjectRef, force: bool, recursive: bool) -> None:
         self._check_open([ref])
         with self.world:
             self.collect()
+            entry = self.client.entries.get(ref.binary()[:ARRAY_BYTES])
+            if force and entry is not None and entry.is_call:
+                raise ValueError("force=True would end the actor: to cancel a call leave it out")
             self.client.cancel(ref.binary(), force, recursive)
 
     def _enter_element(self) -> None:
@@ -607,7 +653,7 @@ class Session(ClusterContext):
         frame = frame_of_call.get()
         if frame is not None:
             frame.children += 1
-            return array_id(frame.task if once else frame.anew, frame.children)
+            return array_id(frame.parent if once else frame.anew, frame.children)
         self._enter_element()
         return self.client.next_array(once)
 

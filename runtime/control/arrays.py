@@ -28,7 +28,8 @@ from functools import partial
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.flush import TaskHistory
-from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, object_id, split_object_id
+from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, job_of, object_id, split_object_id
+from runtime.control.jobs import without_ended
 from runtime.control.lineage import Lineage, by_recipe, placed_again, refusal
 from runtime.control.messages import (
     SYSTEM_ERROR,
@@ -54,6 +55,7 @@ from runtime.control.ready_queue import part_of
 from runtime.control.tables import ArrayRow, Done, attempt_of, needs_of
 
 RELEASED = "its owner has died or released it"
+JOB_ENDED = "its job has ended"
 RELEASED_MAX = 65_536
 """How many dropped rows are remembered, for messages that come late."""
 LOST_S = 1.0
@@ -100,6 +102,8 @@ class ArrayTable:
         self._pubsub = pubsub
         self._log = log
         self._history = history
+        self._ended: set[bytes] = set()
+        """Jobs that are over: what still comes of them is ignored."""
 
     # -- news --------------------------------------------------------------------
 
@@ -109,6 +113,7 @@ class ArrayTable:
         alive = node in self._alive and message.incarnation in (0, self._nodes[node].incarnation)
         if source == f"node:{node}" and not alive:
             return  # it was declared dead, and what it had is done elsewhere
+        message = without_ended(message, self._ended)
         for spec in message.added:
             self._accept(spec, node, alive)
         for array, size in message.puts:
@@ -231,6 +236,24 @@ class ArrayTable:
         row = self.rows.get(array)
         if row is not None and row.released:
             self._free_values(array, row, -1)
+
+    # -- the end of a job ----------------------------------------------------------
+
+    def end_job(self, job: bytes) -> None:
+        """Forget all rows of a job, whose values the nodes drop by themselves."""
+        self._ended.add(job)
+        for array, row in [item for item in self.rows.items() if job_of(item[0]) == job]:
+            if self._history is not None and (row.accepted or row.lineage):
+                self._history.add(array, row)
+            row.accepted, row.done, row.copies = [], [], {}
+            if array in self.rows:
+                self._drop(array, -1)
+        for array in [array for array in self.waited if job_of(array) == job]:
+            for oid in self._waited_for(array):
+                self._tell(oid, Location(oid, (), 0, lost=JOB_ENDED))
+        for table in (self.tombstones, self._released, self._early):
+            for array in [array for array in table if job_of(array) == job]:
+                del table[array]
 
     # -- death -------------------------------------------------------------------
 
@@ -405,6 +428,8 @@ class ArrayTable:
         """A task that was placed again submits: what is there is not made twice."""
         run: list[TaskSpec] = []
         for spec in message.tasks:
+            if job_of(spec.array) in self._ended:
+                continue
             row = self.rows.get(spec.array)
             if row is None or row.released:
                 self._released.pop(spec.array, None)
@@ -572,6 +597,8 @@ class ArrayTable:
                 found.append(location)
             elif not message.subscribe:
                 found.append(Location(oid, (), 0))
+            elif job_of(array) in self._ended:
+                found.append(Location(oid, (), 0, lost=JOB_ENDED))
             elif row is not None and self._is_void(array, row):
                 found.append(Location(oid, (), 0, lost=RELEASED))
             else:

@@ -34,8 +34,10 @@ from runtime.control.context import Context, Timer
 from runtime.control.ids import (
     ARRAY_BYTES,
     STREAM_BASE,
+    adopted,
     anew,
     array_id,
+    job_of,
     put_id,
     split_object_id,
 )
@@ -46,6 +48,7 @@ from runtime.control.messages import (
     AllocateObject,
     BorrowersGone,
     CancelTask,
+    DescribeJob,
     ExportFunction,
     FindActor,
     GiveBack,
@@ -111,6 +114,8 @@ class Entry(Struct, eq=False):
     """Who else has references to it."""
     deps: tuple[bytes, ...] = ()
     """Inputs held until the array is done, and arrays that are inside arguments."""
+    is_call: bool = False
+    """Of an actor."""
     keeper: bytes = b""
     """The actor that may be rebuilt with these inputs: see `Client.submit`."""
     kept: dict[bytes, None] | None = None
@@ -180,6 +185,8 @@ class Client:
         self._timer: Timer | None = None
         self._flushed_s = float("-inf")
         self._keys = 0
+        self.job = b""
+        """All that it makes begins with it: a driver's, or that of a worker's first task."""
         self.parent = b""
         self._anew = b""
         self._children = 0
@@ -190,10 +197,15 @@ class Client:
 
     def begin_task(self, task: bytes, incarnation: int = 0) -> None:
         """From here on, what is submitted is a child of `task`, of that incarnation's."""
-        self.parent = task
+        self.job = self.job or job_of(task)
+        self.parent = task = adopted(task, self.job)
         self._anew = anew(task, incarnation)
         self._children = 0
         self._own_puts = 0
+
+    def describe_job(self, namespace: str, entrypoint: str, pid: int) -> None:
+        """Tell the cluster what of a driver's job only it knows."""
+        self.ctx.send(self.node, DescribeJob(namespace, entrypoint, pid))
 
     def next_array(self, once: bool = False) -> bytes:
         """Return the ID of the next array that the current task submits.
@@ -256,6 +268,7 @@ class Client:
 
     def cancel_children(self, task: bytes, force: bool) -> None:
         """Cancel all that a task of this worker has submitted and is not done."""
+        task = adopted(task, self.job) if self.job else task
         if task != self.parent:
             return  # it has submitted nothing
         self.flush()

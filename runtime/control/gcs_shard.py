@@ -32,6 +32,7 @@ from runtime.control.messages import (
     AssignTasks,
     CancelTask,
     Event,
+    JobEnded,
     LineageChanges,
     NodeChanged,
     NodesSeen,
@@ -63,6 +64,7 @@ class Shard(Gcs):
             LineageChanges: self.lineage.on_changes,
             TasksPlaced: self._on_placed,
             ActorSettled: self._on_settled,
+            JobEnded: self._on_job_ended,
         })  # fmt: skip
 
     def start(self) -> None:
@@ -88,6 +90,10 @@ class Shard(Gcs):
             self._alive.discard(info.node)
             self.pubsub.drop(f"node:{info.node}")
             self.table.on_node_died(info.node, info.reason)
+
+    def _on_job_ended(self, source: str, message: JobEnded) -> None:
+        self.jobs.end(message.job, message.reason)
+        self._forget_job(message.job, message.kept)
 
     # -- placements ------------------------------------------------------------
 
@@ -200,6 +206,7 @@ class ShardedGcs(Gcs):
         super().__init__(self.gate, config)
         for shard in range(1, config.gcs_shards + 1):
             self.pubsub.subscribe("nodes", shard_address(shard))
+            self.pubsub.subscribe("jobs", shard_address(shard))
         self._asking: dict[bytes, dict[str, None]] = {}
         """By actor that is being rebuilt: shards that want to hear when it is."""
         self.actors.on_settled = self._on_settled

@@ -52,12 +52,20 @@ node    -> gcs       CreateActors, ActorStarted, ActorFailed, WatchActors, KillA
 gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound
 gcs     -> global    ActorChanged, PlaceTasks (creations)
 global  -> gcs       ActorPlaced
-node    -> node      ActorCalls, DrainCalls, CallsDrained
+node    -> node      ActorCalls, DrainCalls, CallsDrained, CancelCall
 
 references:
 client  -> node      RefUpdates
 node    -> node      RefUpdates
 node    -> client    RefUpdates, BorrowersGone
+
+jobs:
+door    -> node      RegisterJob, JobEnded
+client  -> node      DescribeJob
+node    -> gcs       RegisterJob, DescribeJob, JobEnded
+gcs     -> node      JobRegistered, JobEnded
+gcs     -> global    JobEnded
+node    -> door      JobRegistered
 ==================== =======================================================
 
 Where the GCS is sharded (see `shards`), ``gcs.<k>`` has a part of the tables, and
@@ -70,7 +78,7 @@ node    -> gcs.<k>   LineageChanges, ahead of TaskUpdates
 gcs.<k> -> node      AssignTasks, CancelTask
 gcs.<k> -> gcs       Event, NodesSeen, AskReplay
 gcs.<k> -> global    PlaceTasks
-gcs     -> gcs.<k>   NodeChanged, ActorSettled
+gcs     -> gcs.<k>   NodeChanged, ActorSettled, JobEnded
 ==================== =======================================================
 
 Where the GCS is replicated, durable or sharded, a *chain* stands in for ``gcs`` and
@@ -88,8 +96,9 @@ replica -> log       LogCommands, LogSnapshot; log -> replica: Logged
 world   -> any       ReplicaLost
 ==================== =======================================================
 
-``store:<n>``, ``pool:<n>`` and ``links`` are not components but what needs I/O:
-moving bytes, starting processes, and closing the connections of who has died.
+``store:<n>``, ``pool:<n>``, ``links`` and ``door:<n>`` are not components but what
+needs I/O: moving bytes, starting processes, closing the connections of who has
+died, and letting drivers in.
 Each world has its own.
 """
 
@@ -106,6 +115,8 @@ SYSTEM_ERROR = 2
 """The system gave up: `payload` is a UTF-8 ``ExceptionName: message``."""
 RETRY = 3
 """Its own code raised what `TaskExtra.retry_on` names: from worker to node only."""
+NOT_BEGUN = 4
+"""A call of an actor that was cancelled in time: from worker to node only."""
 
 STREAM = 1
 DYNAMIC = 2
@@ -132,6 +143,8 @@ class ActorInfo(Struct, array_like=True, gc=False):
     """Opaque: what whoever looks the actor up by name needs to call it."""
     incarnation: int = 0
     """How often the actor was started before."""
+    branch: int = 0
+    """Of a detached one: its number within its job, by which its IDs begin; see `ids`."""
 
 
 class TaskExtra(Struct, array_like=True, gc=False):
@@ -410,6 +423,8 @@ class CreateGroup(Struct, array_like=True, tag=27):
     name: str
     bundles: list[dict[str, float]]
     strategy: str
+    detached: bool = False
+    """It outlives its job."""
 
 
 class RemoveGroup(Struct, array_like=True, tag=28):
@@ -897,6 +912,13 @@ class CallsDrained(Struct, array_like=True, tag=151):
     actor: bytes
 
 
+class CancelCall(Struct, array_like=True, tag=169):
+    """A call of an actor is not wanted any more; see `cancellation`."""
+
+    actor: bytes
+    call: bytes
+
+
 class CallsReceived(Struct, array_like=True, tag=77):
     """The results of these calls have arrived: nobody will ask again."""
 
@@ -911,6 +933,8 @@ class KillActor(Struct, array_like=True, tag=78):
     """Start again if it has restarts left."""
     owner: str = ""
     """Not empty: only if this is still the actor's owner, and it is not detached."""
+    job: bytes = b""
+    """Whose client wants it, as its node knows; empty: the system does."""
 
 
 class StopActor(Struct, array_like=True, tag=79):
@@ -999,6 +1023,8 @@ class FindActor(Struct, array_like=True, tag=87):
     namespace: str
     name: str
     create: Union[TaskSpec, None] = None
+    job: bytes = b""
+    """The client's, as its node knows; its namespace is meant by an empty one."""
 
 
 class ActorFound(Struct, array_like=True, tag=88):
@@ -1030,6 +1056,60 @@ class BorrowersGone(Struct, array_like=True, tag=146):
 
     node: int
     incarnation: int
+
+
+# -- jobs ------------------------------------------------------------------------
+
+
+class JobInfo(Struct, array_like=True):
+    """A row of the job table; see `jobs`."""
+
+    number: int
+    """0: it is to be given one."""
+    driver: str = ""
+    """The address of its client."""
+    node: int = 0
+    pid: int = 0
+    namespace: str = ""
+    entrypoint: str = ""
+    alive: bool = True
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    reason: str = ""
+    """Why it has ended."""
+
+
+class RegisterJob(Struct, array_like=True, tag=165):
+    """A driver is at the door of its node; answered by `JobRegistered`."""
+
+    info: JobInfo
+    key: int
+
+
+class JobRegistered(Struct, array_like=True, tag=166):
+    """``info.number`` is 0 if there are no numbers left."""
+
+    info: JobInfo
+    key: int
+
+
+class DescribeJob(Struct, array_like=True, tag=167):
+    """A driver says what of its job only it knows."""
+
+    namespace: str
+    entrypoint: str
+    pid: int
+    job: bytes = b""
+    """As its node knows."""
+
+
+class JobEnded(Struct, array_like=True, tag=168):
+    """A driver, or a detached actor, is gone: nothing of its job is wanted any more."""
+
+    job: bytes
+    reason: str
+    kept: list[bytes] = []
+    """Functions of it, and of jobs before, that detached actors are made by."""
 
 
 # -- key-value table and task history of the GCS --------------------------------
@@ -1268,6 +1348,7 @@ class Logged(Struct, array_like=True, tag=118):
 
 Message = Union[
     RefUpdates, BorrowersGone,
+    RegisterJob, JobRegistered, DescribeJob, JobEnded, CancelCall,
     CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
     DrainCalls, CallsDrained, CallsReceived, KillActor, StopActor, LogCalls, CallsLogged, SaveActor,
     FetchLineage, ActorLineage, RestoreActor, ExitActor, FindActor, ActorFound,

@@ -33,7 +33,7 @@ from operator import attrgetter
 from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.eviction import CLIENT, Eviction, Request
-from runtime.control.ids import split_object_id
+from runtime.control.ids import ARRAY_BYTES, job_of, split_object_id
 from runtime.control.messages import (
     DROPPED,
     OK,
@@ -191,6 +191,11 @@ class ObjectDirectory:
             for oid in oids
             if (oid in self.eviction.on_disk or oid in self._dropped) and self.lookup(oid) is None
         ]
+
+    def of_job(self, job: bytes) -> list[bytes]:
+        """Return the arrays of a job that are here, owned here or wanted here."""
+        tables = (self.owners, self._results, self._stored, self._wanted, self.eviction.on_disk)
+        return list({key[:ARRAY_BYTES]: None for t in tables for key in t if job_of(key) == job})
 
     def has_array(self, array: bytes) -> bool:
         """Whether anything of the array is here."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 
 from runtime.control.context import Context, node_of
 from runtime.control.custody import Custody
-from runtime.control.ids import object_id
+from runtime.control.ids import job_of, object_id
 from runtime.control.messages import ForwardResults, RangeResult, ResultsMissing, TaskResults
 from runtime.control.objects import NOBODY, ObjectDirectory
 from runtime.control.orphans import Orphans
@@ -40,9 +40,11 @@ class Results:
         custody: Custody,
         received: Callable[[bytes], bool],
         created: Collection[bytes],
+        is_over: Callable[[bytes], bool],
     ) -> None:
         """`received` takes a call off those that are awaited here and says whether it was
-        one; `created` are the actors that clients of this node have made."""
+        one; `created` are the actors that clients of this node have made; `is_over` says
+        whether an array's job has ended."""
         self._ctx = ctx
         self._node = node
         self._objects = objects
@@ -52,6 +54,7 @@ class Results:
         self._custody = custody
         self._received = received
         self._created = created
+        self._is_over = is_over
         self._for_others: set[bytes] = set()
         """Arrays that their owner here has released and that are made again for others."""
         self._heirs: dict[bytes, dict[str, None]] = {}
@@ -71,6 +74,12 @@ class Results:
     def freed(self, array: bytes) -> None:
         """Nobody needs it, says the GCS."""
         self._for_others.discard(array)
+
+    def end_job(self, job: bytes) -> None:
+        """Nobody needs a job's results."""
+        for array in [array for array in self._heirs if job_of(array) == job]:
+            del self._heirs[array]
+        self._for_others = {array for array in self._for_others if job_of(array) != job}
 
     def gather(self) -> None:
         """From here to `tell`, results are kept back: owners are told in one message."""
@@ -213,6 +222,13 @@ class Results:
 
         A result that is not `fresh` was reported before: its places are not to be taken.
         """
+        if self._is_over(result.array):
+            # An actor of another job has run it; who called is gone.
+            self._received(result.array)
+            self._places.seal(result)
+            self._places.free(result)
+            self._custody.drop(result)
+            return
         if not fresh:
             result = self._custody.again(result)
         if node_of(owner) == self._node:

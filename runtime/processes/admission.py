@@ -30,6 +30,7 @@ from runtime.control.messages import (
     CallsDrained,
     CallsLogged,
     CallsReceived,
+    CancelCall,
     CancelTask,
     ChainAck,
     ChainAttach,
@@ -43,6 +44,7 @@ from runtime.control.messages import (
     CommitBundle,
     CreateActors,
     CreateGroup,
+    DescribeJob,
     DrainCalls,
     Event,
     ExitActor,
@@ -56,6 +58,8 @@ from runtime.control.messages import (
     FreeObjects,
     FunctionBlob,
     Heartbeat,
+    JobEnded,
+    JobRegistered,
     KillActor,
     KvDelete,
     KvGet,
@@ -77,6 +81,7 @@ from runtime.control.messages import (
     QueryReply,
     RefUpdates,
     Registered,
+    RegisterJob,
     RegisterNode,
     Release,
     RemoveGroup,
@@ -114,7 +119,7 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
         Query, ResultsMissing, ObjectsMissing, ClaimTasks,
         CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor, LogCalls, SaveActor,
         FetchLineage, CallsReceived, FindActor, KvPut, KvGet, KvDelete,
-        FindTask,
+        FindTask, RegisterJob, DescribeJob, JobEnded,
     }),
     "global": frozenset({
         PlaceTasks, CancelTask, CreateGroup, RemoveGroup, BundlePrepared, Query,
@@ -141,7 +146,7 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
     "gcs": frozenset({
         Registered, NodeChanged, FunctionBlob, ObjectLocations, FreeObjects, TaskResults,
         QueryReply, TasksClaimed, ForwardResults, KvReply, TaskFound,
-        ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound,
+        ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound, JobRegistered, JobEnded,
     }),
     "global": frozenset({
         AssignTasks, TaskResults, CancelTask, PrepareBundle, CommitBundle, ReturnBundle,
@@ -154,16 +159,16 @@ MASTER_TO_CLIENT: Kinds = frozenset({ChainConfigured})
 
 NODE_TO_NODE: Kinds = frozenset({
     TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, DrainCalls,
-    CallsDrained, RefUpdates,
+    CallsDrained, CancelCall, RefUpdates,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
     Unpin, Query, KillActor, FindActor, KvPut, KvGet, KvDelete, FindTask, CancelTask,
-    CreateGroup, RemoveGroup, RefUpdates,
+    CreateGroup, RemoveGroup, RefUpdates, DescribeJob,
 })  # fmt: skip
 
-WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {
+WORKER_TO_NODE: Kinds = (DRIVER_TO_NODE - {DescribeJob}) | {
     WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, SaveActor, ExitActor, StreamItems,
 }  # fmt: skip
 

@@ -34,6 +34,7 @@ from runtime.processes.connection import (
     listen,
     log,
 )
+from runtime.processes.door import Door
 from runtime.processes.links import Links
 from runtime.processes.object_manager import ObjectManager
 from runtime.processes.pool import WorkerPool
@@ -86,6 +87,12 @@ class Node:
         self._without_head_s = 0.0
         """Since when the head has been away, where it may come back."""
         self._dial_head()
+        if settings.door:
+            self._door = Door(
+                self.process, number, self._token, settings.config, arena_fd, settings.door,
+                self._on_client_frame,
+            )  # fmt: skip
+            self.process.add(f"door:{number}", self._door, journaled=False)
         if len(fds) > 2:
             self._connect_driver(socket.socket(fileno=fds[2]))
         self.scheduler.start(*listener.address)
@@ -111,6 +118,7 @@ class Node:
             self.process.reactor, sock, self._on_client_frame, self._on_driver_lost, peer=address
         )
         self.process.routes[address] = connection
+        self._door.register_first(address)
 
     def _on_client_frame(self, connection: Connection, frame: Frame) -> None:
         frame.source = connection.peer
