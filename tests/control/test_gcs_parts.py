@@ -189,7 +189,7 @@ def test_lineage_books() -> None:
     lineage = Lineage(3 * SPEC_BYTES)
     rows = {number: ArrayRow() for number in range(1, 7)}
     for number in range(2, 7):
-        lineage.use(rows[number], [object_id(array(number - 1), 0, 0)] * 2, 12)
+        lineage.use(array(number), rows[number], [object_id(array(number - 1), 0, 0)] * 2, 12)
     assert lineage.uses == {array(n): 1 for n in range(1, 6)}
     for number in range(1, 6):
         lineage.keep(array(number), rows[number])
@@ -201,7 +201,7 @@ def test_lineage_books() -> None:
     lineage.need(array(3), rows[3])
     assert lineage.needed == {array(2): {array(3)}}
     assert lineage.unneed(array(3), rows[3]) == [array(2)] and not lineage.needed
-    assert lineage.unuse(array(5)) and array(5) not in lineage.uses
+    assert lineage.unuse(array(0), array(5)) and array(5) not in lineage.uses
 
 
 def test_why_a_value_cannot_be_made_again() -> None:
