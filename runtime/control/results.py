@@ -199,11 +199,9 @@ class Results:
             if result.start < end and message.start < result.start + result.count
         ]
         self._heirs.setdefault(message.array, {})[message.owner] = None
-        if not results:
-            return
-        if node_of(message.owner) == self._node:
+        if results and node_of(message.owner) == self._node:
             self.tell_owner(results)
-        else:
+        elif results:
             for result in results:
                 self._custody.pass_on(result, message.owner)
             self.send(message.owner, results)
