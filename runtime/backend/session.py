@@ -723,9 +723,7 @@ class Session(ClusterContext):
                 if value.size:
                     found.append(self._decode_viewed(value))
                 else:
-                    found.append(self._decode(value))
-                    if self.received:
-                        self.came_in_value(value.object)
+                    found.append(self.decode(value))
         finally:
             for value in values:
                 if value.size:
