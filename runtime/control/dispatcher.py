@@ -22,6 +22,7 @@ from runtime.control.actor_host import Actor, ActorHost
 from runtime.control.cancellation import Canceller, cancelled_error
 from runtime.control.config import Config
 from runtime.control.context import WORKERS_PER_LIFE, Context, Timer
+from runtime.control.custody import Custody
 from runtime.control.messages import (
     RETRY,
     SYSTEM_ERROR,
@@ -73,6 +74,7 @@ class Dispatcher:
         actors: ActorHost,
         canceller: Canceller,
         timeline: RangeLog,
+        custody: Custody,
     ) -> None:
         self._ctx = ctx
         self._node = node
@@ -84,6 +86,7 @@ class Dispatcher:
         self._actors = actors
         self._canceller = canceller
         self._timeline = timeline
+        self._custody = custody
         self.ready = ReadyQueue()
         self.workers: dict[str, Worker] = {}
         self.assigned = 0
@@ -276,6 +279,7 @@ class Dispatcher:
             # values depend on them.
             del self.workers[worker.address]
             self._ctx.send(f"pool:{self._node}", StopWorker(worker.address))
+            self._custody.worker_gone(worker.address)
             return
         worker.state = State.IDLE
         self._idle.append(worker)
@@ -286,6 +290,9 @@ class Dispatcher:
             return  # it was declared dead; its tasks run elsewhere
         self._last_done_s = self._ctx.now()
         self._results.gather()
+        for result in message.results:
+            if result.refs is not None:
+                self._custody.reported(source, result)
         if worker.actor:
             self._actors.on_done(worker, message.results, message.timings)
         else:
@@ -316,6 +323,8 @@ class Dispatcher:
             return  # it was declared dead; its task runs elsewhere
         self._last_done_s = self._ctx.now()
         for result in message.results:
+            if result.refs is not None:
+                self._custody.reported(source, result)
             # Not always the first: those before it may be done, and not reported yet.
             owner = next(s.owner for s in worker.assigned if s.array == result.array)
             self._results.finish(result, owner)

@@ -118,6 +118,7 @@ class Gcs:
         self.actors = ActorTable(ctx, self.pubsub, self._alive, self._log)
         self.actors.on_settled = self.table.on_actor_settled
         self.table.replays = self.actors.replays
+        self.table.remakes = self.actors.remakes
         self._handlers.update(self.actors.handlers)
 
     def start(self) -> None:
@@ -219,7 +220,11 @@ class Gcs:
         self._log(message.kind, message.subject, message.detail, message.count)
 
     def _on_query(self, source: str, message: Query) -> None:
-        rows: Any = dict(self.counts) if message.kind == "event_counts" else list(self.events)
+        rows: Any
+        if message.kind == "tables":
+            rows = {**self.table.sizes(), "actors": len(self.actors.rows)}
+        else:
+            rows = dict(self.counts) if message.kind == "event_counts" else list(self.events)
         self.ctx.send(source, QueryReply(message.key, message.client, rows))
 
     def _log(self, kind: str, subject: str, detail: str = "", count: int = 1) -> None:

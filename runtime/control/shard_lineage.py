@@ -31,7 +31,7 @@ from runtime.control.shards import (
     shard_address,
     shard_of,
 )
-from runtime.control.tables import ArrayRow, attempt_of
+from runtime.control.tables import ArrayRow, attempt_of, needs_of
 
 HINT_S = 60.0
 """How long a hint is kept that nobody confirms."""
@@ -80,7 +80,7 @@ class ShardLineage(Lineage):
         return False
 
     def refuse(self, spec: TaskSpec, array_bytes: int) -> None:
-        deps = dict.fromkeys(oid[:array_bytes] for oid in spec.deps)
+        deps = dict.fromkeys(oid[:array_bytes] for oid in needs_of(spec))
         self._tell(UNUSED, spec.array, tuple(deps))
 
     def need(self, array: bytes, row: ArrayRow) -> None:
@@ -100,7 +100,7 @@ class ShardLineage(Lineage):
         """A range has come to its own shard, by way of its inputs'."""
         if attempt_of(spec) and spec.array not in self._again:
             # What it was to make has been made meanwhile.
-            deps = dict.fromkeys(oid[: len(spec.array)] for oid in spec.deps)
+            deps = dict.fromkeys(oid[: len(spec.array)] for oid in needs_of(spec))
             self._tell(UNNEEDED, spec.array, deps)
 
     def _is_here(self, array: bytes) -> bool:
@@ -128,7 +128,7 @@ class ShardLineage(Lineage):
 
     def visited(self, spec: TaskSpec) -> None:
         """A range with inputs here has been placed; its own shard is told later."""
-        for dep in dict.fromkeys(oid[: len(spec.array)] for oid in spec.deps):
+        for dep in dict.fromkeys(oid[: len(spec.array)] for oid in needs_of(spec)):
             if not self._is_here(dep):
                 continue
             self._change(HINT, spec.array, dep)

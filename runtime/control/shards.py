@@ -47,6 +47,7 @@ from runtime.control.messages import (
     TasksPlaced,
     TaskUpdates,
 )
+from runtime.control.tables import needs_of
 
 HINT, USED, UNUSED, UNNEEDED = range(4)
 """Of an entry of `LineageChanges`: what is said of an array and its inputs.
@@ -97,10 +98,10 @@ def chain_addresses(chain: int) -> frozenset[str]:
 
 
 def input_shards(spec: TaskSpec, shards: int) -> dict[int, tuple[bytes, ...]]:
-    """Return {shard: arrays} of a task's inputs that other shards have than its own."""
+    """Return {shard: arrays} of what a task needs that other shards have than its own."""
     own = shard_of(spec.array, shards)
     found: dict[int, dict[bytes, None]] = {}
-    for oid in spec.deps:
+    for oid in needs_of(spec):
         shard = shard_of(oid[:ARRAY_BYTES], shards)
         if shard != own:
             found.setdefault(shard, {})[oid[:ARRAY_BYTES]] = None
@@ -232,7 +233,7 @@ def _split_updates(message: TaskUpdates, shards: int) -> Parts:
     """Inputs are named to the shards that have them, ahead of their release."""
     hints: dict[int, list[tuple[int, bytes, tuple[bytes, ...]]]] = {}
     for spec in message.added:
-        if spec.deps:
+        if needs_of(spec):
             for shard, arrays in input_shards(spec, shards).items():
                 hints.setdefault(shard, []).append((HINT, spec.array, arrays))
     parts: dict[int, TaskUpdates] = {}

@@ -27,6 +27,7 @@ from runtime.control.messages import (
     AssignTasks,
     Blocked,
     BundlePrepared,
+    CallsDrained,
     CallsLogged,
     CallsReceived,
     CancelTask,
@@ -42,6 +43,7 @@ from runtime.control.messages import (
     CommitBundle,
     CreateActors,
     CreateGroup,
+    DrainCalls,
     Event,
     ExitActor,
     ExportFunction,
@@ -73,6 +75,7 @@ from runtime.control.messages import (
     PutObjects,
     Query,
     QueryReply,
+    RefUpdates,
     Registered,
     RegisterNode,
     Release,
@@ -150,13 +153,14 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
 MASTER_TO_CLIENT: Kinds = frozenset({ChainConfigured})
 
 NODE_TO_NODE: Kinds = frozenset({
-    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls,
+    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, DrainCalls,
+    CallsDrained, RefUpdates,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
     Unpin, Query, KillActor, FindActor, KvPut, KvGet, KvDelete, FindTask, CancelTask,
-    CreateGroup, RemoveGroup,
+    CreateGroup, RemoveGroup, RefUpdates,
 })  # fmt: skip
 
 WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {

@@ -7,11 +7,19 @@ import random
 import pytest
 
 from runtime.control.client import Waiter
-from runtime.control.gcs import EVENTS_MAX
+from runtime.control.config import Config
+from runtime.control.gcs import EVENTS_MAX, Gcs
 from runtime.control.health import FailureDetector
 from runtime.control.ids import object_id
 from runtime.control.lineage import SPEC_BYTES, Lineage, placed_again, refusal
-from runtime.control.messages import Event, FreeObjects, TaskUpdates
+from runtime.control.messages import (
+    Event,
+    FreeObjects,
+    LocateObjects,
+    ObjectLocations,
+    ObjectsMissing,
+    TaskUpdates,
+)
 from runtime.control.pubsub import PubSub
 from runtime.control.tables import ArrayRow, Done, attempt_of
 from tests.control.alone import Alone, array, spec
@@ -181,7 +189,7 @@ def test_lineage_books() -> None:
     lineage = Lineage(3 * SPEC_BYTES)
     rows = {number: ArrayRow() for number in range(1, 7)}
     for number in range(2, 7):
-        lineage.use(rows[number], [object_id(array(number - 1), 0, 0)] * 2, 12)
+        lineage.use(array(number), rows[number], [object_id(array(number - 1), 0, 0)] * 2, 12)
     assert lineage.uses == {array(n): 1 for n in range(1, 6)}
     for number in range(1, 6):
         lineage.keep(array(number), rows[number])
@@ -193,7 +201,7 @@ def test_lineage_books() -> None:
     lineage.need(array(3), rows[3])
     assert lineage.needed == {array(2): {array(3)}}
     assert lineage.unneed(array(3), rows[3]) == [array(2)] and not lineage.needed
-    assert lineage.unuse(array(5)) and array(5) not in lineage.uses
+    assert lineage.unuse(array(0), array(5)) and array(5) not in lineage.uses
 
 
 def test_why_a_value_cannot_be_made_again() -> None:
@@ -204,6 +212,27 @@ def test_why_a_value_cannot_be_made_again() -> None:
     assert placed_again(spec(1, retries=-1), 0, 1, "").retries == -1
     row.put = True
     assert refusal(row, None, "y") == "it was put, and y"
+
+
+@pytest.mark.parametrize("how", ["its node died", "released first", "made again"])
+def test_who_asks_for_what_the_gcs_never_heard_of_is_told(how: str) -> None:
+    """A call's large result, whose node died, or whose owner let go, before its log was here."""
+    ctx = Alone()
+    gcs = Gcs(ctx, Config())
+    oid = object_id(array(1), 0, 0)
+    if how == "released first":
+        gcs.handle("global", TaskUpdates(0, [], [], [], [array(1)]))
+    else:
+        gcs.handle("node:0", ObjectsMissing(1, [oid], "it died"))
+    gcs.table.remakes = lambda call: how == "made again" and ctx.time_s < 5
+    gcs.handle("node:0", LocateObjects([oid]))
+    ctx.pass_time(4.5)
+    told = [location for m in ctx.take(ObjectLocations) for location in m.locations]
+    if how == "made again":
+        assert not told, "an actor that is being rebuilt makes it"
+        ctx.pass_time(2.0)
+        told = [location for m in ctx.take(ObjectLocations) for location in m.locations]
+    assert [(location.object, bool(location.lost)) for location in told] == [(oid, True)]
 
 
 def test_events_are_counted_though_their_rows_are_dropped() -> None:

@@ -73,15 +73,15 @@ def test_results_that_overlap_hide_nothing(seed: int) -> None:
                 assert int(value.payload) + value.position == index
 
 
-def test_an_error_comes_in_place_of_values_that_were_lost() -> None:
-    """A range that cannot be made again fails as one; its elements had been made one by one."""
+def test_an_error_stands_for_the_large_values_that_it_came_instead_of() -> None:
+    """It spans two elements whose own results, from a dead node, hid it from those who asked."""
     directory = Directory()
     directory.own(array(1), "driver:0.0")
-    for index in range(2):
-        directory.add(result(1, index, size=1000, node=3))
-    directory.on_node_changed(3, False)
-    directory.add(result(1, 0, 2, status=SYSTEM_ERROR, payload=b"lost"))
-    for index in range(2):
+    for index in (0, 1):
+        directory.add(result(1, index, size=500, node=1))
+    directory.on_node_changed(1, alive=False)
+    directory.add(result(1, 0, 2, status=SYSTEM_ERROR, payload=b"lost", node=-1))
+    for index in (0, 1):
         value = directory.lookup(object_id(array(1), index, 0))
         assert value is not None and value.payload == b"lost"
 
