@@ -18,7 +18,7 @@ SOURCE = "OSDI 2018, section 5.1, figure 10a"
 ROWS_MAX = 1_000
 LOOK_EVERY = 10
 """Requests between two looks at the chain while a replica joins."""
-READ_BACK_MAX = 100_000
+READ_BACK_MAX = 250_000
 
 
 def run(request: Request) -> Outcome:
