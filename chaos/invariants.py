@@ -159,8 +159,7 @@ def _kept(session: Any) -> set[bytes]:
         for array, entry in client.entries.items()
         if entry.book and PINNED in entry.book.has
     }
-    for tables in cluster.gcs_tables:
-        table = tables.table
+    for table in (tables.table for tables in cluster.gcs_tables):
         for array, row in table.rows.items():
             # A released row is what makes those again that had it as an input.
             if array in table.lineage.uses if row.released else not row.owners:

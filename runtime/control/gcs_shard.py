@@ -36,6 +36,8 @@ from runtime.control.messages import (
     LineageChanges,
     NodeChanged,
     NodesSeen,
+    Query,
+    QueryReply,
     Registered,
     TaskSpec,
     TasksPlaced,
@@ -58,7 +60,10 @@ class Shard(Gcs):
         """Of nodes, heard of so far."""
         self._settled = b""
         """An actor that is known, in this turn, not to be rebuilt."""
+        self._unmade: dict[bytes, None] = {}
+        """Arrays that no actor makes again, as was just said."""
         self.table.replays = self._ask_replay
+        self.table.remakes = self._ask_remake
         self._handlers.update({
             NodeChanged: self._on_node_changed,
             LineageChanges: self.lineage.on_changes,
@@ -141,13 +146,24 @@ class Shard(Gcs):
         self.ctx.send("gcs", AskReplay(actor, array))
         return True
 
+    def _ask_remake(self, array: bytes) -> bool:
+        """Who asks looks again later, and knows the answer then."""
+        if array in self._unmade:
+            del self._unmade[array]
+            return False
+        self.ctx.send("gcs", AskReplay(b"", array))
+        return True
+
     def _on_settled(self, source: str, message: ActorSettled) -> None:
-        if not message.now:
+        if message.array:
+            if message.array in self.table.waited:
+                self._unmade[message.array] = None
+        elif not message.now:
             self.table.on_actor_settled(message.actor)
-            return
-        self._settled = message.actor
-        self.table.seek_made_by(message.actor)
-        self._settled = b""
+        else:
+            self._settled = message.actor
+            self.table.seek_made_by(message.actor)
+            self._settled = b""
 
 
 class _Gate:
@@ -198,6 +214,18 @@ class _Gate:
             self._ctx.send(to, message)
 
 
+class _Sum:
+    """A question that all shards have to answer: their counts together are the answer."""
+
+    __slots__ = ("missing", "query", "rows", "source")
+
+    def __init__(self, source: str, query: Query, missing: int, actors: int) -> None:
+        self.source = source
+        self.query = query
+        self.missing = missing
+        self.rows = {"actors": actors}
+
+
 class ShardedGcs(Gcs):
     """Nodes, actors and events; the other tables are in shards."""
 
@@ -210,9 +238,13 @@ class ShardedGcs(Gcs):
         self._asking: dict[bytes, dict[str, None]] = {}
         """By actor that is being rebuilt: shards that want to hear when it is."""
         self.actors.on_settled = self._on_settled
+        self._sums: dict[int, _Sum] = {}
+        """Questions about the tables, until every shard has answered."""
+        self._questions = 0
         self._handlers.update({
             NodesSeen: lambda source, message: self.gate.seen(source, message.count),
             AskReplay: self._on_ask,
+            QueryReply: self._on_part,
         })  # fmt: skip
 
     def end_turn(self) -> None:
@@ -220,10 +252,34 @@ class ShardedGcs(Gcs):
         self.gate.end_turn()
 
     def _on_ask(self, source: str, message: AskReplay) -> None:
-        if self.actors.replays(message.actor, message.array):
+        if not message.actor:
+            if not self.actors.remakes(message.array):
+                self.ctx.send(source, ActorSettled(b"", True, message.array))
+        elif self.actors.replays(message.actor, message.array):
             self._asking.setdefault(message.actor, {})[source] = None
         else:
             self.ctx.send(source, ActorSettled(message.actor, True))
+
+    def _on_query(self, source: str, message: Query) -> None:
+        if message.kind != "tables":
+            super()._on_query(source, message)
+            return
+        self._questions += 1
+        shards = [shard_address(shard) for shard in range(1, self.config.gcs_shards + 1)]
+        self._sums[self._questions] = _Sum(source, message, len(shards), len(self.actors.rows))
+        for shard in shards:
+            self.ctx.send(shard, Query(message.kind, self._questions))
+
+    def _on_part(self, source: str, message: QueryReply) -> None:
+        asked = self._sums[message.key]
+        # A shard has no actors of its own.
+        for name, count in message.value.items():
+            asked.rows[name] = asked.rows.get(name, 0) + count
+        asked.missing -= 1
+        if not asked.missing:
+            del self._sums[message.key]
+            answer = QueryReply(asked.query.key, asked.query.client, asked.rows)
+            self.ctx.send(asked.source, answer)
 
     def _on_settled(self, actor: bytes) -> None:
         for shard in self._asking.pop(actor, ()):

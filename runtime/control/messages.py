@@ -667,7 +667,10 @@ class NodesSeen(Struct, array_like=True, tag=157):
 
 
 class AskReplay(Struct, array_like=True, tag=158):
-    """Is this actor being rebuilt, and makes that array again? See `ActorSettled`."""
+    """Is this actor, or for an empty ID any, being rebuilt, and makes that array again?
+
+    Answered by `ActorSettled` when it is not.
+    """
 
     actor: bytes
     array: bytes
@@ -678,6 +681,8 @@ class ActorSettled(Struct, array_like=True, tag=159):
 
     actor: bytes
     now: bool
+    array: bytes = b""
+    """What was asked about, if it was about any actor."""
 
 
 # -- node <-> node -------------------------------------------------------------

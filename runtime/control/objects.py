@@ -214,15 +214,10 @@ class ObjectDirectory:
         if results is None:
             return None
         at = bisect_right(results, index, key=_start)
-        found: RangeResult | None = None
         for result in reversed(results[0 if array in self._overlapping else max(at - 1, 0) : at]):
             if index < _end(result):
-                # Of several, one that is here: a large value may have been lost since,
-                # and its error have come instead.
-                if result.status != OK or not result.sizes:
-                    return result
-                found = found or result
-        return found
+                return result
+        return None
 
     def results_of(self, array: bytes) -> list[RangeResult]:
         """Return all that is known to be made of an array."""

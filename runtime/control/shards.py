@@ -98,7 +98,7 @@ def chain_addresses(chain: int) -> frozenset[str]:
 
 
 def input_shards(spec: TaskSpec, shards: int) -> dict[int, tuple[bytes, ...]]:
-    """Return {shard: arrays} of a task's inputs that other shards have than its own."""
+    """Return {shard: arrays} of what a task needs that other shards have than its own."""
     own = shard_of(spec.array, shards)
     found: dict[int, dict[bytes, None]] = {}
     for oid in needs_of(spec):
