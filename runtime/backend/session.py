@@ -720,12 +720,7 @@ class Session(ClusterContext):
         try:
             while values:
                 value = values.pop()
-                if value.size:
-                    found.append(self._decode_viewed(value))
-                else:
-                    found.append(self._decode(value))
-                    if self.received:
-                        self.came_in_value(value.object)
+                found.append(self._decode_viewed(value) if value.size else self.decode(value))
         finally:
             for value in values:
                 if value.size:
