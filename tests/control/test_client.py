@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from runtime.control.client import Client
+from runtime.control.client import Client, Waiter
 from runtime.control.config import Config
 from runtime.control.ids import ARRAY_BYTES, object_id
 from runtime.control.messages import (
@@ -217,6 +217,44 @@ def test_a_pin_stays_while_a_view_does() -> None:
     client.flush()
     assert ctx.take(Unpin) == [Unpin([ref])]
     assert is_empty(client)
+
+
+def test_a_pin_stays_while_the_object_is_waited_for_with_others() -> None:
+    ctx, client = made()
+    ref, late = submit(client, 1), submit(client, 2)
+    awaited = client.begin_get([ref, late])
+    client.watch([ref, late])
+    tell(client, result(1, node=3, size=500, offset=1))
+    client.handle(NODE, ObjectsReady([ObjectValue(ref, OK, b"", 0, 64, 500)]))
+    client.drop_ref(ref)
+    client.flush()
+    assert ctx.take(Unpin) == []
+    client.add_view(ref)
+    client.end_get(awaited)
+    client.flush()
+    assert ctx.take(Unpin) == []
+    client.drop_view(ref)
+    client.flush()
+    assert ctx.take(Unpin) == [Unpin([ref])]
+
+
+def test_what_was_to_be_fetched_is_ready_for_who_does_not_need_it_here() -> None:
+    ctx, client = made()
+    large, pending, borrowed = submit(client, 1), submit(client, 2), oid(9)
+    client.add_ref(borrowed)
+    waiter = Waiter()
+    oids = [large, pending, borrowed]
+    assert client.watch_more(oids, waiter) == []
+    tell(client, result(1, node=3, size=500, offset=1))
+    assert ctx.take(WantObjects, NODE) and waiter.missing == 3
+    waiter.fetch = False
+    assert client.unfetched(oids, waiter) == [large]
+    assert waiter.missing == 2
+    # It comes after all: nobody is told twice.
+    client.handle(NODE, ObjectsReady([ObjectValue(large, OK, b"", 0, 64, 500)]))
+    assert waiter.missing == 2
+    tell(client, result(2, node=3, size=500, offset=1))
+    assert waiter.missing == 1
 
 
 def test_a_borrowed_object_is_asked_of_the_node_and_let_go() -> None:
