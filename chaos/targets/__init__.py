@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol, Self
 
+from chaos.targets.actor import Actor
 from chaos.targets.cluster import WholeCluster
 from chaos.targets.link import Link
 from chaos.targets.node import Node
@@ -31,4 +32,6 @@ class Target(Protocol):
         """Return the target that `text` names, None if it names none."""
 
 
-TARGETS: dict[str, Any] = {target.kind: target for target in (Node, Worker, Link, WholeCluster)}
+TARGETS: dict[str, Any] = {
+    target.kind: target for target in (Node, Worker, Actor, Link, WholeCluster)
+}

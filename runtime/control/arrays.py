@@ -288,8 +288,8 @@ class ArrayTable:
         for array, start, count in message.ranges:
             row = self.rows.get(array)
             owner = row.owners.get(message.node) if row is not None else None
-            if row is None or owner is None:
-                continue
+            if row is None or owner is None or row.actor is not None:
+                continue  # a call: its caller's node asks the actor again
             indices = {
                 index
                 for done in row.done

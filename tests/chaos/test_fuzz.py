@@ -14,7 +14,14 @@ from chaos.fuzz import Case, draw_case, excuse, run_case
 from chaos.invariants import Violation
 from chaos.plan import from_data
 from chaos.programs import Body, Boom, Call, Op, Sequential, run_body
-from runtime.api.exceptions import ObjectLostError, RaySystemError, WorkerCrashedError
+from runtime.api.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    ObjectLostError,
+    RaySystemError,
+    WorkerCrashedError,
+)
+from runtime.control.actor_host import ActorHost
 from runtime.control.arrays import ArrayTable
 from runtime.control.gcs import Gcs
 from runtime.control.local_scheduler import LocalScheduler
@@ -124,6 +131,13 @@ def test_the_oracle_hands_errors_on() -> None:
             False,
         ),
         (ObjectLostError("what k1r1 made is lost: gone, and k1r1 has no retries left"), 2, 1, True),
+        (ActorDiedError("a3r1 died: its node died: gone"), 2, 1, True),
+        (ActorDiedError("a3r1 died: its worker ended: killed"), 1, 1, False),
+        (ActorDiedError("a3r-1 died: its worker ended: killed"), 9, 9, False),
+        (ActorDiedError("it cannot be rebuilt: object 12 is lost: it was put, and"), 1, 1, True),
+        (ActorDiedError("it cannot be rebuilt: an input is an error"), 9, 9, False),
+        (ActorUnavailableError("t7r2: the actor started anew"), 3, 0, True),
+        (ActorUnavailableError("t7r2: the actor started anew"), 2, 2, False),
         (RaySystemError("nothing has happened"), 9, 9, False),
         (Violation("wait"), 9, 9, False),
     ],
@@ -185,6 +199,17 @@ def retries_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LocalScheduler, "_retry", wrong)
 
 
+def never_replayed(patch: pytest.MonkeyPatch) -> None:
+    """An actor starts again as if it had never been called."""
+    restore = ActorHost._restore
+
+    def wrong(self: ActorHost, actor: Any) -> None:
+        actor.lineage.clear()
+        restore(self, actor)
+
+    patch.setattr(ActorHost, "_restore", wrong)
+
+
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {
     "resources are never taken": (never_taken, ("oversubscription:",)),
     "resources are never given back": (
@@ -200,6 +225,11 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
         ("value ", "Violation", "RaySystemError", "resources:"),
     ),
     "retries are forgotten": (retries_lost, ("value ",)),
+    "actors are not rebuilt": (never_replayed, ("value ",)),
+    "calls take effect twice": (
+        lambda patch: patch.setattr(ActorHost, "_answer", lambda self, actor, spec: False),
+        ("value ", "AssertionError"),
+    ),
     "memory is never freed": (mutant_without(ObjectDirectory, "_free"), ("stores:", "value ")),
 }
 
@@ -208,13 +238,13 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
 def test_a_defect_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     break_it, signs = MUTANTS[name]
     break_it(monkeypatch)
-    failures = first_failures(range(30_000, 30_060))
+    failures = first_failures(range(30_000, 30_130))
     assert failures, "no seed saw it"
     assert any(sign in line for line in failures for sign in signs), failures
 
 
 def test_without_a_defect_the_same_seeds_hold() -> None:
-    assert first_failures(range(30_000, 30_060)) == []
+    assert first_failures(range(30_000, 30_130)) == []
 
 
 def test_a_case_is_data() -> None:
