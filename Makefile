@@ -78,5 +78,5 @@ $(INSTALLED_DEV): $(INSTALLED)
 
 $(INSTALLED_RAY): $(INSTALLED_DEV)
 	@echo "installing Ray and Dask"
-	@$(PIP) install -e '.[dev,ray,peers]'
+	@$(PIP) install -e '.[dev,ray,peers,joblib]'
 	@touch $@

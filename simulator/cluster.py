@@ -326,7 +326,7 @@ class SimCluster:
         actors = [
             worker.address
             for node in sorted(self.schedulers)
-            for worker in self.schedulers[node].workers.values()
+            for worker in self.schedulers[node].dispatcher.workers.values()
             if worker.actor and worker.address in self.workers
         ]
         if actors:

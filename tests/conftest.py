@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 import zlib
 from collections.abc import Iterator
@@ -26,6 +27,12 @@ GRACE_S = 10.0
 settings.register_profile("ci", derandomize=True, print_blob=True, deadline=None)
 settings.register_profile("dev", print_blob=True, deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+# A shell starts what is to run in the background with SIGINT ignored, and children would
+# inherit that: tests send it to them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ Cost: a call is one dictionary entry and a share of three messages.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -113,7 +113,7 @@ class Actor:
         """Calls to hand to the worker with this turn."""
         self.running: dict[bytes, Assignment] = {}
         """Calls that the worker has, by array."""
-        self.remembered: dict[bytes, RangeResult] = {}
+        self.remembered: OrderedDict[bytes, RangeResult] = OrderedDict()
         """Results of the last calls."""
         self.restored: dict[bytes, RangeResult] = {}
         """Results of calls that took effect in earlier incarnations."""
@@ -167,7 +167,7 @@ class ActorHost:
         """Its class and arguments are here."""
         actor = self._of_creation(spec)
         if actor is None:
-            self._scheduler.unclaim(spec)
+            self._scheduler.inputs.unclaim(spec)
         elif actor.state is State.WAITING:
             actor.state = State.QUEUED
             self.queued.append(actor)
@@ -199,9 +199,9 @@ class ActorHost:
         """Run its constructor; if an input had to make room meanwhile, `ready` does it."""
         worker = actor.worker
         assert worker is not None
-        values = self._scheduler.inputs_of(actor.spec, worker.address)
+        values = self._scheduler.inputs.take(actor.spec, worker.address)
         if values is not None:
-            self._scheduler.teach(worker, actor.spec.function)
+            self._scheduler.dispatcher.teach(worker, actor.spec.function)
             self._ctx.send(worker.address, RunTasks([Assignment(actor.spec, values)]))
 
     def _on_created(self, actor: Actor, result: RangeResult) -> None:
@@ -209,10 +209,10 @@ class ActorHost:
         if result.status != OK:
             error = self._error_text(actor, result)
             self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, error, True))
-            self._scheduler.finish_call(result, owner)
+            self._scheduler.results.finish_call(result, owner)
             self._drop(actor, "its constructor failed")
             return
-        self._scheduler.finish_call(result, owner)
+        self._scheduler.results.finish_call(result, owner)
         actor.state = State.RESTORING
         self._restore(actor)
 
@@ -295,13 +295,13 @@ class ActorHost:
         for spec in message.probes:
             if not self._answer(actor, spec) and spec.array not in actor.running:
                 error = call_error(spec, UNAVAILABLE.format(spec.name), self._node)
-                self._scheduler.finish_call(error, spec.owner)
+                self._scheduler.results.finish_call(error, spec.owner)
 
     def _answer(self, actor: Actor, spec: TaskSpec) -> bool:
         """Answer a call that took effect before; return whether it did."""
         result = actor.restored.get(spec.array) or actor.remembered.get(spec.array)
         if result is not None:
-            self._scheduler.finish_call(result, spec.owner, actor.id, fresh=False)
+            self._scheduler.results.finish_call(result, spec.owner, actor.id, fresh=False)
             return True
         running = actor.running.get(spec.array)
         if running is not None:
@@ -320,7 +320,7 @@ class ActorHost:
                 calls.append(_Call(spec))
             return
         call = _Call(spec)
-        call.rank = self._scheduler.claim(spec)
+        call.rank = self._scheduler.inputs.claim(spec)
         call.known = {value.object: value for value in known if not value.size}
         if calls is None:
             calls = actor.callers[caller] = deque()
@@ -360,7 +360,7 @@ class ActorHost:
                 self._want(actor, caller, call, left)
                 return
             calls.popleft()
-            self._scheduler.unclaim(spec)
+            self._scheduler.inputs.unclaim(spec)
             if call.failed is not None:
                 self._input_failed(actor, spec, call.failed)
                 continue
@@ -385,7 +385,7 @@ class ActorHost:
             self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
             self._drop(actor, reason)
             return
-        self._scheduler.finish_call(
+        self._scheduler.results.finish_call(
             RangeResult(spec.array, 0, 1, error.status, error.payload, self._node, spec.returns),
             spec.owner,
         )
@@ -404,6 +404,8 @@ class ActorHost:
         """A worker that is an actor reports."""
         actor = self.actors.get(worker.actor)
         if actor is None or actor.worker is not worker:
+            for result in results:
+                self._scheduler.custody.drop(result)
             return  # it was stopped; nobody waits for it
         for result, timing in zip(results, timings, strict=True):
             ran = self._scheduler.timeline.ran
@@ -421,7 +423,7 @@ class ActorHost:
         spec = assignment.spec
         assert spec.extra is not None
         if spec.extra.method == READY_METHOD:
-            self._scheduler.finish_call(result, spec.owner, actor.id)
+            self._scheduler.results.finish_call(result, spec.owner, actor.id)
             return
         number = actor.executed
         actor.executed += 1
@@ -430,7 +432,9 @@ class ActorHost:
             # been lost, and are made anew by this.
             actor.replaying.discard(result.array)
             kept = any(result.sizes)
-            if not kept or self._scheduler.replayed(result, spec.owner, actor.id):
+            if not kept:
+                self._scheduler.custody.drop(result)
+            if not kept or self._scheduler.results.replayed(result, spec.owner, actor.id):
                 actor.restored[result.array] = result
             if not actor.replaying:
                 self._on_restored(actor)
@@ -439,13 +443,14 @@ class ActorHost:
             return
         actor.remembered[result.array] = result
         if len(actor.remembered) > REMEMBERED_MAX:
-            del actor.remembered[next(iter(actor.remembered))]
+            # A plain dictionary would look at all that it has forgotten to find the oldest.
+            actor.remembered.popitem(last=False)
         if not actor.logged:
-            self._scheduler.finish_call(result, spec.owner, actor.id)
+            self._scheduler.results.finish_call(result, spec.owner, actor.id)
             return
         small = tuple(value for value in assignment.values if not value.size)
         # Its large values outlive the worker from here on: once it is logged they count.
-        self._scheduler.seal(result)
+        self._scheduler.places.seal(result)
         actor.records.append(CallRecord(spec, result, small))
         actor.held.append((number, result, spec.owner))
         self._dirty[actor.id] = actor
@@ -457,7 +462,7 @@ class ActorHost:
         if actor is not None:
             while actor.held and actor.held[0][0] < message.upto:
                 _, result, owner = actor.held.popleft()
-                self._scheduler.finish_call(result, owner, actor.id)
+                self._scheduler.results.finish_call(result, owner, actor.id)
             if not actor.held:
                 self._ended.pop(key, None)
 
@@ -536,7 +541,7 @@ class ActorHost:
         """What was reported took effect, and nobody will ask for it again."""
         held, actor.held = actor.held, deque()
         for _, result, owner in held:
-            self._scheduler.finish_call(result, owner, actor.id)
+            self._scheduler.results.finish_call(result, owner, actor.id)
 
     def _drop(self, actor: Actor, reason: str) -> None:
         """End an actor, and its worker with it."""
@@ -552,15 +557,16 @@ class ActorHost:
         self._discard(actor)
         if actor in self.queued:
             self.queued.remove(actor)
-            self._scheduler.unclaim(actor.spec)
+            self._scheduler.inputs.unclaim(actor.spec)
         for calls in actor.callers.values():
             for call in calls:
-                self._scheduler.unclaim(call.spec)
+                self._scheduler.inputs.unclaim(call.spec)
 
     def _discard(self, actor: Actor) -> None:
         """What is not logged never took effect."""
         for _, result, _ in actor.held:
-            self._scheduler.free_places(result)
+            self._scheduler.places.free(result)
+            self._scheduler.custody.drop(result)
         actor.held.clear()
 
     def _current(self, actor: bytes, incarnation: int) -> Actor | None:

@@ -51,13 +51,15 @@ from runtime.control.messages import (
 from runtime.control.pubsub import PubSub
 from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import part_of
-from runtime.control.tables import ArrayRow, Done, attempt_of
+from runtime.control.tables import ArrayRow, Done, attempt_of, needs_of
 
 RELEASED = "its owner has died or released it"
 RELEASED_MAX = 65_536
 """How many dropped rows are remembered, for messages that come late."""
 LOST_S = 1.0
 """How long an array without a row is awaited: its owner's task may run again."""
+UNHEARD_S = 30.0
+"""The same of one that was never heard of: its owner's node may have died before it told."""
 ORPHANED_S = 60.0
 """How long a row is kept that nobody owns: the same, on another node."""
 
@@ -162,8 +164,9 @@ class ArrayTable:
                 left[node] = left.get(node, 0) + spec.count
             return
         row = self._row(array)
-        if spec.deps:
-            self.lineage.use(row, spec.deps, ARRAY_BYTES)
+        needs = needs_of(spec)
+        if needs:
+            self.lineage.use(row, needs, ARRAY_BYTES)
         late = row.released and spec.owner == row.former
         if not attempt_of(spec) and not late:
             self._adopt(array, row, spec.owner)
@@ -551,8 +554,10 @@ class ArrayTable:
             row = self.rows.get(array)
             if row is not None:
                 self._seek(array, row, oids)
-            elif array in self.lineage.needed or self._is_gone(array):
-                self._ctx.after(LOST_S, partial(self._give_up, oids))
+            else:
+                gone = array in self.lineage.needed or self._is_gone(array)
+                wait_s = LOST_S if gone else UNHEARD_S
+                self._ctx.after(wait_s, partial(self._give_up, oids))
 
     def _give_up(self, oids: list[bytes]) -> None:
         """Arrays that have no row have not been made again: tell who waits."""

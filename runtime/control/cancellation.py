@@ -63,7 +63,7 @@ class Canceller:
     def on_cancel(self, source: str, message: CancelTask) -> None:
         """Cancel what is here; pass on what a client asks for and is elsewhere."""
         self.cancel_waiting(message)
-        for worker in self._scheduler.workers.values():
+        for worker in self._scheduler.dispatcher.workers.values():
             if any(cut(spec, message)[1] is not None for spec in worker.assigned):
                 self._cancel_on(worker, message)
         if source != "global" and not self._all_done(message):
@@ -72,18 +72,10 @@ class Canceller:
     def cancel_waiting(self, message: CancelTask) -> None:
         """End elements that no worker has."""
         scheduler = self._scheduler
-        found = scheduler.ready.cancel(message)
-        for waiting in [w for w in scheduler.awaiting if w.spec.array == message.array]:
-            if cut(waiting.spec, message)[1] is not None:
-                # With inputs it is one element; what arrives for it later is ignored.
-                scheduler.awaiting.discard(waiting)
-                scheduler.waiting -= waiting.spec.count
-                waiting.cancelled = True
-                found.append(waiting.spec)
-        found += scheduler.cancel_without_function(message)
-        for spec in found:
-            scheduler.unclaim(spec)
-            scheduler.fail(spec, cancelled_error(spec.name))
+        inputs = scheduler.inputs
+        for spec in scheduler.dispatcher.ready.cancel(message) + inputs.cancel(message):
+            inputs.unclaim(spec)
+            inputs.fail(spec, cancelled_error(spec.name))
 
     def on_taken_back(self, worker: Worker) -> None:
         """A worker has given back what it had not started, and reported what is done."""

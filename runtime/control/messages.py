@@ -53,6 +53,11 @@ gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFo
 gcs     -> global    ActorChanged, PlaceTasks (creations)
 global  -> gcs       ActorPlaced
 node    -> node      ActorCalls, DrainCalls, CallsDrained
+
+references:
+client  -> node      RefUpdates
+node    -> node      RefUpdates
+node    -> client    RefUpdates, BorrowersGone
 ==================== =======================================================
 
 Where the GCS is replicated or durable, a *chain* stands in for ``gcs`` and
@@ -139,6 +144,9 @@ class TaskExtra(Struct, array_like=True, gc=False):
     """Environment variables for as long as it runs."""
     group: str = ""
     """The placement group that it runs in, ``id`` or ``id/capture``."""
+    inside: tuple[bytes, ...] = ()
+    """Arrays of which references are inside its arguments: to run it again they are
+    needed as its inputs are."""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):
@@ -168,6 +176,19 @@ class TaskSpec(Struct, array_like=True, gc=False):
     extra: Union[TaskExtra, None] = None
 
 
+class ResultRefs(Struct, array_like=True, gc=False):
+    """References that come with a result; see `borrowing`.
+
+    ``borrowed``: (array, owner, borrower, epoch) of what its worker has kept of the
+    arguments. ``contained``: (array, owner) of what is in the values, for which
+    the node ``keeper`` is entered.
+    """
+
+    borrowed: tuple[tuple[bytes, str, str, int], ...] = ()
+    contained: tuple[tuple[bytes, str], ...] = ()
+    keeper: str = ""
+
+
 class RangeResult(Struct, array_like=True, gc=False):
     """What became of elements ``start`` to ``start + count`` of an array.
 
@@ -188,6 +209,8 @@ class RangeResult(Struct, array_like=True, gc=False):
     sizes: tuple[int, ...] = ()
     offsets: tuple[int, ...] = ()
     """Where in that node's arena, for the node alone; -1 for no place."""
+    refs: Union[ResultRefs, None] = None
+    """None: there are no references to speak of."""
 
 
 class Timing(Struct, array_like=True, gc=False):
@@ -931,6 +954,27 @@ class ActorFound(Struct, array_like=True, tag=88):
     created: bool = False
 
 
+# -- references ----------------------------------------------------------------
+
+
+class RefUpdates(Struct, array_like=True, tag=145):
+    """To an owner, by way of its node: who has references to its arrays.
+
+    Each is a `ref_book.Update`: (array, borrower, epoch, what to do). The answer to a
+    borrower is one too.
+    """
+
+    owner: str
+    updates: list[tuple[bytes, str, int, int]]
+
+
+class BorrowersGone(Struct, array_like=True, tag=146):
+    """A node's life is over: neither it nor its clients have references any more."""
+
+    node: int
+    incarnation: int
+
+
 # -- key-value table and task history of the GCS --------------------------------
 
 
@@ -1166,6 +1210,7 @@ class Logged(Struct, array_like=True, tag=118):
 
 
 Message = Union[
+    RefUpdates, BorrowersGone,
     CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
     DrainCalls, CallsDrained, CallsReceived, KillActor, StopActor, LogCalls, CallsLogged, SaveActor,
     FetchLineage, ActorLineage, RestoreActor, ExitActor, FindActor, ActorFound,

@@ -241,7 +241,7 @@ class ObjectDirectory:
         It has one owner, unless the task that submits it runs twice at once.
         """
         owner = self.owners.get(array)
-        if owner == client or client in self.others.get(array, ()):
+        if owner == client or (self.others and client in self.others.get(array, ())):
             return
         self._owned[client] = self._owned.get(client, 0) + 1
         if owner is None or owner == NOBODY:
@@ -282,6 +282,10 @@ class ObjectDirectory:
         self._owned[client] -= 1
         if not self._owned[client]:
             del self._owned[client]
+
+    def clients(self) -> list[str]:
+        """Return the clients that own anything."""
+        return sorted(self._owned.keys() - {NOBODY})
 
     def owns(self, client: str) -> bool:
         """Whether a client owns anything that is not released."""
@@ -329,15 +333,20 @@ class ObjectDirectory:
         owner = self.owners.pop(array, None)
         if owner is not None:
             self._disown(owner)
-        for other in self.others.pop(array, ()):
-            self._disown(other)
+        if self.others:
+            for other in self.others.pop(array, ()):
+                self._disown(other)
         self._results.pop(array, None)
-        self._overlapping.discard(array)
-        for oid in sorted(self._wanted_of.get(array, ())):
-            if by_owner:
-                self._tell(released_error(oid))
-            elif oid not in self._fetching:
-                self._asking.append(oid)
+        if self._overlapping:
+            self._overlapping.discard(array)
+        if self._wanted_of:
+            for oid in sorted(self._wanted_of.get(array, ())):
+                if by_owner:
+                    self._tell(released_error(oid))
+                elif oid not in self._fetching:
+                    self._asking.append(oid)
+        if not self._stored_of:
+            return
         for oid in self._stored_of.pop(array, ()):
             self._primary.pop(oid, None)
             self._dropped.discard(oid)

@@ -342,9 +342,9 @@ class Bundles:
 
     def _send_back(self, chosen: Callable[[TaskSpec], bool]) -> None:
         """Have ready ranges placed anew."""
-        back = self._scheduler.ready.withdraw(chosen)
+        back = self._scheduler.dispatcher.ready.withdraw(chosen)
         for spec in back:
-            self._scheduler.unclaim(spec)
+            self._scheduler.inputs.unclaim(spec)
         if back:
             self._scheduler.ctx.send("global", PlaceTasks(back))
 
@@ -359,7 +359,7 @@ class Bundles:
             self._pool.give(bundle.demand)
             return
         bundle.returning = True
-        for worker in self._scheduler.workers.values():
+        for worker in self._scheduler.dispatcher.workers.values():
             if worker.kill_error is None and self._uses(worker.demand, bundle):
                 running = worker.assigned[0].name if worker.assigned else "a task"
                 payload = removed_error(running, message.group)

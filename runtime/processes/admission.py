@@ -74,6 +74,7 @@ from runtime.control.messages import (
     PutObjects,
     Query,
     QueryReply,
+    RefUpdates,
     Registered,
     RegisterNode,
     Release,
@@ -146,13 +147,13 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
 
 NODE_TO_NODE: Kinds = frozenset({
     TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, DrainCalls,
-    CallsDrained,
+    CallsDrained, RefUpdates,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
     Unpin, Query, KillActor, FindActor, KvPut, KvGet, KvDelete, FindTask, CancelTask,
-    CreateGroup, RemoveGroup,
+    CreateGroup, RemoveGroup, RefUpdates,
 })  # fmt: skip
 
 WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {

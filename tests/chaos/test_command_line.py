@@ -33,8 +33,8 @@ def test_fuzz_says_what_it_did(tmp_path: Path) -> None:
 
 BROKEN = """
 import sys
-from runtime.control.local_scheduler import LocalScheduler
-LocalScheduler.inputs_of = lambda self, spec, worker, f=LocalScheduler.inputs_of: (
+from runtime.control.task_inputs import TaskInputs
+TaskInputs.take = lambda self, spec, worker, f=TaskInputs.take: (
     None if (found := f(self, spec, worker)) is None else found[::-1])
 from scenarios.cli import app
 sys.argv = ["raytwin", "fuzz", "--seeds", "20", "--out", sys.argv[1]]

@@ -64,8 +64,8 @@ def test_a_stopped_workers_pins_are_given_back_in_virtual_time(sim: Any) -> None
     worker = next(address for address in sim.cluster.workers if address.startswith("worker:0"))
     scheduler = sim.cluster.processes["node:0"].components["node:0"]
     scheduler.objects.pin(ref.binary(), worker)
-    stopped = scheduler.workers.pop(worker)
-    scheduler._idle.remove(stopped)
+    stopped = scheduler.dispatcher.workers.pop(worker)
+    scheduler.dispatcher._idle.remove(stopped)
     sim.cluster.processes["node:0"].arrive("node:0", "pool:0", [StopWorker(worker)])
     ray.sleep(0.1)
     assert worker not in sim.cluster.workers

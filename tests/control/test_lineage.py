@@ -245,7 +245,9 @@ def test_a_parent_that_runs_again_finds_its_children() -> None:
     def program() -> Code:
         [ref] = driver.submit({"steps": inner, "size": LARGE}, demand="P:1")
         yield 0.5
-        [parent] = [n for n in (1, 2) if any(w.assigned for w in world.nodes[n].workers.values())]
+        [parent] = [
+            n for n in (1, 2) if any(w.assigned for w in world.nodes[n].dispatcher.workers.values())
+        ]
         world.kill_node(parent)
         [value] = yield from driver.get([ref.oid])
         ref.drop()

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from runtime.control.config import Config
+from runtime.control.dispatcher import WORKERS_WITHOUT_CPU_MAX
 from runtime.control.ids import object_id
-from runtime.control.local_scheduler import WORKERS_WITHOUT_CPU_MAX, LocalScheduler
+from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (
     SYSTEM_ERROR,
     ActorInfo,
@@ -59,7 +60,7 @@ class Node:
         self.turn(DRIVER, ExportFunction(b"f", b"blob"))
         for number in range(cpus):
             self.turn(f"worker:0.{number + 1}", WorkerReady(1))
-        self.scheduler.means[b"f"] = 1e-4
+        self.scheduler.dispatcher.means[b"f"] = 1e-4
         self.ctx.sent.clear()
 
     def turn(self, source: str, *messages: Any) -> None:
@@ -84,7 +85,7 @@ class Node:
 
 
 def ready(node: Node) -> Iterator[TaskSpec]:
-    queue = node.scheduler.ready
+    queue = node.scheduler.dispatcher.ready
     while queue.size:
         yield queue.take(queue.demands()[0], 1 << 30)
 
@@ -94,7 +95,7 @@ def ready(node: Node) -> Iterator[TaskSpec]:
 
 def test_an_untimed_function_gets_one_task_a_worker_a_timed_one_more() -> None:
     node = Node()
-    del node.scheduler.means[b"f"]
+    del node.scheduler.dispatcher.means[b"f"]
     node.turn(DRIVER, SubmitTasks([spec(1, 0, 1000)]))
     assert node.given(W1) == [(array(1), 0, 1, 3)]
     node.done(W1, (1, 0, 1))
@@ -109,7 +110,7 @@ def test_a_lease_holds_what_one_task_needs_and_ends_with_the_last() -> None:
     node = Node(2, GPU=1)
     node.turn(DRIVER, SubmitTasks([spec(1, 0, 4, demand="CPU:1,GPU:1")]))
     assert node.free() == {"CPU": 1, "GPU": 0}
-    [worker] = [w for w in node.scheduler.workers.values() if w.state is State.LEASED]
+    [worker] = [w for w in node.scheduler.dispatcher.workers.values() if w.state is State.LEASED]
     node.done(worker.address, (1, 0, 3))
     assert node.free() == {"CPU": 1, "GPU": 0}
     node.done(worker.address, (1, 3, 1))
@@ -173,7 +174,7 @@ def test_what_crosses_with_blocked_is_given_back() -> None:
     world = World(1, seed=1, delay_s=1e-3, jitter=0.0)
     driver = world.driver()
     world.run(for_s=0.1)
-    world.nodes[0].means[FUNCTION] = 1e-5
+    world.nodes[0].dispatcher.means[FUNCTION] = 1e-5
     inner = [
         {"do": "call", "body": {"salt": 1}},
         {"do": "sleep", "s": 1.5e-3},
@@ -189,7 +190,7 @@ def test_short_tasks_behind_a_long_one_are_taken_back() -> None:
     world = World([{"CPU": 2.0}], seed=1)
     driver = world.driver()
     world.run(for_s=0.1)
-    world.nodes[0].means[FUNCTION] = 1e-5
+    world.nodes[0].dispatcher.means[FUNCTION] = 1e-5
     steps = [{"do": "call", "body": {"s": 2.0}}] + [
         {"do": "call", "body": {"salt": n}} for n in range(20)
     ]
@@ -203,12 +204,12 @@ def test_what_comes_back_twice_is_taken_off_once() -> None:
     node = Node()
     node.turn(DRIVER, SubmitTasks([spec(1), spec(2, 0, 4)]))
     # A task that runs twice may bring the same range here twice.
-    worker = node.scheduler.workers[W1]
+    worker = node.scheduler.dispatcher.workers[W1]
     worker.assigned.append(spec(2, 0, 4))
-    node.scheduler.assigned += 4
+    node.scheduler.dispatcher.assigned += 4
     node.turn(W1, Blocked(), TakenBack([(array(2), 0, 4), (array(2), 0, 4)]))
     assert [s.array for s in worker.assigned] == [array(1)]
-    assert node.scheduler.assigned == 1
+    assert node.scheduler.dispatcher.assigned == 1
     assert sorted((s.array, s.start, s.count) for s in ready(node)) == [(array(2), 0, 4)] * 2
 
 
@@ -217,7 +218,7 @@ def test_the_tail_of_the_running_range_comes_back() -> None:
     node.turn(DRIVER, SubmitTasks([spec(1, 0, 10), spec(2)]))
     node.done(W1, (1, 0, 2))
     node.turn(W1, TakenBack([(array(1), 5, 5), (array(2), 0, 1)]), Blocked())
-    [kept] = node.scheduler.workers[W1].assigned
+    [kept] = node.scheduler.dispatcher.workers[W1].assigned
     assert (kept.start, kept.count) == (2, 3)
     assert [(s.array, s.start, s.count) for s in ready(node)] == [
         (array(1), 5, 5), (array(2), 0, 1),
@@ -231,7 +232,7 @@ def test_the_running_range_is_retried_one_by_one_the_others_lose_nothing() -> No
     node = Node()
     node.turn(DRIVER, SubmitTasks([spec(1, 0, 3), spec(2, 0, 2), spec(3, retries=0)]))
     node.turn("pool:0", WorkerDied(W1, "killed"))
-    assert node.free() == {"CPU": 1} and node.scheduler.assigned == 0
+    assert node.free() == {"CPU": 1} and node.scheduler.dispatcher.assigned == 0
     assert len(node.ctx.take(StartWorker)) == 1
     assert [(s.array, s.start, s.count, s.retries) for s in ready(node)] == [
         (array(1), 0, 1, 2), (array(1), 1, 1, 2), (array(1), 2, 1, 2),
@@ -264,7 +265,7 @@ def test_a_worker_dies_in_every_state() -> None:
             assert len(node.ctx.take(Resume, W1)) == 1
         node.turn("pool:0", WorkerDied(W1, "killed"))
         assert node.free() == {"CPU": 1, "GPU": 1}, steps
-        assert W1 not in node.scheduler.workers
+        assert W1 not in node.scheduler.dispatcher.workers
     node = Node()
     node.turn("pool:0", WorkerDied(W1, "killed"))
     node.turn(DRIVER, SubmitTasks([spec(1)]))
@@ -279,7 +280,7 @@ def test_last_words_that_come_after_the_news_of_the_death_are_nothing() -> None:
     node.turn(W1, *late, SubmitTasks([spec(7, owner=W1)]))
     node.done(W1, (1, 0, 1))
     assert array(7) not in node.scheduler.objects.owners
-    assert W1 not in node.scheduler.workers
+    assert W1 not in node.scheduler.dispatcher.workers
     assert node.ctx.take(TaskResults) == []
     assert node.scheduler.queue == 1  # array 1 waits for its second run
 

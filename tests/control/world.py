@@ -302,9 +302,11 @@ class World:
         pool = scheduler.pool
         for name, units in pool.free.items():
             assert 0 <= units <= pool.total[name], f"{name}: {units} free of {pool.total[name]}"
-        assert scheduler.waiting >= 0
-        assert scheduler.assigned == sum(
-            spec.count for worker in scheduler.workers.values() for spec in worker.assigned
+        assert scheduler.inputs.waiting >= 0
+        assert scheduler.dispatcher.assigned == sum(
+            spec.count
+            for worker in scheduler.dispatcher.workers.values()
+            for spec in worker.assigned
         )
         self.check_running(node)
 
@@ -343,8 +345,10 @@ class World:
             if number in self.cut:
                 continue
             at = f"node:{number}"
-            look(at, scheduler, "queue", "waiting", "assigned", "_allocated", "_for_function")
-            look(at, scheduler, "_resuming", "_for_others", "_heirs", "_claims", "_owned_actors")
+            look(at, scheduler, "queue", "places", "_owned_actors", "orphans")
+            look(at, scheduler.inputs, "waiting", "awaiting", "failed", "_for_function", "_claims")
+            look(at, scheduler.dispatcher, "assigned", "_resuming")
+            look(at, scheduler.results, "_for_others", "_heirs", "_told")
             look(f"{at}.actors", scheduler.actors, "actors", "queued", "_dirty")
             look(f"{at}.router", scheduler.router, "_under_way", "_dirty", "_watch", "_acking")
             look(f"{at}.router", scheduler.router, "_draining")
@@ -379,7 +383,7 @@ class World:
         rows = [f"time {self.time_s:.4f}"]
         rows += [f"{name}: {value!r}"[:400] for name, value in self.leftovers().items()]
         for number, scheduler in self.nodes.items():
-            for worker in scheduler.workers.values():
+            for worker in scheduler.dispatcher.workers.values():
                 assigned = [(s.array.hex()[:6], s.start, s.count) for s in worker.assigned]
                 rows.append(f"node {number} {worker.address} {worker.state} {assigned}")
         return "\n".join(rows)

@@ -33,7 +33,7 @@ def test_actors_of_killed_nodes_move_and_lose_nothing(backend: str) -> None:
 def test_a_lost_call_is_seen() -> None:
     """The check on results fails if one call took effect twice or not at all."""
     outcome_of: dict[str, Any] = {
-        name: fig11b._Run(0.0, [[1.0]], wrong, replays, 2, 1.0)
+        name: fig11b._Run(0.0, [[1.0]], wrong, replays, 2, 1.0, [])
         for name, wrong, replays in ((WITH, 1, 1), (WITHOUT, 0, 20))
     }
     outcome = fig11b.Outcome(rows=[])

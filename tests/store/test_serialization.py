@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,15 @@ dtypes = (
     | hnp.nested_dtypes(max_leaves=4, max_itemsize=200)
 )
 arrays = hnp.arrays(dtypes, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def only_young_garbage() -> Iterator[None]:
+    """Collections look at what these tests make, not at all that a long session has left."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @st.composite

@@ -1,0 +1,249 @@
+"""What becomes of a result on the node where its range ended, and at its owner's.
+
+A range ended here::
+
+    owner on another node ──> values kept here, TaskResults to its node
+    owner here ─────────────> values kept, told at once or with the others of the turn
+    released, but made again for others ──> values kept, nobody told
+    owner dead ─────────────> the places it was written to are freed
+
+A call of an actor differs: its owner's node keeps it, only large values stay where
+they are, and one that was sent before may come again after a replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from runtime.control.context import Context, node_of
+from runtime.control.custody import Custody
+from runtime.control.ids import object_id
+from runtime.control.messages import ForwardResults, RangeResult, TaskResults
+from runtime.control.objects import NOBODY, ObjectDirectory
+from runtime.control.orphans import Orphans
+from runtime.control.places import Places
+from runtime.control.task_log import TaskLog
+
+
+class Results:
+    """Results that are made on one node, or come to it."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        objects: ObjectDirectory,
+        log: TaskLog,
+        places: Places,
+        orphans: Orphans,
+        custody: Custody,
+        received: Callable[[bytes], bool],
+        created: Collection[bytes],
+    ) -> None:
+        """`received` takes a call off those that are awaited here and says whether it was
+        one; `created` are the actors that clients of this node have made."""
+        self._ctx = ctx
+        self._node = node
+        self._objects = objects
+        self._log = log
+        self._places = places
+        self._orphans = orphans
+        self._custody = custody
+        self._received = received
+        self._created = created
+        self._for_others: set[bytes] = set()
+        """Arrays that their owner here has released and that are made again for others."""
+        self._heirs: dict[bytes, dict[str, None]] = {}
+        """Who waits for an array besides the owner that its specs name."""
+        self._told: list[RangeResult] | None = None
+        """Results that a worker has just reported, on their way to their owners."""
+
+    def keep_for_others(self, array: bytes) -> None:
+        """The GCS will free it, when nobody needs it any more."""
+        self._for_others.add(array)
+
+    def released(self, array: bytes) -> None:
+        """Its owner here has let go of it."""
+        if self._heirs:
+            self._heirs.pop(array, None)
+
+    def freed(self, array: bytes) -> None:
+        """Nobody needs it, says the GCS."""
+        self._for_others.discard(array)
+
+    def gather(self) -> None:
+        """From here to `tell`, results are kept back: owners are told in one message."""
+        self._told = []
+
+    def tell(self) -> None:
+        """Tell the owners what was gathered."""
+        told, self._told = self._told, None
+        if told:
+            self.tell_owner(told)
+
+    def finish(self, result: RangeResult, owner: str) -> None:
+        """A range ended on this node: keep its values, tell its owner."""
+        self._places.seal(result)
+        if result.refs is not None:
+            self._take_refs(result, owner)
+        if node_of(owner) != self._node:
+            self._objects.add(result)
+            self._log.finish(result)
+            self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+        elif result.array in self._objects.owners:
+            self._objects.add(result)
+            self._log.finish(result)
+            if self._told is None:
+                self.tell_owner([result])
+            else:
+                self._told.append(result)
+        elif result.array in self._for_others:
+            self._objects.add(result)
+            self._log.finish(result)
+        else:
+            # The owner died: nobody can ask for the values.
+            self._places.free(result)
+        if self._heirs:
+            for heir in self._heirs.get(result.array, ()):
+                if heir != owner:
+                    self.send(heir, [result])
+        if self._orphans:
+            self._orphans.ended(result)
+
+    def _take_refs(self, result: RangeResult, owner: str) -> None:
+        """Answer for what is inside the values, as long as they are here; see `custody`."""
+        here = result.array in self._objects.owners or result.array in self._for_others
+        self._custody.pass_on(result, owner)
+        for heir in self._heirs.get(result.array, ()):
+            if heir != owner:
+                self._custody.pass_on(result, heir)
+        if here or node_of(owner) != self._node:
+            self._custody.keep(result)
+        else:
+            self._custody.drop(result)
+
+    def tell_owner(self, results: list[RangeResult]) -> None:
+        """Pass results on to who owns them by now."""
+        told: dict[str, list[RangeResult]] = {}
+        owners, others = self._objects.owners, self._objects.others
+        for result in results:
+            array = result.array
+            if not others or array not in others:
+                owner = owners.get(array, NOBODY)
+                if owner != NOBODY:
+                    of_owner = told.get(owner)
+                    if of_owner is None:
+                        told[owner] = [result]
+                    else:
+                        of_owner.append(result)
+                continue
+            for owner in self._objects.owners_of(array):
+                told.setdefault(owner, []).append(result)
+        for owner, results in told.items():
+            self._ctx.send(owner, TaskResults(owner, results))
+
+    def send(self, owner: str, results: list[RangeResult]) -> None:
+        to = owner if node_of(owner) == self._node else f"node:{node_of(owner)}"
+        self._ctx.send(to, TaskResults(owner, results))
+
+    def on_results(self, source: str, message: TaskResults) -> None:
+        """Results from another node for a client of this one."""
+        owners = self._objects.owners
+        results = []
+        for sent in message.results:
+            result = sent
+            called = self._received(result.array)
+            if result.refs is not None:
+                wanted = result.array in owners
+                result = self._custody.receive(result, message.owner, wanted)
+            if result.array not in owners:
+                if any(result.sizes):
+                    # Its owner has died, or let go before an actor that was rebuilt made
+                    # it again; where it is nobody would free it.
+                    self._log.disown(result.array)
+                continue
+            if called:
+                if any(result.sizes):
+                    self._log.made_elsewhere(result.array)
+                else:
+                    # The only copy of its values: here, where its owner is.
+                    owner = owners[result.array]
+                    self._log.called(result.array, owner or f"node:{self._node}", b"")
+                    self._log.finish(result)
+            elif result.array in self._created and self._objects.has_array(result.array):
+                continue  # the actor was created once more
+            self._objects.add(result)
+            results.append(result)
+        self.tell_owner(results)
+
+    def on_forward(self, source: str, message: ForwardResults) -> None:
+        """Somebody else waits for what was run here, or is to be, for a dead owner."""
+        end = message.start + message.count
+        results = [
+            result
+            for result in self._objects.results_of(message.array)
+            if result.start < end and message.start < result.start + result.count
+        ]
+        self._heirs.setdefault(message.array, {})[message.owner] = None
+        if results:
+            for result in results:
+                self._custody.pass_on(result, message.owner)
+            self.send(message.owner, results)
+
+    def finish_call(
+        self, result: RangeResult, owner: str, actor: bytes = b"", fresh: bool = True
+    ) -> None:
+        """A call of an actor ended here: only large values stay, the owner's node has the rest.
+
+        A result that is not `fresh` was reported before: its places are not to be taken.
+        """
+        if not fresh:
+            result = self._custody.again(result)
+        if node_of(owner) == self._node:
+            awaited = self._received(result.array)
+            if not self._objects.has_array(result.array):
+                if result.array in self._objects.owners:
+                    self._log.called(result.array, owner, actor)
+                self.finish(result, owner)
+            else:
+                self._custody.drop(result)
+                if awaited:
+                    # Its large values were made again here before it was asked for again.
+                    self.tell_owner([result])
+            return
+        self._places.seal(result)
+        self._custody.pass_on(result, owner)
+        if any(result.sizes) and fresh:
+            self.remade(result, owner, actor)
+        else:
+            self._custody.drop(result)
+        self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+
+    def replayed(self, result: RangeResult, owner: str, actor: bytes) -> bool:
+        """A call ran once more; its large values are kept if they are missing here.
+
+        Returns whether they were.
+        """
+        at = [r for r, offset in enumerate(result.offsets) if offset >= 0]
+        here = all(self._objects.lookup(object_id(result.array, 0, r)) for r in at)
+        gone = node_of(owner) == self._node and result.array not in self._objects.owners
+        if here or gone:
+            self._places.seal(result)
+            self._places.free(result)
+            self._custody.drop(result)
+            return False
+        if node_of(owner) != self._node:
+            self._custody.pass_on(result, owner)
+        self.remade(result, owner, actor)
+        if node_of(owner) != self._node:
+            self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+        return True
+
+    def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:
+        """Keep large values that a call made here for an owner on another node."""
+        self._places.seal(result)
+        self._log.expose(result.array)
+        self._custody.keep(result)
+        self._objects.add(result)
+        self._log.called(result.array, owner, actor)
+        self._log.finish(result)
