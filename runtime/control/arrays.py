@@ -439,6 +439,8 @@ class ArrayTable:
                 del self._early[next(iter(self._early))]
         if row is None or row.released:
             return
+        if node not in row.owners and row.live_owner(self._alive):
+            return  # no owner there any more: what it has is for the one who lives
         row.former = row.owners.pop(node, row.former)
         if row.live_owner(self._alive):
             row.forget_node(node)  # it has freed what it had, another owner has not
