@@ -65,5 +65,8 @@ class Cluster(Protocol):
 class SimulatedCluster(Cluster, Protocol):
     """What only virtual time can do as yet."""
 
+    def kill_actor(self, which: int = 0) -> None:
+        """End an actor's process, counted round and round by node and age."""
+
     def set_latency(self, source: int, destination: int, latency_s: float | None) -> None:
         """Give the link from one node to another a latency; None is its own again."""

@@ -348,6 +348,17 @@ class SimCluster:
         if workers:
             self._end_worker(workers[which % len(workers)], "killed by SIGKILL")
 
+    def kill_actor(self, which: int = 0) -> None:
+        """End an actor's process, counted round and round by node and age."""
+        actors = [
+            worker.address
+            for node in sorted(self.schedulers)
+            for worker in self.schedulers[node].dispatcher.workers.values()
+            if worker.actor and worker.address in self.workers
+        ]
+        if actors:
+            self._end_worker(actors[which % len(actors)], "killed by SIGKILL")
+
     def pause_worker(self, node: int, which: int = 0) -> None:
         """Have a worker stand still; counted as in `kill_worker`."""
         self._check(node)

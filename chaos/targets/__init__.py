@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol, Self
 
+from chaos.targets.actor import Actor
 from chaos.targets.cluster import WholeCluster
 from chaos.targets.link import Link
 from chaos.targets.node import Node
@@ -33,5 +34,5 @@ class Target(Protocol):
 
 
 TARGETS: dict[str, Any] = {
-    target.kind: target for target in (Node, Worker, Link, WholeCluster, Replica)
+    target.kind: target for target in (Node, Worker, Actor, Link, WholeCluster, Replica)
 }

@@ -74,8 +74,8 @@ REMEMBERED_MAX = 1024
 REPLAY_PATIENCE_S = 1.0
 """How long a replayed call of a concurrent actor may hold up the next one."""
 UNAVAILABLE = (
-    "ActorUnavailableError: the actor started anew before the call took effect, and the call"
-    " has no retries left (max_task_retries)"
+    "ActorUnavailableError: {}: the actor started anew before the call took effect, and the"
+    " call has no retries left (max_task_retries)"
 )
 
 
@@ -304,9 +304,8 @@ class ActorHost:
                 self._queue(actor, spec, spec.owner, ())
         for spec in message.probes:
             if not self._answer(actor, spec) and spec.array not in actor.running:
-                self._scheduler.results.finish_call(
-                    call_error(spec, UNAVAILABLE, self._node), spec.owner
-                )
+                error = call_error(spec, UNAVAILABLE.format(spec.name), self._node)
+                self._scheduler.results.finish_call(error, spec.owner)
 
     def _refused(self, actor: Actor, spec: TaskSpec) -> RangeResult:
         """Another job has come by a handle of an actor that has no name."""
@@ -405,7 +404,11 @@ class ActorHost:
         def arrived(value: ObjectValue) -> None:
             call.missing -= 1
             if value.status != OK:
-                call.failed = value
+                # Of several errors, that of the first argument: whichever came last would
+                # be one or the other.
+                at = call.spec.deps.index(value.object)
+                if call.failed is None or at < call.spec.deps.index(call.failed.object):
+                    call.failed = value
             if not call.missing:
                 self._advance(actor, caller)
 

@@ -206,7 +206,8 @@ class ActorTable:
     def on_node_died(self, node: int, reason: str) -> None:
         """Start what was there on another node, or let it be dead."""
         for row in [r for r in self.rows.values() if r.node == node]:
-            self._fail(row, f"ActorDiedError: its node died: {reason}", False)
+            text = f"ActorDiedError: {row.spec.name} died: its node died: {reason}"
+            self._fail(row, text, False)
 
     def drop_orphans(self, died: Callable[[str], bool]) -> None:
         """End what dead clients own, unless somebody else owns it since."""

@@ -320,8 +320,8 @@ class ArrayTable:
         for array, start, count in message.ranges:
             row = self.rows.get(array)
             owner = row.owners.get(message.node) if row is not None else None
-            if row is None or owner is None:
-                continue
+            if row is None or owner is None or row.actor is not None:
+                continue  # a call: its caller's node asks the actor again
             indices = {
                 index
                 for done in row.done
@@ -472,6 +472,8 @@ class ArrayTable:
                 del self._early[next(iter(self._early))]
         if row is None or row.released:
             return
+        if node not in row.owners and row.live_owner(self._alive):
+            return  # no owner there any more: what it has is for the one who lives
         row.former = row.owners.pop(node, row.former)
         owner = row.live_owner(self._alive)
         if owner:

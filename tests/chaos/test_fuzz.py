@@ -14,7 +14,14 @@ from chaos.fuzz import Case, draw_case, excuse, run_case
 from chaos.invariants import Violation
 from chaos.plan import from_data
 from chaos.programs import Body, Boom, Call, Op, Sequential, run_body
-from runtime.api.exceptions import ObjectLostError, RaySystemError, WorkerCrashedError
+from runtime.api.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    ObjectLostError,
+    RaySystemError,
+    WorkerCrashedError,
+)
+from runtime.control.actor_host import ActorHost
 from runtime.control.arrays import ArrayTable
 from runtime.control.borrowing import Borrowing
 from runtime.control.custody import Custody
@@ -128,6 +135,13 @@ def test_the_oracle_hands_errors_on() -> None:
             False,
         ),
         (ObjectLostError("what k1r1 made is lost: gone, and k1r1 has no retries left"), 2, 1, True),
+        (ActorDiedError("a3r1 died: its node died: gone"), 2, 1, True),
+        (ActorDiedError("a3r1 died: its worker ended: killed"), 1, 1, False),
+        (ActorDiedError("a3r-1 died: its worker ended: killed"), 9, 9, False),
+        (ActorDiedError("it cannot be rebuilt: object 12 is lost: it was put, and"), 1, 1, True),
+        (ActorDiedError("it cannot be rebuilt: an input is an error"), 9, 9, False),
+        (ActorUnavailableError("t7r2: the actor started anew"), 3, 0, True),
+        (ActorUnavailableError("t7r2: the actor started anew"), 2, 2, False),
         (RaySystemError("nothing has happened"), 9, 9, False),
         (Violation("wait"), 9, 9, False),
     ],
@@ -197,6 +211,17 @@ def retries_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Dispatcher, "_retry", wrong)
 
 
+def never_replayed(patch: pytest.MonkeyPatch) -> None:
+    """An actor starts again as if it had never been called."""
+    restore = ActorHost._restore
+
+    def wrong(self: ActorHost, actor: Any) -> None:
+        actor.lineage.clear()
+        restore(self, actor)
+
+    patch.setattr(ActorHost, "_restore", wrong)
+
+
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {
     "resources are never taken": (never_taken, ("oversubscription:",)),
     "resources are never given back": (
@@ -216,6 +241,11 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
     "what is inside of values is never let go": (
         mutant_without(Custody, "release"),
         ("references:", "tables:", "stores:"),
+    ),
+    "actors are not rebuilt": (never_replayed, ("value ",)),
+    "calls take effect twice": (
+        lambda patch: patch.setattr(ActorHost, "_answer", lambda self, actor, spec: False),
+        ("value ", "AssertionError"),
     ),
     "memory is never freed": (mutant_without(ObjectDirectory, "_free"), ("stores:", "value ")),
 }

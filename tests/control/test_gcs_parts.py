@@ -185,6 +185,21 @@ def test_two_owners_on_two_nodes_each_let_go_for_themselves() -> None:
     assert not table.rows
 
 
+def test_who_does_not_own_lets_go_of_nothing() -> None:
+    """A node that came back got a result for its earlier life, and said that nobody is there."""
+    world = World(3)
+    table = world.gcs.table
+    world.run(for_s=0.1)
+    made = [(array(1), 0, 1, (500,))]
+    calls = [(array(1), "driver:0.0", b"")]
+    world.turn("gcs", lambda: table.on_updates("node:1", TaskUpdates(1, [], made, [], calls=calls)))
+    for node in (1, 2):
+        message = TaskUpdates(node, [], [], [], [array(1)])
+        table.on_updates(f"node:{node}", message)
+    found = table.rows[array(1)].locate(object_id(array(1), 0, 0), {0, 1, 2})
+    assert found is not None and found.nodes == (1,)
+
+
 def test_lineage_books() -> None:
     lineage = Lineage(3 * SPEC_BYTES)
     rows = {number: ArrayRow() for number in range(1, 7)}
