@@ -384,6 +384,9 @@ class Dispatcher:
             return  # it was declared dead; its task runs elsewhere
         self._last_done_s = self._ctx.now()
         for result in message.results:
+            if worker.actor:
+                self._actors.on_item(worker, result)
+                continue
             # Not always the first: those before it may be done, and not reported yet.
             owner = next(s.owner for s in worker.assigned if s.array == result.array)
             self._results.finish(result, owner)

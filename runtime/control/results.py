@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from runtime.control.context import Context, node_of
-from runtime.control.ids import job_of, object_id
+from runtime.control.ids import STREAM_BASE, job_of, object_id
 from runtime.control.messages import ForwardResults, RangeResult, TaskResults
 from runtime.control.objects import NOBODY, ObjectDirectory
 from runtime.control.orphans import Orphans
@@ -138,7 +138,8 @@ class Results:
         owners = self._objects.owners
         results = []
         for result in message.results:
-            called = self._received(result.array)
+            # The items of a stream come before the call's own result.
+            called = result.start < STREAM_BASE and self._received(result.array)
             if result.array not in owners:
                 continue
             if called:
@@ -181,7 +182,7 @@ class Results:
             return
         if node_of(owner) == self._node:
             awaited = self._received(result.array)
-            if not self._objects.has_array(result.array):
+            if not self._objects.has_end(result.array):
                 if result.array in self._objects.owners:
                     self._log.called(result.array, owner, actor)
                 self.finish(result, owner)
@@ -193,6 +194,20 @@ class Results:
         if any(result.sizes) and fresh:
             self.remade(result, owner, actor)
         self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+
+    def finish_item(self, result: RangeResult, owner: str, actor: bytes) -> None:
+        """A call that runs has yielded an item: kept as the results of calls are."""
+        self._places.seal(result)
+        if self._is_over(result.array):
+            self._places.free(result)
+        elif node_of(owner) == self._node:
+            if result.array in self._objects.owners:
+                self._log.called(result.array, owner, actor)
+            self.finish(result, owner)
+        else:
+            if any(result.sizes):
+                self.remade(result, owner, actor)
+            self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
 
     def replayed(self, result: RangeResult, owner: str, actor: bytes) -> bool:
         """A call ran once more; its large values are kept if they are missing here.
