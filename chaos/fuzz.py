@@ -13,7 +13,8 @@ Which errors are legitimate (see `excuse`):
 WorkerCrashedError names a task of r retries, and at least r + 1 kills came before
 ObjectLostError    a node had died before, and what is lost was put (it may be
                    the input of a task that is to be run again, and released
-                   since), or names a task of r retries as above
+                   since), or names a task of r retries as above; or it was a
+                   task's, whose worker has owned it and was killed
 ObjectStoreFullError the stores of the case are small, and all of one was in use
 ================== ==============================================================
 
@@ -35,7 +36,7 @@ from chaos import invariants
 from chaos.attach import attach
 from chaos.injector import Injection
 from chaos.plan import Plan, Step
-from chaos.programs import Api, Body, Boom, Sequential, draw, put_here, run_body
+from chaos.programs import Api, Body, Boom, Sequential, draw, put_here, run_body, tasks_own
 from chaos.targets.cluster import WholeCluster
 from chaos.targets.link import Link
 from chaos.targets.node import Node
@@ -166,6 +167,7 @@ def run_case(
     report = Report(case, tasks=case.program.tasks)
     expected = run_body(Sequential(), case.program)
     put_here.clear()
+    tasks_own.clear()
     session: Any = connect(
         nodes=case.nodes,
         cpus_per_node=case.cpus,
@@ -230,7 +232,7 @@ def _compare(
         if right == got:
             continue
         if isinstance(got, Exception) and not isinstance(got, Boom):
-            wrong = excuse(got, kills, deaths, put_here, report.case.store_bytes)
+            wrong = excuse(got, kills, deaths, put_here, report.case.store_bytes, tasks_own)
             if not wrong:
                 report.excused += 1
                 continue
@@ -249,10 +251,11 @@ def excuse(
     deaths: int,
     puts: Container[str] = frozenset(),
     store_bytes: int = STORE_BYTES,
+    owned: Container[str] = frozenset(),
 ) -> str:
     """Return why an error may not come after so many kills and deaths of nodes; "" if it may.
 
-    `puts` are the objects that were put, in hexadecimal.
+    `puts` are the objects that were put, `owned` those that tasks owned, in hexadecimal.
     """
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
@@ -262,9 +265,11 @@ def excuse(
     if not isinstance(error, WorkerCrashedError | ObjectLostError):
         return text
     if isinstance(error, ObjectLostError):
+        lost = _OBJECT.search(str(error))
+        if lost is not None and lost[1] in owned and kills:
+            return ""
         if not deaths:
             return f"{text} (no node died)"
-        lost = _OBJECT.search(str(error))
         if "it was put" in str(error) or (lost is not None and lost[1] in puts):
             return ""
     named = _TASK.search(str(error))

@@ -6,6 +6,8 @@
 ``stores``           the end   no object is left, and no place for one
 ``disks``            the end   nothing is left on disk, nor claimed (`sim`)
 ``tables``           the end   the GCS's tables are empty (`sim`)
+``references``       the end   no client owns or borrows anything (`local`: the driver),
+                               and no node keeps a reference for a value (`sim`)
 ``values``           the end   see `fuzz`: the program's are those of a sequential run
 ==================== ========= ==================================================
 
@@ -21,11 +23,12 @@ asked, with the same queries that programs may use.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from runtime.control.config import Config
 from runtime.control.ids import ARRAY_BYTES
+from runtime.control.ref_book import PINNED
 from runtime.control.resources import UNIT, parse_demand
 
 SETTLE_S = 2.0 + Config().store_wait_s
@@ -90,7 +93,7 @@ def _at_end_of_local(session: Any) -> list[str]:
         found += _resources(node, queue, total, available)
     for node, objects, nbytes, places in session.query("stores"):
         found += _store(node, objects, nbytes, places)
-    return found
+    return found + _references([session.client], set())
 
 
 def _at_end_of_sim(session: Any) -> list[str]:
@@ -113,24 +116,63 @@ def _at_end_of_sim(session: Any) -> list[str]:
     if remaining:
         first = remaining[0]
         found.append(f"tables: {len(remaining)} arrays are left in the GCS, the first is {first}")
+    clients = [worker.client for worker in cluster.workers.values()]
+    found += _references([session.client, *clients], kept)
+    for scheduler in cluster.schedulers.values():
+        custody = scheduler.custody
+        if f"node:{scheduler.node}" in cluster.processes:
+            inside = [array for array in custody._contained if array not in kept]
+            if inside or custody._promised:
+                found.append(
+                    f"references: node {scheduler.node} keeps references for {len(inside)} values"
+                    f" and was promised some by {len(custody._promised)} workers"
+                )
+    return found
+
+
+def _references(clients: Iterable[Any], kept: set[bytes]) -> list[str]:
+    found = []
+    for client in clients:
+        owned = [array for array in client.entries if array not in kept]
+        borrowed = [array for array in client.borrowing.loans if array not in kept]
+        if owned or borrowed or client.borrowing.guarded:
+            found.append(
+                f"references: {client.address} owns {len(owned)} arrays, has borrowed"
+                f" {len(borrowed)} and guards arguments of {len(client.borrowing.guarded)} tasks"
+            )
     return found
 
 
 def _kept(session: Any) -> set[bytes]:
     """Return the arrays that are rightly there.
 
-    Those of which a reference was sent away in a value live as long as their
+    Those of which a reference was pickled by the program itself live as long as their
     owner, those whose owner's node has died wait to be made again, and the
-    specs of released ones are kept while others may need them.
+    specs of released ones are kept while others may need them. So is what is inside
+    of them.
     """
     cluster = session.cluster
     clients = [session.client, *(worker.client for worker in cluster.workers.values())]
-    kept = {array for client in clients for array, entry in client.entries.items() if entry.escaped}
+    kept = {
+        array
+        for client in clients
+        for array, entry in client.entries.items()
+        if entry.book and PINNED in entry.book.has
+    }
     table = cluster.gcs.table
     for array, row in table.rows.items():
         # A released row is what makes those again that had it as an input.
         if array in table.lineage.uses if row.released else not row.owners:
             kept.add(array)
+    contained: dict[bytes, set[bytes]] = {}
+    for scheduler in cluster.schedulers.values():
+        for array, inside in scheduler.custody._contained.items():
+            contained.setdefault(array, set()).update(each for each, _ in inside)
+    pending = list(kept)
+    while pending:
+        new = contained.get(pending.pop(), set()) - kept
+        kept |= new
+        pending += new
     return kept
 
 

@@ -10,6 +10,9 @@ Every value is an integer or bytes that only the task's key and inputs decide. A
 error that a task raises on purpose (`Boom`) is a value too: `get` of it, or of a
 task that had it as an input, gives the same `Boom`.
 
+A value may also be a list of references: of a put (`pack`), or what a task was lent
+and has made (`Call.gives`). Its digest is that of what they lead to, however deep.
+
 What the driver saw is a list of outcomes, one for each value that it asked for;
 an outcome is the value's digest, a `Boom`, or the exception that came instead.
 
@@ -22,7 +25,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import runtime.api as api
@@ -35,6 +38,8 @@ DEPTH_MAX = 2
 RETRIES = (0, 1, 3, 3, 3, -1)
 put_here: set[str] = set()
 """Objects that programs have put in this process; in a simulation all of them."""
+tasks_own: set[str] = set()
+"""Objects that tasks own and have given away references of, likewise."""
 
 
 class Boom(Exception):
@@ -63,6 +68,8 @@ class Call:
     retries: int = 3
     cpus: float = 1.0
     body: Body | None = None
+    gives: bool = False
+    """Its value is a list of references: what it was lent, a put and a task of its own."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,7 @@ class Op:
     lend  the same, with references to ``ins`` inside a list: it gets them
     map   run `call` once for each of ``count`` integers
     put   store a value
+    pack  store a list of references to ``ins``
     get   ask for the values of ``ins``
     wait  wait until ``count`` of ``ins`` are there
     drop  let go of ``ins``
@@ -114,6 +122,8 @@ def digest(value: Any) -> int:
     """Return a number that the value decides."""
     if isinstance(value, Boom):
         return mix(7, value.key)
+    if isinstance(value, list):
+        return mix(8, *map(digest, value))
     return value if isinstance(value, int) else zlib.crc32(value)
 
 
@@ -125,13 +135,17 @@ def task_name(call: Call) -> str:
 def run_task(engine: Any, call: Call, inputs: Sequence[Any], lent: Sequence[Any]) -> Any:
     """What every task does."""
     engine.sleep(call.seconds)
-    digests = [digest(value) for value in inputs]
+    digests = [digest(engine.follow(value)) for value in inputs]
     digests += [digest(engine.get(ref)) for ref in lent]
     if call.body is not None:
         digests += [digest(outcome) for outcome in run_body(engine, call.body)]
     number = mix(call.key, *digests)
     if call.fails:
         raise Boom(number)
+    if call.gives:
+        put = engine.put(make(number, call.nbytes))
+        made = engine.call(Call(call.key, nbytes=call.nbytes, retries=call.retries), [])
+        return [*lent, *engine.giving(put, made)]
     return make(number, call.nbytes)
 
 
@@ -148,6 +162,8 @@ def run_body(engine: Any, body: Body) -> list[Any]:
             variables[op.out] = engine.map(op.call, op.count)
         elif op.do == "put":
             variables[op.out] = engine.put(make(mix(op.out, op.nbytes), op.nbytes))
+        elif op.do == "pack":
+            variables[op.out] = engine.put([variables[i] for i in op.ins])
         elif op.do == "get":
             for i in op.ins:
                 outcomes += engine.outcomes(variables[i])
@@ -179,8 +195,8 @@ class Sequential:
     def lend(self, call: Call, inputs: list[Any]) -> Any:
         return self._run(call, [], inputs)
 
-    def map(self, call: Call, count: int) -> list[Any]:
-        return [self._run(call, [i], []) for i in range(count)]
+    def map(self, call: Call, count: int) -> tuple[Any, ...]:
+        return tuple(self._run(call, [i], []) for i in range(count))
 
     def _run(self, call: Call, inputs: list[Any], lent: list[Any]) -> Any:
         try:
@@ -194,8 +210,14 @@ class Sequential:
     def get(self, value: Any) -> Any:
         return value
 
+    def follow(self, value: Any) -> Any:
+        return value
+
+    def giving(self, *values: Any) -> list[Any]:
+        return list(values)
+
     def outcomes(self, variable: Any) -> list[Any]:
-        values = variable if isinstance(variable, list) else [variable]
+        values = variable if isinstance(variable, tuple) else [variable]
         return [value if isinstance(value, Boom) else digest(value) for value in values]
 
     def wait(self, variables: list[Any], count: int) -> None:
@@ -232,11 +254,19 @@ class Api:
     def get(self, ref: Any) -> Any:
         """Return the value or the `Boom` that it is; in a task, raise whatever else."""
         try:
-            return api.get(ref)
+            return self.follow(api.get(ref))
         except RayTaskError as error:
             if isinstance(error.cause, Boom):
                 return error.cause
             raise
+
+    def follow(self, value: Any) -> Any:
+        """Return what the references in a value lead to."""
+        return [self.get(ref) for ref in value] if isinstance(value, list) else value
+
+    def giving(self, *refs: Any) -> list[Any]:
+        tasks_own.update(ref.hex() for ref in refs)
+        return list(refs)
 
     def outcomes(self, variable: Any) -> list[Any]:
         if not isinstance(variable, api.ObjectRefArray):
@@ -298,16 +328,26 @@ class _Draw:
         before = self.left
         for out in range(rng.randint(2, ops_max)):
             do = rng.choices(
-                ("call", "lend", "map", "put", "get", "wait", "drop"), (10, 2, 3, 2, 2, 2, 1)
+                ("call", "lend", "give", "map", "put", "pack", "get", "wait", "drop"),
+                (10, 3, 3, 3, 2, 2, 2, 2, 2),
             )[0]
-            if do in ("get", "wait", "lend", "drop") and not single:
+            if do in ("get", "wait", "lend", "give", "pack", "drop") and not single:
                 do = "call"
-            if do in ("call", "lend", "map") and self.left <= 0:
+            if do in ("call", "lend", "give", "map") and self.left <= 0:
                 do = "put"
             if do in ("call", "lend"):
                 most = min(3, len(single))
                 ins = rng.sample(single, rng.randint(do == "lend", most))
                 ops.append(Op(do, tuple(ins), out, self.call(depth)))
+                single.append(out)
+            elif do == "give":
+                ins = rng.sample(single, rng.randint(1, min(3, len(single))))
+                self.left -= 1
+                ops.append(Op("lend", tuple(ins), out, replace(self.call(depth), gives=True)))
+                single.append(out)
+            elif do == "pack":
+                ins = rng.sample(single, rng.randint(1, min(3, len(single))))
+                ops.append(Op("pack", tuple(ins), out))
                 single.append(out)
             elif do == "map":
                 count = min(self.left, rng.choice([2, 5, 10, 20]))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import cloudpickle
@@ -39,12 +40,17 @@ class Blob:
         return Blob, (self.nbytes,)
 
 
+sink: ContextVar[list[Any] | None] = ContextVar("sink", default=None)
+"""As in `runtime.store.serialization`."""
+
+
 class SimSerialized:
     """A pickle and the size that it stands for."""
 
-    __slots__ = ("nbytes", "payload")
+    __slots__ = ("contained", "nbytes", "payload")
 
-    def __init__(self, payload: bytes, nbytes: int) -> None:
+    def __init__(self, payload: bytes, nbytes: int, contained: Sequence[Any] = ()) -> None:
+        self.contained = contained
         self.payload = payload
         self.nbytes = nbytes
 
@@ -66,8 +72,13 @@ def serialize(value: Any) -> SimSerialized:
         payload = pickle.dumps(value, 5)
         return SimSerialized(payload, len(payload))
     _claimed_bytes = 0
-    payload = cloudpickle.dumps(value, 5)
-    return SimSerialized(payload, len(payload) + _claimed_bytes)
+    contained: list[Any] = []
+    outer = sink.set(contained)
+    try:
+        payload = cloudpickle.dumps(value, 5)
+    finally:
+        sink.reset(outer)
+    return SimSerialized(payload, len(payload) + _claimed_bytes, contained)
 
 
 def dumps_function(function: Callable[..., Any]) -> bytes:

@@ -297,6 +297,7 @@ class SimWorld:
     def blob(self, nbytes: int) -> values.Blob:
         return values.Blob(nbytes)
 
+    sink = values.sink
     serialize = staticmethod(values.serialize)
     deserialize = staticmethod(values.deserialize)
 

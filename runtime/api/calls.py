@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from runtime.api.exceptions import RaySystemError
-from runtime.api.refs import ObjectRef, ObjectRefArray
+from runtime.api.refs import ObjectRef, ObjectRefArray, any_closed
 from runtime.api.state import connected, current
 from runtime.api.streams import ObjectRefGenerator
 from runtime.backend.protocol import Backend
+
+_JUST_REFS = {ObjectRef}
 
 
 def get(object_refs: ObjectRef | Sequence[ObjectRef], *, timeout: float | None = None) -> Any:
@@ -110,6 +112,8 @@ def _has_streams(waitables: Any) -> bool:
 def _checked(refs: Any, what: str, error: type[Exception]) -> list[ObjectRef]:
     if not isinstance(refs, (list, tuple, ObjectRefArray)):
         raise error(f"{what} takes an ObjectRef or a list of them, not {type(refs).__name__}")
+    if set(map(type, refs)) <= _JUST_REFS:
+        return list(refs)
     for ref in refs:
         if not isinstance(ref, ObjectRef):
             raise error(f"{what} takes ObjectRefs, not {type(ref).__name__}")
@@ -118,9 +122,8 @@ def _checked(refs: Any, what: str, error: type[Exception]) -> list[ObjectRef]:
 
 def _backend_of(refs: Sequence[ObjectRef | ObjectRefArray]) -> Backend:
     """Return the backend; a reference of one that is gone does not start another."""
-    for ref in refs:
-        if ref.closed:
-            raise RaySystemError("the cluster of this reference is gone")
+    if any_closed(refs):
+        raise RaySystemError("the cluster of this reference is gone")
     return current()
 
 

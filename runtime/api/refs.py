@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, overload
 
 from runtime.api.awaiting import as_asyncio, wait_for
 from runtime.control.ids import TASK_BYTES, object_id
+
+_new = object.__new__
 
 
 class RefHolder(Protocol):
@@ -18,7 +20,12 @@ class RefHolder(Protocol):
 
     def ref_added(self, oid: bytes) -> None: ...
     def ref_dropped(self, oid: bytes) -> None: ...
-    def ref_escaped(self, oid: bytes) -> None: ...
+
+    def ref_sent(self, ref: ObjectRef) -> str:
+        """The reference is pickled; return its owner's address."""
+
+    def ref_received(self, oid: bytes, owner: str) -> None:
+        """It is unpickled, and counted next."""
 
 
 class TaskID:
@@ -101,15 +108,29 @@ class ObjectRef:
         return f"ObjectRef({self._id.hex()})"
 
     def __reduce__(self) -> Any:
-        self._holder.ref_escaped(self._id)
-        return _restore, (self._id,)
+        return _restore, (self._id, self._holder.ref_sent(self))
 
 
-def _restore(oid: bytes) -> ObjectRef:
+def _restore(oid: bytes, owner: str) -> ObjectRef:
     """Make the reference anew in whatever session deserializes it."""
     from runtime.api.state import current
 
-    return ObjectRef(oid, current())  # type: ignore[arg-type]
+    holder: RefHolder = current()  # type: ignore[assignment]
+    holder.ref_received(oid, owner)
+    return ObjectRef(oid, holder)
+
+
+def counted_ref(oid: bytes, holder: RefHolder) -> ObjectRef:
+    """Return a reference that its holder has counted already, as it makes many."""
+    ref = _new(ObjectRef)
+    ref._id = oid
+    ref._holder = holder
+    return ref
+
+
+def any_closed(refs: Iterable[ObjectRef | ObjectRefArray]) -> bool:
+    """Whether the cluster of one of the references is gone."""
+    return any(holder.closed for holder in {ref._holder for ref in refs})
 
 
 class ObjectRefArray(Sequence[ObjectRef]):

@@ -130,13 +130,15 @@ class ActorRunner:
             except ActorExit as leaving:
                 self._exit(leaving)
                 return
+            del call
+        self._tasks.tidy()
         assert spec.extra is not None
         if spec.extra.method == READY:
             return
         self._calls += 1
         interval = self._info.checkpoint_interval
         if interval and self._calls % interval == 0:
-            state = self._world.serialize(self._instance.__ray_save__()).to_bytes()
+            state = self._tasks.session.dumps(self._instance.__ray_save__())
             with self._world:
                 self._executor.save(self._calls, state)
 
@@ -215,6 +217,8 @@ class ActorRunner:
                 value = await value
             if spec.returns != 1:
                 value = tasks.several(spec, value)
+            values = [value]
+            del value
         except ActorExit as leaving:
             self._exit(leaving)
         except asyncio.CancelledError as error:
@@ -226,7 +230,7 @@ class ActorRunner:
         except Exception as error:
             tasks.report_error(spec, started_s, error)
         else:
-            tasks.report_values(spec, started_s, [value])
+            tasks.report_values(spec, started_s, values)
         self._cancelled.discard(spec.array)
         self._ended()
 
@@ -259,6 +263,7 @@ class ActorRunner:
             task.cancel()
 
     def _ended(self) -> None:
+        self._tasks.tidy()
         with self._world:
             self._running -= 1
         self._world.nudge()

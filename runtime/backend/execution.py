@@ -12,7 +12,7 @@ element are not held back by it.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from runtime.api.exceptions import ObjectStoreFullError
@@ -35,6 +35,7 @@ from runtime.control.messages import (
     USER_ERROR,
     Assignment,
     RangeResult,
+    ResultRefs,
     TaskSpec,
     Timing,
 )
@@ -76,6 +77,7 @@ class TaskRunner:
             else:
                 function = self.function(spec.function)
                 star, items = self.world.deserialize(spec.args)
+                self.session.came_in_arguments(spec.array)
         except Exception as error:
             self.report_error(spec, started_s, error)
             return
@@ -96,6 +98,13 @@ class TaskRunner:
             self._run_range(spec, function, items, started_s)
         if extra is not None and extra.env:
             self.world.environment.leave()
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Count what the last task has dropped with its end, if that may free something."""
+        if self.session.has_drops():
+            with self.world:
+                self.session.collect()
 
     def has_room(self) -> bool:
         """Whether another assignment may begin now."""
@@ -136,6 +145,15 @@ class TaskRunner:
         finally:
             for value in unread:
                 self.session.skip_input(value)
+        if self.session.came_in_arguments(spec.array):
+            # The arguments go when the function ends: what is left then was kept.
+            given = [(args, kwargs)]
+
+            def once() -> Any:
+                positional, named = given.pop()
+                return function(*positional, **named)
+
+            return once
         return lambda: function(*args, **kwargs)
 
     def run_call(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
@@ -148,6 +166,8 @@ class TaskRunner:
                     self.session.futures.abandon()
             if spec.returns != 1:
                 value = self.several(spec, value)
+            values = [value]
+            del value
         except Exception as error:
             self.report_error(spec, started_s, error)
             return
@@ -156,7 +176,7 @@ class TaskRunner:
                 raise  # the task's own: it ends the worker
             self.report_cancelled(spec, started_s)
             return
-        self.report_values(spec, started_s, [value])
+        self.report_values(spec, started_s, values)
 
     # -- a stream --------------------------------------------------------------
 
@@ -186,7 +206,9 @@ class TaskRunner:
         if spec.extra.stream == STREAM:
             self.report_values(spec, started_s, [count])
             return
-        refs = [ObjectRef(item_id(spec.array, index), self.session) for index in range(count)]
+        with self.world:
+            self.session.client.borrowing.receive(spec.array, spec.owner)
+            refs = [ObjectRef(item_id(spec.array, index), self.session) for index in range(count)]
         self.report_values(spec, started_s, [DynamicObjectRefGenerator(refs)])
 
     def report_last(self, spec: TaskSpec, index: int, error: Exception) -> None:
@@ -196,15 +218,16 @@ class TaskRunner:
     def report_item(self, spec: TaskSpec, index: int, value: Any) -> None:
         payload = self.world.serialize([value])
         if payload.nbytes <= self.session.client.config.inline_bytes_max:
-            self._send_item(spec, index, OK, payload.to_bytes())
+            self._send_item(spec, index, OK, payload.to_bytes(), contained=payload.contained)
             return
         serialized = self.world.serialize(value)
         offset = self.session.store(item_id(spec.array, index), serialized)
-        self._send_item(spec, index, OK, b"", (serialized.nbytes,), (offset,))
+        self._send_item(spec, index, OK, b"", (serialized.nbytes,), (offset,), serialized.contained)
 
     def _send_item(
         self, spec: TaskSpec, index: int, status: int, payload: bytes,
         sizes: tuple[int, ...] = (), offsets: tuple[int, ...] = (),
+        contained: Sequence[ObjectRef] = (),
     ) -> None:  # fmt: skip
         result = RangeResult(
             spec.array, STREAM_BASE + index, 1, status, payload, self.node, 1, sizes, offsets
@@ -212,6 +235,8 @@ class TaskRunner:
         self.world.charge("put", 1)
         with self.world:
             self.session.collect()
+            if contained:
+                result.refs = self.session.hand_over(spec.array, contained)
             self.executor.items([result])
         self.session.interrupt_here()
 
@@ -290,6 +315,8 @@ class TaskRunner:
             # Nothing is lost: this report is only early. The range's own report
             # serializes the values again, one by one, and says which one failed.
             return
+        if payload.contained:
+            return  # the loop sees to them
         if payload.nbytes <= self.session.client.config.inline_bytes_max:
             result = RangeResult(
                 spec.array, executor.base, len(values), OK, payload.to_bytes(), self.node
@@ -299,7 +326,11 @@ class TaskRunner:
     # -- reports ---------------------------------------------------------------
 
     def report_values(self, spec: TaskSpec, started_s: float, values: list[Any]) -> float:
-        """Report the values of elements from `Executor.base` on; return the time."""
+        """Report the values of elements from `Executor.base` on; return the time.
+
+        The list is the reporter's from here on: references in it are dropped first.
+        """
+        given = values
         start = self._base_of(spec)
         count = len(values)
         try:
@@ -314,6 +345,13 @@ class TaskRunner:
                 result = RangeResult(
                     spec.array, start, count, OK, payload.to_bytes(), self.node, spec.returns
                 )
+                if payload.contained or self.session.client.borrowing.loans:
+                    if payload.contained:
+                        with self.world:
+                            result.refs = self.session.hand_over(spec.array, payload.contained)
+                    del payload
+                    given.clear()
+                    values = given
                 return self._report(spec, result, started_s)
         except Exception as error:
             if count == 1:
@@ -331,9 +369,11 @@ class TaskRunner:
         small: list[Any] = []
         sizes: list[int] = []
         offsets: list[int] = []
+        contained: list[ObjectRef] = []
         try:
             for ret, value in enumerate(values):
                 serialized = self.world.serialize(value)
+                contained += serialized.contained
                 if serialized.nbytes <= self.session.client.config.inline_bytes_max:
                     small.append(value)
                     sizes.append(0)
@@ -356,6 +396,14 @@ class TaskRunner:
             spec.array, index, 1, OK, payload, self.node, spec.returns, tuple(sizes),
             tuple(offsets),
         )  # fmt: skip
+        if contained:
+            with self.world:
+                result.refs = self.session.hand_over(spec.array, contained)
+        if contained or self.session.client.borrowing.loans:
+            contained.clear()
+            small.clear()
+            values.clear()
+            del value, serialized
         return self._report(spec, result, started_s)
 
     def report_error(self, spec: TaskSpec, started_s: float, error: Exception) -> float:
@@ -399,7 +447,7 @@ class TaskRunner:
         try:
             # Serialized on its own, so that a cause which cannot be loaded
             # where it is raised again does not take the traceback along.
-            cause = self.world.serialize(error).to_bytes()
+            cause = self.session.dumps(error)
         except Exception as failed:
             cause = None
             lines.append(f"(the exception itself could not be serialized: {failed})\n")
@@ -411,6 +459,12 @@ class TaskRunner:
         timing = Timing(spec.name, started_s, now_s - started_s, result.count)
         with self.world:
             self.session.collect()
+            borrowing = self.session.client.borrowing
+            if borrowing.guarded:
+                kept = borrowing.kept_by(spec.array)
+                if kept:
+                    inside = result.refs or ResultRefs()
+                    result.refs = ResultRefs(kept, inside.contained, inside.keeper)
             if self.executor.concurrent:
                 self.executor.report_call(result, timing)
             else:

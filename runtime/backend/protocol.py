@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runtime.backend.environment import Environment
@@ -185,6 +186,8 @@ class Serialized(Protocol):
     """A value on its way into a message or the object store."""
 
     nbytes: int
+    contained: Sequence[Any]
+    """What has put itself into `World.sink` meanwhile: references."""
 
     def to_bytes(self) -> bytes:
         """Return it as the payload of a message."""
@@ -201,6 +204,8 @@ class World(Protocol):
     client: Client
     executor: Executor | None
     """None in a driver."""
+    sink: ContextVar[list[Any] | None]
+    """Not None where a value is being serialized."""
     environment: Environment
     """Of the running task."""
 

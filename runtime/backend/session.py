@@ -19,7 +19,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
+from threading import get_ident
 from typing import Any
+
+from msgspec.structs import replace
 
 from runtime.api.actor_options import ActorOptions
 from runtime.api.actors import ActorCall, ActorClass, ActorExit
@@ -33,7 +36,7 @@ from runtime.api.exceptions import (
     system_error,
 )
 from runtime.api.options import TaskOptions
-from runtime.api.refs import ObjectRef, ObjectRefArray
+from runtime.api.refs import ObjectRef, ObjectRefArray, any_closed, counted_ref
 from runtime.api.remote_function import RemoteFunction
 from runtime.api.streams import ObjectRefGenerator
 from runtime.backend import job_setup
@@ -41,7 +44,7 @@ from runtime.backend.futures import FutureDesk
 from runtime.backend.protocol import Serialized, World
 from runtime.backend.submission import specify
 from runtime.backend.wait_group import KEPT_MIN, WaitGroup
-from runtime.control.client import Waiter
+from runtime.control.client import Entry, Waiter
 from runtime.control.context import node_of
 from runtime.control.executor import Executor
 from runtime.control.flush import unpack
@@ -61,7 +64,6 @@ from runtime.control.ids import (
 )
 from runtime.control.jobs import foreign_object
 from runtime.control.messages import (
-    DYNAMIC,
     OK,
     STREAM,
     USER_ERROR,
@@ -74,6 +76,7 @@ from runtime.control.messages import (
     ObjectValue,
     RangeResult,
     RemoveGroup,
+    ResultRefs,
     TaskExtra,
     TaskSpec,
 )
@@ -144,6 +147,8 @@ class Session(ClusterContext):
         self._end_cluster = end_cluster
         self._dropped: deque[bytes] = deque()
         self._unviewed: deque[bytes] = deque()
+        self.received: deque[tuple[int, bytes]] = deque()
+        """Threads, and arrays of references that they have unpickled just now."""
         self._inputs_done: deque[bytes] = deque()
         self._returning = 0
         """Threads of the running task that need not wait any more and want its CPU."""
@@ -167,11 +172,62 @@ class Session(ClusterContext):
         if self.on_drop is not None:
             self.on_drop()
 
-    def ref_escaped(self, oid: bytes) -> None:
+    def ref_sent(self, ref: ObjectRef) -> str:
         if self.closed:
             raise RaySystemError(GONE)
+        array = ref.binary()[:ARRAY_BYTES]
+        sink = self.world.sink.get()
         with self.world:
-            self.client.escape(oid)
+            if sink is not None:
+                sink.append(ref)
+            else:
+                self.client.borrowing.pin(array)
+            return self.client.borrowing.owner_of(array)
+
+    def ref_received(self, oid: bytes, owner: str) -> None:
+        array = oid[:ARRAY_BYTES]
+        with self.world:
+            self.client.borrowing.receive(array, owner)
+        self.received.append((get_ident(), array))
+
+    def _take_received(self) -> list[bytes]:
+        """Return the arrays of the references that this thread has just unpickled."""
+        me = get_ident()
+        mine = []
+        for _ in range(len(self.received)):
+            pair = self.received.popleft()
+            if pair[0] == me:
+                mine.append(pair[1])
+            else:
+                self.received.append(pair)
+        return mine
+
+    def came_in_value(self, oid: bytes) -> None:
+        """An object's value was unpickled that had references inside."""
+        with self.world:
+            self.client.borrowing.came_in_value(oid[:ARRAY_BYTES], self._take_received())
+
+    def came_in_arguments(self, task: bytes) -> bool:
+        """A task's arguments were unpickled; return whether references were inside."""
+        if not self.received:
+            return False
+        with self.world:
+            self.client.borrowing.came_in_arguments(task, self._take_received())
+        return True
+
+    def hand_over(self, array: bytes, contained: Sequence[ObjectRef]) -> ResultRefs:
+        """References are inside a value of an array that goes to this node; in a turn."""
+        arrays = [inside for inside in arrays_of(contained) if inside != array]
+        return ResultRefs((), self.client.borrowing.hand_over(arrays), self.client.borrowing.keeper)
+
+    def dumps(self, value: Any) -> bytes:
+        """Serialize what nobody looks after: the references inside are pinned."""
+        serialized = self.world.serialize(value)
+        if serialized.contained:
+            with self.world:
+                for array in arrays_of(serialized.contained):
+                    self.client.borrowing.pin(array)
+        return serialized.to_bytes()
 
     def collect(self) -> None:
         """Count what the garbage collector has dropped; call it within a turn."""
@@ -189,6 +245,10 @@ class Session(ClusterContext):
         """Whether something is to be counted that no call has counted yet."""
         return bool(self._dropped or self._unviewed) or self._group is not None
 
+    def has_uncounted(self) -> bool:
+        """Whether references were dropped that no call has counted yet."""
+        return bool(self._dropped)
+
     def tidy(self) -> None:
         """Count what was dropped, while the program makes no calls; in a turn.
 
@@ -199,7 +259,7 @@ class Session(ClusterContext):
 
     def _check_open(self, refs: Sequence[ObjectRef] = ()) -> None:
         """Raise RaySystemError if the cluster of this session or of a reference is gone."""
-        if self.closed or any(ref.closed for ref in refs):
+        if self.closed or (refs and any_closed(refs)):
             raise RaySystemError(GONE)
 
     # -- tasks -----------------------------------------------------------------
@@ -227,16 +287,21 @@ class Session(ClusterContext):
                 options.num_returns, options.max_retries, -1,
                 options.name or function.function_name, extra,
             )  # fmt: skip
-            entry = self.client.submit(array, [spec], 1, options.num_returns)
+            holds: tuple[bytes, ...] = ()
+            if held:
+                holds = arrays_of(held)
+                spec.extra = with_inside(extra, holds)
+            entry = self.client.submit(array, [spec], 1, options.num_returns, holds)
             if stream:
                 entry.items = {} if entry.items is None else entry.items
-                # Who holds the references in a sequence of them is not tracked.
-                entry.escaped |= stream == DYNAMIC
             if stream == STREAM:
                 return ObjectRefGenerator(ObjectRef(object_id(array, 0, 0), self), self)
-            if options.num_returns == 1:
-                return [ObjectRef(object_id(array, 0, 0), self)]
-            return [ObjectRef(object_id(array, 0, ret), self) for ret in range(options.num_returns)]
+            return self._refs_to(entry)
+
+    def _refs_to(self, entry: Entry) -> list[ObjectRef]:
+        """Return a reference to each value of a single task; call it in a turn."""
+        entry.refs += entry.returns
+        return [counted_ref(object_id(entry.array, 0, ret), self) for ret in range(entry.returns)]
 
     def map(
         self, function: RemoteFunction, items: Sequence[Any], star: bool, options: TaskOptions
@@ -259,6 +324,10 @@ class Session(ClusterContext):
             self.client.export(key, blob)
             array = self._next_array()
             name = options.name or function.function_name
+            holds: tuple[bytes, ...] = ()
+            if held:
+                holds = arrays_of(held)
+                extra = with_inside(extra, holds)
             specs = [
                 TaskSpec(
                     array, start, size, key, payload, self.client.address, demand, deps,
@@ -268,7 +337,8 @@ class Session(ClusterContext):
             ]  # fmt: skip
             self.world.charge("submit", len(specs))
             for at in range(0, len(specs), SUBMIT_SPECS_MAX):
-                self.client.submit(array, specs[at : at + SUBMIT_SPECS_MAX], count, 1)
+                self.client.submit(array, specs[at : at + SUBMIT_SPECS_MAX], count, 1, holds)
+                holds = ()
             return ObjectRefArray(array, count, 1, self)
 
     def _pack_items(
@@ -295,6 +365,8 @@ class Session(ClusterContext):
     ) -> list[tuple[int, int, int, bytes, tuple[bytes, ...]]]:
         value = self.world.serialize((star, chunk))
         if value.nbytes <= self.client.config.inline_bytes_max:
+            if value.contained:
+                held += value.contained
             return [(start, len(chunk), start, value.to_bytes(), ())]
         if len(chunk) == 1:
             args, deps = self._pack(tuple(chunk[0]) if star else (chunk[0],), {}, held)
@@ -342,11 +414,12 @@ class Session(ClusterContext):
             options.name,
             options.namespace,
             options.lifetime == "detached",
-            self.world.serialize(actor_class.description()).to_bytes() if options.name else b"",
+            self.dumps(actor_class.description()) if options.name else b"",
         )
         demand, extra = specify(self, options.task, 0)
         extra = extra or TaskExtra()
         extra.actor = info
+        extra.inside = holds = arrays_of(held)
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
@@ -358,10 +431,10 @@ class Session(ClusterContext):
             )  # fmt: skip
             keeper = array if options.max_restarts else b""
             if not options.name:
-                self.client.submit(array, [spec], 1, 1, keeper=keeper)
+                self.client.submit(array, [spec], 1, 1, holds, keeper)
                 return array, ObjectRef(object_id(array, 0, 0), self), b""
             reply_key, waiter = self.client.find_actor(
-                options.namespace, options.name, spec, keeper
+                options.namespace, options.name, spec, keeper, holds
             )
             ref = ObjectRef(object_id(array, 0, 0), self)
         self._block(waiter, None)
@@ -390,14 +463,17 @@ class Session(ClusterContext):
                 -1, call.name, call.extra,
             )  # fmt: skip
             keeper = call.actor if call.rebuilt else b""
-            entry = self.client.submit(array, [spec], 1, returns, (call.hold,), keeper)
+            holds: tuple[bytes, ...] = (call.hold,)
+            if held:
+                inside = arrays_of(held)
+                holds += inside
+                spec.extra = with_inside(call.extra, inside)
+            entry = self.client.submit(array, [spec], 1, returns, holds, keeper)
             entry.is_call = True
             if call.extra.stream:
                 entry.items = {} if entry.items is None else entry.items
                 return ObjectRefGenerator(ObjectRef(object_id(array, 0, 0), self), self)
-            if returns == 1:
-                return [ObjectRef(object_id(array, 0, 0), self)]
-            return [ObjectRef(object_id(array, 0, ret), self) for ret in range(returns)]
+            return self._refs_to(entry)
 
     def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:
         self._check_open()
@@ -425,8 +501,8 @@ class Session(ClusterContext):
     ) -> tuple[bytes, tuple[bytes, ...]]:
         """Serialize arguments; references among them become inputs.
 
-        Large arguments become objects, and inputs too: `held` keeps them until
-        the task is submitted.
+        Large arguments become objects, and inputs too. `held` keeps them, and what
+        is inside arguments, until the task is submitted, and then the task does.
         """
         if not args and not kwargs:
             return b"", ()
@@ -437,10 +513,15 @@ class Session(ClusterContext):
             kwargs = {name: self._as_input(a, deps) for name, a in kwargs.items()}
         value = self.world.serialize((args, kwargs))
         if value.nbytes <= self.client.config.inline_bytes_max:
+            if value.contained:
+                held += value.contained
             return value.to_bytes(), tuple(deps)
         args = tuple(self._large_as_input(a, deps, held) for a in args)
         kwargs = {name: self._large_as_input(a, deps, held) for name, a in kwargs.items()}
-        return self.world.serialize((args, kwargs)).to_bytes(), tuple(deps)
+        value = self.world.serialize((args, kwargs))
+        if value.contained:
+            held += value.contained
+        return value.to_bytes(), tuple(deps)
 
     def _as_input(self, value: Any, deps: list[bytes]) -> Any:
         if type(value) is not ObjectRef:
@@ -611,8 +692,10 @@ class Session(ClusterContext):
             if serialized.nbytes <= self.client.config.inline_bytes_max:
                 payload = serialized.to_bytes()
                 node = int(self.client.node.partition(":")[2])
-                self.client.put(RangeResult(array, 0, 1, OK, payload, node))
-                return ObjectRef(object_id(array, 0, 0), self)
+                result = RangeResult(array, 0, 1, OK, payload, node)
+                if serialized.contained:
+                    result.refs = self.hand_over(array, serialized.contained)
+                return self._refs_to(self.client.put(result))[0]
         return self._put_large(array, large or self.world.serialize(value))
 
     def _put_large(self, array: bytes, value: Serialized) -> ObjectRef:
@@ -620,7 +703,10 @@ class Session(ClusterContext):
         offset = self.store(oid, value)
         with self.world:
             node = int(self.client.node.partition(":")[2])
-            self.client.put(RangeResult(array, 0, 1, OK, b"", node, 1, (value.nbytes,), (offset,)))
+            result = RangeResult(array, 0, 1, OK, b"", node, 1, (value.nbytes,), (offset,))
+            if value.contained:
+                result.refs = self.hand_over(array, value.contained)
+            self.client.put(result)
             return ObjectRef(oid, self)
 
     def store(self, oid: bytes, value: Serialized) -> int:
@@ -653,7 +739,7 @@ class Session(ClusterContext):
 
     def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
         self._check_open(refs)
-        oids = [ref.binary() for ref in refs]
+        oids = list(map(ObjectRef.binary, refs))
         client = self.client
         with self.world:
             self.collect()
@@ -665,7 +751,8 @@ class Session(ClusterContext):
             if here:
                 values = self._look_at(oids)
             else:
-                self._hold(oids)
+                # Large values that arrive stay until all are there, even if the store is full.
+                awaited = client.begin_get(oids)
         if not here:
             try:
                 in_time = self._wait(waiter, timeout_s)
@@ -677,7 +764,7 @@ class Session(ClusterContext):
                         late = sum(client.value(oid) is None for oid in oids)
             finally:
                 with self.world:
-                    self._let_go(oids)
+                    client.end_get(awaited)
             if not in_time:
                 raise GetTimeoutError(
                     f"{late} of {len(oids)} values were not there after {timeout_s} s"
@@ -686,30 +773,26 @@ class Session(ClusterContext):
         found = []
         try:
             while values:
-                found.append(self._decode_viewed(values.pop()))
+                value = values.pop()
+                if value.size:
+                    found.append(self._decode_viewed(value))
+                else:
+                    found.append(self._decode(value))
+                    if self.received:
+                        self.came_in_value(value.object)
         finally:
             for value in values:
                 if value.size:
                     self._unviewed.append(value.object)
         return found
 
-    def _hold(self, oids: Sequence[bytes]) -> None:
-        """Keep large values that arrive until all are there, even if the store is full."""
-        for oid in oids:
-            self.client.add_view(oid)
-
-    def _let_go(self, oids: Sequence[bytes]) -> None:
-        for oid in oids:
-            self.client.drop_view(oid)
-
     def _look_at(self, oids: Sequence[bytes]) -> list[ObjectValue]:
         """Return the values, which are here; large ones count as looked at from now on."""
         found = []
-        for oid in oids:
-            value = self.client.value(oid)
+        for value in self.client.values(oids):
             assert value is not None, "a value vanished while it was awaited"
             if value.size:
-                self.client.add_view(oid)
+                self.client.add_view(value.object)
             found.append(value)
         return found
 
@@ -733,7 +816,7 @@ class Session(ClusterContext):
             raise GetTimeoutError(
                 f"{entry.missing} of {count} values were not there after {timeout_s} s"
             )
-        results = [entry.result] if entry.count == 1 else entry.results
+        results = [entry.result] if entry.count == 1 else entry.results or []
         large = [r.start for r in results if r is not None and r.status == OK and r.sizes]
         if large:
             left_s = None if timeout_s is None else max(0.0, began_s + timeout_s - self.now())
@@ -751,6 +834,8 @@ class Session(ClusterContext):
                 values.append(fetched[result.start])
             else:
                 values += self.world.deserialize(result.payload)[skip:]
+                if self.received:
+                    self.came_in_value(result.array)
         return values
 
     def wait(
@@ -788,7 +873,7 @@ class Session(ClusterContext):
                 # Without time to wait, too: what is not here is fetched for the next call.
                 oids = [ref.binary() for ref in refs]
                 waiter = client.watch(oids, fetch_local)
-                self._hold(oids)
+                awaited = client.begin_get(oids)
         if waiter is not None:
             may_miss = len(refs) - num_returns
             try:
@@ -798,7 +883,7 @@ class Session(ClusterContext):
                 with self.world:
                     client.unwatch(oids, waiter)
                     ready = ready_now()
-                    self._let_go(oids)
+                    client.end_get(awaited)
         chosen = set(ready)
         return (
             [refs[position] for position in ready],
@@ -833,7 +918,7 @@ class Session(ClusterContext):
             self.world.charge("wait", 1)
             client.flush()
             waiter = client.watch(oids, fetch_local)
-            self._hold(oids)
+            awaited = client.begin_get(oids)
         try:
             if timeout_s != 0:
                 self._wait_until(enough, timeout_s)
@@ -841,7 +926,7 @@ class Session(ClusterContext):
             with self.world:
                 client.unwatch(oids, waiter)
                 ready = [at for at, w in enumerate(waitables) if is_ready(w)][:num_returns]
-                self._let_go(oids)
+                client.end_get(awaited)
         chosen = set(ready)
         return (
             [waitables[at] for at in ready],
@@ -865,6 +950,13 @@ class Session(ClusterContext):
             if not 1 <= num_returns <= len(group):
                 return None
             self._group = None
+            if group.ready() >= num_returns:
+                # In a loop over many that are done nothing else happens.
+                self.collect()
+                self.world.charge("wait", 1)
+                found = group.take(num_returns)
+                self._keep(group)
+                return found
         return self._wait_in(group, num_returns, timeout_s)
 
     def _wait_in(
@@ -902,14 +994,21 @@ class Session(ClusterContext):
             before.dissolve()
 
     def _decode_viewed(self, value: ObjectValue) -> Any:
-        """Return a value that `_look_at` has given, or raise the error that it is."""
-        if not value.size:
-            return self.decode(value)
+        """Return a large value that `_look_at` has given."""
         oid = value.object
-        return self.world.read(oid, value.offset, value.size, lambda: self._unviewed.append(oid))
+        read = self.world.read(oid, value.offset, value.size, lambda: self._unviewed.append(oid))
+        if self.received:
+            self.came_in_value(oid)
+        return read
 
     def decode(self, value: ObjectValue) -> Any:
         """Return a small value, or raise the error that it is."""
+        decoded = self._decode(value)
+        if self.received:
+            self.came_in_value(value.object)
+        return decoded
+
+    def _decode(self, value: ObjectValue) -> Any:
         if value.status != OK:
             raise self.error_of(value.status, value.payload)
         return self.world.deserialize(value.payload)[value.position]
@@ -917,7 +1016,7 @@ class Session(ClusterContext):
     def decode_input(self, value: ObjectValue) -> Any:
         """Return a task's input, which its node has pinned for this one use."""
         if not value.size:
-            return self.decode(value)
+            return self._decode(value)
         oid = value.object
         return self.world.read(oid, value.offset, value.size, lambda: self._inputs_done.append(oid))
 
@@ -1004,6 +1103,7 @@ class Session(ClusterContext):
     def query(self, kind: str) -> Any:
         self._check_open()
         with self.world:
+            self.collect()
             key, waiter = self.client.query(kind)
         self._block(waiter, None)
         return self.client.replies.pop(key)
@@ -1045,6 +1145,9 @@ class Session(ClusterContext):
         return self.world.now()
 
     def sleep(self, seconds: float) -> None:
+        if self._dropped:
+            with self.world:
+                self.collect()
         self.world.sleep(seconds)
 
     def compute(self, seconds: float) -> None:
@@ -1079,6 +1182,16 @@ def looks_large(value: Any, nbytes: int) -> bool:
     if kind is bytes or kind is str or kind is bytearray:
         return len(value) > nbytes
     return kind in _CONTAINERS and len(value) > nbytes // _ITEM_BYTES
+
+
+def arrays_of(refs: Sequence[ObjectRef]) -> tuple[bytes, ...]:
+    """Return the arrays that references belong to, each once."""
+    return tuple(dict.fromkeys(ref.binary()[:ARRAY_BYTES] for ref in refs))
+
+
+def with_inside(extra: TaskExtra | None, arrays: tuple[bytes, ...]) -> TaskExtra:
+    """Return a task's extra that says which arrays are inside its arguments."""
+    return TaskExtra(inside=arrays) if extra is None else replace(extra, inside=arrays)
 
 
 def _has_ref(item: Any, star: bool) -> bool:

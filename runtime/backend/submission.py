@@ -81,4 +81,4 @@ def _retry_on(session: Session, options: TaskOptions) -> bytes:
         return ANY
     if not classes:
         return b""
-    return session.world.serialize(classes).to_bytes()
+    return session.dumps(classes)

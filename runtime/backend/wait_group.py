@@ -77,10 +77,16 @@ class WaitGroup:
         Anything else than a list of references that differ is not accepted.
         """
         mine = self._refs
-        if fetch is not self.waiter.fetch or len(refs) < len(mine):
+        if len(refs) < len(mine) or (fetch and not self.waiter.fetch):
             return False
         if len(refs) == len(mine):
-            return mine == refs
+            if mine != refs:
+                return False
+            if not fetch and self.waiter.fetch:
+                self._stop_fetching()
+            return True
+        if fetch is not self.waiter.fetch:
+            return False
         more = refs[len(mine) :]
         if len(more) > len(mine) or mine != refs[: len(mine)]:
             return False
@@ -91,6 +97,13 @@ class WaitGroup:
             return False
         self._add(more)
         return True
+
+    def _stop_fetching(self) -> None:
+        """From now on values need not be brought here: what exists is ready."""
+        self.waiter.fetch = False
+        self.ready()
+        for oid in self._client.unfetched(self._index, self.waiter):
+            heappush(self._ready, self._index[oid])
 
     def ready(self) -> int:
         """Return how many are ready."""

@@ -25,7 +25,7 @@ Cost: a call is one dictionary entry and a share of three messages.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -46,9 +46,11 @@ from runtime.control.messages import (
     ActorStarted,
     Assignment,
     CallRecord,
+    CallsDrained,
     CallsLogged,
     CancelCall,
     CancelTask,
+    DrainCalls,
     ExitActor,
     FetchLineage,
     LogCalls,
@@ -117,7 +119,7 @@ class Actor:
         """Calls to hand to the worker with this turn."""
         self.running: dict[bytes, Assignment] = {}
         """Calls that the worker has, by array."""
-        self.remembered: dict[bytes, RangeResult] = {}
+        self.remembered: OrderedDict[bytes, RangeResult] = OrderedDict()
         """Results of the last calls."""
         self.restored: dict[bytes, RangeResult] = {}
         """Results of calls that took effect in earlier incarnations."""
@@ -470,6 +472,8 @@ class ActorHost:
         """A worker that is an actor reports."""
         actor = self.actors.get(worker.actor)
         if actor is None or actor.worker is not worker:
+            for result in results:
+                self._scheduler.custody.drop(result)
             return  # it was stopped; nobody waits for it
         for result, timing in zip(results, timings, strict=True):
             ran = self._scheduler.timeline.ran
@@ -508,6 +512,8 @@ class ActorHost:
             # been lost, and are made anew by this.
             actor.replaying.discard(result.array)
             kept = any(result.sizes)
+            if not kept:
+                self._scheduler.custody.drop(result)
             if not kept or self._scheduler.results.replayed(result, spec.owner, actor.id):
                 actor.restored[result.array] = result
             if not actor.replaying:
@@ -530,7 +536,8 @@ class ActorHost:
     def _remember(actor: Actor, result: RangeResult) -> None:
         actor.remembered[result.array] = result
         if len(actor.remembered) > REMEMBERED_MAX:
-            del actor.remembered[next(iter(actor.remembered))]
+            # A plain dictionary would look at all that it has forgotten to find the oldest.
+            actor.remembered.popitem(last=False)
 
     def on_logged(self, message: CallsLogged) -> None:
         """Results may leave whose calls cannot be lost any more."""
@@ -591,10 +598,7 @@ class ActorHost:
             self._send_records(actor)
             reason = f"ActorDiedError: {actor.spec.name} has ended: {message.reason}"
             self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
-            # What it reported took effect, and nobody will ask for it again.
-            held, actor.held = actor.held, deque()
-            for _, result, owner in held:
-                self._scheduler.results.finish_call(result, owner, actor.id)
+            self._let_out(actor)
             self._forget(actor)
 
     def on_stop(self, message: StopActor) -> None:
@@ -605,6 +609,23 @@ class ActorHost:
         ended = self._ended.pop((message.actor, message.incarnation), None)
         if ended is not None:
             self._discard(ended)
+
+    def on_drain(self, source: str, message: DrainCalls) -> None:
+        """An actor is dead for good: its callers on another node want to be sure of it."""
+        actor = self.actors.get(message.actor)
+        if actor is not None and actor.incarnation <= message.incarnation:
+            self._let_out(actor)
+            self._drop(actor, "it was stopped")
+        ended = self._ended.pop((message.actor, message.incarnation), None)
+        if ended is not None:
+            self._let_out(ended)
+        self._ctx.send(source, CallsDrained(message.actor))
+
+    def _let_out(self, actor: Actor) -> None:
+        """What was reported took effect, and nobody will ask for it again."""
+        held, actor.held = actor.held, deque()
+        for _, result, owner in held:
+            self._scheduler.results.finish_call(result, owner, actor.id)
 
     def _drop(self, actor: Actor, reason: str) -> None:
         """End an actor, and its worker with it."""
@@ -629,6 +650,7 @@ class ActorHost:
         """What is not logged never took effect."""
         for _, result, _ in actor.held:
             self._scheduler.places.free(result)
+            self._scheduler.custody.drop(result)
         actor.held.clear()
 
     def _current(self, actor: bytes, incarnation: int) -> Actor | None:

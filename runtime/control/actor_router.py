@@ -8,7 +8,8 @@ Calls of one actor by the clients of this node take one way, in order::
                   │                          └── none left: a probe: its result if
                   │                              it took effect, else an error
                   └─ and what came meanwhile
-                     the actor is DEAD: ActorDiedError for all
+                     the actor is DEAD: ActorDiedError for all, once its node has
+                     sent what was still to come (`DrainCalls`)
 
 So a call is lost neither with the actor's worker nor with its node, and it never
 takes effect twice: the actor's side knows the calls that it has logged.
@@ -31,6 +32,7 @@ from runtime.control.messages import (
     ActorChanged,
     CallsReceived,
     CancelCall,
+    DrainCalls,
     RangeResult,
     TaskSpec,
     WatchActors,
@@ -92,6 +94,9 @@ class ActorRouter:
         self._routes: OrderedDict[bytes, _Route] = OrderedDict()
         self._under_way: dict[bytes, _Route] = {}
         """By call."""
+        self._draining: dict[bytes, _Route] = {}
+        """By actor: dead ones, results of which may be on their way from their node."""
+        self._dead_nodes: set[int] = set()
         self._dirty: dict[bytes, _Route] = {}
         self._watch: list[bytes] = []
         self._acking: dict[bytes, _Route] = {}
@@ -178,8 +183,15 @@ class ActorRouter:
         anew = message.incarnation != route.incarnation
         route.state, route.reason = message.state, message.reason
         if route.state == DEAD:
-            self._bury(route)
-            self._dead(route.actor, route.reason)
+            # What was to leave with this turn does not.
+            route.out, route.probes = [], []
+            there = route.node not in (-1, self._node) and route.node not in self._dead_nodes
+            if route.sent and there:
+                # The news may have overtaken results of calls that took effect before.
+                self._draining[route.actor] = route
+                self._ctx.send(f"node:{route.node}", DrainCalls(route.actor, route.incarnation))
+            else:
+                self._bury(route)
         elif route.state == ALIVE and anew:
             route.node, route.incarnation = message.node, message.incarnation
             route.logged = message.logged
@@ -189,6 +201,21 @@ class ActorRouter:
             waiting, route.waiting = route.waiting, []
             for spec in waiting:
                 self._send(route, spec)
+
+    def on_drained(self, actor: bytes) -> None:
+        """A dead actor's node has sent all that there was to send."""
+        route = self._draining.pop(actor, None)
+        if route is not None:
+            self._bury(route)
+
+    def on_node_changed(self, node: int, alive: bool) -> None:
+        """From a node that is gone nothing more comes."""
+        if alive:
+            self._dead_nodes.discard(node)
+            return
+        self._dead_nodes.add(node)
+        for actor in [actor for actor, route in self._draining.items() if route.node == node]:
+            self.on_drained(actor)
 
     def end_turn(self) -> None:
         """Let out the calls of this turn, one message an actor."""
@@ -240,8 +267,9 @@ class ActorRouter:
         self._routes.move_to_end(route.actor)
         if len(self._routes) > ROUTES_MAX:
             oldest = next(iter(self._routes.values()))
-            if oldest.state == DEAD:
+            if oldest.state == DEAD and oldest.actor not in self._draining:
                 del self._routes[oldest.actor]
+        self._dead(route.actor, route.reason)
 
     def _end(self, spec: TaskSpec, reason: str) -> None:
         self._fail(call_error(spec, reason, self._node), spec.owner)

@@ -78,8 +78,8 @@ class ActorRow(Struct):
     """Calls since then, in the order in which they took effect."""
     kept: dict[bytes, CallRecord] = field(default_factory=dict)
     """Calls before it, by array, whose callers may not have the result yet."""
-    received: set[bytes] = field(default_factory=set)
-    """Calls of the log whose callers have it."""
+    awaited: set[bytes] = field(default_factory=set)
+    """Calls of the log whose callers may not have it yet."""
 
     @property
     def info(self) -> ActorInfo:
@@ -308,6 +308,10 @@ class ActorTable:
             return False
         return any(record.task.array == call for record in row.log)
 
+    def remakes(self, call: bytes) -> bool:
+        """Whether any actor is being rebuilt that makes that call again for it."""
+        return any(self.replays(actor, call) for actor in self.rows)
+
     # -- lineage ---------------------------------------------------------------
 
     def _on_log(self, source: str, message: LogCalls) -> None:
@@ -316,7 +320,9 @@ class ActorTable:
             return  # its results never leave that node
         known = row.saved + len(row.log)
         assert message.first <= known, "a gap in an actor's lineage"
-        row.log += message.calls[known - message.first :]
+        new = message.calls[known - message.first :]
+        row.log += new
+        row.awaited.update(record.task.array for record in new)
         upto = row.saved + len(row.log)
         self.ctx.send(source, CallsLogged(message.actor, message.incarnation, upto))
 
@@ -328,9 +334,8 @@ class ActorTable:
         assert count <= len(row.log), "a checkpoint of calls that are not logged"
         for record in row.log[:count]:
             array = record.task.array
-            if array in row.received:
-                row.received.discard(array)
-            else:
+            if array in row.awaited:
+                row.awaited.discard(array)
                 row.kept[array] = record
         del row.log[:count]
         row.saved, row.checkpoint = message.upto, message.state
@@ -339,8 +344,9 @@ class ActorTable:
         row = self.rows.get(message.actor)
         if row is not None:
             for array in message.calls:
-                if row.kept.pop(array, None) is None:
-                    row.received.add(array)
+                # Not all are logged: a call may have failed before it took effect.
+                row.awaited.discard(array)
+                row.kept.pop(array, None)
 
     def _on_fetch(self, source: str, message: FetchLineage) -> None:
         row = self._current(message.actor, message.incarnation)

@@ -52,7 +52,7 @@ from runtime.control.messages import (
 from runtime.control.pubsub import PubSub
 from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import part_of
-from runtime.control.tables import ArrayRow, Done, attempt_of
+from runtime.control.tables import ArrayRow, Done, attempt_of, needs_of
 
 RELEASED = "its owner has died or released it"
 JOB_ENDED = "its job has ended"
@@ -60,6 +60,8 @@ RELEASED_MAX = 65_536
 """How many dropped rows are remembered, for messages that come late."""
 LOST_S = 1.0
 """How long an array without a row is awaited: its owner's task may run again."""
+UNHEARD_S = 30.0
+"""The same of one that was never heard of: its owner's node may have died before it told."""
 ORPHANED_S = 60.0
 """How long a row is kept that nobody owns: the same, on another node."""
 
@@ -92,6 +94,8 @@ class ArrayTable:
         """Arrays that were released before they were heard of, oldest first: by which node."""
         self.replays: Callable[[bytes, bytes], bool] = lambda actor, array: False
         """Whether an actor is being rebuilt, and makes that array again by it."""
+        self.remakes: Callable[[bytes], bool] = lambda array: False
+        """Whether any actor is being rebuilt that does."""
         self._ctx = ctx
         self._nodes = nodes
         self._alive = alive
@@ -165,8 +169,9 @@ class ArrayTable:
                 left[node] = left.get(node, 0) + spec.count
             return
         row = self._row(array)
-        if spec.deps:
-            self.lineage.use(row, spec.deps, ARRAY_BYTES)
+        needs = needs_of(spec)
+        if needs:
+            self.lineage.use(row, needs, ARRAY_BYTES)
         late = row.released and spec.owner == row.former
         if not attempt_of(spec) and not late:
             self._adopt(array, row, spec.owner)
@@ -344,7 +349,10 @@ class ArrayTable:
             why += f": {message.reason}"
         for oid in message.objects:
             row = self.rows.get(oid[:ARRAY_BYTES])
-            if row is not None and message.node in self._alive:
+            if row is None:
+                # Its node died before it said what it had made.
+                self._released.setdefault(oid[:ARRAY_BYTES], ("", -1, why))
+            elif message.node in self._alive:
                 row.lose_object(oid, message.node, why)
 
     def _fail(
@@ -573,14 +581,19 @@ class ArrayTable:
             row = self.rows.get(array)
             if row is not None:
                 self._seek(array, row, oids)
-            elif array in self._released or array in self.lineage.needed:
-                self._ctx.after(LOST_S, partial(self._give_up, oids))
+            else:
+                gone = array in self.lineage.needed or self._is_gone(array)
+                wait_s = LOST_S if gone else UNHEARD_S
+                self._ctx.after(wait_s, partial(self._give_up, oids))
 
     def _give_up(self, oids: list[bytes]) -> None:
         """Arrays that have no row have not been made again: tell who waits."""
         for oid in oids:
             array = oid[:ARRAY_BYTES]
             if array not in self.rows and oid in self.waited.get(array, ()):
+                if self.remakes(array):
+                    self._ctx.after(LOST_S, partial(self._give_up, [oid]))
+                    continue
                 why = self._released[array][2] if array in self._released else RELEASED
                 self._tell(oid, Location(oid, (), 0, lost=why))
 
@@ -597,6 +610,16 @@ class ArrayTable:
         self._unwait(oid)
         for address in self._pubsub.close(oid):
             self._ctx.send(address, ObjectLocations([location]))
+
+    def sizes(self) -> dict[str, int]:
+        """Return how much is in the tables; orphans wait `ORPHANED_S` for a new owner."""
+        orphans = sum(not row.released and not row.owners for row in self.rows.values())
+        return {
+            "arrays": len(self.rows) - orphans,
+            "orphans": orphans,
+            "awaited": len(self.waited),
+            "tombstones": len(self.tombstones),
+        }
 
     # -- small things ----------------------------------------------------------------
 
@@ -616,6 +639,9 @@ class ArrayTable:
     def _was_released(self, array: bytes, by: str) -> bool:
         owner, node, _ = self._released.get(array, ("", -1, ""))
         return owner == by or (not owner and node == node_of(by))
+
+    def _is_gone(self, array: bytes) -> bool:
+        return array in self._released or array in self._early
 
     def _is_late(self, array: bytes, owner: str) -> bool:
         """Whether the owner of a call's large result has let go of it before."""

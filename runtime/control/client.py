@@ -12,9 +12,8 @@ unasked, small values with them. The life of an owned array::
 
 Of an object that it does not own (a **borrowed** one, whose reference came in a
 value) it asks its node, as for a large value. An array is released when no
-`ObjectRef` to it is alive, no unfinished task has it as input, and no reference
-to it was ever sent away in a value: who holds such a reference is not tracked,
-so the array then lives as long as its owner.
+`ObjectRef` to it is alive, no unfinished task has it as input or inside of one,
+and nobody else has borrowed it: `borrowing` says who that may be.
 
 The world serializes calls: each method is called in a turn of its own or from
 ``handle``. Waiting is the world's affair too: a `Waiter` says what is missing.
@@ -27,6 +26,9 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
+from msgspec import Struct
+
+from runtime.control.borrowing import Borrowing
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
 from runtime.control.ids import (
@@ -36,7 +38,6 @@ from runtime.control.ids import (
     anew,
     array_id,
     job_of,
-    object_id,
     put_id,
     split_object_id,
 )
@@ -45,6 +46,7 @@ from runtime.control.messages import (
     AbandonObject,
     ActorFound,
     AllocateObject,
+    BorrowersGone,
     CancelTask,
     DescribeJob,
     ExportFunction,
@@ -59,6 +61,7 @@ from runtime.control.messages import (
     Query,
     QueryReply,
     RangeResult,
+    RefUpdates,
     Release,
     SubmitTasks,
     TaskFound,
@@ -68,6 +71,7 @@ from runtime.control.messages import (
     WantObjects,
 )
 from runtime.control.ranges import Ranges
+from runtime.control.ref_book import Book
 
 RELEASE_BATCH_MAX = 256
 
@@ -87,50 +91,50 @@ class Waiter:
         """If not None, the objects that were missing and are not any more are noted here."""
 
 
-class Entry:
+class Entry(Struct, eq=False):
     """An array that this client owns."""
 
-    __slots__ = (
-        "all_waiters", "array", "count", "covered", "deps", "escaped", "holds", "is_call", "items",
-        "keeper", "kept", "local", "missing", "refs", "result", "results", "returns", "waiters",
-    )  # fmt: skip
-
-    def __init__(self, array: bytes, count: int, returns: int) -> None:
-        self.array = array
-        self.count = count
-        self.returns = returns
-        self.missing = count
-        """Elements whose result has not come."""
-        self.result: RangeResult | None = None
-        """The result of an array of one."""
-        self.results: list[RangeResult] = []
-        """Those of a longer array, by start; later ones may overlap."""
-        self.covered: Ranges | None = None
-        self.items: dict[int, RangeResult] | None = None
-        """Of a stream: its items so far, by element; see `streams`."""
-        self.refs = 0
-        """`ObjectRef`s alive."""
-        self.holds = 0
-        """Unfinished tasks that have it as input."""
-        self.escaped = False
-        """A reference was sent away in a value."""
-        self.is_call = False
-        """Of an actor."""
-        self.deps: tuple[bytes, ...] = ()
-        """Inputs held until the array is done."""
-        self.keeper = b""
-        """The actor that may be rebuilt with these inputs: see `Client.submit`."""
-        self.kept: dict[bytes, None] | None = None
-        """Of such an actor: large inputs held as long as it is."""
-        self.waiters: dict[int, list[tuple[bytes, Waiter]]] | None = None
-        """Who waits for an element, by index."""
-        self.all_waiters: list[Waiter] | None = None
-        self.local: list[bytes] = []
-        """Large objects of it that are pinned for this client."""
+    array: bytes
+    count: int
+    returns: int
+    missing: int
+    """Elements whose result has not come."""
+    result: RangeResult | None = None
+    """The result of an array of one."""
+    results: list[RangeResult] | None = None
+    """Those of a longer array, by start; later ones may overlap."""
+    covered: Ranges | None = None
+    items: dict[int, RangeResult] | None = None
+    """Of a stream: its items so far, by element; see `streams`."""
+    refs: int = 0
+    """`ObjectRef`s alive."""
+    holds: int = 0
+    """Unfinished tasks that have it as input."""
+    is_call: bool = False
+    """Of an actor."""
+    book: Book | None = None
+    """Who else has references to it."""
+    deps: tuple[bytes, ...] = ()
+    """Inputs held until the array is done, and arrays that are inside arguments."""
+    keeper: bytes = b""
+    """The actor that may be rebuilt with these inputs: see `Client.submit`."""
+    kept: dict[bytes, None] | None = None
+    """Of such an actor: large inputs held as long as it is; of any array: what
+    is inside its values and would otherwise be returned too soon."""
+    waiters: dict[int, list[tuple[bytes, Waiter]]] | None = None
+    """Who waits for an element, by index."""
+    all_waiters: list[Waiter] | None = None
+    local: list[bytes] | None = None
+    """Large objects of it that are pinned for this client."""
 
     def is_large(self) -> bool:
         """Whether a value of it may be too large for messages."""
         return self.count > 1 or (self.result is not None and any(self.result.sizes))
+
+    def is_small(self) -> bool:
+        """Of an array of one, with a result: whether all of its values are in there."""
+        result = self.result
+        return result is not None and (result.status != OK or not result.sizes)
 
     def find(self, index: int) -> RangeResult | None:
         """Return the result that covers an element."""
@@ -140,6 +144,7 @@ class Entry:
             return self.result
         if self.covered is None or index not in self.covered:
             return None
+        assert self.results is not None
         at = bisect_right(self.results, index, key=_start)
         for result in reversed(self.results[:at]):
             if index < result.start + result.count:
@@ -168,6 +173,8 @@ class Client:
         """Counts what the garbage collector has dropped since the last turn."""
         self._views: dict[bytes, int] = {}
         """How often an object is looked at, or is about to be."""
+        self._awaited: list[frozenset[bytes]] = []
+        """What each `get` under way waits for."""
         self._unpin_later: set[bytes] = set()
         self._object_waiters: dict[bytes, list[Waiter]] = {}
         self._exported: set[bytes] = set()
@@ -184,6 +191,7 @@ class Client:
         self._anew = b""
         self._children = 0
         self._own_puts = 0
+        self.borrowing = Borrowing(self)
 
     # -- submitting ------------------------------------------------------------
 
@@ -229,15 +237,19 @@ class Client:
     ) -> Entry:
         """Submit an array, given as the ranges it starts out as.
 
-        It holds its inputs until it is done, and the objects `holds` likewise. An
-        actor that may restart is rebuilt from them: with such a `keeper` (its
-        array) large ones are held as long as that; small ones are in its lineage.
+        It holds its inputs until it is done, and the objects `holds` likewise, or
+        whole arrays, of which references are inside arguments. An actor that may
+        restart is rebuilt from them: with such a `keeper` (its array) arrays and large
+        inputs are held as long as that; small ones are in its lineage.
         """
         entry = self.entries.get(array)
         if entry is None:
-            entry = self._own(Entry(array, count, returns))
+            entry = self._own(Entry(array, count, returns, count))
         entry.keeper = keeper
-        self._hold(entry, [*holds, *(oid for spec in specs for oid in spec.deps)])
+        for spec in specs:
+            holds += spec.deps
+        if holds:
+            self._hold(entry, holds)
         self._submitted += specs
         if len(self._submitted) >= self.config.submit_batch_max:
             self.flush()
@@ -268,20 +280,22 @@ class Client:
                         self.node, CancelTask(entry.array, 0, entry.count, force, recursive=True)
                     )
 
-    def _hold(self, entry: Entry, oids: list[bytes]) -> None:
-        if not oids:
-            return
-        entry.deps += tuple(oids)
+    def _hold(self, entry: Entry, oids: tuple[bytes, ...]) -> None:
+        entry.deps += oids
         for oid in oids:
-            held = self.entries.get(oid[: len(entry.array)])
-            if held is not None:
-                held.holds += 1
+            self.hold(oid[:ARRAY_BYTES])
+
+    def hold(self, array: bytes) -> None:
+        """Keep an array, own or borrowed, until `let_go_of`."""
+        held = self.entries.get(array)
+        if held is not None:
+            held.holds += 1
+        else:
+            self.borrowing.add(array)
 
     def put(self, result: RangeResult) -> Entry:
         """Take a value that this client made: inline, or sealed in the arena."""
-        entry = Entry(result.array, 1, 1)
-        entry.missing = 0
-        entry.result = result
+        entry = Entry(result.array, 1, 1, 0, result)
         self._own(entry)
         self._puts.append(result)
         if len(self._puts) >= self.config.submit_batch_max:
@@ -293,8 +307,13 @@ class Client:
     def _own(self, entry: Entry) -> Entry:
         """Begin to own an array; a reference to all of it may exist already."""
         self.entries[entry.array] = entry
-        if self.borrowed:
-            entry.refs += self.borrowed.pop(object_id(entry.array, 0, 0), 0)
+        if entry.array in self.borrowing.loans:
+            mine = [oid for oid in self.borrowed if oid[:ARRAY_BYTES] == entry.array]
+            refs = sum(self.borrowed.pop(oid) for oid in mine)
+            entry.refs += refs
+            entry.holds += self.borrowing.own(entry.array) - refs
+            here = [oid for oid in mine if oid in self.local]
+            entry.local = here if entry.local is None else entry.local + here
         return entry
 
     def allocate(self, oid: bytes, size: int) -> Waiter:
@@ -320,14 +339,19 @@ class Client:
         return self._keys, waiter
 
     def find_actor(
-        self, namespace: str, name: str, create: TaskSpec | None, keeper: bytes = b""
+        self,
+        namespace: str,
+        name: str,
+        create: TaskSpec | None,
+        keeper: bytes = b"",
+        holds: tuple[bytes, ...] = (),
     ) -> tuple[int, Waiter]:
         """Look an actor up, or create it; `replies` will hold an `ActorFound`."""
         self.flush()
         if create is not None and create.array not in self.entries:
-            entry = self._own(Entry(create.array, 1, 1))
+            entry = self._own(Entry(create.array, 1, 1, 1))
             entry.keeper = keeper
-            self._hold(entry, list(create.deps))
+            self._hold(entry, holds + create.deps)
         self._keys += 1
         waiter = Waiter()
         waiter.missing = 1
@@ -339,7 +363,7 @@ class Client:
         """What was to be created was there already, under another ID."""
         entry = self.entries[array]
         entry.missing = 0
-        self._release_if_free(entry)
+        self.release_if_free(entry)
 
     def kill_actor(self, actor: bytes, reason: str, restart: bool) -> None:
         """End an actor, after what was sent to it before."""
@@ -398,8 +422,19 @@ class Client:
         """
         waiter = Waiter(fetch) if waiter is None else waiter
         wants: list[bytes] = []
+        entries, local = self.entries, self.local
         for oid in oids:
-            self._watch(oid, waiter, wants)
+            entry = entries.get(oid[:ARRAY_BYTES])
+            if entry is None or entry.count != 1 or entry.items is not None or oid in local:
+                self._watch(oid, waiter, wants)
+            elif entry.result is None:
+                waiter.missing += 1
+                if entry.waiters is None:
+                    entry.waiters = {0: [(oid, waiter)]}
+                else:
+                    entry.waiters.setdefault(0, []).append((oid, waiter))
+            elif not entry.is_small():
+                self._watch(oid, waiter, wants)
         if wants:
             self.ctx.send(self.node, WantObjects(wants))
         return waiter
@@ -416,6 +451,17 @@ class Client:
         if wants:
             self.ctx.send(self.node, WantObjects(wants))
         return ready
+
+    def unfetched(self, oids: Iterable[bytes], waiter: Waiter) -> list[bytes]:
+        """Return those that a waiter waited for because they were to be brought here."""
+        found = []
+        for oid in self._object_waiters.keys() & oids:
+            waiting = self._object_waiters[oid]
+            if waiter in waiting and self.made(oid):
+                self._object_waiters[oid] = [w for w in waiting if w is not waiter]
+                waiter.missing -= 1
+                found.append(oid)
+        return found
 
     def unwatch(self, oids: Iterable[bytes], waiter: Waiter) -> None:
         """Forget a waiter that gave up."""
@@ -472,6 +518,20 @@ class Client:
             return None
         position = (index - result.start) * entry.returns + ret
         return ObjectValue(oid, OK, result.payload, position)
+
+    def values(self, oids: Iterable[bytes]) -> list[ObjectValue | None]:
+        """Return what `value` does, of many."""
+        entries, local = self.entries, self.local
+        found: list[ObjectValue | None] = []
+        for oid in oids:
+            entry = entries.get(oid[:ARRAY_BYTES])
+            if entry is not None and entry.count == entry.returns == 1 and entry.items is None:
+                result = entry.result
+                if result is not None and oid not in local and entry.is_small():
+                    found.append(ObjectValue(oid, result.status, result.payload))
+                    continue
+            found.append(self.value(oid))
+        return found
 
     def made(self, oid: bytes) -> bool:
         """Whether the object exists, here or on another node, as far as known."""
@@ -537,6 +597,10 @@ class Client:
         elif isinstance(message, ActorFound):
             self.replies[message.key] = message
             self._wake(message.key.to_bytes(8, "big"))
+        elif isinstance(message, RefUpdates):
+            self.borrowing.on_updates(message)
+        elif isinstance(message, BorrowersGone):
+            self.borrowing.on_gone(message)
         elif isinstance(message, GiveBack):
             self._give_back()
         else:
@@ -547,6 +611,11 @@ class Client:
 
     def _on_result(self, result: RangeResult, wants: list[bytes]) -> None:
         entry = self.entries.get(result.array)
+        if result.refs is not None:
+            for array in self.borrowing.on_result(result.refs):
+                if entry is not None and array not in (entry.kept or ()):
+                    entry.kept = {**(entry.kept or {}), array: None}
+                    self.hold(array)
         if entry is None:
             return  # released: it was made twice, and this is the second
         if result.start >= STREAM_BASE:
@@ -564,7 +633,9 @@ class Client:
             if not new:
                 return
             entry.missing -= new
-            if entry.results and entry.results[-1].start > result.start:
+            if entry.results is None:
+                entry.results = [result]
+            elif entry.results[-1].start > result.start:
                 at = bisect_right(entry.results, result.start, key=_start)
                 entry.results.insert(at, result)
             else:
@@ -582,6 +653,13 @@ class Client:
 
     def _wake_elements(self, entry: Entry, result: RangeResult, wants: list[bytes]) -> None:
         assert entry.waiters is not None
+        if entry.count == 1 and entry.items is None and entry.is_small():
+            for oid, waiter in entry.waiters.pop(0, ()):
+                waiter.missing -= 1
+                if waiter.arrived is not None:
+                    waiter.arrived.append(oid)
+            entry.waiters = None
+            return
         for index in range(result.start, result.start + result.count):
             for oid, waiter in entry.waiters.pop(index, ()):
                 missing = waiter.missing
@@ -598,35 +676,47 @@ class Client:
                 waiter.missing -= 1
             entry.all_waiters = None
         if entry.deps:
-            for oid in entry.deps:
-                held = self.entries.get(oid[: len(entry.array)])
-                if held is None:
-                    continue
-                if entry.keeper and held.is_large() and held.array != entry.keeper:
-                    self._keep(entry.keeper, oid, held)
+            deps, entry.deps = entry.deps, ()
+            for oid in deps:
+                held = self.entries.get(oid[:ARRAY_BYTES])
+                if not entry.keeper or oid[:ARRAY_BYTES] == entry.keeper:
+                    needed = False
                 else:
+                    needed = len(oid) == ARRAY_BYTES or (held is not None and held.is_large())
+                if needed:
+                    self._keep(entry.keeper, oid)
+                elif held is not None:
                     self._let_go(held)
-            entry.deps = ()
-        self._release_if_free(entry)
+                else:
+                    self.borrowing.drop(oid[:ARRAY_BYTES])
+        self.release_if_free(entry)
 
-    def _keep(self, keeper: bytes, oid: bytes, held: Entry) -> None:
+    def _keep(self, keeper: bytes, oid: bytes) -> None:
         """Hold an input as long as the actor, which may be rebuilt with it."""
         actor = self.entries.get(keeper)
         if actor is None:
             # Another client's actor: who could say when it ends?
-            held.escaped = True
-            self._let_go(held)
+            self.borrowing.pin(oid[:ARRAY_BYTES])
+            self.let_go_of(oid)
             return
         if actor.kept is None:
             actor.kept = {}
         if oid in actor.kept:
-            self._let_go(held)
+            self.let_go_of(oid)
         actor.kept[oid] = None
+
+    def let_go_of(self, oid: bytes) -> None:
+        """End one `hold` of an array, named by its ID or an object's."""
+        held = self.entries.get(oid[:ARRAY_BYTES])
+        if held is not None:
+            self._let_go(held)
+        else:
+            self.borrowing.drop(oid[:ARRAY_BYTES])
 
     def _let_go(self, held: Entry) -> None:
         held.holds -= 1
         if not held.holds:
-            self._release_if_free(held)
+            self.release_if_free(held)
 
     def _on_ready(self, value: ObjectValue) -> None:
         oid = value.object
@@ -638,6 +728,8 @@ class Client:
         self.local[oid] = value
         entry = self.entries.get(oid[:ARRAY_BYTES])
         if entry is not None:
+            if entry.local is None:
+                entry.local = []
             entry.local.append(oid)
         self._wake(oid)
         if entry is None and oid not in self.borrowed:
@@ -658,6 +750,7 @@ class Client:
             entry.refs += 1
         else:
             self.borrowed[oid] = self.borrowed.get(oid, 0) + 1
+            self.borrowing.add(oid[:ARRAY_BYTES])
 
     def drop_ref(self, oid: bytes) -> None:
         """An `ObjectRef` to the object is gone."""
@@ -665,27 +758,27 @@ class Client:
         if entry is not None:
             entry.refs -= 1
             if not entry.refs:
-                self._release_if_free(entry)
+                self.release_if_free(entry)
         elif oid in self.borrowed:
             self.borrowed[oid] -= 1
             if not self.borrowed[oid]:
                 del self.borrowed[oid]
                 self._drop_local(oid)
+            self.borrowing.drop(oid[:ARRAY_BYTES])
 
     def escape(self, oid: bytes) -> None:
-        """A reference to the object is sent away in a value."""
-        entry = self.entries.get(oid[:ARRAY_BYTES])
-        if entry is not None:
-            entry.escaped = True
+        """A reference to the object is sent away, and nobody can say where to."""
+        self.borrowing.pin(oid[:ARRAY_BYTES])
 
     def _give_back(self) -> None:
         """Unpin large objects that nobody looks at: a later `get` asks for them again."""
         self.collect()
-        idle = [oid for oid, value in self.local.items() if value.size and oid not in self._views]
+        idle = [oid for oid, value in self.local.items() if value.size and not self._in_view(oid)]
         for oid in idle:
             self._drop_local(oid)
             entry = self.entries.get(split_object_id(oid)[0])
             if entry is not None:
+                assert entry.local is not None
                 entry.local.remove(oid)
         self.flush()
 
@@ -698,21 +791,39 @@ class Client:
         self._views[oid] -= 1
         if not self._views[oid]:
             del self._views[oid]
-            if oid in self._unpin_later:
-                self._unpin_later.discard(oid)
-                self.unpin(oid)
+            self._unpin_if_unseen(oid)
 
-    def _release_if_free(self, entry: Entry) -> None:
-        if entry.refs or entry.missing or entry.holds or entry.escaped:
+    def begin_get(self, oids: Iterable[bytes]) -> frozenset[bytes]:
+        """All of these are waited for together: those that arrive count as looked at."""
+        awaited = frozenset(oids)
+        self._awaited.append(awaited)
+        return awaited
+
+    def end_get(self, awaited: frozenset[bytes]) -> None:
+        """They are not waited for any more; what was found has views of its own."""
+        self._awaited.remove(awaited)
+        for oid in awaited & self._unpin_later:
+            self._unpin_if_unseen(oid)
+
+    def _in_view(self, oid: bytes) -> bool:
+        return oid in self._views or any(oid in awaited for awaited in self._awaited)
+
+    def _unpin_if_unseen(self, oid: bytes) -> None:
+        if oid in self._unpin_later and not self._in_view(oid):
+            self._unpin_later.discard(oid)
+            self.unpin(oid)
+
+    def release_if_free(self, entry: Entry) -> None:
+        """Release an array that nobody has or waits for any more."""
+        if entry.refs or entry.missing or entry.holds or entry.book:
             return
         del self.entries[entry.array]
-        for oid in entry.local:
+        for oid in entry.local or ():
             self._drop_local(oid)
-        # Named actors that were there already have never started to be created.
-        for oid in (*entry.deps, *(entry.kept or ())):
-            held = self.entries.get(oid[: len(entry.array)])
-            if held is not None:
-                self._let_go(held)
+        if entry.deps or entry.kept:
+            # Named actors that were there already have never started to be created.
+            for oid in (*entry.deps, *(entry.kept or ())):
+                self.let_go_of(oid)
         self._released.append(entry.array)
         if len(self._released) >= RELEASE_BATCH_MAX:
             self.flush()
@@ -723,7 +834,7 @@ class Client:
         value = self.local.pop(oid, None)
         if value is None or not value.size:
             return
-        if oid in self._views:
+        if self._in_view(oid):
             self._unpin_later.add(oid)
         else:
             self.unpin(oid)

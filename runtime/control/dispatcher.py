@@ -26,6 +26,7 @@ from runtime.control.cancellation import Canceller
 from runtime.control.cancelled import cancelled_error
 from runtime.control.config import Config
 from runtime.control.context import WORKERS_PER_LIFE, Context, Timer
+from runtime.control.custody import Custody
 from runtime.control.ids import job_of
 from runtime.control.jobs import job_of_task
 from runtime.control.messages import (
@@ -79,6 +80,7 @@ class Dispatcher:
         actors: ActorHost,
         canceller: Canceller,
         timeline: RangeLog,
+        custody: Custody,
     ) -> None:
         self._ctx = ctx
         self._node = node
@@ -90,6 +92,7 @@ class Dispatcher:
         self._actors = actors
         self._canceller = canceller
         self._timeline = timeline
+        self._custody = custody
         self.ready = ReadyQueue()
         self.workers: dict[str, Worker] = {}
         self.assigned = 0
@@ -347,6 +350,7 @@ class Dispatcher:
     def _stop(self, worker: Worker) -> None:
         del self.workers[worker.address]
         self._ctx.send(f"pool:{self._node}", StopWorker(worker.address))
+        self._custody.worker_gone(worker.address)
 
     def on_done(self, source: str, message: TasksDone) -> None:
         worker = self.workers.get(source)
@@ -354,6 +358,9 @@ class Dispatcher:
             return  # it was declared dead; its tasks run elsewhere
         self._last_done_s = self._ctx.now()
         self._results.gather()
+        for result in message.results:
+            if result.refs is not None:
+                self._custody.reported(source, result)
         if worker.actor:
             self._actors.on_done(worker, message.results, message.timings)
         else:
@@ -384,6 +391,8 @@ class Dispatcher:
             return  # it was declared dead; its task runs elsewhere
         self._last_done_s = self._ctx.now()
         for result in message.results:
+            if result.refs is not None:
+                self._custody.reported(source, result)
             if worker.actor:
                 self._actors.on_item(worker, result)
                 continue

@@ -130,6 +130,7 @@ class Gcs:
         self.actors.on_branch_ended = self._end_job
         self.actors.on_settled = self.table.on_actor_settled
         self.table.replays = self.actors.replays
+        self.table.remakes = self.actors.remakes
         self._handlers.update(self.actors.handlers)
 
     def start(self) -> None:
@@ -259,6 +260,8 @@ class Gcs:
         rows: Any
         if message.kind == "jobs":
             rows = self.jobs.table()
+        elif message.kind == "tables":
+            rows = {**self.table.sizes(), "actors": len(self.actors.rows)}
         else:
             rows = dict(self.counts) if message.kind == "event_counts" else list(self.events)
         self.ctx.send(source, QueryReply(message.key, message.client, rows))

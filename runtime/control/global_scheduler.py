@@ -128,6 +128,7 @@ class GlobalScheduler:
             self._on_node(message)
         elif isinstance(message, ActorChanged):
             self._actors.gone(message.actor)
+            self.infeasible = [spec for spec in self.infeasible if spec.array != message.actor]
         elif isinstance(message, CancelTask):
             self._on_cancel(source, message)
         elif isinstance(message, BundlePrepared):

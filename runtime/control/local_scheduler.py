@@ -38,6 +38,7 @@ from runtime.control.actor_table import DEAD
 from runtime.control.cancellation import Canceller
 from runtime.control.config import Config
 from runtime.control.context import Context, node_of
+from runtime.control.custody import Custody
 from runtime.control.dispatcher import Dispatcher
 from runtime.control.ids import STREAM_BASE, object_id
 from runtime.control.jobs import NodeJobs
@@ -53,6 +54,8 @@ from runtime.control.messages import (
     AllocateObject,
     AssignTasks,
     Blocked,
+    BorrowersGone,
+    CallsDrained,
     CallsLogged,
     CancelCall,
     CancelTask,
@@ -61,6 +64,7 @@ from runtime.control.messages import (
     CreateActors,
     CreateGroup,
     DescribeJob,
+    DrainCalls,
     ExitActor,
     ExportFunction,
     Fetched,
@@ -93,6 +97,7 @@ from runtime.control.messages import (
     Query,
     QueryReply,
     RangeResult,
+    RefUpdates,
     Registered,
     RegisterJob,
     RegisterNode,
@@ -125,10 +130,11 @@ from runtime.control.policies import LocalView, make_policy
 from runtime.control.queries import QueryDesk
 from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import part_of
+from runtime.control.ref_book import ENTER, ENTER_AND_SAY_SO
 from runtime.control.resources import ResourcePool
 from runtime.control.results import Results
 from runtime.control.strategies import kept, strategy_of
-from runtime.control.tables import attempt_of
+from runtime.control.tables import attempt_of, needs_of
 from runtime.control.task_inputs import TaskInputs
 from runtime.control.task_log import TaskLog
 from runtime.control.timeline import RangeLog
@@ -159,6 +165,7 @@ class LocalScheduler:
         self.log = TaskLog(ctx, node, config, incarnation)
         self.objects = ObjectDirectory(ctx, node, self.log.copied, config.store_wait_s)
         self.members = Membership(node, incarnation)
+        self.custody = Custody(ctx, node, incarnation, self.members, self._lent)
         self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
         self.accepted = 0
         """Elements that the global scheduler has given to this node so far."""
@@ -173,7 +180,7 @@ class LocalScheduler:
         self.orphans = Orphans(self.objects, self._release)
         self.places = Places(ctx, node, config, self.objects, self._lives)
         self.results = Results(
-            ctx, node, self.objects, self.log, self.places, self.orphans,
+            ctx, node, self.objects, self.log, self.places, self.orphans, self.custody,
             self._received, self._owned_actors, self.jobs.is_over,
         )  # fmt: skip
         self.router = ActorRouter(
@@ -187,7 +194,7 @@ class LocalScheduler:
         )
         self.dispatcher = Dispatcher(
             ctx, node, incarnation, config, self.pool, self.objects, self.inputs, self.results,
-            self.actors, self.canceller, self.timeline,
+            self.actors, self.canceller, self.timeline, self.custody,
         )  # fmt: skip
         self.queries = QueryDesk(
             ctx, node, self.members, self._store_usage,
@@ -243,6 +250,8 @@ class LocalScheduler:
             ActorLineage: lambda _, m: self.actors.on_lineage(m),
             CallsLogged: lambda _, m: self.actors.on_logged(m),
             StopActor: lambda _, m: self.actors.on_stop(m),
+            DrainCalls: self.actors.on_drain,
+            CallsDrained: lambda _, m: self.router.on_drained(m.actor),
             SaveActor: lambda s, m: self.actors.on_save(self.dispatcher.workers[s], m),
             ExitActor: lambda s, m: self.actors.on_exit(self.dispatcher.workers[s], m),
             KillActor: self._on_kill_actor,
@@ -254,6 +263,7 @@ class LocalScheduler:
             FindTask: self._on_table,
             TaskFound: lambda _, m: self.ctx.send(m.client, m),
             KvReply: lambda _, m: self.ctx.send(m.client, m),
+            RefUpdates: self._on_refs,
             Query: self.queries.on_query,
             QueryReply: self.queries.on_reply,
         }
@@ -334,7 +344,7 @@ class LocalScheduler:
         extra = spec.extra
         assert extra is not None
         if extra.call:
-            for oid in spec.deps:
+            for oid in needs_of(spec):
                 if oid[: len(spec.array)] in self.objects.owners:
                     self.log.expose(oid[: len(spec.array)])
             self.router.submit(spec)
@@ -486,6 +496,7 @@ class LocalScheduler:
         client = message.worker
         owned = [a for a in self.objects.drop_client(client) if self.objects.let_go(a, client)]
         self.places.drop(message.worker)
+        self.custody.worker_gone(message.worker)
         running = worker.assigned[0] if worker is not None and worker.assigned else None
         cause = None if worker is None else worker.killed_for
         if cause is not None:
@@ -494,6 +505,8 @@ class LocalScheduler:
             self.orphans.keep(owned, running)
         else:
             for array in owned:
+                # Whoever has borrowed it asks the GCS, which has to know that it is gone.
+                self.log.expose(array)
                 self._release(array)
         if worker is not None:
             self.dispatcher.died(worker, message.reason)
@@ -534,6 +547,7 @@ class LocalScheduler:
             if self.objects.let_go(array, client):
                 self._release(array)
         self.places.drop(client)
+        self.custody.worker_gone(client)
 
     # -- results and objects ---------------------------------------------------
 
@@ -554,6 +568,9 @@ class LocalScheduler:
         for result in message.results:
             self.objects.own(result.array, source)
             self.places.sealed(object_id(result.array, 0, 0))
+            if result.refs is not None:
+                self.custody.reported(source, result)
+                self.custody.keep(result)
             self.objects.add(result)
             self.log.put(result.array, sum(result.sizes))
 
@@ -563,7 +580,8 @@ class LocalScheduler:
                 self._release(array)
 
     def _release(self, array: bytes) -> None:
-        self._ends.pop(array, None)
+        if self._ends:
+            self._ends.pop(array, None)
         self.results.released(array)
         self.router.forget(array)
         if array in self._owned_actors:
@@ -573,6 +591,7 @@ class LocalScheduler:
             self.ctx.send("gcs", KillActor(array, reason, owner=owner))
         self.log.release(array)
         self.objects.release(array)
+        self.custody.release(array)
 
     def _on_free(self, source: str, message: FreeObjects) -> None:
         for array in message.arrays:
@@ -582,6 +601,7 @@ class LocalScheduler:
             self.results.released(array)
             self.log.forget(array)
             self.objects.release(array, by_owner=False)
+            self.custody.release(array)
 
     def _on_want(self, source: str, message: WantObjects) -> None:
         def arrived(value: ObjectValue) -> None:
@@ -596,6 +616,20 @@ class LocalScheduler:
                 self.objects.want(oid, arrived)
             else:
                 self.ctx.send(source, ObjectsReady([refused]))
+
+    def _on_refs(self, source: str, message: RefUpdates) -> None:
+        if node_of(message.owner) == self.node:
+            if not self._lives(message.owner):
+                return
+            for array, _, _, what in message.updates:
+                if what in (ENTER, ENTER_AND_SAY_SO):
+                    self._lent(array)
+        self.custody.on_updates(source, message)
+
+    def _lent(self, array: bytes) -> None:
+        """A reference of it is somewhere else: the GCS has to know of it."""
+        if array in self.objects.owners:
+            self.log.expose(array)
 
     def _on_unpin(self, source: str, message: Unpin) -> None:
         for oid in message.objects:
@@ -630,8 +664,12 @@ class LocalScheduler:
         self.ctx.send(f"links:{self.node}", message)
         self.queries.on_node_changed(message.info)
         self.objects.on_node_changed(message.info.node, message.info.alive)
+        self.router.on_node_changed(message.info.node, message.info.alive)
         if not message.info.alive:
             self._report_missing()
+            for client in self.objects.clients():
+                gone = BorrowersGone(message.info.node, message.info.incarnation)
+                self.ctx.send(client, gone)
 
     def _report_missing(self) -> None:
         """Say which results have not come: one may have been on its way from a dead node."""

@@ -52,7 +52,7 @@ node    -> gcs       CreateActors, ActorStarted, ActorFailed, WatchActors, KillA
 gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound
 gcs     -> global    ActorChanged, PlaceTasks (creations)
 global  -> gcs       ActorPlaced
-node    -> node      ActorCalls, CancelCall
+node    -> node      ActorCalls, CancelCall, DrainCalls, CallsDrained
 
 jobs:
 door    -> node      RegisterJob, JobEnded
@@ -61,6 +61,11 @@ node    -> gcs       RegisterJob, DescribeJob, JobEnded
 gcs     -> node      JobRegistered, JobEnded
 gcs     -> global    JobEnded
 node    -> door      JobRegistered
+
+references:
+client  -> node      RefUpdates
+node    -> node      RefUpdates
+node    -> client    RefUpdates, BorrowersGone
 ==================== =======================================================
 
 Where the GCS is replicated or durable, a *chain* stands in for ``gcs`` and
@@ -152,6 +157,9 @@ class TaskExtra(Struct, array_like=True, gc=False):
     """Environment variables for as long as it runs."""
     group: str = ""
     """The placement group that it runs in, ``id`` or ``id/capture``."""
+    inside: tuple[bytes, ...] = ()
+    """Arrays of which references are inside its arguments: to run it again they are
+    needed as its inputs are."""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):
@@ -181,6 +189,19 @@ class TaskSpec(Struct, array_like=True, gc=False):
     extra: Union[TaskExtra, None] = None
 
 
+class ResultRefs(Struct, array_like=True, gc=False):
+    """References that come with a result; see `borrowing`.
+
+    ``borrowed``: (array, owner, borrower, epoch) of what its worker has kept of the
+    arguments. ``contained``: (array, owner) of what is in the values, for which
+    the node ``keeper`` is entered.
+    """
+
+    borrowed: tuple[tuple[bytes, str, str, int], ...] = ()
+    contained: tuple[tuple[bytes, str], ...] = ()
+    keeper: str = ""
+
+
 class RangeResult(Struct, array_like=True, gc=False):
     """What became of elements ``start`` to ``start + count`` of an array.
 
@@ -201,6 +222,8 @@ class RangeResult(Struct, array_like=True, gc=False):
     sizes: tuple[int, ...] = ()
     offsets: tuple[int, ...] = ()
     """Where in that node's arena, for the node alone; -1 for no place."""
+    refs: Union[ResultRefs, None] = None
+    """None: there are no references to speak of."""
 
 
 class Timing(Struct, array_like=True, gc=False):
@@ -826,6 +849,19 @@ class CancelCall(Struct, array_like=True, tag=169):
     call: bytes
 
 
+class DrainCalls(Struct, array_like=True, tag=150):
+    """To the node of an actor that is dead: send what is left to send of its calls."""
+
+    actor: bytes
+    incarnation: int
+
+
+class CallsDrained(Struct, array_like=True, tag=151):
+    """Every result of the actor's calls that will ever come has come."""
+
+    actor: bytes
+
+
 class CallsReceived(Struct, array_like=True, tag=77):
     """The results of these calls have arrived: nobody will ask again."""
 
@@ -994,6 +1030,27 @@ class JobEnded(Struct, array_like=True, tag=168):
 
     job: bytes
     reason: str
+
+
+# -- references ----------------------------------------------------------------
+
+
+class RefUpdates(Struct, array_like=True, tag=145):
+    """To an owner, by way of its node: who has references to its arrays.
+
+    Each is a `ref_book.Update`: (array, borrower, epoch, what to do). The answer to a
+    borrower is one too.
+    """
+
+    owner: str
+    updates: list[tuple[bytes, str, int, int]]
+
+
+class BorrowersGone(Struct, array_like=True, tag=146):
+    """A node's life is over: neither it nor its clients have references any more."""
+
+    node: int
+    incarnation: int
 
 
 # -- key-value table and task history of the GCS --------------------------------
@@ -1232,9 +1289,10 @@ class Logged(Struct, array_like=True, tag=118):
 
 Message = Union[
     RegisterJob, JobRegistered, DescribeJob, JobEnded, CancelCall,
+    RefUpdates, BorrowersGone,
     CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
-    CallsReceived, KillActor, StopActor, LogCalls, CallsLogged, SaveActor, FetchLineage,
-    ActorLineage, RestoreActor, ExitActor, FindActor, ActorFound,
+    DrainCalls, CallsDrained, CallsReceived, KillActor, StopActor, LogCalls, CallsLogged, SaveActor,
+    FetchLineage, ActorLineage, RestoreActor, ExitActor, FindActor, ActorFound,
     SubmitTasks, ExportFunction, FetchFunction, FunctionBlob, WantObjects, ObjectsReady,
     PutObjects, AllocateObject, ObjectAllocated, AbandonObject, Release, Unpin, Blocked,
     Unblocked, Resume, TasksDone, TakenBack, TaskResults, WorkerReady, RunTasks, TakeBack, Exit,

@@ -26,7 +26,7 @@ What has no pin may leave for the disk when the arena is full, see `eviction`.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
@@ -157,6 +157,7 @@ class ObjectDirectory:
             before_next = at == len(results) or _end(result) <= results[at].start
             if not (after_last and before_next):
                 self._overlapping.add(array)
+                at = self._outdate(results, result)
             results.insert(at, result)
         if result.sizes and result.node == self._node:
             for ret, size in enumerate(result.sizes):
@@ -166,6 +167,18 @@ class ObjectDirectory:
                     self._keep(array, oid, result.offsets[ret], size)
         if array in self._wanted_of:
             self._resolve(array)
+
+    @staticmethod
+    def _outdate(results: list[RangeResult], newer: RangeResult) -> int:
+        """Forget where the large values were that came again; return the newer one's place.
+
+        They were lost, or came twice: what is here of them stays.
+        """
+        low = bisect_left(results, newer.start, key=_start)
+        high = bisect_left(results, _end(newer), key=_start)
+        # A result with large values is of one element, so each of these is covered.
+        results[low:high] = [r for r in results[low:high] if not any(r.sizes)]
+        return bisect_right(results, newer.start, key=_start)
 
     def usage(self) -> tuple[int, int]:
         """Return how many large objects are in memory here, and their bytes together."""
@@ -237,7 +250,7 @@ class ObjectDirectory:
         It has one owner, unless the task that submits it runs twice at once.
         """
         owner = self.owners.get(array)
-        if owner == client or client in self.others.get(array, ()):
+        if owner == client or (self.others and client in self.others.get(array, ())):
             return
         self._owned[client] = self._owned.get(client, 0) + 1
         if owner is None or owner == NOBODY:
@@ -278,6 +291,10 @@ class ObjectDirectory:
         self._owned[client] -= 1
         if not self._owned[client]:
             del self._owned[client]
+
+    def clients(self) -> list[str]:
+        """Return the clients that own anything."""
+        return sorted(self._owned.keys() - {NOBODY})
 
     def owns(self, client: str) -> bool:
         """Whether a client owns anything that is not released."""
@@ -325,15 +342,20 @@ class ObjectDirectory:
         owner = self.owners.pop(array, None)
         if owner is not None:
             self._disown(owner)
-        for other in self.others.pop(array, ()):
-            self._disown(other)
+        if self.others:
+            for other in self.others.pop(array, ()):
+                self._disown(other)
         self._results.pop(array, None)
-        self._overlapping.discard(array)
-        for oid in sorted(self._wanted_of.get(array, ())):
-            if by_owner:
-                self._tell(released_error(oid))
-            elif oid not in self._fetching:
-                self._asking.append(oid)
+        if self._overlapping:
+            self._overlapping.discard(array)
+        if self._wanted_of:
+            for oid in sorted(self._wanted_of.get(array, ())):
+                if by_owner:
+                    self._tell(released_error(oid))
+                elif oid not in self._fetching:
+                    self._asking.append(oid)
+        if not self._stored_of:
+            return
         for oid in self._stored_of.pop(array, ()):
             self._primary.pop(oid, None)
             self._dropped.discard(oid)
@@ -535,6 +557,8 @@ class ObjectDirectory:
         if oid in self._fetching:
             return  # released and wanted again while it is on its way
         if node in self._dead or (node == self._node and oid not in self.eviction.on_disk):
+            if node in self._dead:
+                self._missing(oid, node, "it died")
             self._asking.append(oid)
             return
         fetch = Fetch(oid, size, node)

@@ -98,6 +98,8 @@ class Places:
 
     def seal(self, result: RangeResult) -> None:
         """What a worker has written is the node's, and does not go with the worker."""
+        if not result.offsets:
+            return
         for ret, offset in enumerate(result.offsets):
             if offset >= 0:
                 self._allocated.pop(object_id(result.array, result.start, ret), None)

@@ -7,6 +7,7 @@ the GCS is asked for
 ``jobs``          [number, driver, its PID, namespace, entrypoint, alive, why it ended] of the
                   jobs, by number
 ``event_counts``  how many there were of each kind, since the cluster started
+``tables``        how many rows it has: {table: rows}
 
 The others are gathered from every living node, as flat rows:
 
@@ -50,7 +51,7 @@ _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "placements": lambda row: 0,
     "disks": lambda row: row[0],
 }
-_AT_GCS = frozenset({"events", "event_counts", "jobs"})
+_AT_GCS = frozenset({"events", "event_counts", "jobs", "tables"})
 _AT_GLOBAL = frozenset({"groups", "placements"})
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from runtime.control.context import Context, node_of
+from runtime.control.custody import Custody
 from runtime.control.ids import STREAM_BASE, job_of, object_id
 from runtime.control.messages import ForwardResults, RangeResult, TaskResults
 from runtime.control.objects import NOBODY, ObjectDirectory
@@ -35,6 +36,7 @@ class Results:
         log: TaskLog,
         places: Places,
         orphans: Orphans,
+        custody: Custody,
         received: Callable[[bytes], bool],
         created: Collection[bytes],
         is_over: Callable[[bytes], bool],
@@ -48,6 +50,7 @@ class Results:
         self._log = log
         self._places = places
         self._orphans = orphans
+        self._custody = custody
         self._received = received
         self._created = created
         self._is_over = is_over
@@ -64,7 +67,8 @@ class Results:
 
     def released(self, array: bytes) -> None:
         """Its owner here has let go of it."""
-        self._heirs.pop(array, None)
+        if self._heirs:
+            self._heirs.pop(array, None)
 
     def freed(self, array: bytes) -> None:
         """Nobody needs it, says the GCS."""
@@ -89,6 +93,8 @@ class Results:
     def finish(self, result: RangeResult, owner: str) -> None:
         """A range ended on this node: keep its values, tell its owner."""
         self._places.seal(result)
+        if result.refs is not None:
+            self._take_refs(result, owner)
         if node_of(owner) != self._node:
             self._objects.add(result)
             self._log.finish(result)
@@ -113,21 +119,37 @@ class Results:
         if self._orphans:
             self._orphans.ended(result)
 
+    def _take_refs(self, result: RangeResult, owner: str) -> None:
+        """Answer for what is inside the values, as long as they are here; see `custody`."""
+        here = result.array in self._objects.owners or result.array in self._for_others
+        self._custody.pass_on(result, owner)
+        for heir in self._heirs.get(result.array, ()):
+            if heir != owner:
+                self._custody.pass_on(result, heir)
+        if here or node_of(owner) != self._node:
+            self._custody.keep(result)
+        else:
+            self._custody.drop(result)
+
     def tell_owner(self, results: list[RangeResult]) -> None:
         """Pass results on to who owns them by now."""
         told: dict[str, list[RangeResult]] = {}
         owners, others = self._objects.owners, self._objects.others
         for result in results:
             array = result.array
-            if array not in others:
+            if not others or array not in others:
                 owner = owners.get(array, NOBODY)
                 if owner != NOBODY:
-                    told.setdefault(owner, []).append(result)
+                    of_owner = told.get(owner)
+                    if of_owner is None:
+                        told[owner] = [result]
+                    else:
+                        of_owner.append(result)
                 continue
             for owner in self._objects.owners_of(array):
                 told.setdefault(owner, []).append(result)
-        for owner, of_owner in told.items():
-            self._ctx.send(owner, TaskResults(owner, of_owner))
+        for owner, results in told.items():
+            self._ctx.send(owner, TaskResults(owner, results))
 
     def send(self, owner: str, results: list[RangeResult]) -> None:
         to = owner if node_of(owner) == self._node else f"node:{node_of(owner)}"
@@ -137,17 +159,26 @@ class Results:
         """Results from another node for a client of this one."""
         owners = self._objects.owners
         results = []
-        for result in message.results:
+        for sent in message.results:
+            result = sent
             # The items of a stream come before the call's own result.
             called = result.start < STREAM_BASE and self._received(result.array)
+            if result.refs is not None:
+                wanted = result.array in owners
+                result = self._custody.receive(result, message.owner, wanted)
             if result.array not in owners:
+                if any(result.sizes):
+                    # Its owner has died, or let go before an actor that was rebuilt made
+                    # it again; where it is nobody would free it.
+                    self._log.disown(result.array)
                 continue
             if called:
                 if any(result.sizes):
                     self._log.made_elsewhere(result.array)
                 else:
                     # The only copy of its values: here, where its owner is.
-                    self._log.called(result.array, owners[result.array], b"")
+                    owner = owners[result.array]
+                    self._log.called(result.array, owner or f"node:{self._node}", b"")
                     self._log.finish(result)
             elif result.array in self._created and self._objects.has_array(result.array):
                 continue  # the actor was created once more
@@ -165,6 +196,8 @@ class Results:
         ]
         self._heirs.setdefault(message.array, {})[message.owner] = None
         if results:
+            for result in results:
+                self._custody.pass_on(result, message.owner)
             self.send(message.owner, results)
 
     def finish_call(
@@ -179,20 +212,29 @@ class Results:
             self._received(result.array)
             self._places.seal(result)
             self._places.free(result)
+            if fresh:
+                self._custody.drop(result)
             return
+        if not fresh:
+            result = self._custody.again(result)
         if node_of(owner) == self._node:
             awaited = self._received(result.array)
             if not self._objects.has_end(result.array):
                 if result.array in self._objects.owners:
                     self._log.called(result.array, owner, actor)
                 self.finish(result, owner)
-            elif awaited:
-                # Its large values were made again here before it was asked for again.
-                self.tell_owner([result])
+            else:
+                self._custody.drop(result)
+                if awaited:
+                    # Its large values were made again here before it was asked for again.
+                    self.tell_owner([result])
             return
         self._places.seal(result)
+        self._custody.pass_on(result, owner)
         if any(result.sizes) and fresh:
             self.remade(result, owner, actor)
+        else:
+            self._custody.drop(result)
         self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
 
     def finish_item(self, result: RangeResult, owner: str, actor: bytes) -> None:
@@ -200,13 +242,17 @@ class Results:
         self._places.seal(result)
         if self._is_over(result.array):
             self._places.free(result)
+            self._custody.drop(result)
         elif node_of(owner) == self._node:
             if result.array in self._objects.owners:
                 self._log.called(result.array, owner, actor)
             self.finish(result, owner)
         else:
+            self._custody.pass_on(result, owner)
             if any(result.sizes):
                 self.remade(result, owner, actor)
+            else:
+                self._custody.drop(result)
             self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
 
     def replayed(self, result: RangeResult, owner: str, actor: bytes) -> bool:
@@ -220,14 +266,20 @@ class Results:
         if here or gone:
             self._places.seal(result)
             self._places.free(result)
+            self._custody.drop(result)
             return False
+        if node_of(owner) != self._node:
+            self._custody.pass_on(result, owner)
         self.remade(result, owner, actor)
+        if node_of(owner) != self._node:
+            self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
         return True
 
     def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:
         """Keep large values that a call made here for an owner on another node."""
         self._places.seal(result)
         self._log.expose(result.array)
+        self._custody.keep(result)
         self._objects.add(result)
         self._log.called(result.array, owner, actor)
         self._log.finish(result)

@@ -286,6 +286,12 @@ class ArrayRow:
         return {node: left for node, left in found.items() if left > 0}
 
 
+def needs_of(spec: TaskSpec) -> tuple[bytes, ...]:
+    """Return what a range needs to run: its inputs, and arrays that its arguments name."""
+    extra = spec.extra
+    return spec.deps if extra is None or not extra.inside else (*spec.deps, *extra.inside)
+
+
 def attempt_of(spec: TaskSpec) -> int:
     """Return how often the GCS has placed the range again."""
     return spec.extra.attempt if spec.extra is not None else 0

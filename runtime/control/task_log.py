@@ -6,8 +6,9 @@ trace at all: nobody can ask for it any more. That is what makes a short task
 cheap, so the rules for when the log may wait are the heart of it:
 
 * what concerns only this node (a task its own client submitted and it keeps)
-  waits up to ``log_linger_s``. If the node dies before, the owner of the task
-  died with it;
+  waits for ``log_linger_s``, and at most twice as long: a burst that is over by
+  then is not reported because a timer happened to fall into it. If the node dies
+  before, the owner of the task died with it;
 * an array is **exposed** once another node may look for it: it is owned
   elsewhere, or is an input of a task that left the node. News of exposed
   arrays go out with the turn they came in.
@@ -30,6 +31,7 @@ from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.messages import RangeResult, TaskSpec, TaskUpdates
 from runtime.control.ranges import Ranges
+from runtime.control.tables import needs_of
 
 ADDED_MAX = 256
 """Ranges in one message; each may carry arguments of up to ``inline_bytes_max``."""
@@ -60,6 +62,8 @@ class TaskLog:
         """Accepted and released in this batch, and used by others of it."""
         self._known: set[bytes] = set()
         self._exposed: set[bytes] = set()
+        self._old: set[bytes] = set()
+        """Arrays that news of were waiting at the last tick already."""
         self._timer_set = False
         self._urgent = False
 
@@ -67,8 +71,9 @@ class TaskLog:
         """This node keeps a range that its own client submitted."""
         self._begin_again(spec.array)
         self._added.setdefault(spec.array, []).append(spec)
-        if spec.deps:
-            self._use(spec)
+        needs = needs_of(spec)
+        if needs:
+            self._use(spec, needs)
         self._touch(spec.array)
 
     def finish(self, result: RangeResult) -> None:
@@ -118,11 +123,11 @@ class TaskLog:
     def spilled(self, spec: TaskSpec, own: Container[bytes]) -> None:
         """A range left for the global scheduler, which logs it.
 
-        Of its inputs, those that clients here own are news of this node.
+        Of what it needs, what clients here own is news of this node.
         """
         self._begin_again(spec.array)
         self._known.add(spec.array)
-        for oid in spec.deps:
+        for oid in needs_of(spec):
             if oid[: len(spec.array)] in own:
                 self.expose(oid[: len(spec.array)])
 
@@ -146,17 +151,20 @@ class TaskLog:
                 self._kept[array] = specs
             else:
                 self._unuse(array)
-        self._done.pop(array, None)
-        self._large.pop(array, None)
-        self._copies.pop(array, None)
-        self._puts.pop(array, None)
-        self._calls.pop(array, None)
+        for rows in (self._done, self._large, self._copies, self._puts, self._calls):
+            if rows:
+                rows.pop(array, None)
         exposed = array in self._exposed
         self._exposed.discard(array)
         if exposed or array in self._known:
             self._known.discard(array)
             self._released[array] = None
             self._start_timer()
+
+    def disown(self, array: bytes) -> None:
+        """What another node has made for a client here has no owner any more."""
+        self._released[array] = None
+        self._start_timer()
 
     def forget(self, array: bytes) -> None:
         """The GCS said that the array is gone: owe it nothing about it."""
@@ -172,9 +180,9 @@ class TaskLog:
     def _rows(self) -> tuple[dict[bytes, Any], ...]:
         return self._added, self._done, self._large, self._copies, self._puts, self._calls
 
-    def _use(self, spec: TaskSpec) -> None:
+    def _use(self, spec: TaskSpec, needs: tuple[bytes, ...]) -> None:
         past = self._deps.get(spec.array, ())
-        arrays = dict.fromkeys(oid[: len(spec.array)] for oid in spec.deps)
+        arrays = dict.fromkeys(oid[: len(spec.array)] for oid in needs)
         new = tuple(array for array in arrays if array not in past)
         self._deps[spec.array] = past + new
         for array in new:
@@ -238,13 +246,15 @@ class TaskLog:
 
     def _begin_again(self, array: bytes) -> None:
         """A parent that runs again makes its released arrays anew: not in one batch."""
+        if not self._released and not self._kept:
+            return
         if array in self._released or array in self._kept:
             self.flush()
 
     def _touch(self, array: bytes) -> None:
-        if array in self._exposed:
+        if self._exposed and array in self._exposed:
             self._urgent = True
-        else:
+        elif not self._timer_set:
             self._start_timer()
 
     def _start_timer(self) -> None:
@@ -254,4 +264,19 @@ class TaskLog:
 
     def _on_timer(self) -> None:
         self._timer_set = False
+        if self._history or self._deps or self._kept:
+            # What depends on one another goes together.
+            self.flush()
+            return
+        old, self._old = self._old, set()
+        young = [
+            {array: row for array, row in rows.items() if array not in old} for rows in self._rows()
+        ]
+        for rows, staying in zip(self._rows(), young, strict=True):
+            for array in staying:
+                del rows[array]
         self.flush()
+        self._added, self._done, self._large, self._copies, self._puts, self._calls = young
+        if any(young):
+            self._old.update(*young)
+            self._start_timer()

@@ -27,6 +27,7 @@ from runtime.control.messages import (
     AssignTasks,
     Blocked,
     BundlePrepared,
+    CallsDrained,
     CallsLogged,
     CallsReceived,
     CancelCall,
@@ -44,6 +45,7 @@ from runtime.control.messages import (
     CreateActors,
     CreateGroup,
     DescribeJob,
+    DrainCalls,
     Event,
     ExitActor,
     ExportFunction,
@@ -76,6 +78,7 @@ from runtime.control.messages import (
     PutObjects,
     Query,
     QueryReply,
+    RefUpdates,
     Registered,
     RegisterJob,
     RegisterNode,
@@ -148,13 +151,14 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
 """By the component that speaks."""
 
 NODE_TO_NODE: Kinds = frozenset({
-    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, CancelCall,
+    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, CancelCall, DrainCalls,
+    CallsDrained, RefUpdates,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
     Unpin, Query, KillActor, FindActor, KvPut, KvGet, KvDelete, FindTask, CancelTask,
-    CreateGroup, RemoveGroup, DescribeJob,
+    CreateGroup, RemoveGroup, DescribeJob, RefUpdates,
 })  # fmt: skip
 
 WORKER_TO_NODE: Kinds = (DRIVER_TO_NODE - {DescribeJob}) | {

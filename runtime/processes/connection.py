@@ -24,6 +24,7 @@ from runtime.processes.wire import (
     FrameReader,
     WireError,
 )
+from runtime.store.scratch import scratch
 
 log = logging.getLogger("raytwin")
 
@@ -31,7 +32,8 @@ HANDSHAKE_TIMEOUT_S = 10.0
 UNSENT_BYTES_MAX = 1 << 30
 """A peer that does not read so much is taken for dead."""
 
-_scratch = memoryview(bytearray(1 << 20))
+_scratch = scratch(1 << 20)
+"""What is received goes here first."""
 
 
 class Connection:

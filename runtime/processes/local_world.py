@@ -77,12 +77,14 @@ class LocalWorld:
         """Which thread polls, 0 for none."""
         self._polls_until_s = float("inf")
         """When the poller will look up even if nothing comes."""
+        self._timers_seen = 0
+        """How many timers had been set when the poller was last told of one."""
         self.report_meanwhile: Callable[[], None] | None = None
         """In a worker: called by the background thread while a range runs."""
         self.has_drops: Callable[[], bool] | None = None
-        """In a driver: whether references were dropped that no call has counted."""
+        """Whether references were dropped that no call has counted."""
         self.tidy: Callable[[], None] | None = None
-        """In a driver: counts them, in a turn, while the program makes no calls."""
+        """Counts them, in a turn, while the program makes no calls."""
         self._tidy_s = float("inf")
         """When the background thread tidies up, if it was told that there is a need."""
         self._closed = False
@@ -108,7 +110,9 @@ class LocalWorld:
             if self._depth == 1 and not self._closed:
                 if self.process.dirty:
                     self.process.run_turns()
-                if self._poller:
+                reactor = self.process.reactor
+                if self._poller and reactor.timers_set != self._timers_seen:
+                    self._timers_seen = reactor.timers_set
                     self._wake_for_timer()
         finally:
             self._depth -= 1
@@ -320,11 +324,11 @@ class LocalWorld:
     def blob(self, nbytes: int) -> Blob:
         return Blob(nbytes)
 
-    def serialize(self, value: Any) -> serialization.Serialized:
-        return serialization.serialize(value)
+    sink = serialization.sink
 
-    def deserialize(self, payload: bytes) -> Any:
-        return serialization.deserialize(payload)
+    serialize = staticmethod(serialization.serialize)
+
+    deserialize = staticmethod(serialization.deserialize)
 
     def dumps_function(self, function: Callable[..., Any]) -> bytes:
         return serialization.dumps_function(function)

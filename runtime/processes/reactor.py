@@ -40,7 +40,8 @@ class Reactor:
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callback] = {}
         self._timers: list[tuple[float, int, RealTimer]] = []
-        self._timer_count = 0
+        self.timers_set = 0
+        """How many timers were set so far."""
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.add(self._wake_fd, READ, self._on_wake)
 
@@ -61,8 +62,8 @@ class Reactor:
     def after(self, delay_s: float, callback: Callable[[], None]) -> RealTimer:
         """Call back once, in so many seconds."""
         timer = RealTimer(time.monotonic() + delay_s, callback)
-        self._timer_count += 1
-        heapq.heappush(self._timers, (timer.due_s, self._timer_count, timer))
+        self.timers_set += 1
+        heapq.heappush(self._timers, (timer.due_s, self.timers_set, timer))
         return timer
 
     def next_due_s(self) -> float | None:

@@ -189,9 +189,7 @@ class Zygote:
         """Load what workers need, then fork those that were asked for meanwhile."""
         for module in (MAINS["worker"], "numpy.random", "cloudpickle"):
             import_module(module)
-        gc.collect()
-        # Shared pages stay shared: the collector does not write to old objects.
-        gc.freeze()
+        _settle()
         self._warm = True
         late, self._late = self._late, []
         for fd, request, fds in late:
@@ -393,6 +391,15 @@ def _become(kind: str, key: str, payload: bytes, fds: list[int], zygote_pid: int
         os._exit(code)
 
 
+def _settle() -> None:
+    """Prepare this process's memory for being shared with what is forked from it."""
+    gc.collect()
+    # Shared pages stay shared: the collector does not write to old objects.
+    gc.freeze()
+    # What loading modules has left behind would be counted in every process.
+    _libc.malloc_trim(0)
+
+
 def main() -> None:
     """Run the zygote: descriptor and driver's PID are the arguments."""
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -406,8 +413,7 @@ def main() -> None:
     sys.path[:] = started[0][1]
     from runtime.processes import head, node, replica  # noqa: F401  (loaded before the forks)
 
-    gc.collect()
-    gc.freeze()  # for head and nodes, as `_warm_up` does for workers
+    _settle()  # for head and nodes, as `_warm_up` does for workers
     zygote = Zygote(control, int(sys.argv[2]))
     zygote.cluster_file = started[0][2]
     try:

@@ -12,8 +12,6 @@ import pickle
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
-import numpy as np
-
 _FILL = 0xA5  # not zero: pages of zeros may be left out, merged or compressed away
 
 
@@ -30,6 +28,8 @@ class Blob:
     def __init__(self, nbytes: int) -> None:
         if nbytes < 0:
             raise ValueError(f"nbytes must not be negative, got {nbytes}")
+        import numpy as np  # as in `serialization`: not before it is needed
+
         self._bytes = np.full(nbytes, _FILL, np.uint8)
 
     @property
@@ -54,6 +54,8 @@ class Blob:
 
 def _over(buffer: Any) -> Blob:
     """Return the blob that `buffer` holds, not a copy of it."""
+    import numpy as np
+
     blob = object.__new__(Blob)
     blob._bytes = np.frombuffer(buffer, np.uint8)
     return blob

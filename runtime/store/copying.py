@@ -20,8 +20,6 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
-
 GIL_FREE_COPY_MIN = 1 << 20
 """From here on a copy lets go of the GIL, bytes.
 
@@ -42,6 +40,8 @@ def copy(target: memoryview, source: bytes | memoryview) -> None:
     if target.nbytes < GIL_FREE_COPY_MIN:
         target[:] = source
     else:
+        import numpy as np  # as in `serialization`: not before it is needed
+
         np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
@@ -68,6 +68,8 @@ class Copier:
         if threads == 1:
             copy(target, source)
             return
+        import numpy as np
+
         into = np.frombuffer(target, np.uint8)
         out = np.frombuffer(source, np.uint8)
         part = -(-into.nbytes // threads // _ALIGNMENT) * _ALIGNMENT

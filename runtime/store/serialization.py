@@ -38,16 +38,20 @@ from __future__ import annotations
 import io
 import pickle
 import struct
+import sys
 import weakref
 from collections import ChainMap
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
-import numpy as np
 
 from . import copying
 from .allocator import aligned
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MAGIC = b"RTW1"
 BARE = b"\x80\x05"
@@ -58,14 +62,20 @@ BYTES_OUT_OF_BAND_MIN = 64 * 1024
 
 Copy = Callable[[memoryview, "bytes | memoryview"], None]
 
+sink: ContextVar[list[Any] | None] = ContextVar("sink", default=None)
+"""While a value is serialized: what of it has to be known besides its bytes. Objects
+that are pickled append themselves; it becomes `Serialized.contained`."""
+
 _PROTOCOL = 5
+_NOT_A_PICKLE = f"not a pickle of protocol {_PROTOCOL}: {{}}"
 _HEADER = struct.Struct("<4sIQ")
 _LENGTH_BYTES = 8
 
-_SCALARS = frozenset(
-    {int, float, bool, complex, str, bytes, type(None)}
-    | {np.bool_, np.int32, np.int64, np.float32, np.float64}
-)
+_SCALARS: set[type] = {int, float, bool, complex, str, bytes, type(None)}
+_NUMPYS_SCALARS = ("bool_", "int32", "int64", "float32", "float64")
+_ndarray: Any = None
+"""numpy's class, once numpy is loaded: a driver that has no arrays need not have its
+10 MB. Workers have it from the zygote."""
 _PLAIN_ITEMS_MAX = 64  # beyond, what the fast path saves is lost in the pickle itself
 _PLAIN_DEPTH_MAX = 3  # (args, kwargs), one of these, and a list in it
 
@@ -81,13 +91,21 @@ class Serialized:
     in between.
     """
 
-    __slots__ = ("_buffers", "_head", "_starts", "nbytes")
+    __slots__ = ("_buffers", "_head", "_starts", "contained", "nbytes")
 
     nbytes: int
     """Bytes that `to_bytes` returns and `write_into` fills."""
+    contained: Sequence[Any]
+    """What has put itself into `sink`."""
 
-    def __init__(self, pickled: bytes, buffers: list[memoryview] | None = None) -> None:
+    def __init__(
+        self,
+        pickled: bytes,
+        buffers: list[memoryview] | None = None,
+        contained: Sequence[Any] = (),
+    ) -> None:
         """Lay out `pickled` and its out-of-band `buffers` (bytes, one-dimensional)."""
+        self.contained = contained
         self._head = pickled
         self._buffers = buffers or []
         self._starts: list[int] = []
@@ -137,13 +155,22 @@ def serialize(value: Any) -> Serialized:
         if type(value) is not bytes or len(value) < BYTES_OUT_OF_BAND_MIN:
             return Serialized(pickle.dumps(value, _PROTOCOL))
         value = _LargeBytes(value)
+    elif _ndarray is None and "numpy" in sys.modules:
+        _learn_numpy()
+        return serialize(value)
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
     # An array or bytes alone need none of cloudpickle's care, nor its time.
-    alone = type(value) is _LargeBytes or _is_out_of_band(value)
-    pickler = _ArrayPickler if alone else _Pickler
-    pickler(file, _PROTOCOL, buffer_callback=buffers.append).dump(value)
-    return Serialized(file.getvalue(), [buffer.raw() for buffer in buffers])
+    if type(value) is _LargeBytes or _is_out_of_band(value):
+        _ArrayPickler(file, _PROTOCOL, buffer_callback=buffers.append).dump(value)
+        return Serialized(file.getvalue(), [buffer.raw() for buffer in buffers])
+    contained: list[Any] = []
+    outer = sink.set(contained)
+    try:
+        _Pickler(file, _PROTOCOL, buffer_callback=buffers.append).dump(value)
+    finally:
+        sink.reset(outer)
+    return Serialized(file.getvalue(), [buffer.raw() for buffer in buffers], contained)
 
 
 def deserialize(data: bytes | memoryview, on_release: Callable[[], None] | None = None) -> Any:
@@ -161,11 +188,15 @@ def deserialize(data: bytes | memoryview, on_release: Callable[[], None] | None 
     value raises: an ImportError for a class that is not there, say.
     """
     if data[:2] == BARE:
+        if on_release is None:
+            try:
+                return pickle.loads(data)
+            except (pickle.UnpicklingError, EOFError) as error:
+                raise SerializationError(_NOT_A_PICKLE.format(error)) from error
         try:
             return _load(data, [])
         finally:
-            if on_release is not None:
-                on_release()
+            on_release()
     view = memoryview(data).toreadonly()
     try:
         layout = parse(view)
@@ -176,6 +207,8 @@ def deserialize(data: bytes | memoryview, on_release: Callable[[], None] | None 
     if on_release is not None:
         # Every buffer is a slice of a memoryview of this array, and all such
         # slices share one reference to it: it dies with the last of them.
+        import numpy as np
+
         holder = np.frombuffer(view, np.uint8)
         weakref.finalize(holder, on_release).atexit = False
         view = holder.data
@@ -249,7 +282,7 @@ def _load(pickled: bytes | memoryview, buffers: list[memoryview]) -> Any:
     try:
         return pickle.loads(pickled, buffers=buffers)
     except (pickle.UnpicklingError, EOFError) as error:
-        raise SerializationError(f"not a pickle of protocol {_PROTOCOL}: {error}") from error
+        raise SerializationError(_NOT_A_PICKLE.format(error)) from error
     finally:
         del pickled, buffers  # a traceback would keep them alive
 
@@ -276,8 +309,18 @@ def _are_plain(values: Any, depth: int) -> bool:
     return depth > 1 and all(_is_plain(value, depth - 1) for value in values)
 
 
+def _learn_numpy() -> None:
+    """Treat numpy's types as they deserve; the program has loaded it."""
+    global _ndarray
+    import numpy as np
+
+    _SCALARS.update(getattr(np, name) for name in _NUMPYS_SCALARS)
+    _REDUCERS[np.ndarray] = _reduce_array
+    _ndarray = np.ndarray
+
+
 def _is_out_of_band(value: Any) -> bool:
-    return type(value) is np.ndarray and not value.dtype.hasobject and value.dtype.itemsize > 0
+    return type(value) is _ndarray and not value.dtype.hasobject and value.dtype.itemsize > 0
 
 
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
@@ -288,6 +331,8 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
     """
     if not _is_out_of_band(array):
         return array.__reduce_ex__(_PROTOCOL)
+    import numpy as np
+
     order = "F" if array.flags.fnc else "C"
     flat = np.ascontiguousarray(array.T if order == "F" else array).reshape(-1).view(np.uint8)
     dtype = array.dtype.str if array.dtype.isbuiltin == 1 else array.dtype
@@ -295,6 +340,8 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
 
 
 def _array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> Any:
+    import numpy as np
+
     # frombuffer keeps a memoryview of `buffer`, and with it the whole of `data`.
     return np.frombuffer(buffer, np.uint8).view(dtype).reshape(shape, order=order)
 
@@ -311,7 +358,7 @@ class _LargeBytes:
         return bytes, (pickle.PickleBuffer(self._value),)
 
 
-_REDUCERS: dict[type, Callable[[Any], Any]] = {np.ndarray: _reduce_array}
+_REDUCERS: dict[type, Callable[[Any], Any]] = {}
 _ALL_REDUCERS = ChainMap(_REDUCERS, cloudpickle.Pickler.dispatch_table)
 
 

@@ -18,8 +18,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import shutil
-import tempfile
 
 from .allocator import Allocator
 
@@ -111,6 +109,10 @@ def _open_nameless(directory: str) -> int:
 
 
 def _open_and_unlink(directory: str) -> int:
+    # Loaded by the first node that needs its disk.
+    import shutil
+    import tempfile
+
     own = tempfile.mkdtemp(prefix="raytwin-", dir=directory)  # mode 0700
     try:
         path = os.path.join(own, "spilled")

@@ -10,7 +10,8 @@ the medians over its rounds; its ratio is the **median of the ratios of single
 rounds**, and above 1 it is better for us, whatever the unit.
 
 - `start_up` and `idle_memory` are measured first, each round in a fresh process
-  with nothing else of the benchmark alive.
+  with nothing else of the benchmark alive. Everybody is started once before that:
+  files are then in the page cache, and modules compiled, as if installed.
 - Then the sides live next to each other, and only one of them is working at any
   time. An idle cluster is not free, but stopping it would be worse: woken up, it
   catches up on the heartbeats and health checks that it has missed, inside the
@@ -25,7 +26,19 @@ with a side in `side` and `conversation`.
 
 from __future__ import annotations
 
-from scenarios.bench.conversation import BenchError
-from scenarios.bench.run import FULL, Effort, run_bench
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scenarios.bench.conversation import BenchError
+    from scenarios.bench.run import FULL, Effort, run_bench
 
 __all__ = ["FULL", "BenchError", "Effort", "run_bench"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the benchmark's own end when it is asked for: a side, measured, has none of it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from scenarios.bench import conversation, run
+
+    return getattr(conversation if name == "BenchError" else run, name)

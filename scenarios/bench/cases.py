@@ -16,10 +16,12 @@ import select
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import psutil
+
+if TYPE_CHECKING:
+    import numpy as np
 
 IN_FLIGHT = 1_000
 CALLS = 100
@@ -357,4 +359,6 @@ def put_800mb(ray: Any) -> Operation:
 
 def filled(nbytes: int) -> np.ndarray[Any, Any]:
     """Return an array of floats of `nbytes` bytes in memory of its own."""
+    import numpy as np  # here, so that it is not part of `idle_memory` unless an engine loads it
+
     return np.ones(nbytes // 8)

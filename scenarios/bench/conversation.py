@@ -169,6 +169,9 @@ def _environment(engine: str, mark: str) -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[2])
     path = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), MARK: mark}
+    # What pip has installed has its bytecode; what runs from its sources keeps its own
+    # from the first start on, or every process would compile it again.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     for name, value in changes.items():
         if value is None:
             environment.pop(name, None)

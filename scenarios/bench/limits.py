@@ -18,12 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 import psutil
 
 from scenarios.bench.cases import IN_FLIGHT, filled, pss_mb, repeated_per_s
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MESSAGE_BYTES = 64
 WINDOW = 100
@@ -118,6 +120,8 @@ class Limits:
         """Return GB/s of copying between two arrays that both have their pages."""
         if nbytes not in self._arrays:
             self._arrays[nbytes] = filled(nbytes), filled(nbytes)
+        import numpy as np  # see `cases.filled`
+
         source, target = self._arrays[nbytes]
         return nbytes / 1e9 * repeated_per_s(lambda: np.copyto(target, source), round_s)
 

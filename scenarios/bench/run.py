@@ -131,6 +131,10 @@ def measure_fresh(
     """Start every side anew in each round; return the samples of each of `fresh`."""
     samples = {name: Samples() for name in FRESH}
     progress.begin(", ".join(each.name for each in fresh), effort.fresh_rounds * len(sides))
+    for side in sides:
+        # Not counted: from here on the files are in memory, and their bytecode is there.
+        with Conversation(side) as conversation:
+            conversation.measure("start")
     for _ in range(effort.fresh_rounds):
         for each in fresh:
             samples[each.name].limit.append(limits.measure(each.limit, effort.limit_s))

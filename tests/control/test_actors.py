@@ -45,7 +45,9 @@ def outcome_of(shell: Shell, ref: Ref) -> Code:
     return value, ""
 
 
-def talk(shell: Shell, rng: random.Random, actors: int, calls: int, nested: int) -> Code:
+def talk(
+    shell: Shell, rng: random.Random, actors: int, calls: int, nested: int, large: bool
+) -> Code:
     """Generator: create actors, call them in many ways, return what became of it."""
     told = []
     # One actor may hold a CPU for life, where that leaves one to every task.
@@ -82,10 +84,10 @@ def talk(shell: Shell, rng: random.Random, actors: int, calls: int, nested: int)
             body = random_body(rng, depth=nested, short=True) if rng.random() < 0.2 else {}
             if rng.random() < 0.3:
                 body["s"] = rng.choice([0.001, 0.01])
-            if not nested:
-                body.pop("size", None)
-            elif rng.random() < 0.2:
+            if large and rng.random() < 0.2:
                 body["size"] = INLINE_BYTES_MAX + 1
+            elif not nested:
+                body.pop("size", None)
             dep = None
             if rng.random() < 0.3:
                 size = rng.choice([0, 500])
@@ -146,14 +148,16 @@ def check(actor: Told, allowed: set[str]) -> None:
 
 
 def converse(
-    world: World, rng: random.Random, driver: Shell, allowed: set[str], nested: int = 0
-) -> list[Told]:
+    world: World, rng: random.Random, driver: Shell, allowed: set[str], nested: int = 0,
+    large: bool = False,
+) -> list[Told]:  # fmt: skip
     """Run `talk` on a world whose faults are set; check what it did.
 
-    ``nested``: calls may submit tasks, and those tasks of their own, so deep, and
-    return large values. What becomes of either when the actor dies is not in here.
+    ``nested``: calls may submit tasks, and those tasks of their own, so deep. What
+    becomes of them when the actor dies is not in here. ``large``: calls may return
+    large values.
     """
-    talking = talk(driver, rng, rng.randint(1, 3), rng.randint(5, 40), nested)
+    talking = talk(driver, rng, rng.randint(1, 3), rng.randint(5, 40), nested, large)
     told: list[Told] = driver.call(talking)
     for actor in told:
         check(actor, allowed)
@@ -173,10 +177,8 @@ def test_nothing_breaks(seed: int) -> None:
     assert not settle(world, SETTLE_S)
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_workers_and_actors_may_die(seed: int) -> None:
-    world, rng = random_world(seed)
-    driver = world.driver(rng.randrange(len(world.nodes)))
+def kill_processes(world: World, rng: random.Random, most: int) -> None:
+    """Set faults: workers die, those that are actors more often."""
 
     def kill() -> None:
         workers = [(shell.history is not None, a) for a, shell in world.shells.items() if
@@ -187,21 +189,12 @@ def test_workers_and_actors_may_die(seed: int) -> None:
         elif workers:
             world.kill_worker(rng.choice(sorted(workers))[1])
 
-    for _ in range(rng.randint(1, 8)):
+    for _ in range(rng.randint(1, most)):
         world.at(rng.expovariate(4.0), kill)
-    task_errors = {f"task:{name}" for name in (DIED, UNAVAILABLE, "WorkerCrashedError")}
-    for actor in converse(world, rng, driver, {DIED, UNAVAILABLE} | task_errors):
-        if actor.restarts == FOREVER:
-            assert actor.history is not None
-        if actor.retries == FOREVER:
-            assert UNAVAILABLE not in actor.outcome.values()
-    assert not settle(world, SETTLE_S)
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_nodes_may_die(seed: int) -> None:
-    world, rng = random_world(seed)
-    driver = world.driver(0)
+def kill_nodes(world: World, rng: random.Random) -> None:
+    """Set faults: nodes die, noticed or not, or nothing reaches them any more."""
 
     def kill() -> None:
         victims = sorted(set(world.nodes) - {0} - world.cut)
@@ -215,10 +208,81 @@ def test_nodes_may_die(seed: int) -> None:
 
     for _ in range(rng.randint(1, 3)):
         world.at(rng.expovariate(6.0), kill)
-    names = {DIED, UNAVAILABLE, "ObjectLostError"}
-    allowed = names | {f"task:{name}" for name in {*names, "WorkerCrashedError"}}
-    converse(world, rng, driver, allowed)
-    found = settle(world, ORPHANED_S)
+
+
+def left_by_nodes(world: World) -> list[str]:
     # As for tasks: a row of what a dead node's client had submitted may stay.
     small = ("gcs.arrays", "._results", "._known")
-    assert [name for name in found if not name.endswith(small)] == []
+    return [name for name in settle(world, ORPHANED_S) if not name.endswith(small)]
+
+
+WORKERS_DIED = {DIED, UNAVAILABLE} | {
+    f"task:{name}" for name in (DIED, UNAVAILABLE, "WorkerCrashedError")
+}
+NODES_DIED = WORKERS_DIED | {"ObjectLostError", "task:ObjectLostError"}
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("seed", [*range(150), 814, 1390])
+def test_workers_and_actors_may_die(seed: int, large: bool) -> None:
+    world, rng = random_world(seed)
+    driver = world.driver(rng.randrange(len(world.nodes)))
+    kill_processes(world, rng, 8)
+    for actor in converse(world, rng, driver, WORKERS_DIED, large=large):
+        if actor.restarts == FOREVER:
+            assert actor.history is not None
+        if actor.retries == FOREVER:
+            assert UNAVAILABLE not in actor.outcome.values()
+    assert not settle(world, SETTLE_S)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_nodes_may_die(seed: int) -> None:
+    world, rng = random_world(seed)
+    driver = world.driver(0)
+    kill_nodes(world, rng)
+    converse(world, rng, driver, NODES_DIED)
+    assert left_by_nodes(world) == []
+
+
+@pytest.mark.parametrize("seed", [*range(100), 175, 1174])
+def test_nodes_and_actors_may_die_and_large_results_with_them(seed: int) -> None:
+    world, rng = random_world(seed)
+    driver = world.driver(0)
+    kill_nodes(world, rng)
+    kill_processes(world, rng, 5)
+    converse(world, rng, driver, NODES_DIED, large=True)
+    assert left_by_nodes(world) == []
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.parametrize("node_dies", [False, True])
+def test_the_news_of_a_death_overtakes_no_result(restarts: int, node_dies: bool) -> None:
+    """What took effect before it is told, though the link it comes by is slow."""
+    world = World([{"CPU": 1.0}, {"CPU": 1.0, "A": 1.0}])
+    driver = world.driver(0)
+
+    def program() -> Code:
+        ref = driver.create_actor(restarts=restarts, demand="A:1")
+        yield from driver.get([driver.tell(ref.oid, {"tag": 0}, restarts=restarts).oid])
+        last = driver.tell(ref.oid, {"tag": 1}, restarts=restarts)
+        never = driver.tell(ref.oid, {"tag": 2, "s": 60.0}, restarts=restarts)
+        driver.client.flush()
+        world._links["node:1", "node:0"] = world.time_s + 1.0
+        yield 0.1
+        (address,) = [a for a, shell in world.shells.items() if shell.history is not None]
+        world.kill_worker(address)
+        if restarts:
+            yield 0.1
+            again = [a for a, shell in world.shells.items() if shell.history is not None]
+            world.kill_worker(again[0])
+        yield 0.2
+        if node_dies:
+            world.cut_node(1)
+        outcomes = []
+        for call in (last, never):
+            outcomes.append((yield from outcome_of(driver, call))[1])
+        return outcomes
+
+    assert driver.call(program()) == ["", UNAVAILABLE if restarts else DIED]
+    assert not world.nodes[0].router._draining

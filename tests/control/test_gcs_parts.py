@@ -7,11 +7,19 @@ import random
 import pytest
 
 from runtime.control.client import Waiter
-from runtime.control.gcs import EVENTS_MAX
+from runtime.control.config import Config
+from runtime.control.gcs import EVENTS_MAX, Gcs
 from runtime.control.health import FailureDetector
 from runtime.control.ids import object_id
 from runtime.control.lineage import SPEC_BYTES, Lineage, placed_again, refusal
-from runtime.control.messages import Event, FreeObjects, TaskUpdates
+from runtime.control.messages import (
+    Event,
+    FreeObjects,
+    LocateObjects,
+    ObjectLocations,
+    ObjectsMissing,
+    TaskUpdates,
+)
 from runtime.control.pubsub import PubSub
 from runtime.control.tables import ArrayRow, Done, attempt_of
 from tests.control.alone import Alone, array, spec
@@ -204,6 +212,27 @@ def test_why_a_value_cannot_be_made_again() -> None:
     assert placed_again(spec(1, retries=-1), 0, 1, "").retries == -1
     row.put = True
     assert refusal(row, None, "y") == "it was put, and y"
+
+
+@pytest.mark.parametrize("how", ["its node died", "released first", "made again"])
+def test_who_asks_for_what_the_gcs_never_heard_of_is_told(how: str) -> None:
+    """A call's large result, whose node died, or whose owner let go, before its log was here."""
+    ctx = Alone()
+    gcs = Gcs(ctx, Config())
+    oid = object_id(array(1), 0, 0)
+    if how == "released first":
+        gcs.handle("global", TaskUpdates(0, [], [], [], [array(1)]))
+    else:
+        gcs.handle("node:0", ObjectsMissing(1, [oid], "it died"))
+    gcs.table.remakes = lambda call: how == "made again" and ctx.time_s < 5
+    gcs.handle("node:0", LocateObjects([oid]))
+    ctx.pass_time(4.5)
+    told = [location for m in ctx.take(ObjectLocations) for location in m.locations]
+    if how == "made again":
+        assert not told, "an actor that is being rebuilt makes it"
+        ctx.pass_time(2.0)
+        told = [location for m in ctx.take(ObjectLocations) for location in m.locations]
+    assert [(location.object, bool(location.lost)) for location in told] == [(oid, True)]
 
 
 def test_events_are_counted_though_their_rows_are_dropped() -> None:

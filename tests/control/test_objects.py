@@ -73,6 +73,19 @@ def test_results_that_overlap_hide_nothing(seed: int) -> None:
                 assert int(value.payload) + value.position == index
 
 
+def test_an_error_stands_for_the_large_values_that_it_came_instead_of() -> None:
+    """It spans two elements whose own results, from a dead node, hid it from those who asked."""
+    directory = Directory()
+    directory.own(array(1), "driver:0.0")
+    for index in (0, 1):
+        directory.add(result(1, index, size=500, node=1))
+    directory.on_node_changed(1, alive=False)
+    directory.add(result(1, 0, 2, status=SYSTEM_ERROR, payload=b"lost", node=-1))
+    for index in (0, 1):
+        value = directory.lookup(object_id(array(1), index, 0))
+        assert value is not None and value.payload == b"lost"
+
+
 def test_memory_is_freed_when_it_is_released_and_no_pin_is_left() -> None:
     directory = Directory()
     directory.own(array(1), "driver:0.0")

@@ -18,7 +18,7 @@ def made() -> tuple[Alone, TaskLog]:
 
 def later(ctx: Alone, log: TaskLog) -> list[TaskUpdates]:
     log.end_turn()
-    ctx.pass_time(2 * CONFIG.log_linger_s)
+    ctx.pass_time(3 * CONFIG.log_linger_s)
     return ctx.take(TaskUpdates, "gcs")
 
 
@@ -53,6 +53,33 @@ def test_what_is_not_over_goes_out_when_the_linger_is() -> None:
     assert (update.added, update.done) == ([], [])
     assert update.released == [array(1), array(2)]
     assert is_empty(log)
+
+
+def test_a_burst_leaves_no_trace_whenever_it_begins() -> None:
+    ctx, log = made()
+    linger_s = CONFIG.log_linger_s
+    log.accept(spec(1))
+    for tenths in range(10):
+        # Each lives for nine tenths of the linger, across a tick of the timer mostly.
+        ctx.pass_time(0.1 * tenths * linger_s)
+        log.accept(spec(2))
+        log.finish(result(2))
+        ctx.pass_time(0.9 * linger_s)
+        log.release(array(2))
+    ctx.pass_time(3 * linger_s)
+    updates = ctx.take(TaskUpdates, "gcs")
+    assert [s.array for update in updates for s in update.added] == [array(1)]
+    assert not any(update.done or update.released for update in updates)
+
+
+def test_news_wait_twice_the_linger_at_most() -> None:
+    ctx, log = made()
+    log.accept(spec(1))
+    ctx.pass_time(0.5 * CONFIG.log_linger_s)
+    log.accept(spec(2))
+    ctx.pass_time(2 * CONFIG.log_linger_s)
+    [update] = ctx.take(TaskUpdates, "gcs")
+    assert [s.array for s in update.added] == [array(1), array(2)]
 
 
 def test_ranges_of_one_array_become_one_row() -> None:

@@ -352,6 +352,7 @@ class World:
             look(at, scheduler.results, "_for_others", "_heirs", "_told")
             look(f"{at}.actors", scheduler.actors, "actors", "queued", "_dirty")
             look(f"{at}.router", scheduler.router, "_under_way", "_dirty", "_watch", "_acking")
+            look(f"{at}.router", scheduler.router, "_draining")
             for route in scheduler.router._routes.values():
                 look(f"{at}.route", route, "waiting", "sent", "out", "probes", "received")
             if scheduler.pool.free != scheduler.pool.total:

@@ -1,0 +1,82 @@
+"""The actor table alone: what it keeps of an actor's calls, and for how long."""
+
+from __future__ import annotations
+
+from runtime.control.config import Config
+from runtime.control.gcs import Gcs
+from runtime.control.global_scheduler import GlobalScheduler
+from runtime.control.messages import (
+    OK,
+    ActorChanged,
+    ActorInfo,
+    AssignTasks,
+    CallRecord,
+    CallsReceived,
+    CreateActors,
+    KillActor,
+    LogCalls,
+    NodeChanged,
+    NodeInfo,
+    PlaceTasks,
+    RangeResult,
+    SaveActor,
+    TaskExtra,
+    TaskSpec,
+)
+from tests.control.alone import Alone, array, spec
+
+ACTOR = array(1)
+
+
+def creation(demand: str = "") -> TaskSpec:
+    made = spec(1, demand=demand)
+    made.extra = TaskExtra(actor=ActorInfo(-1))
+    return made
+
+
+def call(number: int) -> CallRecord:
+    task = spec(number)
+    task.extra = TaskExtra(call=ACTOR)
+    return CallRecord(task, RangeResult(array(number), 0, 1, OK, b"value", 0))
+
+
+def gcs_with_an_actor() -> tuple[Gcs, Alone]:
+    ctx = Alone()
+    gcs = Gcs(ctx, Config())
+    gcs.handle("node:0", CreateActors([creation()]))
+    return gcs, ctx
+
+
+def test_results_that_callers_have_are_not_kept_beyond_a_checkpoint() -> None:
+    gcs, _ = gcs_with_an_actor()
+    row = gcs.actors.rows[ACTOR]
+    gcs.handle("node:0", LogCalls(ACTOR, 0, 0, [call(n) for n in (10, 11, 12)]))
+    gcs.handle("node:0", CallsReceived(ACTOR, [array(10)]))
+    gcs.handle("node:0", SaveActor(ACTOR, 0, 2, b"state"))
+    assert list(row.kept) == [array(11)]
+    assert [record.task.array for record in row.log] == [array(12)]
+    gcs.handle("node:0", CallsReceived(ACTOR, [array(11), array(12)]))
+    gcs.handle("node:0", SaveActor(ACTOR, 0, 3, b"state"))
+    assert not (row.kept or row.log or row.awaited)
+
+
+def test_calls_that_never_took_effect_leave_no_trace() -> None:
+    """Their callers got an error: an input that was one, or no retries left."""
+    gcs, _ = gcs_with_an_actor()
+    row = gcs.actors.rows[ACTOR]
+    gcs.handle("node:0", CallsReceived(ACTOR, [array(n) for n in range(100, 200)]))
+    tables = (getattr(row, name) for name in row.__struct_fields__)
+    assert not [table for table in tables if isinstance(table, set | dict | list) and table]
+
+
+def test_an_actor_that_is_killed_while_it_fits_nowhere_is_never_placed() -> None:
+    gcs, ctx = gcs_with_an_actor()
+    placer = Alone()
+    placement = GlobalScheduler(placer, Config())
+    placement.handle("gcs", PlaceTasks([creation("GPU:1"), spec(2, demand="GPU:1")]))
+    gcs.handle("node:0", KillActor(ACTOR, "killed"))
+    (change,) = ctx.take(ActorChanged, "global")
+    placement.handle("gcs", change)
+    assert [waiting.array for waiting in placement.infeasible] == [array(2)]
+    placement.handle("gcs", NodeChanged(NodeInfo(3, "host", 0, {"GPU": 2.0})))
+    assert [[s.array for s in m.tasks] for m in placer.take(AssignTasks)] == [[array(2)]]

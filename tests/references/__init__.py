@@ -1,0 +1,1 @@
+"""References that leave the process that owns the object."""
