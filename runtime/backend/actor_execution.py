@@ -81,7 +81,10 @@ class ActorRunner:
             ) from None
         if self._info.max_concurrency > 1:
             members = inspect.getmembers(type(self._instance), inspect.isroutine)
-            if any(inspect.iscoroutinefunction(member) for _, member in members):
+            if any(
+                inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
+                for _, member in members
+            ):
                 self._loop = self._world.start_event_loop()
                 self._executor.on_cancel_call = self._cancel_soon
 
@@ -120,7 +123,10 @@ class ActorRunner:
             self._tasks.report_error(spec, started_s, error)
         else:
             try:
-                self._tasks.run_call(spec, lambda: self._finished(call()), started_s)
+                if spec.extra is not None and spec.extra.stream:
+                    self._tasks.run_stream(spec, lambda: _plainly(call()), started_s)
+                else:
+                    self._tasks.run_call(spec, lambda: self._finished(call()), started_s)
             except ActorExit as leaving:
                 self._exit(leaving)
                 return
@@ -174,7 +180,10 @@ class ActorRunner:
         started_s = self._world.now()
         try:
             call = self._tasks.prepare(assignment, self._method(spec))
-            self._tasks.run_call(spec, call, started_s)
+            if spec.extra is not None and spec.extra.stream:
+                self._tasks.run_stream(spec, call, started_s)
+            else:
+                self._tasks.run_call(spec, call, started_s)
         except ActorExit as leaving:
             self._exit(leaving)
         except Exception as error:
@@ -203,7 +212,9 @@ class ActorRunner:
         tasks = self._tasks
         try:
             value = tasks.prepare(assignment, self._method(spec))()
-            if inspect.isawaitable(value):
+            if spec.extra is not None and spec.extra.stream:
+                value = await self._stream(spec, value)
+            elif inspect.isawaitable(value):
                 value = await value
             if spec.returns != 1:
                 value = tasks.several(spec, value)
@@ -224,6 +235,24 @@ class ActorRunner:
         self._cancelled.discard(spec.array)
         self._ended()
 
+    async def _stream(self, spec: TaskSpec, items: Any) -> int:
+        """Report items as they come; return how many. An error is the last item."""
+        count = 0
+        tasks = self._tasks
+        try:
+            if hasattr(items, "__aiter__"):
+                async for item in items:
+                    tasks.report_item(spec, count, item)
+                    count += 1
+            else:
+                for item in items:
+                    tasks.report_item(spec, count, item)
+                    count += 1
+        except Exception as error:
+            tasks.report_last(spec, count, error)
+            count += 1
+        return count
+
     def _cancel_soon(self, call: bytes) -> None:
         """A call that runs is to be cancelled; called within a turn, by any thread."""
         self._loop.call_soon_threadsafe(self._cancel_coroutine, call)
@@ -240,3 +269,21 @@ class ActorRunner:
         with self._world:
             self._running -= 1
         self._world.nudge()
+
+
+def _plainly(items: Any) -> Any:
+    """Return the items of a generator, async ones too, one after another."""
+    if not hasattr(items, "__aiter__"):
+        return items
+    return _run_through(items)
+
+
+def _run_through(items: Any) -> Any:
+    import asyncio
+
+    with asyncio.Runner() as runner:
+        while True:
+            try:
+                yield runner.run(anext(items))
+            except StopAsyncIteration:
+                return

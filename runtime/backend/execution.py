@@ -86,7 +86,7 @@ class TaskRunner:
         if extra is not None and extra.env:
             self.world.environment.enter(extra.env)
         if extra is not None and extra.stream:
-            self._run_stream(spec, call, started_s)
+            self.run_stream(spec, call, started_s)
         elif spec.first < 0:
             self.run_call(spec, call, started_s)
         else:
@@ -182,22 +182,23 @@ class TaskRunner:
 
     # -- a stream --------------------------------------------------------------
 
-    def _run_stream(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
+    def run_stream(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
         """Report items as they come, then how many there were; see `streams`."""
         assert spec.extra is not None
         count = 0
         try:
             try:
                 for value in call():
-                    self._report_item(spec, count, value)
+                    self.report_item(spec, count, value)
                     count += 1
             finally:
-                self.session.futures.abandon()
+                if not self.executor.concurrent:
+                    self.session.futures.abandon()
         except Exception as error:
             if self._wants_retry(spec, error):
                 self.report_error(spec, started_s, error)
                 return
-            self._send_item(spec, count, USER_ERROR, self._pack_error(spec.name, error))
+            self.report_last(spec, count, error)
             count += 1
         except KeyboardInterrupt:
             if self.executor.cancelled < 0:
@@ -212,7 +213,11 @@ class TaskRunner:
             refs = [ObjectRef(item_id(spec.array, index), self.session) for index in range(count)]
         self.report_values(spec, started_s, [DynamicObjectRefGenerator(refs)])
 
-    def _report_item(self, spec: TaskSpec, index: int, value: Any) -> None:
+    def report_last(self, spec: TaskSpec, index: int, error: Exception) -> None:
+        """The generator has raised: that is its last item."""
+        self._send_item(spec, index, USER_ERROR, self._pack_error(spec.name, error))
+
+    def report_item(self, spec: TaskSpec, index: int, value: Any) -> None:
         payload = self.world.serialize([value])
         if payload.nbytes <= self.session.client.config.inline_bytes_max:
             self._send_item(spec, index, OK, payload.to_bytes(), contained=payload.contained)

@@ -115,8 +115,17 @@ class Backend(Protocol):
         call: ActorCall,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> list[ObjectRef]:
-        """Submit a call of an actor; return a reference per return value."""
+    ) -> list[ObjectRef] | ObjectRefGenerator:
+        """Submit a call of an actor; return a reference per return value, or its stream."""
+
+    def wait_mixed(
+        self,
+        waitables: Sequence[ObjectRef | ObjectRefGenerator],
+        num_returns: int,
+        timeout_s: float | None,
+        fetch_local: bool,
+    ) -> tuple[list[Any], list[Any]]:
+        """As `wait`; a stream is ready when its next item is, or its end."""
 
     def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:
         """Return (ID, reference, handle's description) of a named actor, or None."""

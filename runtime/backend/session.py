@@ -444,7 +444,7 @@ class Session(ClusterContext):
 
     def call_actor(
         self, call: ActorCall, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> list[ObjectRef]:
+    ) -> list[ObjectRef] | ObjectRefGenerator:
         self._check_open()
         held: list[ObjectRef] = []
         payload, deps = self._pack(args, kwargs, held)
@@ -452,7 +452,7 @@ class Session(ClusterContext):
             self.collect()
             self.world.charge("submit", 1)
             array = self._next_array(once=True)
-            returns = call.num_returns
+            returns = call.returns
             spec = TaskSpec(
                 array, 0, 1, b"", payload, self.client.address, "", deps, returns, call.retries,
                 -1, call.name, call.extra,
@@ -465,6 +465,9 @@ class Session(ClusterContext):
                 spec.extra = with_inside(call.extra, inside)
             entry = self.client.submit(array, [spec], 1, returns, holds, keeper)
             entry.is_call = True
+            if call.extra.stream:
+                entry.items = {} if entry.items is None else entry.items
+                return ObjectRefGenerator(ObjectRef(object_id(array, 0, 0), self), self)
             return self._refs_to(entry)
 
     def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:
@@ -875,6 +878,49 @@ class Session(ClusterContext):
         return (
             [refs[position] for position in ready],
             [ref for position, ref in enumerate(refs) if position not in chosen],
+        )
+
+    def wait_mixed(
+        self,
+        waitables: Sequence[ObjectRef | ObjectRefGenerator],
+        num_returns: int,
+        timeout_s: float | None,
+        fetch_local: bool,
+    ) -> tuple[list[Any], list[Any]]:
+        client = self.client
+        refs = [w for w in waitables if isinstance(w, ObjectRef)]
+        self._check_open(refs)
+        here = client.value if fetch_local else client.made
+
+        def is_ready(waitable: ObjectRef | ObjectRefGenerator) -> bool:
+            if isinstance(waitable, ObjectRef):
+                return bool(here(waitable.binary()))
+            array, index = waitable.position()
+            entry = client.entries[array]
+            return entry.result is not None or client.made(item_id(array, index))
+
+        def enough() -> bool:
+            return sum(map(is_ready, waitables)) >= num_returns
+
+        oids = [ref.binary() for ref in refs]
+        with self.world:
+            self.collect()
+            self.world.charge("wait", 1)
+            client.flush()
+            waiter = client.watch(oids, fetch_local)
+            awaited = client.begin_get(oids)
+        try:
+            if timeout_s != 0:
+                self._wait_until(enough, timeout_s)
+        finally:
+            with self.world:
+                client.unwatch(oids, waiter)
+                ready = [at for at, w in enumerate(waitables) if is_ready(w)][:num_returns]
+                client.end_get(awaited)
+        chosen = set(ready)
+        return (
+            [waitables[at] for at in ready],
+            [w for at, w in enumerate(waitables) if at not in chosen],
         )
 
     def wait_again(

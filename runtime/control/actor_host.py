@@ -490,6 +490,13 @@ class ActorHost:
                     ran(worker.number, timing, spec, result, kind)
                 self._on_called(actor, result)
 
+    def on_item(self, worker: Worker, result: RangeResult) -> None:
+        """A call that runs has yielded; items are not logged, only the end of the stream."""
+        actor = self.actors.get(worker.actor)
+        if actor is not None and actor.worker is worker and result.array in actor.running:
+            owner = actor.running[result.array].spec.owner
+            self._scheduler.results.finish_item(result, owner, actor.id)
+
     def _on_called(self, actor: Actor, result: RangeResult) -> None:
         assignment = actor.running.pop(result.array)
         spec = assignment.spec

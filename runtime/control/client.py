@@ -110,6 +110,8 @@ class Entry(Struct, eq=False):
     """`ObjectRef`s alive."""
     holds: int = 0
     """Unfinished tasks that have it as input."""
+    is_call: bool = False
+    """Of an actor."""
     book: Book | None = None
     """Who else has references to it."""
     deps: tuple[bytes, ...] = ()

@@ -393,6 +393,9 @@ class Dispatcher:
         for result in message.results:
             if result.refs is not None:
                 self._custody.reported(source, result)
+            if worker.actor:
+                self._actors.on_item(worker, result)
+                continue
             # Not always the first: those before it may be done, and not reported yet.
             owner = next(s.owner for s in worker.assigned if s.array == result.array)
             self._results.finish(result, owner)

@@ -261,10 +261,10 @@ class Gcs:
 
     def _on_query(self, source: str, message: Query) -> None:
         rows: Any
-        if message.kind == "tables":
-            rows = {**self.table.sizes(), "actors": len(self.actors.rows)}
-        elif message.kind == "jobs":
+        if message.kind == "jobs":
             rows = self.jobs.table()
+        elif message.kind == "tables":
+            rows = {**self.table.sizes(), "actors": len(self.actors.rows)}
         else:
             rows = dict(self.counts) if message.kind == "event_counts" else list(self.events)
         self.ctx.send(source, QueryReply(message.key, message.client, rows))

@@ -550,6 +550,7 @@ class LocalScheduler:
             if self.objects.let_go(array, client):
                 self._release(array)
         self.places.drop(client)
+        self.custody.worker_gone(client)
 
     # -- results and objects ---------------------------------------------------
 

@@ -52,12 +52,7 @@ node    -> gcs       CreateActors, ActorStarted, ActorFailed, WatchActors, KillA
 gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound
 gcs     -> global    ActorChanged, PlaceTasks (creations)
 global  -> gcs       ActorPlaced
-node    -> node      ActorCalls, DrainCalls, CallsDrained, CancelCall
-
-references:
-client  -> node      RefUpdates
-node    -> node      RefUpdates
-node    -> client    RefUpdates, BorrowersGone
+node    -> node      ActorCalls, CancelCall, DrainCalls, CallsDrained
 
 jobs:
 door    -> node      RegisterJob, JobEnded
@@ -66,6 +61,11 @@ node    -> gcs       RegisterJob, DescribeJob, JobEnded
 gcs     -> node      JobRegistered, JobEnded
 gcs     -> global    JobEnded
 node    -> door      JobRegistered
+
+references:
+client  -> node      RefUpdates
+node    -> node      RefUpdates
+node    -> client    RefUpdates, BorrowersGone
 ==================== =======================================================
 
 Where the GCS is sharded (see `shards`), ``gcs.<k>`` has a part of the tables, and
@@ -904,6 +904,13 @@ class ActorCalls(Struct, array_like=True, tag=76):
     probes: list[TaskSpec]
 
 
+class CancelCall(Struct, array_like=True, tag=169):
+    """A call of an actor is not wanted any more; see `cancellation`."""
+
+    actor: bytes
+    call: bytes
+
+
 class DrainCalls(Struct, array_like=True, tag=150):
     """To the node of an actor that is dead: send what is left to send of its calls."""
 
@@ -915,13 +922,6 @@ class CallsDrained(Struct, array_like=True, tag=151):
     """Every result of the actor's calls that will ever come has come."""
 
     actor: bytes
-
-
-class CancelCall(Struct, array_like=True, tag=169):
-    """A call of an actor is not wanted any more; see `cancellation`."""
-
-    actor: bytes
-    call: bytes
 
 
 class CallsReceived(Struct, array_like=True, tag=77):
@@ -1042,27 +1042,6 @@ class ActorFound(Struct, array_like=True, tag=88):
     created: bool = False
 
 
-# -- references ----------------------------------------------------------------
-
-
-class RefUpdates(Struct, array_like=True, tag=145):
-    """To an owner, by way of its node: who has references to its arrays.
-
-    Each is a `ref_book.Update`: (array, borrower, epoch, what to do). The answer to a
-    borrower is one too.
-    """
-
-    owner: str
-    updates: list[tuple[bytes, str, int, int]]
-
-
-class BorrowersGone(Struct, array_like=True, tag=146):
-    """A node's life is over: neither it nor its clients have references any more."""
-
-    node: int
-    incarnation: int
-
-
 # -- jobs ------------------------------------------------------------------------
 
 
@@ -1115,6 +1094,27 @@ class JobEnded(Struct, array_like=True, tag=168):
     reason: str
     kept: list[bytes] = []
     """Functions of it, and of jobs before, that detached actors are made by."""
+
+
+# -- references ----------------------------------------------------------------
+
+
+class RefUpdates(Struct, array_like=True, tag=145):
+    """To an owner, by way of its node: who has references to its arrays.
+
+    Each is a `ref_book.Update`: (array, borrower, epoch, what to do). The answer to a
+    borrower is one too.
+    """
+
+    owner: str
+    updates: list[tuple[bytes, str, int, int]]
+
+
+class BorrowersGone(Struct, array_like=True, tag=146):
+    """A node's life is over: neither it nor its clients have references any more."""
+
+    node: int
+    incarnation: int
 
 
 # -- key-value table and task history of the GCS --------------------------------
@@ -1352,8 +1352,8 @@ class Logged(Struct, array_like=True, tag=118):
 
 
 Message = Union[
-    RefUpdates, BorrowersGone,
     RegisterJob, JobRegistered, DescribeJob, JobEnded, CancelCall,
+    RefUpdates, BorrowersGone,
     CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
     DrainCalls, CallsDrained, CallsReceived, KillActor, StopActor, LogCalls, CallsLogged, SaveActor,
     FetchLineage, ActorLineage, RestoreActor, ExitActor, FindActor, ActorFound,

@@ -201,6 +201,10 @@ class ObjectDirectory:
         """Whether anything of the array is here."""
         return array in self._results or array in self._stored_of
 
+    def has_end(self, array: bytes) -> bool:
+        """Whether a call's own result is here; the items of its stream do not count."""
+        return self._result(array, 0) is not None
+
     def result_of(self, oid: bytes) -> RangeResult | None:
         """Return the range that a small object is part of, if it is here."""
         array, index, ret = split_object_id(oid)

@@ -51,7 +51,7 @@ _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "placements": lambda row: 0,
     "disks": lambda row: row[0],
 }
-_AT_GCS = frozenset({"events", "event_counts", "tables", "jobs"})
+_AT_GCS = frozenset({"events", "event_counts", "jobs", "tables"})
 _AT_GLOBAL = frozenset({"groups", "placements"})
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 
 from runtime.control.context import Context, node_of
 from runtime.control.custody import Custody
-from runtime.control.ids import job_of, object_id
+from runtime.control.ids import STREAM_BASE, job_of, object_id
 from runtime.control.messages import ForwardResults, RangeResult, ResultsMissing, TaskResults
 from runtime.control.objects import NOBODY, ObjectDirectory
 from runtime.control.orphans import Orphans
@@ -166,7 +166,8 @@ class Results:
         results = []
         for sent in message.results:
             result = sent
-            called = self._received(result.array)
+            # The items of a stream come before the call's own result.
+            called = result.start < STREAM_BASE and self._received(result.array)
             if result.refs is not None:
                 wanted = result.array in owners
                 result = self._custody.receive(result, message.owner, wanted)
@@ -225,13 +226,14 @@ class Results:
             self._received(result.array)
             self._places.seal(result)
             self._places.free(result)
-            self._custody.drop(result)
+            if fresh:
+                self._custody.drop(result)
             return
         if not fresh:
             result = self._custody.again(result)
         if node_of(owner) == self._node:
             awaited = self._received(result.array)
-            if not self._objects.has_array(result.array):
+            if not self._objects.has_end(result.array):
                 if result.array in self._objects.owners:
                     self._log.called(result.array, owner, actor)
                 self.finish(result, owner)
@@ -248,6 +250,24 @@ class Results:
         else:
             self._custody.drop(result)
         self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+
+    def finish_item(self, result: RangeResult, owner: str, actor: bytes) -> None:
+        """A call that runs has yielded an item: kept as the results of calls are."""
+        self._places.seal(result)
+        if self._is_over(result.array):
+            self._places.free(result)
+            self._custody.drop(result)
+        elif node_of(owner) == self._node:
+            if result.array in self._objects.owners:
+                self._log.called(result.array, owner, actor)
+            self.finish(result, owner)
+        else:
+            self._custody.pass_on(result, owner)
+            if any(result.sizes):
+                self.remade(result, owner, actor)
+            else:
+                self._custody.drop(result)
+            self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
 
     def replayed(self, result: RangeResult, owner: str, actor: bytes) -> bool:
         """A call ran once more; its large values are kept if they are missing here.

@@ -158,14 +158,14 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
 MASTER_TO_CLIENT: Kinds = frozenset({ChainConfigured})
 
 NODE_TO_NODE: Kinds = frozenset({
-    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, DrainCalls,
-    CallsDrained, CancelCall, RefUpdates,
+    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, CancelCall, DrainCalls,
+    CallsDrained, RefUpdates,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
     Unpin, Query, KillActor, FindActor, KvPut, KvGet, KvDelete, FindTask, CancelTask,
-    CreateGroup, RemoveGroup, RefUpdates, DescribeJob,
+    CreateGroup, RemoveGroup, DescribeJob, RefUpdates,
 })  # fmt: skip
 
 WORKER_TO_NODE: Kinds = (DRIVER_TO_NODE - {DescribeJob}) | {

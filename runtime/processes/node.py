@@ -87,6 +87,7 @@ class Node:
         self._without_head_s = 0.0
         """Since when the head has been away, where it may come back."""
         self._dial_head()
+        self._first_driver = ""
         if settings.door:
             self._door = Door(
                 self.process, number, self._token, settings.config, arena_fd, settings.door,
@@ -118,7 +119,7 @@ class Node:
             self.process.reactor, sock, self._on_client_frame, self._on_driver_lost, peer=address
         )
         self.process.routes[address] = connection
-        self._door.register_first(address)
+        self._first_driver = address
 
     def _on_client_frame(self, connection: Connection, frame: Frame) -> None:
         frame.source = connection.peer
@@ -272,6 +273,9 @@ class Node:
         """Run until the cluster is gone or has declared this node dead."""
         process = self.process
         process.run_turns()
+        if self._first_driver:
+            self._door.register_first(self._first_driver)
+            process.run_turns()
         while not process.stopped:
             process.step(None)
             fenced = self.scheduler.members.fenced

@@ -183,8 +183,13 @@ def test_a_program_joins_and_both_go_on(start: Start, join: Callable[..., Joined
 
 
 def test_auto_and_the_environment_find_the_newest_cluster(
-    start: Start, join: Callable[..., Joined]
+    start: Start,
+    join: Callable[..., Joined],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    # Others may run on this machine, and be newer.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     session = start(cpus_per_node=1)
     assert join(session, "say(session.cluster_address)", CLUSTER="auto").line() == (
         session.cluster_address

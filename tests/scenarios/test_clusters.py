@@ -28,8 +28,14 @@ def raytwin(*args: str, **more: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def own_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The newest cluster is this test's, whatever else runs on the machine."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
 @pytest.fixture
-def kept() -> Iterator[tuple[subprocess.Popen[str], str]]:
+def kept(own_directory: None) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A cluster that `raytwin start` keeps: its process, and its address."""
     process = subprocess.Popen(
         [sys.executable, "-m", "raytwin", "start", "--nodes", "2", "--cpus-per-node", "3"],
