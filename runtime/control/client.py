@@ -116,8 +116,6 @@ class Entry(Struct, eq=False):
     """Who else has references to it."""
     deps: tuple[bytes, ...] = ()
     """Inputs held until the array is done, and arrays that are inside arguments."""
-    is_call: bool = False
-    """Of an actor."""
     keeper: bytes = b""
     """The actor that may be rebuilt with these inputs: see `Client.submit`."""
     kept: dict[bytes, None] | None = None
