@@ -172,9 +172,10 @@ class Results:
                 wanted = result.array in owners
                 result = self._custody.receive(result, message.owner, wanted)
             if result.array not in owners:
-                if any(result.sizes):
+                if any(result.sizes) and not self._objects.has_array(result.array):
                     # Its owner has died, or let go before an actor that was rebuilt made
-                    # it again; where it is nobody would free it.
+                    # it again; where it is nobody would free it. What is here of it was
+                    # made for another owner, who will.
                     self._log.disown(result.array)
                 continue
             if called:
