@@ -20,8 +20,10 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from runtime.control.arrays import LOST_S
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
 from runtime.control.gcs import Gcs
@@ -58,6 +60,8 @@ class Shard(Gcs):
         )  # fmt: skip
         self._changes = 0
         """Of nodes, heard of so far."""
+        self._cancels: dict[bytes, list[CancelTask]] = {}
+        """Of arrays without a row: what was placed may be on its way by another shard."""
         self._settled = b""
         """An actor that is known, in this turn, not to be rebuilt."""
         self._unmade: dict[bytes, None] = {}
@@ -120,15 +124,24 @@ class Shard(Gcs):
             self.lineage.placed(spec)
         if node in self._alive and self.nodes[node].incarnation == message.incarnation:
             self.ctx.send(f"node:{node}", AssignTasks(message.tasks))
+            for spec in message.tasks if self._cancels else ():
+                for cancel in self._cancels.get(spec.array, ()):
+                    self.ctx.send(f"node:{node}", cancel)
 
     def _on_cancel(self, source: str, message: CancelTask) -> None:
         """Cancel what was assigned; the message follows the assignment."""
         row = self.arrays.get(message.array)
         if row is None:
+            if message.array not in self._cancels:
+                self.ctx.after(LOST_S, partial(self._forget_cancels, message.array))
+            self._cancels.setdefault(message.array, []).append(message)
             return
         for node in dict.fromkeys([*(node for _, node in row.accepted), *row.owners]):
             if node in self._alive:
                 self.ctx.send(f"node:{node}", message)
+
+    def _forget_cancels(self, array: bytes) -> None:
+        del self._cancels[array]
 
     # -- lineage and actors ------------------------------------------------------
 

@@ -300,6 +300,19 @@ def test_what_is_placed_is_logged_then_assigned_and_cancelled_after_that() -> No
     assert [node for _, node in shard.arrays[array(INPUT)].accepted] == [1]
 
 
+def test_a_range_that_was_cancelled_on_its_way_is_cancelled_where_it_arrives() -> None:
+    shard = OneShard()
+    cancel = CancelTask(array(INPUT), 0, 1, False, False)
+    shard.turn("global", cancel)
+    shard.turn("global", TasksPlaced(1, 1, [spec(INPUT)], ()))
+    to_node = [m for to, m in shard.alone.sent if to == "node:1"]
+    assert [type(m) for m in to_node] == [AssignTasks, CancelTask] and to_node[1] == cancel
+    shard.turn("global", CancelTask(array(HERE[5]), 0, 1, False, False))
+    shard.alone.pass_time(2.0)
+    shard.turn("global", TasksPlaced(1, 1, [spec(HERE[5])], ()))
+    assert shard.alone.take(CancelTask) == [cancel], "the other one was for an earlier run"
+
+
 def test_a_range_for_a_dead_node_is_placed_again_and_not_assigned() -> None:
     shard = OneShard()
     shard.turn("gcs", NodeChanged(node_info(1, alive=False)))
