@@ -129,7 +129,7 @@ WORLD_ONLY = {
 """These never leave their process."""
 NODE_TO_CLIENT = {
     m.TaskResults, m.ObjectsReady, m.ObjectAllocated, m.QueryReply, m.FunctionBlob, m.RunTasks,
-    m.TakeBack, m.Resume, m.Exit, m.RestoreActor, m.GiveBack,
+    m.TakeBack, m.Resume, m.Exit, m.RestoreActor, m.GiveBack, m.BorrowersGone,
 }  # fmt: skip
 """A client trusts its node, which has started it."""
 
