@@ -192,7 +192,9 @@ def test_who_does_not_own_lets_go_of_nothing() -> None:
     world.run(for_s=0.1)
     made = [(array(1), 0, 1, (500,))]
     calls = [(array(1), "driver:0.0", b"")]
-    world.turn("gcs", lambda: table.on_updates("node:1", TaskUpdates(1, [], made, [], calls=calls)))
+    world.turn(
+        "gcs", lambda: table.on_updates("node:1", TaskUpdates(1, [], made, [], [], calls=calls))
+    )
     for node in (1, 2):
         message = TaskUpdates(node, [], [], [], [array(1)])
         table.on_updates(f"node:{node}", message)
