@@ -335,8 +335,9 @@ def excuse(
             most = int(found[1])
             return f"{text} (there were {kills} kills)" if most < 0 or kills <= most else ""
     if isinstance(error, ActorDiedError) and "it cannot be rebuilt: " in text:
-        cause = ObjectLostError(text.partition("it cannot be rebuilt: ")[2])
-        return excuse(cause, kills, deaths, puts)
+        cause = text.partition("it cannot be rebuilt: ")[2]
+        kind = ObjectStoreFullError if "ObjectStoreFullError: " in cause else ObjectLostError
+        return excuse(kind(cause), kills, deaths, puts, store_bytes, owned)
     if not isinstance(error, WorkerCrashedError | ObjectLostError):
         return text
     if isinstance(error, ObjectLostError):
