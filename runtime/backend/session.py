@@ -720,7 +720,10 @@ class Session(ClusterContext):
         try:
             while values:
                 value = values.pop()
-                found.append(self._decode_viewed(value) if value.size else self.decode(value))
+                if value.size:
+                    found.append(self._decode_viewed(value))
+                else:
+                    found.append(self.decode(value))
         finally:
             for value in values:
                 if value.size:

@@ -58,8 +58,9 @@ RELEASED_MAX = 65_536
 """How many dropped rows are remembered, for messages that come late."""
 LOST_S = 1.0
 """How long an array without a row is awaited: its owner's task may run again."""
-UNHEARD_S = 30.0
-"""The same of one that was never heard of: its owner's node may have died before it told."""
+UNHEARD_TIMEOUTS = 2.0
+"""The same of one that was never heard of, in timeouts of heartbeats: its owner's node
+may be slow to tell, or have died before it did."""
 ORPHANED_S = 60.0
 """How long a row is kept that nobody owns: the same, on another node."""
 
@@ -100,6 +101,7 @@ class ArrayTable:
         self._pubsub = pubsub
         self._log = log
         self._history = history
+        self._unheard_s = UNHEARD_TIMEOUTS * config.heartbeat_timeout_s
 
     # -- news --------------------------------------------------------------------
 
@@ -563,7 +565,7 @@ class ArrayTable:
                 self._seek(array, row, oids)
             else:
                 gone = array in self.lineage.needed or self._is_gone(array)
-                wait_s = LOST_S if gone else UNHEARD_S
+                wait_s = LOST_S if gone else max(LOST_S, self._unheard_s)
                 self._ctx.after(wait_s, partial(self._give_up, oids))
 
     def _give_up(self, oids: list[bytes]) -> None:

@@ -759,10 +759,6 @@ class Client:
                 self._drop_local(oid)
             self.borrowing.drop(oid[:ARRAY_BYTES])
 
-    def escape(self, oid: bytes) -> None:
-        """A reference to the object is sent away, and nobody can say where to."""
-        self.borrowing.pin(oid[:ARRAY_BYTES])
-
     def _give_back(self) -> None:
         """Unpin large objects that nobody looks at: a later `get` asks for them again."""
         self.collect()

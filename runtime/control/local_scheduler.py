@@ -169,7 +169,7 @@ class LocalScheduler:
         self.bundles = Bundles(self, self.pool)
         self.actors = ActorHost(ctx, node, self)
         self.inputs = TaskInputs(ctx, self.objects, self._push)
-        self.orphans = Orphans(self.objects, self._release)
+        self.orphans = Orphans(self.objects, self._lose)
         self.places = Places(ctx, node, config, self.objects, self._lives)
         self.results = Results(
             ctx, node, self.objects, self.log, self.places, self.orphans, self.custody,
@@ -458,11 +458,14 @@ class LocalScheduler:
             self.orphans.keep(owned, running)
         else:
             for array in owned:
-                # Whoever has borrowed it asks the GCS, which has to know that it is gone.
-                self.log.expose(array)
-                self._release(array)
+                self._lose(array)
         if worker is not None:
             self.dispatcher.died(worker, message.reason)
+
+    def _lose(self, array: bytes) -> None:
+        """Its owner is dead: whoever has borrowed it asks the GCS, which has to know."""
+        self.log.expose(array)
+        self._release(array)
 
     def _received(self, array: bytes) -> bool:
         return self.router.received(array)

@@ -24,10 +24,12 @@ def kill_workers(session: Any, node: int) -> None:
 
 
 def kill_one(session: Any, node: int, victim: str) -> None:
+    """End an actor's worker, or its node; return when the GCS has heard of it."""
     if victim == "node":
         session.cluster.kill_node(node)
     else:
         kill_workers(session, node)
+    until(lambda: session.query("event_counts").get("actor_died"))
 
 
 def lost(ref: Any) -> None:
@@ -139,7 +141,7 @@ def test_a_node_dies_before_anybody_has_heard_of_what_it_has(start: Start) -> No
     session = start()
     maker = on(1)(Maker).remote()
     [ref] = ray.get(maker.put_small.remote())
-    session.cluster.kill_node(1)
+    kill_one(session, 1, "node")
     lost(ref)
 
 
