@@ -200,6 +200,12 @@ def test_who_does_not_own_lets_go_of_nothing() -> None:
         table.on_updates(f"node:{node}", message)
     found = table.rows[array(1)].locate(object_id(array(1), 0, 0), {0, 1, 2})
     assert found is not None and found.nodes == (1,)
+    # Nor of what waits for its owner's task to run again, as the owner's node died.
+    table.rows[array(2)] = row = ArrayRow()
+    row.former = "worker:1.1"
+    world.gcs.nodes[1].incarnation = 2
+    table.on_updates("node:1", TaskUpdates(1, [], [], [], [array(2)], incarnation=2))
+    assert array(2) in table.rows and not table.rows[array(2)].released
 
 
 def test_lineage_books() -> None:
