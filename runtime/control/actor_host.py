@@ -57,6 +57,7 @@ from runtime.control.messages import (
     TaskSpec,
     Timing,
 )
+from runtime.control.pieces import cut, record_bytes
 from runtime.control.timeline import ACTOR, CALL, REPLAY
 from runtime.control.worker_table import Worker
 
@@ -485,10 +486,20 @@ class ActorHost:
     def _send_records(self, actor: Actor) -> None:
         if actor.records:
             first = actor.executed - len(actor.records)
-            self._ctx.send("gcs", LogCalls(actor.id, actor.incarnation, first, actor.records))
+            for piece in cut(actor.records, record_bytes):
+                self._ctx.send("gcs", LogCalls(actor.id, actor.incarnation, first, piece))
+                first += len(piece)
             actor.records = []
 
     # -- ends ------------------------------------------------------------------
+
+    def end(self, actor: bytes, incarnation: int, reason: str) -> None:
+        """End an actor for good: it cannot go on, and could not be rebuilt either."""
+        ended = self._current(actor, incarnation)
+        if ended is not None:
+            text = f"ActorDiedError: {ended.spec.name} died: {reason}"
+            self._ctx.send("gcs", ActorFailed(actor, incarnation, text, True))
+            self._drop(ended, text)
 
     def on_worker_died(self, worker: Worker, reason: str) -> None:
         """The GCS will say whether the actor starts again."""

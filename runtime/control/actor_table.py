@@ -48,16 +48,17 @@ from runtime.control.messages import (
     SaveActor,
     StopActor,
     TaskSpec,
+    TooLong,
     WatchActors,
 )
+from runtime.control.pieces import cut, record_bytes
 from runtime.control.pubsub import PubSub
+from runtime.control.too_long import error_text
 
 PENDING, STARTING, ALIVE, DEAD = range(4)
 
 DEAD_MAX = 65_536
 """How many dead actors are remembered, for those who come late."""
-PIECE_CALLS = 256
-"""Calls in one message of a lineage; each may carry ``inline_bytes_max``."""
 
 
 class ActorRow(Struct):
@@ -112,6 +113,7 @@ class ActorTable:
             SaveActor: self._on_save,
             FetchLineage: self._on_fetch,
             FindActor: self._on_find,
+            TooLong: self._on_too_long,
         }
 
     # -- creation and names ----------------------------------------------------
@@ -273,6 +275,13 @@ class ActorTable:
         """Whether any actor is being rebuilt that makes that call again for it."""
         return any(self.replays(actor, call) for actor in self.rows)
 
+    def _on_too_long(self, source: str, message: TooLong) -> None:
+        """What it is rebuilt from does not travel; see `too_long`."""
+        row = self._current(message.actor, message.incarnation)
+        if row is not None:
+            self._stop(row)
+            self._fail(row, f"ActorDiedError: it cannot be rebuilt: {error_text(message)}", True)
+
     # -- lineage ---------------------------------------------------------------
 
     def _on_log(self, source: str, message: LogCalls) -> None:
@@ -314,19 +323,12 @@ class ActorTable:
         if row is None:
             self.ctx.send(source, StopActor(message.actor, message.incarnation))
             return
-        records = [*row.kept.values(), *row.log]
-        kept = len(row.kept)
-        for at in range(0, max(1, len(records)), PIECE_CALLS):
-            end = at + PIECE_CALLS
-            self.ctx.send(
-                source,
-                ActorLineage(
-                    message.actor,
-                    message.incarnation,
-                    row.saved,
-                    b"" if at else row.checkpoint,
-                    records[max(at, kept) : max(end, kept)],
-                    records[at : min(end, kept)],
-                    end < len(records),
-                ),
-            )
+        kept: list[tuple[list[CallRecord], list[CallRecord]]] = [
+            ([], piece) for piece in cut(list(row.kept.values()), record_bytes)
+        ]
+        pieces = kept + [(piece, []) for piece in cut(row.log, record_bytes)]
+        about = message.actor, message.incarnation, row.saved
+        # The checkpoint has a message to itself: it may be long.
+        self.ctx.send(source, ActorLineage(*about, row.checkpoint, [], [], bool(pieces)))
+        for number, (calls, before) in enumerate(pieces, start=1):
+            self.ctx.send(source, ActorLineage(*about, b"", calls, before, number < len(pieces)))
