@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.actors import CALL, READY, TERMINATE, ActorExit
+from runtime.backend.ends import is_error, last_words, was_cancelled
 from runtime.backend.session import Frame, frame_of_call
 from runtime.control.ids import task_id
 from runtime.control.messages import Assignment, TaskSpec
@@ -29,12 +30,18 @@ TRACEBACK_CHARS_MAX = 16_384
 """The end of a constructor's traceback that every later call is answered with."""
 
 
-def users_frames(error: Exception) -> TracebackType | None:
+def users_frames(error: BaseException) -> TracebackType | None:
     """Return an error's traceback without the runtime's frames in front."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_HERE):
         frames = frames.tb_next
     return frames
+
+
+def lines_of(error: BaseException) -> str:
+    """Return an error's traceback, without the runtime's frames in front."""
+    lines = traceback.format_exception(type(error), error, users_frames(error))
+    return "".join(lines)[-TRACEBACK_CHARS_MAX:]
 
 
 class ConstructorFailed(Exception):
@@ -67,18 +74,17 @@ class ActorRunner:
     def _create(self, creation: Assignment) -> None:
         try:
             self._instance = self._tasks.prepare(creation)()
-        except Exception as error:
+        except BaseException as error:
+            if not is_error(error):
+                raise
             # As text: the control plane, which does not deserialize, answers calls with it.
-            lines = "".join(traceback.format_exception(type(error), error, users_frames(error)))[
-                -TRACEBACK_CHARS_MAX:
-            ]
             raise ConstructorFailed(
-                f"{creation.spec.name} died: its constructor raised\n{lines}"
+                f"{creation.spec.name} died: its constructor raised\n{lines_of(error)}"
             ) from None
         if self._info.max_concurrency > 1:
             members = inspect.getmembers(type(self._instance), inspect.isroutine)
             if any(inspect.iscoroutinefunction(member) for _, member in members):
-                self._loop = self._world.start_event_loop()
+                self._loop = self._world.start_event_loop(self._crashed)
 
     def has_room(self) -> bool:
         """Whether another call may begin now."""
@@ -160,6 +166,12 @@ class ActorRunner:
             self._executor.exit_actor(str(leaving))
         self._world.nudge()
 
+    def _crashed(self, error: BaseException) -> None:
+        """A thread or coroutine raised what ends the process, as it would in its own loop."""
+        with self._world:
+            self._executor.exit_actor(last_words(error), crashed=True)
+        self._world.nudge()
+
     # -- beside one another ----------------------------------------------------
 
     def _run_beside(self, assignment: Assignment) -> None:
@@ -173,6 +185,10 @@ class ActorRunner:
             self._exit(leaving)
         except Exception as error:
             self._tasks.report_error(spec, started_s, error)
+        except self._world.unwinding:
+            raise
+        except BaseException as error:
+            self._crashed(error)
         self._ended()
 
     def _begin_coroutine(self, assignment: Assignment) -> None:
@@ -198,6 +214,15 @@ class ActorRunner:
             self._exit(leaving)
         except Exception as error:
             tasks.report_error(spec, started_s, error)
+        except self._world.unwinding:
+            raise
+        except BaseException as error:
+            if was_cancelled(error):
+                tasks.report_cancelled(spec, started_s)
+            elif not self._loop.is_running():
+                raise  # the process has ended: nobody waits for its coroutines
+            else:
+                self._crashed(error)
         else:
             tasks.report_values(spec, started_s, values)
         self._ended()

@@ -19,6 +19,7 @@ from runtime.api.exceptions import ObjectStoreFullError
 from runtime.api.refs import ObjectRef
 from runtime.api.streams import DynamicObjectRefGenerator
 from runtime.backend.actor_execution import ActorRunner, ConstructorFailed, users_frames
+from runtime.backend.ends import was_cancelled
 from runtime.backend.protocol import World
 from runtime.backend.session import Input, Session, looks_large
 from runtime.backend.submission import ANY
@@ -167,10 +168,10 @@ class TaskRunner:
         except Exception as error:
             self.report_error(spec, started_s, error)
             return
-        except KeyboardInterrupt:
-            if self.executor.cancelled < 0:
+        except BaseException as error:
+            if not self._is_cancelled(error):
                 raise  # the task's own: it ends the worker
-            self._report_cancelled(spec, started_s)
+            self.report_cancelled(spec, started_s)
             return
         self.report_values(spec, started_s, values)
 
@@ -193,10 +194,10 @@ class TaskRunner:
                 return
             self._send_item(spec, count, USER_ERROR, self._pack_error(spec.name, error))
             count += 1
-        except KeyboardInterrupt:
-            if self.executor.cancelled < 0:
+        except BaseException as error:
+            if not self._is_cancelled(error):
                 raise
-            self._report_cancelled(spec, started_s)
+            self.report_cancelled(spec, started_s)
             return
         if spec.extra.stream == STREAM:
             self.report_values(spec, started_s, [count])
@@ -269,8 +270,8 @@ class TaskRunner:
                         break
             except Exception as raised:
                 error = raised
-            except KeyboardInterrupt:
-                if executor.cancelled < 0:
+            except BaseException as raised:
+                if not self._is_cancelled(raised):
                     raise
                 cancelled = True
             self.session.futures.abandon()
@@ -287,7 +288,7 @@ class TaskRunner:
                 one = _one(spec, done)
                 self._since_s = self.report_error(one, self._since_s, error)
             elif cancelled:
-                self._since_s = self._report_cancelled(_one(spec, done), self._since_s)
+                self._since_s = self.report_cancelled(_one(spec, done), self._since_s)
 
     def report_meanwhile(self) -> None:
         """Report what a range has made so far, while an element of it runs.
@@ -409,7 +410,12 @@ class TaskRunner:
             status, payload = USER_ERROR, self._pack_error(spec.name, error)
         return self._report_failure(spec, started_s, status, payload)
 
-    def _report_cancelled(self, spec: TaskSpec, started_s: float) -> float:
+    def _is_cancelled(self, error: BaseException) -> bool:
+        """Whether an error is a cancellation: by `cancel`, or within asyncio."""
+        by_cancel = isinstance(error, KeyboardInterrupt) and self.executor.cancelled >= 0
+        return by_cancel or was_cancelled(error)
+
+    def report_cancelled(self, spec: TaskSpec, started_s: float) -> float:
         """Report an element that a cancellation has ended; see `cancellation`."""
         error = cancelled_error(spec.name)
         return self._report_failure(spec, started_s, error.status, error.payload)

@@ -517,6 +517,9 @@ class ActorHost:
 
     def on_exit(self, worker: Worker, message: ExitActor) -> None:
         """The actor ends itself; its process leaves."""
+        if message.crashed:
+            self.on_worker_died(worker, message.reason)
+            return
         actor = self.actors.get(worker.actor)
         if actor is not None and actor.worker is worker:
             self._send_records(actor)

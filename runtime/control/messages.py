@@ -947,6 +947,8 @@ class ExitActor(Struct, array_like=True, tag=86):
     """The actor on this worker ends itself, after what it has reported."""
 
     reason: str
+    crashed: bool = False
+    """It did not mean to: it starts again if it has restarts left."""
 
 
 class FindActor(Struct, array_like=True, tag=87):
