@@ -13,6 +13,10 @@ order. A class may shorten that with checkpoints, taken every
         return self.total
     def __ray_restore__(self, state): # after the constructor: become that state
         self.total = state
+
+If ``__ray_save__`` raises, or what it returns cannot be pickled or is longer than
+512 MB, the checkpoint before still counts and the worker logs one line. If
+``__ray_restore__`` raises the actor is dead, as with a constructor that raises.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ them; they are logged, and if need be replayed, in the order in which they ended
 from __future__ import annotations
 
 import inspect
+import logging
 import traceback
 from collections.abc import Callable
 from types import TracebackType
@@ -19,11 +20,12 @@ from runtime.api.actors import CALL, READY, TERMINATE, ActorExit
 from runtime.backend.ends import is_error, last_words, was_cancelled
 from runtime.backend.session import Frame, frame_of_call
 from runtime.control.ids import task_id
-from runtime.control.messages import Assignment, TaskSpec
+from runtime.control.messages import Assignment, RestoreActor, TaskSpec
 
 if TYPE_CHECKING:
     from runtime.backend.execution import TaskRunner
 
+log = logging.getLogger("raytwin")
 
 _HERE = __file__.rpartition("/")[0]
 TRACEBACK_CHARS_MAX = 16_384
@@ -64,6 +66,7 @@ class ActorRunner:
         self._calls = 0
         """Calls that took effect, those of a restored state included."""
         self._running = 0
+        self._save_failed = False
         self._loop: Any = None
         if spec.extra.env:
             # For as long as the actor lives.
@@ -93,10 +96,8 @@ class ActorRunner:
     def call(self, assignment: Assignment) -> None:
         """Run a call, or set it going."""
         restore, self._executor.restore = self._executor.restore, None
-        if restore is not None:
-            # What the constructor has made becomes what it was.
-            self._instance.__ray_restore__(self._world.deserialize(restore.state))
-            self._calls = restore.calls
+        if restore is not None and not self._restored(restore):
+            return
         if self._info.max_concurrency == 1:
             self._run(assignment)
             return
@@ -109,6 +110,44 @@ class ActorRunner:
             self._loop.call_soon_threadsafe(self._begin_coroutine, assignment)
         else:
             self._world.spawn(lambda: self._run_beside(assignment))
+
+    # -- checkpoints -----------------------------------------------------------
+
+    def _restored(self, restore: RestoreActor) -> bool:
+        """Make what the constructor has made what it was; False: it is the actor's end."""
+        try:
+            self._instance.__ray_restore__(self._world.deserialize(restore.state))
+        except BaseException as error:
+            if not is_error(error):
+                raise
+            # For good, like a constructor's: it would raise the next time too.
+            with self._world:
+                self._executor.queue.clear()
+                self._executor.exit_actor(f"its __ray_restore__ raised\n{lines_of(error)}")
+            return False
+        self._calls = restore.calls
+        return True
+
+    def _save(self) -> None:
+        """Take a checkpoint; if that fails the one before still counts."""
+        try:
+            state = self._tasks.session.dumps(self._instance.__ray_save__())
+            most = self._tasks.session.client.config.checkpoint_bytes_max
+            if len(state) > most:
+                raise ValueError(f"a checkpoint of {len(state):,} bytes; at most {most:,} are kept")
+        except BaseException as error:
+            if not is_error(error):
+                raise
+            if not self._save_failed:
+                # Once: the next one may well fail for the same reason.
+                self._save_failed = True
+                log.warning(
+                    "%s took no checkpoint, the one before is kept: %s: %s",
+                    type(self._instance).__name__, type(error).__name__, error,
+                )  # fmt: skip
+            return
+        with self._world:
+            self._executor.save(self._calls, state)
 
     # -- one after another -----------------------------------------------------
 
@@ -133,9 +172,7 @@ class ActorRunner:
         self._calls += 1
         interval = self._info.checkpoint_interval
         if interval and self._calls % interval == 0:
-            state = self._tasks.session.dumps(self._instance.__ray_save__())
-            with self._world:
-                self._executor.save(self._calls, state)
+            self._save()
 
     def _finished(self, value: Any) -> Any:
         """An async method of an actor that runs one call at a time: run it to its end."""
