@@ -25,11 +25,12 @@ Cost: a call is one dictionary entry and a share of three messages.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from runtime.control.actor_router import call_error
+from runtime.control.call_memory import CallMemory
 from runtime.control.context import Context, Timer
 from runtime.control.messages import (
     OK,
@@ -64,8 +65,6 @@ from runtime.control.worker_table import Worker
 if TYPE_CHECKING:
     from runtime.control.local_scheduler import LocalScheduler
 
-REMEMBERED_MAX = 1024
-"""Calls of an actor whose results are remembered, for callers that run again."""
 REPLAY_PATIENCE_S = 1.0
 """How long a replayed call of a concurrent actor may hold up the next one."""
 UNAVAILABLE = (
@@ -114,8 +113,6 @@ class Actor:
         """Calls to hand to the worker with this turn."""
         self.running: dict[bytes, Assignment] = {}
         """Calls that the worker has, by array."""
-        self.remembered: OrderedDict[bytes, RangeResult] = OrderedDict()
-        """Results of the last calls."""
         self.restored: dict[bytes, RangeResult] = {}
         """Results of calls that took effect in earlier incarnations."""
         self.executed = 0
@@ -144,6 +141,7 @@ class ActorHost:
         self._scheduler = scheduler
         self.actors: dict[bytes, Actor] = {}
         self.queued: deque[Actor] = deque()
+        self.memory = CallMemory()
         self._dirty: dict[bytes, Actor] = {}
         self._ended: dict[tuple[bytes, int], Actor] = {}
         """By actor and incarnation: ended ones, whose results still wait for the log."""
@@ -301,7 +299,8 @@ class ActorHost:
 
     def _answer(self, actor: Actor, spec: TaskSpec) -> bool:
         """Answer a call that took effect before; return whether it did."""
-        result = actor.restored.get(spec.array) or actor.remembered.get(spec.array)
+        result = actor.restored.get(spec.array)
+        result = result or self.memory.find(actor.id, actor.incarnation, spec.array)
         if result is not None:
             self._scheduler.results.finish_call(result, spec.owner, actor.id, fresh=False)
             return True
@@ -439,10 +438,7 @@ class ActorHost:
             elif not actor.running:
                 self._replay_next(actor)
             return
-        actor.remembered[result.array] = result
-        if len(actor.remembered) > REMEMBERED_MAX:
-            # A plain dictionary would look at all that it has forgotten to find the oldest.
-            actor.remembered.popitem(last=False)
+        self.memory.keep(actor.id, actor.incarnation, result)
         if not actor.logged:
             self._scheduler.results.finish_call(result, spec.owner, actor.id)
             return
