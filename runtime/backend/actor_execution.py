@@ -4,7 +4,8 @@ By default calls run one after another in the worker's own loop. With
 ``max_concurrency`` above one each runs beside the others: in a thread (or what
 stands for one in virtual time), or, if the class has async methods, as a
 coroutine of one event loop. Which of several calls is done first is then up to
-them; they are logged, and if need be replayed, in the order in which they ended.
+them. They are logged in the order in which they ended, and if need be replayed in it,
+one after another: a state that depends on how calls took turns may come out different.
 """
 
 from __future__ import annotations

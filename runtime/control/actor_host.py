@@ -265,6 +265,8 @@ class ActorHost:
     def _replay_next(self, actor: Actor) -> None:
         """Replay one after another what once ran beside one another, in the order it ended.
 
+        So the state is the one before where calls that overlapped did not depend on how
+        they took turns; nothing records that.
         A call that does not end may wait for what a later one did before that
         ended: then the next one runs beside it.
         """

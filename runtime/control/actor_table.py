@@ -15,6 +15,10 @@ only once the call is logged here, so an effect that anybody has seen survives.
 Results before the checkpoint are kept until their callers have them: a caller
 whose answer was lost with the node asks again and must not make the call twice.
 
+The logs of all actors together are bounded by ``actor_log_bytes_max``. Beyond that the
+longest is given up, which an event says: its actor works on, and is dead when it would
+start again, unless it has taken a checkpoint since.
+
 Cost: a restartable actor's call is one `CallRecord` here and a share of two
 messages; a call of an actor that never restarts does not come here at all.
 """
@@ -60,6 +64,11 @@ PENDING, STARTING, ALIVE, DEAD = range(4)
 DEAD_MAX = 65_536
 """How many dead actors are remembered, for those who come late."""
 
+OUTGREW = (
+    "its log of calls outgrew actor_log_bytes_max, which all actors share, and was given up;"
+    " with checkpoints (checkpoint_interval) it stays short"
+)
+
 
 class ActorRow(Struct):
     """All that the GCS knows of one actor."""
@@ -79,6 +88,16 @@ class ActorRow(Struct):
     """Calls before it, by array, whose callers may not have the result yet."""
     awaited: set[bytes] = field(default_factory=set)
     """Calls of the log whose callers may not have it yet."""
+    log_bytes: int = 0
+    """What the log takes, roughly."""
+    dropped: int = 0
+    """Calls after the checkpoint that are in no log: it outgrew its bound. Until the
+    next checkpoint the actor cannot be rebuilt."""
+
+    @property
+    def logged(self) -> int:
+        """How many calls took effect, as far as is known here."""
+        return self.saved + self.dropped + len(self.log)
 
     @property
     def info(self) -> ActorInfo:
@@ -90,8 +109,13 @@ class ActorRow(Struct):
 class ActorTable:
     """The part of the GCS that knows actors."""
 
-    def __init__(self, ctx: Context, pubsub: PubSub, alive: set[int], log: Any) -> None:
+    def __init__(
+        self, ctx: Context, pubsub: PubSub, alive: set[int], log: Any, log_bytes_max: int
+    ) -> None:
         self.ctx = ctx
+        self.log_bytes = 0
+        """What the logs of all actors take, roughly; bounded."""
+        self._log_bytes_max = log_bytes_max
         self.rows: dict[bytes, ActorRow] = {}
         self.names: dict[tuple[str, str], bytes] = {}
         self.dead: dict[bytes, str] = {}
@@ -212,8 +236,12 @@ class ActorTable:
 
     def _fail(self, row: ActorRow, reason: str, final: bool) -> None:
         actor = row.spec.array
+        if row.dropped and not final:
+            final = True
+            reason += f"; it does not start again: {OUTGREW}"
         row.reason = reason
         if final or row.restarts_left == 0:
+            self._shrink(row, len(row.log))
             row.state = DEAD
             self._log("actor_died", row.spec.name, reason)
             self._tell(row)
@@ -288,26 +316,61 @@ class ActorTable:
         row = self._current(message.actor, message.incarnation)
         if row is None:
             return  # its results never leave that node
-        known = row.saved + len(row.log)
+        known = row.logged
         assert message.first <= known, "a gap in an actor's lineage"
         new = message.calls[known - message.first :]
         row.log += new
+        nbytes = sum(map(record_bytes, new))
+        row.log_bytes += nbytes
+        self.log_bytes += nbytes
         row.awaited.update(record.task.array for record in new)
-        upto = row.saved + len(row.log)
-        self.ctx.send(source, CallsLogged(message.actor, message.incarnation, upto))
+        if row.dropped:
+            self._drop_log(row)
+        elif self.log_bytes > self._log_bytes_max:
+            self._make_room()
+        self.ctx.send(source, CallsLogged(message.actor, message.incarnation, row.logged))
 
-    def _on_save(self, source: str, message: SaveActor) -> None:
-        row = self._current(message.actor, message.incarnation)
-        if row is None or message.upto <= row.saved:
-            return
-        count = message.upto - row.saved
-        assert count <= len(row.log), "a checkpoint of calls that are not logged"
-        for record in row.log[:count]:
+    def _make_room(self) -> None:
+        """Give up the longest logs, of actors that are not just being rebuilt from them."""
+        for row in sorted(self.rows.values(), key=lambda row: row.log_bytes, reverse=True):
+            if self.log_bytes <= self._log_bytes_max:
+                return
+            if row.state == ALIVE and row.log:
+                self._log("actor_log_outgrown", row.spec.name, f"{row.log_bytes:,} bytes")
+                self._drop_log(row)
+
+    def _drop_log(self, row: ActorRow) -> None:
+        """Forget an actor's log: it is not rebuilt unless it takes a checkpoint."""
+        count = len(row.log)
+        self._shrink(row, count)
+        row.dropped += count
+        if not row.info.checkpoint_interval:
+            # It never starts again, so that nobody will ask what it did before.
+            row.kept.clear()
+
+    def _shrink(self, row: ActorRow, count: int) -> None:
+        """Take calls off the log; those that callers may ask for are kept by their ID."""
+        gone = row.log[:count]
+        for record in gone:
             array = record.task.array
             if array in row.awaited:
                 row.awaited.discard(array)
                 row.kept[array] = record
         del row.log[:count]
+        nbytes = sum(map(record_bytes, gone))
+        row.log_bytes -= nbytes
+        self.log_bytes -= nbytes
+
+    def _on_save(self, source: str, message: SaveActor) -> None:
+        row = self._current(message.actor, message.incarnation)
+        if row is None or message.upto <= row.saved:
+            return
+        assert message.upto <= row.logged, "a checkpoint of calls that are not logged"
+        count = message.upto - row.saved - row.dropped
+        if count < 0:
+            return  # calls since then are in no log: the next one may do
+        self._shrink(row, count)
+        row.dropped = 0
         row.saved, row.checkpoint = message.upto, message.state
 
     def _on_received(self, source: str, message: CallsReceived) -> None:

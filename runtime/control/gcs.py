@@ -115,7 +115,9 @@ class Gcs:
             Query: self._on_query,
             CancelTask: self._on_cancel,
         }
-        self.actors = ActorTable(ctx, self.pubsub, self._alive, self._log)
+        self.actors = ActorTable(
+            ctx, self.pubsub, self._alive, self._log, config.actor_log_bytes_max
+        )
         self.actors.on_settled = self.table.on_actor_settled
         self.table.replays = self.actors.replays
         self.table.remakes = self.actors.remakes
