@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 
 import raytwin as ray
 from runtime.control import messages as m
-from runtime.processes import wire
+from runtime.processes import connection, wire
 from runtime.processes.process import Process
+from runtime.processes.reactor import Reactor
 from tests.actors.conftest import local  # noqa: F401
 from tests.control.alone import spec
 
@@ -69,3 +71,21 @@ def test_calls_that_wait_for_an_actor_may_be_many(local: Any) -> None:  # noqa: 
     assert ray.get(away.length.remote(*inputs)) == 720 * 95_000
     ray.kill(away, no_restart=False)
     assert ray.get(away.length.remote(b"1")) == 1
+
+
+def test_a_peer_is_dead_if_it_reads_nothing_of_much_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "UNSENT_BYTES_MAX", 1 << 20)
+    ours, theirs = socket.socketpair()
+    reasons: list[str] = []
+    one = connection.Connection(
+        Reactor(), ours, lambda _, frame: None, lambda _, reason: reasons.append(reason)
+    )
+    for _ in range(10):
+        one.send(bytes(1 << 20))
+    assert not reasons  # all of it came in one turn
+    monkeypatch.setattr(connection, "UNSENT_S_MAX", 0.0)
+    one.send(b"more")
+    assert reasons and "does not read" in reasons[0]
+    theirs.close()
