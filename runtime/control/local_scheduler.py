@@ -485,6 +485,8 @@ class LocalScheduler:
             self.end_worker(worker, error_text(message))
         elif message.actor:
             self.actors.end(message.actor, message.incarnation, error_text(message))
+        elif message.results:
+            self.ctx.send(message.to, TaskResults(message.owner, message.results))
         else:
             for result, task in zip(results_of(message, self.node), message.tasks, strict=True):
                 self.results.finish_call(result, task.owner)

@@ -893,7 +893,8 @@ class CallsLogged(Struct, array_like=True, tag=81):
 class TooLong(Struct, array_like=True, tag=175):
     """From the world to whoever sent it: this message was longer than any may be.
 
-    It has not left and never will. ``tasks`` were in it; ``actor``: whose lineage was.
+    It has not left and never will. ``tasks`` were in it; ``actor``: whose lineage was;
+    ``results``, for ``owner``: errors in place of those that were.
     """
 
     to: str
@@ -902,6 +903,8 @@ class TooLong(Struct, array_like=True, tag=175):
     tasks: list[TaskSpec]
     actor: bytes = b""
     incarnation: int = 0
+    results: list[RangeResult] = []
+    owner: str = ""
 
 
 class SaveActor(Struct, array_like=True, tag=82):

@@ -9,8 +9,10 @@ from                         what becomes of it
 a client: its tasks          they end with the error, as if they had run
 a node: calls of an actor    the same
 a node: tasks for a worker   that worker is ended: the tasks use up their retries
+a node: results              errors take their place
 a node: an actor's lineage   the actor ends for good
 the GCS: an actor's lineage  the same
+a worker: results            it ends: its tasks use up their retries
 ============================ ====================================================
 
 Whatever else it may be is lost, as with a receiver that has just died.
@@ -29,7 +31,11 @@ from runtime.control.messages import (
     RestoreActor,
     RunTasks,
     SaveActor,
+    StreamItems,
     SubmitTasks,
+    TaskResults,
+    TasksDone,
+    TaskSpec,
     TooLong,
 )
 
@@ -45,18 +51,22 @@ def too_long(to: str, message: Any, reason: str) -> TooLong | None:
         told.tasks = [assignment.spec for assignment in message.tasks]
     elif isinstance(message, LogCalls | ActorLineage | SaveActor):
         told.actor, told.incarnation = message.actor, message.incarnation
-    elif not isinstance(message, RestoreActor):
+    elif isinstance(message, TaskResults):
+        told.owner = message.owner
+        told.results = [_error(told, r, message.results[0].node) for r in message.results]
+    elif not isinstance(message, RestoreActor | TasksDone | StreamItems):
         return None
     return told
 
 
 def results_of(told: TooLong, node: int) -> list[RangeResult]:
     """Return the results of the tasks that were in the message."""
+    return [_error(told, task, node) for task in told.tasks]
+
+
+def _error(told: TooLong, of: TaskSpec | RangeResult, node: int) -> RangeResult:
     error = error_text(told).encode()
-    return [
-        RangeResult(task.array, task.start, task.count, SYSTEM_ERROR, error, node, task.returns)
-        for task in told.tasks
-    ]
+    return RangeResult(of.array, of.start, of.count, SYSTEM_ERROR, error, node, of.returns)
 
 
 def error_text(told: TooLong) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from runtime.control import actor_host, actor_router, actor_table, chain_client, pieces, too_long
+from runtime.control.client import Client, Entry
 from runtime.control.config import Config
 from runtime.control.gcs import Gcs
+from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (
+    SYSTEM_ERROR,
     ActorCalls,
     ActorChanged,
     ActorLineage,
@@ -17,11 +20,12 @@ from runtime.control.messages import (
     LogCalls,
     RunTasks,
     SaveActor,
+    SubmitTasks,
     TaskResults,
     TooLong,
 )
 from runtime.control.replicated import decode_frames
-from tests.control.alone import Alone, array, spec
+from tests.control.alone import Alone, array, result, spec
 from tests.control.test_actor_table import ACTOR, call, creation
 
 SMALL = 4 * pieces.ITEM_BYTES
@@ -97,3 +101,58 @@ def test_who_sent_what_does_not_travel_learns_what_it_was_about() -> None:
     assert logged is not None and (logged.actor, logged.incarnation) == (ACTOR, 3)
     assert too_long.too_long("worker:0.1", RunTasks([]), "why") is not None
     assert too_long.too_long("gcs", CreateActors([]), "why") is None
+
+
+def alone() -> tuple[LocalScheduler, Alone]:
+    ctx = Alone()
+    node = LocalScheduler(ctx, 0, {"CPU": 2.0}, Config())
+    node.start("127.0.0.1", 1)
+    return node, ctx
+
+
+def test_calls_that_do_not_travel_end_with_the_error() -> None:
+    node, ctx = alone()
+    task = call(10).task
+    node.handle("driver:0.0", SubmitTasks([task]))
+    node.end_turn()
+    node.handle("gcs", ActorChanged(ACTOR, actor_table.ALIVE, 1, 0))
+    node.end_turn()
+    (calls,) = ctx.take(ActorCalls, "node:1")
+    told = too_long.too_long("node:1", calls, "why")
+    assert told is not None
+    node.handle("node:0", told)
+    node.end_turn()
+    (answer,) = ctx.take(TaskResults, "driver:0.0")
+    assert b"could not be sent: why" in answer.results[0].payload
+
+
+def test_results_that_do_not_travel_are_replaced_by_errors() -> None:
+    node, ctx = alone()
+    told = too_long.too_long("node:1", TaskResults("driver:1.0", [result(5)]), "why")
+    assert told is not None
+    node.handle("node:0", told)
+    (answer,) = ctx.take(TaskResults, "node:1")
+    assert answer.owner == "driver:1.0"
+    assert (answer.results[0].array, answer.results[0].status) == (array(5), SYSTEM_ERROR)
+
+
+def test_a_lineage_that_does_not_travel_is_the_actors_end() -> None:
+    ctx = Alone()
+    gcs = Gcs(ctx, Config())
+    gcs.handle("node:0", CreateActors([creation()]))
+    told = too_long.too_long("node:0", ActorLineage(ACTOR, 0, 0, b"", [], []), "why")
+    assert told is not None
+    gcs.handle("gcs", told)
+    assert "cannot be rebuilt" in gcs.actors.dead[ACTOR]
+
+
+def test_what_a_client_cannot_send_ends_with_the_error() -> None:
+    ctx = Alone()
+    client = Client(ctx, "driver:0.0", 0, Config())
+    submitted = spec(7)
+    client.entries[submitted.array] = Entry(submitted.array, 1, 1, 1, refs=1)
+    told = too_long.too_long("node:0", SubmitTasks([submitted]), "why")
+    assert told is not None
+    client.handle("driver:0.0", told)
+    found = client.entries[submitted.array].result
+    assert found is not None and b"could not be sent" in found.payload
