@@ -39,12 +39,14 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "cut", cut)
 
 
+def ignore(*told: object) -> None:
+    """Nobody is there to be told."""
+
+
 def test_what_waited_for_an_actor_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     small_pieces(monkeypatch)
     ctx = Alone()
-    router = actor_router.ActorRouter(
-        ctx, 0, Config(), lambda calls: None, lambda result, owner: None, lambda actor, why: None
-    )
+    router = actor_router.ActorRouter(ctx, 0, Config(), ignore, ignore, ignore, ignore)
     calls = [call(number).task for number in range(10, 31)]
     for task in calls:
         router.submit(task)
