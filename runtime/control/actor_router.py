@@ -37,6 +37,7 @@ from runtime.control.messages import (
     TaskSpec,
     WatchActors,
 )
+from runtime.control.pieces import cut, task_bytes
 
 ROUTES_MAX = 65_536
 """Ways to dead actors that are remembered; the GCS knows them for longer."""
@@ -225,13 +226,18 @@ class ActorRouter:
         while self._dirty:
             dirty, self._dirty = self._dirty, {}
             for route in dirty.values():
-                calls = ActorCalls(route.actor, route.incarnation, route.out, route.probes)
-                route.out, route.probes = [], []
-                if not calls.tasks and not calls.probes:
+                out, route.out = route.out, []
+                probes, route.probes = route.probes, []
+                if not out and not probes:
                     continue
                 if route.node == self._node:
-                    self._deliver(calls)
-                else:
+                    self._deliver(ActorCalls(route.actor, route.incarnation, out, probes))
+                    continue
+                for piece in cut(out, task_bytes):
+                    calls = ActorCalls(route.actor, route.incarnation, piece, [])
+                    self._ctx.send(f"node:{route.node}", calls)
+                for piece in cut(probes, task_bytes):
+                    calls = ActorCalls(route.actor, route.incarnation, [], piece)
                     self._ctx.send(f"node:{route.node}", calls)
 
     def _send(self, route: _Route, spec: TaskSpec) -> None:

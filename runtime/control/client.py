@@ -30,7 +30,7 @@ from msgspec import Struct
 
 from runtime.control.borrowing import Borrowing
 from runtime.control.config import Config
-from runtime.control.context import Context, Timer
+from runtime.control.context import Context, Timer, node_of
 from runtime.control.ids import (
     ARRAY_BYTES,
     STREAM_BASE,
@@ -67,11 +67,13 @@ from runtime.control.messages import (
     TaskFound,
     TaskResults,
     TaskSpec,
+    TooLong,
     Unpin,
     WantObjects,
 )
 from runtime.control.ranges import Ranges
 from runtime.control.ref_book import Book
+from runtime.control.too_long import results_of
 
 RELEASE_BATCH_MAX = 256
 
@@ -608,6 +610,9 @@ class Client:
             self.borrowing.on_gone(message)
         elif isinstance(message, GiveBack):
             self._give_back()
+        elif isinstance(message, TooLong):
+            results = results_of(message, node_of(self.address))
+            self.handle(self.node, TaskResults(self.address, results))
         else:
             raise TypeError(f"a client was sent {type(message).__name__}")
 

@@ -126,7 +126,9 @@ class Gcs:
             DescribeJob: self.jobs.on_describe,
             JobEnded: self._on_job_ended,
         }
-        self.actors = ActorTable(ctx, self.pubsub, self._alive, self._log, self.jobs)
+        self.actors = ActorTable(
+            ctx, self.pubsub, self._alive, self._log, self.jobs, config.actor_log_bytes_max
+        )
         self.actors.on_branch_ended = self._end_job
         self.actors.on_settled = self.table.on_actor_settled
         self.table.replays = self.actors.replays

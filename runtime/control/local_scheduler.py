@@ -116,6 +116,7 @@ from runtime.control.messages import (
     TasksClaimed,
     TasksDone,
     TaskSpec,
+    TooLong,
     Unblocked,
     Unpin,
     WantObjects,
@@ -138,6 +139,7 @@ from runtime.control.tables import attempt_of, needs_of
 from runtime.control.task_inputs import TaskInputs
 from runtime.control.task_log import TaskLog
 from runtime.control.timeline import RangeLog
+from runtime.control.too_long import error_text, results_of
 from runtime.control.worker_table import Worker
 
 MISSING_MAX = 4096
@@ -266,6 +268,7 @@ class LocalScheduler:
             RefUpdates: self._on_refs,
             Query: self.queries.on_query,
             QueryReply: self.queries.on_reply,
+            TooLong: self._on_too_long,
         }
 
     def start(self, host: str, port: int) -> None:
@@ -526,6 +529,19 @@ class LocalScheduler:
         """End a worker at once, whatever it is doing."""
         self.ctx.send(f"pool:{self.node}", KillWorker(worker.address))
         self._on_worker_died(f"pool:{self.node}", WorkerDied(worker.address, reason))
+
+    def _on_too_long(self, source: str, message: TooLong) -> None:
+        """Something that this node has sent does not travel; see `too_long`."""
+        worker = self.dispatcher.workers.get(message.to)
+        if worker is not None:
+            self.end_worker(worker, error_text(message))
+        elif message.actor:
+            self.actors.end(message.actor, message.incarnation, error_text(message))
+        elif message.results:
+            self.ctx.send(message.to, TaskResults(message.owner, message.results))
+        else:
+            for result, task in zip(results_of(message, self.node), message.tasks, strict=True):
+                self.results.finish_call(result, task.owner)
 
     def end_job(self, job: bytes, reason: str) -> None:
         """Drop all that a job has here, queues first, so that nothing of it begins."""

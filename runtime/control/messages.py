@@ -39,6 +39,7 @@ node    -> pool      StartWorker, StopWorker, KillWorker
 pool    -> node      WorkerDied
 node    -> links     NodeChanged
 world   -> gcs       NodeUnreachable
+world   -> any       TooLong (see `too_long`)
 client  -> node      KvPut, KvGet, KvDelete, FindTask (and on to the gcs, which
                      answers KvReply, TaskFound)
 gcs     -> storage   StoreRows, LoadRow, and RowLoaded back
@@ -975,6 +976,23 @@ class CallsLogged(Struct, array_like=True, tag=81):
     upto: int
 
 
+class TooLong(Struct, array_like=True, tag=175):
+    """From the world to whoever sent it: this message was longer than any may be.
+
+    It has not left and never will. ``tasks`` were in it; ``actor``: whose lineage was;
+    ``results``, for ``owner``: errors in place of those that were.
+    """
+
+    to: str
+    kind: str
+    reason: str
+    tasks: list[TaskSpec]
+    actor: bytes = b""
+    incarnation: int = 0
+    results: list[RangeResult] = []
+    owner: str = ""
+
+
 class SaveActor(Struct, array_like=True, tag=82):
     """The actor's state after its first ``upto`` calls."""
 
@@ -1018,6 +1036,8 @@ class ExitActor(Struct, array_like=True, tag=86):
     """The actor on this worker ends itself, after what it has reported."""
 
     reason: str
+    crashed: bool = False
+    """It did not mean to: it starts again if it has restarts left."""
 
 
 class FindActor(Struct, array_like=True, tag=87):
@@ -1356,7 +1376,7 @@ Message = Union[
     RefUpdates, BorrowersGone,
     CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
     DrainCalls, CallsDrained, CallsReceived, KillActor, StopActor, LogCalls, CallsLogged, SaveActor,
-    FetchLineage, ActorLineage, RestoreActor, ExitActor, FindActor, ActorFound,
+    FetchLineage, ActorLineage, RestoreActor, ExitActor, FindActor, ActorFound, TooLong,
     SubmitTasks, ExportFunction, FetchFunction, FunctionBlob, WantObjects, ObjectsReady,
     PutObjects, AllocateObject, ObjectAllocated, AbandonObject, Release, Unpin, Blocked,
     Unblocked, Resume, TasksDone, TakenBack, TaskResults, WorkerReady, RunTasks, TakeBack, Exit,
