@@ -77,6 +77,30 @@ def test_a_plan_is_applied_to_a_scenario(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("step", "code", "says"),
+    [
+        ('"at_s": 0.05, "action": "kill", "target": "worker:0.0"', 0, "2 times, in 2 clusters"),
+        ('"at_s": 0.05, "action": "kill", "target": "node:77"', 1, "cluster 1: kill node:77"),
+        ('"at_s": 5000, "action": "kill", "target": "worker:0.0"', 1, "it was never due"),
+        ('"after": "mark:x", "action": "kill", "target": "worker:0.0"', 1, "it was never due"),
+    ],
+)
+def test_a_plan_that_was_not_carried_out_fails(
+    tmp_path: Path, step: str, code: int, says: str
+) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"steps": [{' + step + "}]}")
+    done = raytwin(
+        "run", "fig8b", "--backend", "sim", "--nodes", "1", "--set", "tasks=4000",
+        "--faults", str(plan), "--out", str(tmp_path / "out"),
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    result = json.loads((tmp_path / "out" / "fig8b" / "sim" / "result.json").read_text())
+    (check,) = [check for check in result["checks"] if "fault plan" in check["name"]]
+    assert says in check["detail"]
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("nonsense", "a plan is JSON"),
