@@ -139,7 +139,10 @@ def run(request: Request) -> Outcome:
         result = run_chains(chains, settings["segment"], settings)
         injector.stop()
         again_s = [
-            row[0] - result.began_s for row in session.query("events") if row[1] in DONE_AGAIN
+            row[0] - result.began_s
+            for row in session.query("events")
+            if row[1] in DONE_AGAIN
+            for _ in range(row[4])
         ]
         counts = session.query("event_counts")
         events = trace.kept(last=True)

@@ -45,6 +45,7 @@ from runtime.control.messages import (
     CallsDrained,
     CallsLogged,
     DrainCalls,
+    Event,
     ExitActor,
     FetchLineage,
     LogCalls,
@@ -71,6 +72,11 @@ UNAVAILABLE = (
     "ActorUnavailableError: the actor started anew before the call took effect, and the call"
     " has no retries left (max_task_retries)"
 )
+
+
+REPLAYED, CALLS_AGAIN = "calls_replayed", "calls_sent_again"
+"""Events: calls repeated to rebuild an actor, counted by node and heartbeat; calls that an
+earlier incarnation has not answered and the new one runs."""
 
 
 class State(Enum):
@@ -146,6 +152,8 @@ class ActorHost:
         self._dirty: dict[bytes, Actor] = {}
         self._ended: dict[tuple[bytes, int], Actor] = {}
         """By actor and incarnation: ended ones, whose results still wait for the log."""
+        self._replays = 0
+        """Replayed calls of all actors that the event log does not have yet."""
 
     # -- coming to life --------------------------------------------------------
 
@@ -289,9 +297,13 @@ class ActorHost:
         actor = self._current(message.actor, message.incarnation)
         if actor is None:
             return
-        for spec in message.tasks:
+        again = 0
+        for number, spec in enumerate(message.tasks):
             if not self._answer(actor, spec):
+                again += number < message.again
                 self._queue(actor, spec, spec.owner, ())
+        if again:
+            self._ctx.send("gcs", Event(CALLS_AGAIN, actor.spec.name, f"{again} calls", again))
         for spec in message.probes:
             if not self._answer(actor, spec) and spec.array not in actor.running:
                 self._scheduler.results.finish_call(
@@ -428,6 +440,7 @@ class ActorHost:
             # Its caller has the small values, or asks again; large ones may have
             # been lost, and are made anew by this.
             actor.replaying.discard(result.array)
+            self._replays += 1
             kept = any(result.sizes)
             if not kept:
                 self._scheduler.custody.drop(result)
@@ -489,6 +502,13 @@ class ActorHost:
             actor.records = []
 
     # -- ends ------------------------------------------------------------------
+
+    def on_heartbeat(self) -> None:
+        """Tell the event log of replays: rarely, and before the node can be missed for long."""
+        if self._replays:
+            text = f"{self._replays} calls"
+            self._ctx.send("gcs", Event(REPLAYED, f"node:{self._node}", text, self._replays))
+            self._replays = 0
 
     def on_worker_died(self, worker: Worker, reason: str) -> None:
         """The GCS will say whether the actor starts again."""

@@ -615,5 +615,6 @@ class LocalScheduler:
             assigned=self.accepted,
             available=self.pool.available(),
         )
+        self.actors.on_heartbeat()
         self.ctx.send("gcs", Heartbeat(self.node, self.incarnation, load))
         self.ctx.after(self.config.heartbeat_s, self._beat)

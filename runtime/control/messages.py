@@ -818,13 +818,15 @@ class ActorCalls(Struct, array_like=True, tag=76):
     """Calls from the clients of one node, in order.
 
     ``probes``: calls that must not run any more (their retries are used up), but
-    whose result is wanted if they did run.
+    whose result is wanted if they did run. ``again``: so many of the first tasks were
+    sent to an earlier incarnation, which has not answered.
     """
 
     actor: bytes
     incarnation: int
     tasks: list[TaskSpec]
     probes: list[TaskSpec]
+    again: int = 0
 
 
 class DrainCalls(Struct, array_like=True, tag=150):
