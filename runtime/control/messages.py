@@ -32,7 +32,7 @@ node    -> global    PlaceTasks, CancelTask, CreateGroup, RemoveGroup,
 global  -> node      AssignTasks, TaskResults (of what cannot be placed), CancelTask,
                      PrepareBundle, CommitBundle, ReturnBundle, QueryReply
 global  -> gcs       LocateObjects, TaskUpdates, CancelTask
-node    -> node      TaskResults, PullObject, ObjectPayload
+node    -> node      TaskResults, PullObject, ObjectPayload, TimelineRows
 node    -> store     Allocate, Free, Fetch, Spill, DropSpilled
 store   -> node      Allocated, Fetched, NoRoom, Spilled
 node    -> pool      StartWorker, StopWorker, KillWorker
@@ -1211,6 +1211,17 @@ class Logged(Struct, array_like=True, tag=118):
     index: int
 
 
+class TimelineRows(Struct, array_like=True, tag=180):
+    """What a node has run, for another that keeps it; see `timeline_archive`."""
+
+    incarnation: int
+    kind: str
+    """``timeline`` or ``transfers``."""
+    count: int
+    rows: bytes
+    """So many, encoded."""
+
+
 Message = Union[
     RefUpdates, BorrowersGone,
     CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
@@ -1226,6 +1237,7 @@ Message = Union[
     TasksClaimed, ForwardResults, StreamItems, CancelTask, KillWorker, CreateGroup,
     RemoveGroup, PrepareBundle, BundlePrepared, CommitBundle, ReturnBundle,
     Spill, Spilled, DropSpilled, NoRoom, GiveBack,
+    TimelineRows,
     KvPut, KvGet, KvDelete, KvReply, FindTask, TaskFound, StoreRows, LoadRow, RowLoaded,
     ChainRequest, ChainAttach, ChainOutput, ChainCommands, ChainAck, ChainConfigured,
     SnapshotPart, SnapshotTaken, ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected,

@@ -97,6 +97,7 @@ from runtime.control.messages import (
     TasksClaimed,
     TasksDone,
     TaskUpdates,
+    TimelineRows,
     Unblocked,
     Unpin,
     WantObjects,
@@ -147,7 +148,7 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
 
 NODE_TO_NODE: Kinds = frozenset({
     TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, DrainCalls,
-    CallsDrained, RefUpdates,
+    CallsDrained, RefUpdates, TimelineRows,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({
