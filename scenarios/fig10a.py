@@ -6,6 +6,7 @@ import statistics
 from typing import Any
 
 import raytwin as ray
+from scenarios import trace
 from scenarios.base import (
     Check,
     FigureSpec,
@@ -109,6 +110,7 @@ def _measure(request: Request, outcome: Outcome, session: Any, member: str) -> N
     for what, at_s in (("killed", killed_s), ("joined", joined_s)):
         row = {"event": what, "member": member, "time_s": at_s, "paper_time_s": at_s + ahead_s}
         outcome.rows.append({**row, "latency_ms": None})
+    outcome.timeline = trace.kept() + _trace(samples, began_s, killed_s, victim)
     around = [latency for at_s, latency in samples if at_s + latency >= killed_s]
     quiet = [latency for at_s, latency in samples if at_s + latency < killed_s]
     outcome.metrics[f"latency_ms_max_{member}_killed"] = 1e3 * max(s[1] for s in samples)
@@ -134,12 +136,7 @@ def _measure(request: Request, outcome: Outcome, session: Any, member: str) -> N
 
 
 def _rows(samples: list[tuple[float, float]], member: str, ahead_s: float) -> list[dict[str, Any]]:
-    """Return at most `ROWS_MAX` requests: the slowest of each stretch of equally many."""
-    step = -(-len(samples) // ROWS_MAX)
-    slowest = [
-        max(samples[at : at + step], key=lambda sample: sample[1])
-        for at in range(0, len(samples), step)
-    ]
+    """Return the rows of writes, and when they were on the paper's clock."""
     return [
         {
             "event": "write",
@@ -148,8 +145,31 @@ def _rows(samples: list[tuple[float, float]], member: str, ahead_s: float) -> li
             "paper_time_s": at_s + ahead_s,
             "latency_ms": 1e3 * latency_s,
         }
-        for at_s, latency_s in slowest
+        for at_s, latency_s in _slowest(samples)
     ]
+
+
+def _slowest(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return at most `ROWS_MAX` requests: the slowest of each stretch of equally many."""
+    step = -(-len(samples) // ROWS_MAX)
+    return [
+        max(samples[at : at + step], key=lambda sample: sample[1])
+        for at in range(0, len(samples), step)
+    ]
+
+
+def _trace(
+    samples: list[tuple[float, float]], began_s: float, killed_s: float, victim: str
+) -> list[dict[str, Any]]:
+    """Return the slowest writes and the fault as events of Chrome's trace format."""
+    killed = {"name": f"kill {victim}", "cat": "fault", "ph": "i", "s": "g", "tid": "kill"}
+    events = [{**killed, "ts": 1e6 * (began_s + killed_s), "pid": "faults"}]
+    for at_s, latency_s in _slowest(samples):
+        at = {"ts": 1e6 * (began_s + at_s), "dur": 1e6 * latency_s}
+        events.append(
+            {"name": "kv_put", "cat": "write", "ph": "X", **at, "pid": "driver", "tid": "writes"}
+        )
+    return events
 
 
 SCENARIO = Scenario(

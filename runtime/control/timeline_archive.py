@@ -11,8 +11,8 @@ not come to send, if it ran more than `ROWS_PER_BEAT` ranges in a heartbeat. A c
 one node has nothing to send.
 
 Cost: an append per range (0.1 us) and 0.15 us for each row that is sent. The keeper has the
-last ``timeline_ranges_max`` rows, about 60 bytes each and 15 for each input. Nothing of it goes through the GCS,
-whose memory and log it would fill.
+last ``timeline_ranges_max`` rows, about 60 bytes each and 15 for each input. Nothing of it
+goes through the GCS, whose memory and log it would fill.
 """
 
 from __future__ import annotations

@@ -55,6 +55,21 @@ def test_a_failing_seed_is_written_and_the_exit_code_is_one(tmp_path: Path) -> N
     assert isinstance(data["steps"], list)
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["fig11a", "--nodes", "2"],
+        ["fig11a", "--set", "nodes=3"],
+        ["fig10a", "--set", "seconds=1", "--set", "kill_s=5"],
+    ],
+)
+def test_scenarios_that_cannot_have_their_faults(args: list[str], tmp_path: Path) -> None:
+    done = raytwin("run", *args, "--backend", "sim", "--out", str(tmp_path))
+    assert done.returncode == 2, done.stdout + done.stderr
+    wrong = [line for line in done.stderr.splitlines() if not line.startswith(args[0])]
+    assert len(wrong) == 1, done.stderr
+
+
 @pytest.mark.parametrize("args", [["--seeds", "0"], ["--seeds", "5", "--jobs", "0"], []])
 def test_fuzz_with_bad_arguments(args: list[str]) -> None:
     done = raytwin("fuzz", *args)

@@ -32,6 +32,8 @@ def test_no_write_is_lost_when_a_member_is_killed(backend: str, member: str) -> 
     assert read_back[0].ok, read_back[0].detail
     events = {row["event"]: row["time_s"] for row in outcome.rows if row["event"] != "write"}
     assert 0.3 <= events["killed"] < events["joined"]
+    kinds = {event["cat"] for event in outcome.timeline}
+    assert {"write", "event", "fault"} <= kinds
     writes = [row for row in outcome.rows if row["event"] == "write"]
     assert max(row["latency_ms"] for row in writes) == outcome.metrics["latency_ms_max"]
 
@@ -88,12 +90,26 @@ def test_simulated_memory_is_flat_with_flushing_and_grows_without() -> None:
     assert all(check.ok for check in outcome.checks), outcome.checks
     assert outcome.metrics["memory_mb_with_flushing"] <= 0.4
     # Linear: a row for every task.
+    assert any(event["ph"] == "X" for event in outcome.timeline)
     rows = [row for row in outcome.rows if row["series"] == "without flushing"]
     early, late = rows[len(rows) // 2], rows[-1]
     assert late["tasks"] / early["tasks"] == pytest.approx(2, rel=0.1)
     assert late["memory_mb"] / early["memory_mb"] == pytest.approx(
         late["tasks"] / early["tasks"], rel=0.1
     )
+
+
+@pytest.mark.parametrize(("growth", "ok"), [(0.0, True), (0.09, True), (0.15, False)])
+def test_memory_that_grows_steadily_is_not_flat(growth: float, ok: bool) -> None:
+    """From the first sample that counts to the last; before, it grows as it may."""
+    early = [(at, 2e5 * at) for at in range(200)]
+    late = [(200 + at, 40e6 * (1 + growth * at / 300)) for at in range(301)]
+    assert fig10b._flat(early + late, 200).ok is ok
+
+
+def test_memory_that_rises_and_falls_is_flat() -> None:
+    saw = [(at, 2e6 + 1e4 * (at % 200)) for at in range(1000)]
+    assert fig10b._flat(saw, 400).ok, "judged where it happens to be low"
 
 
 def test_flushed_rows_are_found_on_real_processes() -> None:
