@@ -47,6 +47,10 @@ class ObjectLostError(RayError):
     """No copy of the object is left."""
 
 
+class ObjectOfOtherJobError(ObjectLostError):
+    """The object belongs to another job, and jobs share none."""
+
+
 class ObjectFetchTimedOutError(ObjectLostError):
     """A copy exists, and could not be brought here."""
 
@@ -117,6 +121,10 @@ class ActorDiedError(RayActorError):
 
 class ActorUnavailableError(RayActorError):
     """The actor cannot be reached; the call may or may not have been served."""
+
+
+class ActorOfOtherJobError(RayActorError):
+    """The actor belongs to another job and has no name by which it may be called."""
 
 
 class ActorUnschedulableError(RayError):
@@ -224,3 +232,9 @@ def system_error(payload: bytes) -> RayError:
     """Return the exception that a SYSTEM_ERROR payload stands for."""
     name, _, text = payload.decode().partition(": ")
     return SYSTEM_ERRORS.get(name, RaySystemError)(text)
+
+
+def __getattr__(name: str) -> Any:
+    from runtime.api.modules import missing
+
+    raise AttributeError(missing(f"exceptions.{name}"))

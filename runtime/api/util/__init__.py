@@ -11,7 +11,7 @@ from typing import Any
 from runtime.api import strategies as scheduling_strategies
 from runtime.api.calls import get, wait
 from runtime.api.cluster import nodes
-from runtime.api.modules import missing
+from runtime.api.modules import PUBLIC, missing
 from runtime.api.placement_group import (
     PlacementGroup,
     get_current_placement_group,
@@ -84,6 +84,6 @@ def map_unordered(
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("multiprocessing", "joblib"):
+    if f"util.{name}" in PUBLIC:
         raise AttributeError(f"module 'raytwin.util' has no {name!r} yet: import it first")
     raise AttributeError(missing(f"util.{name}"))
