@@ -52,6 +52,7 @@ from runtime.control.messages import (
     JobInfo,
     NodeUnreachable,
     ReplicaBeat,
+    TimelineRows,
     WorkerDied,
 )
 from runtime.control.policies import make_policy
@@ -69,9 +70,11 @@ from simulator.store import SimPool, SimStore
 from simulator.worker import SimWorker
 from simulator.world import STALL_S, SimWorld
 
-_QUIET = frozenset({Heartbeat, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaBeat})
-"""What passes even when nothing happens. Of what is under way in a chain, more
-than that passes too: between nodes, workers and drivers."""
+_QUIET = frozenset(
+    {Heartbeat, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaBeat, TimelineRows}
+)
+"""What passes even when nothing happens, or tells of what is over. Of what is under way
+in a chain, more than that passes too: between nodes, workers and drivers."""
 
 HEAD = -1
 """The head's number in the network."""

@@ -52,6 +52,7 @@ from runtime.control.messages import (
     CancelCall,
     CancelTask,
     DrainCalls,
+    Event,
     ExitActor,
     FetchLineage,
     LogCalls,
@@ -77,6 +78,11 @@ UNAVAILABLE = (
     "ActorUnavailableError: {}: the actor started anew before the call took effect, and the"
     " call has no retries left (max_task_retries)"
 )
+
+
+REPLAYED, CALLS_AGAIN = "calls_replayed", "calls_sent_again"
+"""Events: calls repeated to rebuild an actor, counted by node and heartbeat; calls that an
+earlier incarnation has not answered and the new one runs."""
 
 
 class State(Enum):
@@ -151,6 +157,8 @@ class ActorHost:
         self._dirty: dict[bytes, Actor] = {}
         self._ended: dict[tuple[bytes, int], Actor] = {}
         """By actor and incarnation: ended ones, whose results still wait for the log."""
+        self._replays = 0
+        """Replayed calls of all actors that the event log does not have yet."""
 
     # -- coming to life --------------------------------------------------------
 
@@ -296,13 +304,17 @@ class ActorHost:
         actor = self._current(message.actor, message.incarnation)
         if actor is None:
             return
-        for spec in message.tasks:
+        again = 0
+        for number, spec in enumerate(message.tasks):
             if self._scheduler.jobs.is_over(spec.array):
                 continue
             if not (actor.info.name or same_job(spec.array, actor.id)):
                 self._scheduler.results.finish_call(self._refused(actor, spec), spec.owner)
             elif not self._answer(actor, spec):
+                again += number < message.again
                 self._queue(actor, spec, spec.owner, ())
+        if again:
+            self._ctx.send("gcs", Event(CALLS_AGAIN, actor.spec.name, f"{again} calls", again))
         for spec in message.probes:
             if not self._answer(actor, spec) and spec.array not in actor.running:
                 error = call_error(spec, UNAVAILABLE.format(spec.name), self._node)
@@ -516,6 +528,7 @@ class ActorHost:
             # Its caller has the small values, or asks again; large ones may have
             # been lost, and are made anew by this.
             actor.replaying.discard(result.array)
+            self._replays += 1
             kept = any(result.sizes)
             if not kept:
                 self._scheduler.custody.drop(result)
@@ -584,6 +597,13 @@ class ActorHost:
             text = f"ActorDiedError: {ended.spec.name} died: {reason}"
             self._ctx.send("gcs", ActorFailed(actor, incarnation, text, True))
             self._drop(ended, text)
+
+    def on_heartbeat(self) -> None:
+        """Tell the event log of replays: rarely, and before the node can be missed for long."""
+        if self._replays:
+            text = f"{self._replays} calls"
+            self._ctx.send("gcs", Event(REPLAYED, f"node:{self._node}", text, self._replays))
+            self._replays = 0
 
     def on_worker_died(self, worker: Worker, reason: str) -> None:
         """The GCS will say whether the actor starts again."""

@@ -85,7 +85,7 @@ class Gcs:
         self.config = config
         self.nodes: dict[int, NodeInfo] = {}
         self.functions: dict[bytes, bytes] = {}
-        self.events: deque[tuple[float, str, str, str]] = deque(maxlen=EVENTS_MAX)
+        self.events: deque[tuple[float, str, str, str, int]] = deque(maxlen=EVENTS_MAX)
         self.counts: Counter[str] = Counter()
         """How many events there were of each kind; of tasks, how many tasks."""
         self.detector = FailureDetector(config.heartbeat_timeout_s)
@@ -272,7 +272,7 @@ class Gcs:
         self.ctx.send(source, QueryReply(message.key, message.client, rows))
 
     def _log(self, kind: str, subject: str, detail: str = "", count: int = 1) -> None:
-        self.events.append((self.ctx.now(), kind, subject, detail))
+        self.events.append((self.ctx.now(), kind, subject, detail, count))
         self.counts[kind] += count
 
     def _on_cancel(self, source: str, message: CancelTask) -> None:

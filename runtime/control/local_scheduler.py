@@ -116,6 +116,7 @@ from runtime.control.messages import (
     TasksClaimed,
     TasksDone,
     TaskSpec,
+    TimelineRows,
     TooLong,
     Unblocked,
     Unpin,
@@ -139,6 +140,7 @@ from runtime.control.tables import attempt_of, needs_of
 from runtime.control.task_inputs import TaskInputs
 from runtime.control.task_log import TaskLog
 from runtime.control.timeline import RangeLog
+from runtime.control.timeline_archive import TimelineArchive
 from runtime.control.too_long import error_text, results_of
 from runtime.control.worker_table import Worker
 
@@ -203,8 +205,12 @@ class LocalScheduler:
             lambda: (self.queue, self.resources, self.pool.available()), self._disk_usage,
         )  # fmt: skip
         self.queries.add("actors", self.actors.rows)
-        self.queries.add("timeline", self.timeline.rows)
-        self.queries.add("transfers", self.objects.transfers.rows)
+        self.archive = TimelineArchive(
+            ctx, node, self.members, config.timeline_ranges_max, self.timeline,
+            self.objects.transfers,
+        )  # fmt: skip
+        self.queries.add("timeline", lambda: self.archive.rows("timeline"))
+        self.queries.add("transfers", lambda: self.archive.rows("transfers"))
         self._handlers: dict[type, Any] = {
             SubmitTasks: self._on_submit,
             TasksDone: self.dispatcher.on_done,
@@ -266,6 +272,7 @@ class LocalScheduler:
             TaskFound: lambda _, m: self.ctx.send(m.client, m),
             KvReply: lambda _, m: self.ctx.send(m.client, m),
             RefUpdates: self._on_refs,
+            TimelineRows: self.archive.on_rows,
             Query: self.queries.on_query,
             QueryReply: self.queries.on_reply,
             TooLong: self._on_too_long,
@@ -714,5 +721,7 @@ class LocalScheduler:
             assigned=self.accepted,
             available=self.pool.available(),
         )
+        self.actors.on_heartbeat()
+        self.archive.on_heartbeat()
         self.ctx.send("gcs", Heartbeat(self.node, self.incarnation, load))
         self.ctx.after(self.config.heartbeat_s, self._beat)

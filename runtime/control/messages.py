@@ -32,7 +32,7 @@ node    -> global    PlaceTasks, CancelTask, CreateGroup, RemoveGroup,
 global  -> node      AssignTasks, TaskResults (of what cannot be placed), CancelTask,
                      PrepareBundle, CommitBundle, ReturnBundle, QueryReply
 global  -> gcs       LocateObjects, TaskUpdates, CancelTask
-node    -> node      TaskResults, PullObject, ObjectPayload
+node    -> node      TaskResults, PullObject, ObjectPayload, TimelineRows
 node    -> store     Allocate, Free, Fetch, Spill, DropSpilled
 store   -> node      Allocated, Fetched, NoRoom, Spilled
 node    -> pool      StartWorker, StopWorker, KillWorker
@@ -896,13 +896,15 @@ class ActorCalls(Struct, array_like=True, tag=76):
     """Calls from the clients of one node, in order.
 
     ``probes``: calls that must not run any more (their retries are used up), but
-    whose result is wanted if they did run.
+    whose result is wanted if they did run. ``again``: so many of the first tasks were
+    sent to an earlier incarnation, which has not answered.
     """
 
     actor: bytes
     incarnation: int
     tasks: list[TaskSpec]
     probes: list[TaskSpec]
+    again: int = 0
 
 
 class CancelCall(Struct, array_like=True, tag=169):
@@ -1371,6 +1373,17 @@ class Logged(Struct, array_like=True, tag=118):
     index: int
 
 
+class TimelineRows(Struct, array_like=True, tag=180):
+    """What a node has run, for another that keeps it; see `timeline_archive`."""
+
+    incarnation: int
+    kind: str
+    """``timeline`` or ``transfers``."""
+    count: int
+    rows: bytes
+    """So many, encoded."""
+
+
 Message = Union[
     RegisterJob, JobRegistered, DescribeJob, JobEnded, CancelCall,
     RefUpdates, BorrowersGone,
@@ -1387,6 +1400,7 @@ Message = Union[
     TasksClaimed, ForwardResults, StreamItems, CancelTask, KillWorker, CreateGroup,
     RemoveGroup, PrepareBundle, BundlePrepared, CommitBundle, ReturnBundle,
     Spill, Spilled, DropSpilled, NoRoom, GiveBack,
+    TimelineRows,
     KvPut, KvGet, KvDelete, KvReply, FindTask, TaskFound, StoreRows, LoadRow, RowLoaded,
     ChainRequest, ChainAttach, ChainOutput, ChainCommands, ChainAck, ChainConfigured,
     SnapshotPart, SnapshotTaken, ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected,

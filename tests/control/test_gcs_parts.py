@@ -274,4 +274,4 @@ def test_events_are_counted_though_their_rows_are_dropped() -> None:
         replies.append(driver.client.replies.pop(asked[0][0]))
     rows, counts = replies
     assert counts == {"boom": 2 * many, "node_added": 1}
-    assert len(rows) == EVENTS_MAX and rows[-1][1:] == ["boom", "x", ""]
+    assert len(rows) == EVENTS_MAX and rows[-1][1:] == ["boom", "x", "", 2]
