@@ -51,7 +51,7 @@ from runtime.control.messages import (
 from runtime.control.pubsub import PubSub
 from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import part_of
-from runtime.control.tables import ArrayRow, Done, attempt_of, needs_of
+from runtime.control.tables import ArrayRow, Done, attempt_of, needs_of, task_of
 
 RELEASED = "its owner has died or released it"
 RELEASED_MAX = 65_536
@@ -204,7 +204,6 @@ class ArrayTable:
         """Elements have ended: tell who waits, let go of what only they needed."""
         if row.again is not None:
             row.again.remove(start, count)
-            self._settle(array, row)
         waited = self._waited_for(array)
         if waited:
             low, high = object_id(array, start, 0), object_id(array, start + count, 0)
@@ -213,6 +212,12 @@ class ArrayTable:
                     location = row.locate(oid, self._alive)
                     if location is not None and location.nodes:
                         self._tell(oid, location)
+            if start == 0:
+                # Items of a stream may have been lost while its task went on.
+                items = [oid for oid in self._waited_for(array) if _is_item(oid)]
+                if items:
+                    self._seek(array, row, items)
+        self._settle(array, row)
         if self._is_void(array, row):
             self._free_values(array, row, -1)
 
@@ -363,9 +368,14 @@ class ArrayTable:
                 continue  # its log entry is on its way
             lost = lost or "its owner and the node that was to make it died"
             why = refusal(row, spec, lost)
+            if not why and row.unrepeated(start):
+                why = f"{lost}, and its task has not yielded it again"
             if not why:
                 assert spec is not None
-                self._place(array, row, spec, start, count, lost)
+                if start < STREAM_BASE:
+                    self._place(array, row, spec, start, count, lost)
+                elif not row.pending(start, self._alive):
+                    self._place(array, row, spec, task_of(start), 1, lost)
                 continue
             self._log("object_lost", spec.name if spec is not None else array.hex(), why, count)
             for index in range(start, start + count):
@@ -622,6 +632,10 @@ class ArrayTable:
         if row is not None:
             return row.released and row.former == owner
         return self._early.get(array, -1) == node_of(owner) or self._was_released(array, owner)
+
+
+def _is_item(oid: bytes) -> bool:
+    return split_object_id(oid)[1] >= STREAM_BASE
 
 
 def _lost_text(name: str, row: ArrayRow, spec: TaskSpec | None, lost: str) -> str:

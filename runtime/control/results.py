@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 
 from runtime.control.context import Context, node_of
 from runtime.control.custody import Custody
-from runtime.control.ids import object_id
+from runtime.control.ids import STREAM_BASE, object_id
 from runtime.control.messages import ForwardResults, RangeResult, TaskResults
 from runtime.control.objects import NOBODY, ObjectDirectory
 from runtime.control.orphans import Orphans
@@ -182,7 +182,8 @@ class Results:
         results = [
             result
             for result in self._objects.results_of(message.array)
-            if result.start < end and message.start < result.start + result.count
+            if (result.start < end and message.start < result.start + result.count)
+            or result.start >= STREAM_BASE
         ]
         self._heirs.setdefault(message.array, {})[message.owner] = None
         if results:
