@@ -37,6 +37,7 @@ from chaos.attach import attach
 from chaos.injector import Injection
 from chaos.plan import Plan, Step
 from chaos.programs import Api, Body, Boom, Sequential, draw, put_here, run_body, tasks_own
+from chaos.several_values import with_several
 from chaos.targets.cluster import WholeCluster
 from chaos.targets.link import Link
 from chaos.targets.node import Node
@@ -53,6 +54,8 @@ HEARTBEAT_TIMEOUT_S = 0.5
 STORE_BYTES = 64 << 30
 STORES_BYTES = (STORE_BYTES, STORE_BYTES, 2_000_000, 1_000_000)
 """Drawn from these; the largest values of programs have 300 kB."""
+SEVERAL = 0.5
+"""How many of the programs have tasks of several values."""
 HORIZON_S = 0.5
 """Faults begin within this time of a run, in virtual seconds."""
 LIMIT_S = 300.0
@@ -100,6 +103,9 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     nodes = rng.randint(2, 5)
     cpus = rng.randint(1, 3)
     program = draw(rng, rng.randint(5, 50))
+    several = random.Random(f"fuzz/several/{seed}")
+    if several.random() < SEVERAL:
+        program = with_several(several, program)
     plan = draw_plan(rng, nodes, lossless)
     return Case(seed, nodes, cpus, program, plan, lossless, rng.choice(STORES_BYTES))
 

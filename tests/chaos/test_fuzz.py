@@ -202,6 +202,10 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
         ("value ", "Violation", "RaySystemError", "resources:"),
     ),
     "retries are forgotten": (retries_lost, ("value ",)),
+    "items of streams have no task": (
+        lambda patch: patch.setattr("runtime.control.tables.task_of", lambda index: index),
+        ("value ",),
+    ),
     "memory is never freed": (mutant_without(ObjectDirectory, "_free"), ("stores:", "value ")),
 }
 
