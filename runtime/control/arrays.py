@@ -369,7 +369,9 @@ class ArrayTable:
             lost = lost or "its owner and the node that was to make it died"
             why = refusal(row, spec, lost)
             if not why and row.unrepeated(start):
-                why = f"{lost}, and its task has not yielded it again"
+                assert spec is not None
+                blame = self._lost_input(spec) or f"{spec.name} has not yielded it again"
+                why = f"{lost}, and {blame}"
             if not why:
                 assert spec is not None
                 if start < STREAM_BASE:
@@ -394,6 +396,22 @@ class ArrayTable:
         self.lineage.need(array, row)
         self._log("task_reconstructed" if made else "task_retried", spec.name, detail, count)
         self._ctx.send("global", PlaceTasks([part]))
+
+    def _lost_input(self, spec: TaskSpec) -> str:
+        """Return which input of a task cannot be had any more, in words; "" if all can."""
+        for need in needs_of(spec):
+            array, index, _ = split_object_id(need)
+            row = self.rows.get(array)
+            if row is None:
+                why = self._released[array][2] if array in self._released else ""
+            else:
+                at = row.locate(need, self._alive) if len(need) > ARRAY_BYTES else None
+                lost = at.lost if at is not None else "nobody makes it"
+                there = (at is not None and at.nodes) or row.pending(index, self._alive)
+                why = "" if there else refusal(row, row.recipe(index), lost)
+            if why:
+                return f"its task needs {need.hex()}, which is lost: {why}"
+        return ""
 
     def on_actor_settled(self, actor: bytes) -> None:
         """It is rebuilt, or dead: what it has not made again is lost."""
