@@ -467,9 +467,13 @@ class ArrayTable:
                 del self._early[next(iter(self._early))]
         if row is None or row.released:
             return
+        had = node in row.owners
         row.former = row.owners.pop(node, row.former)
         if row.live_owner(self._alive):
-            row.forget_node(node)  # it has freed what it had, another owner has not
+            # Once more it is said of results that came too late: what the node has by now
+            # it has made for another owner, and keeps.
+            if had:
+                row.forget_node(node)  # it has freed what it had, another owner has not
         else:
             self._let_go(array, row, node)
 
