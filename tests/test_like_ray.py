@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import inspect
+import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,6 +82,31 @@ def test_no_option_goes_unmentioned() -> None:
     from runtime.api.options import NAMES, ONLY_RAYS
 
     assert set(task_options) == set(NAMES) | set(ONLY_RAYS)
+
+
+def test_no_option_of_actors_and_methods_goes_unmentioned() -> None:
+    require("ray", importlib.util.find_spec("ray") is not None, "Ray is not installed")
+    import ray
+    from ray._common.ray_option_utils import actor_options
+
+    from runtime.api import actor_options as ours
+    from runtime.api import method_options
+
+    own = {"checkpoint_interval"}
+    assert set(actor_options) == (set(ours.NAMES) | set(ours.NOT_HERE)) - own
+    with pytest.raises(AssertionError) as refused:
+        ray.method(bogus=1)
+    theirs = str(refused.value).rpartition("[")[2]
+    names = {*method_options.NAMES, *method_options.ONLY_RAYS} - {"name"}
+    assert set(re.findall(r"'(\w+)'", theirs)) == names
+
+
+def test_options_of_actors_are_documented() -> None:
+    from runtime.api import actor_options, method_options
+
+    text = (Path(__file__).parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
+    for name in (*actor_options.NAMES, *method_options.NAMES, "concurrency_groups"):
+        assert f"`{name}`" in text, name
 
 
 def test_classes_are_rays() -> None:

@@ -25,6 +25,7 @@ from typing import Any
 from runtime.api.actor_options import ActorOptions
 from runtime.api.arguments import positional_of
 from runtime.api.exceptions import RaySystemError
+from runtime.api.method_options import check_names
 from runtime.api.refs import ObjectRef
 from runtime.api.state import current
 from runtime.control.ids import RETURNS_MAX
@@ -42,7 +43,16 @@ class ActorCall:
     """What a call is, apart from its arguments."""
 
     __slots__ = (
-        "actor", "extra", "hold", "method", "name", "num_returns", "rebuilt", "retries",
+        "actor",
+        "extra",
+        "hold",
+        "method",
+        "name",
+        "num_returns",
+        "pending_max",
+        "rebuilt",
+        "retries",
+        "retry_exceptions",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +64,8 @@ class ActorCall:
         num_returns: int,
         retries: int,
         rebuilt: bool,
+        retry_exceptions: Any = False,
+        pending_max: int = 0,
     ) -> None:
         self.actor = actor
         self.extra = TaskExtra(call=actor, method=method)
@@ -66,13 +78,20 @@ class ActorCall:
         self.retries = retries
         self.rebuilt = rebuilt
         """The actor may restart, and then takes the call's inputs once more."""
+        self.retry_exceptions = retry_exceptions
+        self.pending_max = pending_max
+        """How many calls of one caller may be pending; 0: any number."""
 
 
-def method(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def method(*plain: Callable[..., Any], **options: Any) -> Any:
     """Give a method of an actor class options: ``@method(num_returns=2)``.
 
     Raises ValueError for unknown ones.
     """
+    if plain:
+        if len(plain) > 1 or options or not callable(plain[0]):
+            raise TypeError("use @method or @method(option=value)")
+        return plain[0]
     _check_call_options(options)
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,12 +102,7 @@ def method(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def _check_call_options(options: dict[str, Any]) -> None:
-    for name in options:
-        if name not in ("num_returns", "name", "max_task_retries"):
-            raise ValueError(
-                f"raytwin has no method option {name!r}: there are num_returns, name and"
-                " max_task_retries"
-            )
+    check_names(options)
     returns = options.get("num_returns", 1)
     if not isinstance(returns, int) or not 0 <= returns <= RETURNS_MAX:
         raise ValueError(f"num_returns is 0 to {RETURNS_MAX}, not {returns!r}")
@@ -150,11 +164,12 @@ class ActorClass:
             return _described(found, actor, ref)
         return ActorHandle(actor, ref, *self.description(), self.cls)
 
-    def description(self) -> tuple[str, dict[str, dict[str, Any]], int, bool]:
+    def description(self) -> tuple[str, dict[str, dict[str, Any]], int, bool, int]:
         """Return what a handle is made of, apart from which actor it is."""
         options = self.actor_options
         return (
             self.class_name, self.methods, options.max_task_retries, options.max_restarts != 0,
+            max(0, options.max_pending_calls),
         )  # fmt: skip
 
     def __reduce__(self) -> Any:
@@ -226,6 +241,8 @@ class ActorMethod:
             given.get("num_returns", call.num_returns),
             given.get("max_task_retries", call.retries),
             call.rebuilt,
+            given.get("retry_exceptions", call.retry_exceptions),
+            call.pending_max,
         )
         return ActorMethod(self._ref, changed, self._signature)
 
@@ -244,6 +261,7 @@ class ActorHandle:
         methods: dict[str, dict[str, Any]],
         retries: int,
         rebuilt: bool,
+        pending_max: int,
         cls: type | None = None,
     ) -> None:
         self._actor = actor
@@ -253,6 +271,7 @@ class ActorHandle:
         self._methods = methods
         self._retries = retries
         self._rebuilt = rebuilt
+        self._pending_max = pending_max
         self._cls = cls
 
     def __getattr__(self, name: str) -> ActorMethod:
@@ -268,6 +287,8 @@ class ActorHandle:
             options.get("num_returns", 1),
             options.get("max_task_retries", self._retries),
             self._rebuilt,
+            options.get("retry_exceptions", False),
+            self._pending_max,
         )
         made = ActorMethod(self._ref, call, self._signature(name))
         # Found without this method the next time.
@@ -288,6 +309,7 @@ class ActorHandle:
     def __reduce__(self) -> Any:
         return _restore_handle, (
             self._actor, self._ref, self._class_name, self._methods, self._retries, self._rebuilt,
+            self._pending_max,
         )  # fmt: skip
 
     def __eq__(self, other: object) -> bool:
@@ -307,8 +329,9 @@ def _restore_handle(
     methods: dict[str, dict[str, Any]],
     retries: int,
     rebuilt: bool,
+    pending_max: int,
 ) -> ActorHandle:
-    return ActorHandle(actor, ref, class_name, methods, retries, rebuilt)
+    return ActorHandle(actor, ref, class_name, methods, retries, rebuilt, pending_max)
 
 
 def _described(description: bytes, actor: bytes, ref: ObjectRef) -> ActorHandle:

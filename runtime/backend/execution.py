@@ -415,9 +415,17 @@ class TaskRunner:
         return self._report_failure(spec, started_s, error.status, error.payload)
 
     def _wants_retry(self, spec: TaskSpec, error: Exception) -> bool:
-        """Whether an error counts as one of the system, and tries are left."""
+        """Whether an error counts as one of the system, and tries are left.
+
+        A call of an actor is tried again where it is, in its turn: see `actor_execution`.
+        """
+        called = spec.extra is not None and spec.extra.call
+        return bool(spec.retries) and not called and self.is_retried(spec, error)
+
+    def is_retried(self, spec: TaskSpec, error: Exception) -> bool:
+        """Whether the task is to be tried again after such an error."""
         extra = spec.extra
-        if extra is None or not extra.retry_on or not spec.retries:
+        if extra is None or not extra.retry_on:
             return False
         return extra.retry_on == ANY or isinstance(error, self.world.deserialize(extra.retry_on))
 

@@ -39,7 +39,7 @@ from runtime.api.remote_function import RemoteFunction
 from runtime.api.streams import ObjectRefGenerator
 from runtime.backend.futures import FutureDesk
 from runtime.backend.protocol import Serialized, World
-from runtime.backend.submission import specify
+from runtime.backend.submission import pending_calls, specify
 from runtime.backend.wait_group import KEPT_MIN, WaitGroup
 from runtime.control.client import Entry, Waiter
 from runtime.control.context import node_of
@@ -126,6 +126,8 @@ class Session(ClusterContext):
         self.node = node_of(world.client.address)
         self.namespace = ""
         self.actor: tuple[bytes, ActorInfo | None] | None = None
+        self.calls_pending: dict[bytes, list[bytes]] = {}
+        """By actor that limits them, the calls that were made from here."""
         self.closed = False
         self.before_shutdown: list[Callable[[], None]] = []
         """Called when the session begins to end, while all still works."""
@@ -440,7 +442,9 @@ class Session(ClusterContext):
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
+            pending = pending_calls(self, call)
             array = self._next_array(once=True)
+            pending.append(array)
             returns = call.num_returns
             spec = TaskSpec(
                 array, 0, 1, b"", payload, self.client.address, "", deps, returns, call.retries,
