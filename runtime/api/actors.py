@@ -25,7 +25,9 @@ from typing import Any
 from runtime.api.actor_options import ActorOptions
 from runtime.api.arguments import positional_of
 from runtime.api.exceptions import RaySystemError
+from runtime.api.ids import ActorID
 from runtime.api.method_options import check_names
+from runtime.api.modules import refuser, says_what_is_missing
 from runtime.api.refs import ObjectRef
 from runtime.api.state import current
 from runtime.control.ids import RETURNS_MAX
@@ -37,6 +39,7 @@ READY, TERMINATE, CALL = READY_METHOD, "__ray_terminate__", "__ray_call__"
 _BUILT_IN = (READY, TERMINATE, CALL)
 
 _DEFAULT = ActorOptions()
+__getattr__ = refuser("actor")
 
 
 class ActorCall:
@@ -108,6 +111,7 @@ def _check_call_options(options: dict[str, Any]) -> None:
         raise ValueError(f"num_returns is 0 to {RETURNS_MAX}, not {returns!r}")
 
 
+@says_what_is_missing("ActorClass")
 class ActorClass:
     """A class whose instances are actors: ``C.remote(x)`` instead of ``C(x)``."""
 
@@ -198,6 +202,7 @@ def _check_open(ref: ObjectRef) -> None:
         raise RaySystemError("the cluster of this actor is gone")
 
 
+@says_what_is_missing("ActorMethod")
 class ActorMethod:
     """A method of an actor: ``handle.method.remote(...)`` calls it."""
 
@@ -273,6 +278,17 @@ class ActorHandle:
         self._rebuilt = rebuilt
         self._pending_max = pending_max
         self._cls = cls
+
+    @property
+    def _actor_id(self) -> ActorID:
+        return ActorID(self._actor)
+
+    @property
+    def _ray_actor_id(self) -> ActorID:
+        return self._actor_id
+
+    def __dir__(self) -> list[str]:
+        return [*object.__dir__(self), *self._methods]
 
     def __getattr__(self, name: str) -> ActorMethod:
         methods = self.__dict__.get("_methods")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from runtime.api.exceptions import ObjectStoreFullError
@@ -114,7 +115,9 @@ class TaskRunner:
         if self.actor is None:
             extra = assignment.spec.extra
             assert extra is not None
-            self.session.actor = (assignment.spec.array, extra.actor)
+            spec = assignment.spec
+            self.session.actor = (spec.array, extra.actor)
+            self.session.actor_made = (partial(self.function, spec.function), spec.owner)
             self.actor = ActorRunner(self, assignment)
         else:
             self.actor.call(assignment)

@@ -126,6 +126,8 @@ class Session(ClusterContext):
         self.node = node_of(world.client.address)
         self.namespace = ""
         self.actor: tuple[bytes, ActorInfo | None] | None = None
+        self.actor_made: tuple[Callable[[], Any], str] | None = None
+        """What loads the class of the actor that this worker is, and who owns the actor."""
         self.calls_pending: dict[bytes, list[bytes]] = {}
         """By actor that limits them, the calls that were made from here."""
         self.closed = False
@@ -525,6 +527,13 @@ class Session(ClusterContext):
         held.append(ref)
         deps.append(ref.binary())
         return Input(len(deps) - 1)
+
+    def own_actor(self) -> tuple[ObjectRef, type]:
+        assert self.actor is not None and self.actor_made is not None, "it is no actor"
+        load, owner = self.actor_made
+        with self.world:
+            self.client.borrowing.receive(self.actor[0], owner)
+        return ObjectRef(object_id(self.actor[0], 0, 0), self), load()
 
     def task_id(self) -> bytes | None:
         frame = frame_of_call.get()

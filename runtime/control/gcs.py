@@ -223,6 +223,8 @@ class Gcs:
         rows: Any
         if message.kind == "tables":
             rows = {**self.table.sizes(), "actors": len(self.actors.rows)}
+        elif message.kind == "names":
+            rows = sorted([*name] for name in self.actors.names)
         else:
             rows = dict(self.counts) if message.kind == "event_counts" else list(self.events)
         self.ctx.send(source, QueryReply(message.key, message.client, rows))

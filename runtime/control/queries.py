@@ -6,6 +6,7 @@ the GCS is asked for
 ``events``        [time_s, kind, subject, detail] of the last events, by time
 ``event_counts``  how many there were of each kind, since the cluster started
 ``tables``        how many rows it has: {table: rows}
+``names``         [namespace, name] of the actors that have a name
 
 The others are gathered from every living node, as flat rows:
 
@@ -49,7 +50,7 @@ _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "placements": lambda row: 0,
     "disks": lambda row: row[0],
 }
-_AT_GCS = frozenset({"events", "event_counts", "tables"})
+_AT_GCS = frozenset({"events", "event_counts", "tables", "names"})
 _AT_GLOBAL = frozenset({"groups", "placements"})
 
 
