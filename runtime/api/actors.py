@@ -42,6 +42,10 @@ _DEFAULT = ActorOptions()
 __getattr__ = refuser("actor")
 
 
+class ActorClassInheritanceException(TypeError):
+    """An actor class was to be a base class."""
+
+
 class ActorCall:
     """What a call is, apart from its arguments."""
 
@@ -149,6 +153,12 @@ class ActorClass:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"an actor is not made directly: use {self.class_name}.remote()")
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        raise ActorClassInheritanceException(
+            f"{self.class_name} is an actor class, which has no subclasses: let a plain class"
+            " inherit from a plain one, and make it an actor class with remote()"
+        )
 
     def options(self, **given: Any) -> ActorClass:
         """Return the same class with other options; see `ActorOptions`."""

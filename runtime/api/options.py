@@ -98,6 +98,9 @@ class TaskOptions:
         options = replace(self, **changes)
         if options.max_retries < -1:
             raise ValueError(f"max_retries is -1 (for ever) or more, not {options.max_retries}")
+        for name in ("num_cpus", "num_gpus"):
+            if getattr(options, name) < 0:
+                raise ValueError(f"{name} is 0 or more, not {getattr(options, name)}")
         amounts = {"CPU": options.num_cpus, "GPU": options.num_gpus, **dict(options.resources)}
         if options.accelerator_type:
             amounts[f"accelerator_type:{options.accelerator_type}"] = ACCELERATOR_AMOUNT

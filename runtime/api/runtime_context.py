@@ -44,8 +44,9 @@ class RuntimeContext:
         return None if spec is None else spec.name
 
     def get_task_function_name(self) -> str | None:
-        """Return the name of the running task's function, or what it was called."""
-        return self.get_task_name()
+        """Return the qualified name of the running task's function, or of the actor's method."""
+        spec = _running()
+        return None if spec is None else current().function_name(spec)
 
     def get_actor_id(self) -> str | None:
         """Return the ID of the actor that calls, None for a task."""

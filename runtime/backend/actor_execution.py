@@ -68,7 +68,7 @@ class ActorRunner:
 
     def _create(self, creation: Assignment) -> None:
         try:
-            self._instance = self._tasks.prepare(creation)()
+            self._instance = self._tasks.prepare(creation, self._maker(creation.spec))()
         except Exception as error:
             # As text: the control plane, which does not deserialize, answers calls with it.
             lines = "".join(traceback.format_exception(type(error), error, users_frames(error)))[
@@ -81,6 +81,19 @@ class ActorRunner:
             members = inspect.getmembers(type(self._instance), inspect.isroutine)
             if any(inspect.iscoroutinefunction(member) for _, member in members):
                 self._loop = self._world.start_event_loop()
+
+    def _maker(self, spec: TaskSpec) -> Callable[..., Any]:
+        """Return what makes the instance: the class, or what waits for its async __init__."""
+        cls: Any = self._tasks.function(spec.function)
+        if not inspect.iscoroutinefunction(getattr(cls, "__init__", None)):
+            return cls
+
+        def make(*args: Any, **kwargs: Any) -> Any:
+            instance = cls.__new__(cls, *args, **kwargs)
+            self._finished(instance.__init__(*args, **kwargs))
+            return instance
+
+        return make
 
     def has_room(self) -> bool:
         """Whether another call may begin now."""

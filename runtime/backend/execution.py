@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from runtime.api.exceptions import ObjectStoreFullError
@@ -55,6 +54,7 @@ class TaskRunner:
         executor.before_results = session.client.flush
         self.node = node
         self._functions: dict[bytes, Callable[..., Any]] = {}
+        session.loaded = self.function
         self.actor: ActorRunner | None = None
         self._looping = False
         """User code runs in the loop over a range, and nobody else touches its values."""
@@ -117,7 +117,7 @@ class TaskRunner:
             assert extra is not None
             spec = assignment.spec
             self.session.actor = (spec.array, extra.actor)
-            self.session.actor_made = (partial(self.function, spec.function), spec.owner)
+            self.session.actor_function, self.session.actor_owner = spec.function, spec.owner
             self.actor = ActorRunner(self, assignment)
         else:
             self.actor.call(assignment)

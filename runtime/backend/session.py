@@ -26,10 +26,11 @@ from runtime.api.actor_options import ActorOptions
 from runtime.api.actors import ActorCall, ActorClass, ActorExit
 from runtime.api.context import ClusterContext
 from runtime.api.exceptions import (
+    ActorAlreadyExistsError,
     GetTimeoutError,
     ObjectStoreFullError,
     RaySystemError,
-    RayTaskError,
+    UnserializableException,
     make_task_error,
     system_error,
 )
@@ -126,8 +127,11 @@ class Session(ClusterContext):
         self.node = node_of(world.client.address)
         self.namespace = ""
         self.actor: tuple[bytes, ActorInfo | None] | None = None
-        self.actor_made: tuple[Callable[[], Any], str] | None = None
-        """What loads the class of the actor that this worker is, and who owns the actor."""
+        self.loaded: Callable[[bytes], Any] = self._never_loaded
+        """Return the function or class of an ID, in a worker."""
+        self.actor_function = b""
+        """The ID of the class of the actor that this worker is."""
+        self.actor_owner = ""
         self.calls_pending: dict[bytes, list[bytes]] = {}
         """By actor that limits them, the calls that were made from here."""
         self.closed = False
@@ -432,7 +436,7 @@ class Session(ClusterContext):
                 return array, ref, b""
             self.client.disown(array)
         if not options.get_if_exists:
-            raise ValueError(f"there is an actor named {options.name!r} already")
+            raise ActorAlreadyExistsError(f"there is an actor named {options.name!r} already")
         return found.actor, ObjectRef(object_id(found.actor, 0, 0), self), found.handle
 
     def call_actor(
@@ -528,12 +532,23 @@ class Session(ClusterContext):
         deps.append(ref.binary())
         return Input(len(deps) - 1)
 
+    def function_name(self, spec: TaskSpec) -> str:
+        key, method = spec.function, ""
+        if spec.extra is not None and spec.extra.call:
+            key, method = self.actor_function, f".{spec.extra.method}"
+        function = self.loaded(key)
+        name = getattr(function, "__qualname__", None) or repr(function)
+        return f"{getattr(function, '__module__', '?')}.{name}{method}"
+
     def own_actor(self) -> tuple[ObjectRef, type]:
-        assert self.actor is not None and self.actor_made is not None, "it is no actor"
-        load, owner = self.actor_made
+        assert self.actor is not None, "it is no actor"
         with self.world:
-            self.client.borrowing.receive(self.actor[0], owner)
-        return ObjectRef(object_id(self.actor[0], 0, 0), self), load()
+            self.client.borrowing.receive(self.actor[0], self.actor_owner)
+        return ObjectRef(object_id(self.actor[0], 0, 0), self), self.loaded(self.actor_function)
+
+    @staticmethod
+    def _never_loaded(key: bytes) -> Any:
+        raise RaySystemError("a driver runs no functions")
 
     def task_id(self) -> bytes | None:
         frame = frame_of_call.get()
@@ -931,7 +946,7 @@ class Session(ClusterContext):
 
     def _decode(self, value: ObjectValue) -> Any:
         if value.status != OK:
-            raise self.error_of(value.status, value.payload)
+            raise self.error_of(value.status, value.payload, value.object)
         return self.world.deserialize(value.payload)[value.position]
 
     def decode_input(self, value: ObjectValue) -> Any:
@@ -946,21 +961,21 @@ class Session(ClusterContext):
         if value.size:
             self._inputs_done.append(value.object)
 
-    def error_of(self, status: int, payload: bytes) -> BaseException:
+    def error_of(self, status: int, payload: bytes, oid: bytes = b"") -> BaseException:
         """Return the exception that a failed range stands for."""
         if status == USER_ERROR:
             name, text, cause = self.world.deserialize(payload)
             if isinstance(cause, bytes):
-                cause = self._cause_of(cause)
+                cause = self._cause_of(cause, text)
             return make_task_error(name, text, cause)
-        return system_error(payload)
+        return system_error(payload, oid)
 
-    def _cause_of(self, pickled: bytes) -> Any:
+    def _cause_of(self, pickled: bytes, text: str) -> Any:
         try:
             return self.world.deserialize(pickled)
         except Exception as error:
             # The exception's class cannot be made here; its traceback can be read.
-            return RayTaskError("unpickle", f"{type(error).__name__}: {error}", None)
+            return UnserializableException(f"{type(error).__name__}: {error}\n{text}")
 
     # -- waiting ---------------------------------------------------------------
 

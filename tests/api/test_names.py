@@ -101,7 +101,7 @@ def test_missing_attributes_say_so() -> None:
     objects = (ids, Self, actor.add, ref, ref.task_id(), ray.get_runtime_context(), ray, util)
     for thing in objects:
         assert not hasattr(thing, "bogus")
-        with pytest.raises(AttributeError, match="raytwin has no .*bogus"):
+        with pytest.raises(AttributeError, match=r"raytwin has no .*bogus"):
             _ = thing.bogus  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="not its libraries"):
         ids.bind()  # type: ignore[attr-defined]
