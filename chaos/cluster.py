@@ -55,9 +55,18 @@ class Cluster(Protocol):
     def resume_workers(self, node: int) -> None:
         """Let every paused worker of a node that is not paused itself go on."""
 
+    def kill_member(self, chain: int, which: int = 0) -> None:
+        """End a member of a chain of the GCS (SIGKILL), counted from its head, round and round.
+
+        Raises ValueError for a chain that is not there, or has one member only.
+        """
+
 
 class SimulatedCluster(Cluster, Protocol):
     """What only virtual time can do as yet."""
+
+    def kill_actor(self, which: int = 0) -> None:
+        """End an actor's process, counted round and round by node and age."""
 
     def set_latency(self, source: int, destination: int, latency_s: float | None) -> None:
         """Give the link from one node to another a latency; None is its own again."""

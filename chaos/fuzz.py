@@ -13,10 +13,16 @@ Which errors are legitimate (see `excuse`):
 WorkerCrashedError names a task of r retries, and at least r + 1 kills came before
 ObjectLostError    a node had died before, and what is lost was put (it may be
                    the input of a task that is to be run again, and released
-                   since), or names a task of r retries as above; or it was a
-                   task's, whose worker has owned it and was killed
+                   since), or an actor's call made it, or names a task of r retries as above;
+                   or it was a task's, whose worker has owned it and was killed
+ActorDiedError     names an actor of r restarts, and at least r + 1 kills came before,
+                   or one that cannot be rebuilt, as an input of a call is lost
+ActorUnavailableError names a call of r retries, likewise
 ObjectStoreFullError the stores of the case are small, and all of one was in use
 ================== ==============================================================
+
+No fault may fail a call of an actor with restarts and retries without end whose
+inputs cannot be lost, and its value is the fold of all calls before.
 
 A lost result whose task has retries left is made again, by lineage; under plans
 without the death of a node nothing is lost at all.
@@ -36,13 +42,26 @@ from chaos import invariants
 from chaos.attach import attach
 from chaos.injector import Injection
 from chaos.plan import Plan, Step
-from chaos.programs import Api, Body, Boom, Sequential, draw, put_here, run_body, tasks_own
+from chaos.programs import (
+    Api,
+    Body,
+    Boom,
+    Sequential,
+    draw,
+    put_here,
+    run_body,
+    tasks_own,
+    with_actors,
+)
 from chaos.several_values import with_several
+from chaos.targets.actor import Actor
 from chaos.targets.cluster import WholeCluster
 from chaos.targets.link import Link
 from chaos.targets.node import Node
+from chaos.targets.replica import Replica
 from chaos.targets.worker import Worker
 from runtime.api.exceptions import (
+    ActorDiedError,
     ObjectLostError,
     ObjectStoreFullError,
     RayTaskError,
@@ -56,6 +75,8 @@ STORES_BYTES = (STORE_BYTES, STORE_BYTES, 2_000_000, 1_000_000)
 """Drawn from these; the largest values of programs have 300 kB."""
 SEVERAL = 0.5
 """How many of the programs have tasks of several values."""
+ACTORS = 0.6
+"""How many of the programs have actors."""
 HORIZON_S = 0.5
 """Faults begin within this time of a run, in virtual seconds."""
 LIMIT_S = 300.0
@@ -65,6 +86,8 @@ KILLS = ("kill", "restart", "pause", "remove_node")
 
 _OBJECT = re.compile(r"\bobject ([0-9a-f]{36}) is lost")
 _TASK = re.compile(r"\bk\d+r(-?\d+)\b")
+_ACTOR = re.compile(r"ActorDiedError: a\d+r(-?\d+) died: ")
+_CALL = re.compile(r"ActorUnavailableError: t\d+r(-?\d+): ")
 
 
 @dataclass(frozen=True)
@@ -79,6 +102,8 @@ class Case:
     lossless: bool
     store_bytes: int = STORE_BYTES
     """Per node; with less than the usual, objects go to disk and come back."""
+    gcs: dict[str, Any] = field(default_factory=dict)
+    """What the session is told of the GCS: replicas, shards, storage."""
 
 
 @dataclass
@@ -107,7 +132,30 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     if several.random() < SEVERAL:
         program = with_several(several, program)
     plan = draw_plan(rng, nodes, lossless)
-    return Case(seed, nodes, cpus, program, plan, lossless, rng.choice(STORES_BYTES))
+    store_bytes = rng.choice(STORES_BYTES)
+    gcs, kills = draw_gcs(random.Random(f"fuzz/{seed}/gcs"))
+    others = random.Random(f"fuzz/actors/{seed}")
+    if others.random() < ACTORS:
+        program = with_actors(others, program, store_bytes == STORE_BYTES)
+        kills += _draw_kills_of_actors(others, nodes, lossless)
+    plan = Plan([*plan.steps, *kills])
+    return Case(seed, nodes, cpus, program, plan, lossless, store_bytes, gcs)
+
+
+def draw_gcs(rng: random.Random) -> tuple[dict[str, Any], list[Step]]:
+    """Return options of a session for its GCS, half of the time none, and deaths of replicas."""
+    if rng.random() < 0.5:
+        return {}, []
+    if rng.random() < 0.15:
+        return {"gcs_storage": "any", "task_history": True, "gcs_memory_max": 4_000}, []
+    replicas, shards = rng.choice((1, 2, 2, 3)), rng.choice((1, 2, 4))
+    kills = []
+    if replicas > 1:
+        chains = shards + 1 if shards > 1 else 1
+        for _ in range(rng.randint(0, 2 * chains)):
+            member = Replica(rng.randrange(chains), rng.randrange(replicas))
+            kills.append(Step("kill", member, rng.random() * 2 * HORIZON_S))
+    return {"gcs_replicas": replicas, "gcs_shards": shards}, kills
 
 
 def draw_plan(rng: random.Random, nodes: int, lossless: bool = False) -> Plan:
@@ -162,13 +210,30 @@ def draw_plan(rng: random.Random, nodes: int, lossless: bool = False) -> Plan:
     return Plan(steps)
 
 
+def _draw_kills_of_actors(rng: random.Random, nodes: int, lossless: bool) -> list[Step]:
+    steps = [
+        Step("kill", Actor(rng.randrange(4)), rng.random() * HORIZON_S)
+        for _ in range(rng.randint(0, 4))
+    ]
+    if not lossless and rng.random() < 0.4:
+        # A node dies whose answers are slow: calls have taken effect that nobody knows of.
+        number, at_s = rng.randrange(1, nodes), rng.random() * HORIZON_S / 2
+        slow = {"latency_ms": 100.0}
+        steps.append(Step("latency", Link(number, 0), at_s, parameters=slow))
+        steps.append(Step("restart", Node(number), at_s + 0.1 * rng.random()))
+        steps.append(
+            Step("latency", Link(number, 0), at_s + HORIZON_S, parameters={"latency_ms": 0})
+        )
+    return steps
+
+
 def run_case(
     case: Case, prepare: Callable[[Any], None] = lambda session: None, **options: Any
 ) -> Report:
     """Run a case on `sim` and hold it against everything.
 
-    `options` are further ones of the session, which `prepare` is given before the
-    program begins.
+    `options` are further ones of the session, in place of the case's own, which
+    `prepare` is given before the program begins.
     """
     report = Report(case, tasks=case.program.tasks)
     expected = run_body(Sequential(), case.program)
@@ -179,7 +244,7 @@ def run_case(
         cpus_per_node=case.cpus,
         seed=case.seed,
         heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
-        **{"object_store_memory": case.store_bytes, **options},
+        **{"object_store_memory": case.store_bytes, **case.gcs, **options},
     )
     prepare(session)
     watch = invariants.Watch(session.cluster)
@@ -232,7 +297,9 @@ def _compare(
     if len(expected) != len(outcomes):
         report.failures.append(f"{len(outcomes)} outcomes instead of {len(expected)}")
         return
-    kills = sum(each.step.action in KILLS for each in injections)
+    kills = sum(
+        each.step.action in KILLS and each.step.target.kind != "replica" for each in injections
+    )
     deaths = sum(kind == "node_died" for _, kind, _, _ in _events(session))
     for number, (right, got) in enumerate(zip(expected, outcomes, strict=True)):
         if right == got:
@@ -268,6 +335,15 @@ def excuse(
     text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     if isinstance(error, ObjectStoreFullError) and store_bytes < STORE_BYTES and "in use" in text:
         return ""
+    for pattern in (_ACTOR, _CALL):
+        found = pattern.match(str(error)) or pattern.match(text)
+        if found is not None:
+            most = int(found[1])
+            return f"{text} (there were {kills} kills)" if most < 0 or kills <= most else ""
+    if isinstance(error, ActorDiedError) and "it cannot be rebuilt: " in text:
+        cause = text.partition("it cannot be rebuilt: ")[2]
+        kind = ObjectStoreFullError if "ObjectStoreFullError: " in cause else ObjectLostError
+        return excuse(kind(cause), kills, deaths, puts, store_bytes, owned)
     if not isinstance(error, WorkerCrashedError | ObjectLostError):
         return text
     if isinstance(error, ObjectLostError):

@@ -111,7 +111,7 @@ def _at_end_of_sim(session: Any) -> list[str]:
         nowhere = cluster.stores[scheduler.node].used - sum(size for _, (_, size) in stored)
         found += _store(scheduler.node, len(left), sum(left), nowhere)
         found += _disk(scheduler, cluster.stores[scheduler.node].disk_used, kept)
-    rows = cluster.gcs.arrays
+    rows = [array for tables in cluster.gcs_tables for array in tables.arrays]
     remaining = [array.hex() for array in rows if array not in kept]
     if remaining:
         first = remaining[0]
@@ -121,7 +121,7 @@ def _at_end_of_sim(session: Any) -> list[str]:
     for scheduler in cluster.schedulers.values():
         custody = scheduler.custody
         if f"node:{scheduler.node}" in cluster.processes:
-            inside = [array for array in custody._contained if array not in kept]
+            inside = [array for array in custody.contained if array not in kept]
             if inside or custody._promised:
                 found.append(
                     f"references: node {scheduler.node} keeps references for {len(inside)} values"
@@ -159,14 +159,14 @@ def _kept(session: Any) -> set[bytes]:
         for array, entry in client.entries.items()
         if entry.book and PINNED in entry.book.has
     }
-    table = cluster.gcs.table
-    for array, row in table.rows.items():
-        # A released row is what makes those again that had it as an input.
-        if array in table.lineage.uses if row.released else not row.owners:
-            kept.add(array)
+    for table in (tables.table for tables in cluster.gcs_tables):
+        for array, row in table.rows.items():
+            # A released row is what makes those again that had it as an input.
+            if array in table.lineage.uses if row.released else not row.owners:
+                kept.add(array)
     contained: dict[bytes, set[bytes]] = {}
     for scheduler in cluster.schedulers.values():
-        for array, inside in scheduler.custody._contained.items():
+        for array, inside in scheduler.custody.contained.items():
             contained.setdefault(array, set()).update(each for each, _ in inside)
     pending = list(kept)
     while pending:

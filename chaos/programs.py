@@ -16,8 +16,7 @@ and has made (`Call.gives`). Its digest is that of what they lead to, however de
 What the driver saw is a list of outcomes, one for each value that it asked for;
 an outcome is the value's digest, a `Boom`, or the exception that came instead.
 
-Actors with state will be one more operation here: a variable that holds one, and
-a call that folds its argument into the state.
+Actors with state are the driver's alone; see `Told`.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ import random
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import runtime.api as api
@@ -37,7 +37,8 @@ LARGE_BYTES = Config().inline_bytes_max + 100
 DEPTH_MAX = 2
 RETRIES = (0, 1, 3, 3, 3, -1)
 put_here: set[str] = set()
-"""Objects that programs have put in this process; in a simulation all of them."""
+"""Objects that no task makes: what programs have put in this process, and results
+of actors' calls. In a simulation all of them."""
 tasks_own: set[str] = set()
 """Objects that tasks own and have given away references of, likewise."""
 
@@ -75,6 +76,23 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Teller:
+    """An actor; see `Told`."""
+
+    key: int
+    restarts: int = -1
+    retries: int = -1
+    """Of each call."""
+    interval: int = 0
+    """Calls between checkpoints; 0: none are taken."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether no fault may fail a call, so that each value tells all that came before."""
+        return self.restarts < 0 and self.retries < 0
+
+
+@dataclass(frozen=True)
 class Op:
     """One operation; ``out`` is the variable that it sets, ``ins`` are those that it reads.
 
@@ -92,6 +110,8 @@ class Op:
     get   ask for the values of ``ins``
     wait  wait until ``count`` of ``ins`` are there
     drop  let go of ``ins``
+    actor start `teller`
+    tell  call the actor that the first of ``ins`` is with the values of the others
     ===== ==================================================================
     """
 
@@ -101,6 +121,7 @@ class Op:
     call: Call | None = None
     count: int = 0
     nbytes: int = 0
+    teller: Teller | None = None
 
 
 @dataclass(frozen=True)
@@ -169,6 +190,11 @@ def run_body(engine: Any, body: Body) -> list[Any]:
             variables[op.out] = engine.lend(op.call, [variables[i] for i in op.ins])
         elif op.do == "map":
             variables[op.out] = engine.map(op.call, op.count)
+        elif op.do == "actor":
+            variables[op.out] = engine.actor(op.teller)
+        elif op.do == "tell":
+            actor, *inputs = (variables[i] for i in op.ins)
+            variables[op.out] = engine.tell(actor, op.call, inputs)
         elif op.do == "put":
             variables[op.out] = engine.put(make(mix(op.out, op.nbytes), op.nbytes))
         elif op.do == "stream":
@@ -241,6 +267,63 @@ def in_place(call: Call, parts: Iterable[Any]) -> Iterator[Any]:
         yield boom
 
 
+# -- actors ------------------------------------------------------------------------
+
+
+class Told:
+    """What a `Teller` starts: its state is the fold of all that it was told.
+
+    A call that came twice, or out of turn, raises: the driver's calls have rising keys.
+    """
+
+    def __init__(self, teller: Teller) -> None:
+        self.teller = teller
+        self.state = teller.key
+        self.last = 0
+
+    def tell(self, engine: Any, call: Call, inputs: Sequence[Any]) -> Any:
+        """Fold a call in; of an exact actor its value says all that came before."""
+        engine.sleep(call.seconds)
+        if call.key <= self.last:
+            raise AssertionError(f"call {call.key} took effect after {self.last}")
+        self.last = call.key
+        number = mix(call.key, *(digest(value) for value in inputs))
+        self.state = mix(self.state, number)
+        if self.teller.exact:
+            number = self.state
+        if call.fails:
+            raise Boom(number)
+        return make(number, call.nbytes)
+
+
+class _Actor:
+    """`Told` as an actor."""
+
+    def __init__(self, teller: Teller) -> None:
+        self.told = Told(teller)
+
+    def tell(self, call: Call, *inputs: Any) -> Any:
+        return self.told.tell(Api(), call, inputs)
+
+    def __ray_save__(self) -> Any:
+        return self.told.state, self.told.last
+
+    def __ray_restore__(self, state: Any) -> None:
+        self.told.state, self.told.last = state
+
+
+@cache
+def _actor_class(teller: Teller) -> Any:
+    # Errors call an actor by its class: that says how often it may restart.
+    named = type(f"a{teller.key}r{teller.restarts}", (_Actor,), {})
+    return api.remote(
+        num_cpus=0,
+        max_restarts=teller.restarts,
+        max_task_retries=teller.retries,
+        checkpoint_interval=teller.interval,
+    )(named)
+
+
 # -- engines -----------------------------------------------------------------------
 
 
@@ -278,6 +361,18 @@ class Sequential:
         except Boom as boom:
             return boom
 
+    def actor(self, teller: Teller) -> Any:
+        return Told(teller)
+
+    def tell(self, actor: Any, call: Call, inputs: list[Any]) -> Any:
+        for value in inputs:
+            if isinstance(value, Boom):
+                return value
+        try:
+            return actor.tell(self, call, inputs)
+        except Boom as boom:
+            return boom
+
     def put(self, value: Any) -> Any:
         return value
 
@@ -293,6 +388,8 @@ class Sequential:
     def outcomes(self, variable: Any) -> list[Any]:
         if isinstance(variable, Stream):
             return variable.rest(lambda value: self.outcomes(value)[0])
+        if isinstance(variable, Told):
+            return []
         values = variable if isinstance(variable, tuple) else [variable]
         return [value if isinstance(value, Boom) else digest(value) for value in values]
 
@@ -329,6 +426,14 @@ class Api:
         task = _options(call).options(num_returns=call.parts)
         return list(task.remote(call, [], *inputs))
 
+    def actor(self, teller: Teller) -> Any:
+        return _actor_class(teller).remote(teller)
+
+    def tell(self, actor: Any, call: Call, inputs: list[Any]) -> Any:
+        ref = actor.tell.options(name=f"t{call.key}r{call.retries}").remote(call, *inputs)
+        put_here.add(ref.hex())
+        return ref
+
     def put(self, value: Any) -> Any:
         ref = api.put(value)
         put_here.add(ref.hex())
@@ -354,6 +459,8 @@ class Api:
     def outcomes(self, variable: Any) -> list[Any]:
         if isinstance(variable, Stream):
             return variable.rest(self._outcome)
+        if isinstance(variable, api.ActorHandle):
+            return []
         if not isinstance(variable, api.ObjectRefArray):
             return [self._outcome(variable)]
         try:
@@ -483,3 +590,72 @@ class _Draw:
 def draw(rng: random.Random, tasks_max: int = 50) -> Body:
     """Return a random program of up to so many tasks."""
     return _Draw(rng, tasks_max).body(0, 16)
+
+
+# -- drawing actors ----------------------------------------------------------------
+
+ACTOR_KEYS = 10_000
+"""Keys of actors and of their calls begin here, rising through the program."""
+
+
+def with_actors(rng: random.Random, body: Body, roomy: bool) -> Body:
+    """Return the program with actors, and calls of them, in between its operations.
+
+    Unless it is `roomy`, a node's store may be too full for the large inputs of a call.
+    """
+    ops: list[Op] = []
+    single: list[int] = []
+    safe: set[int] = set()
+    """Variables that no fault may turn into an error."""
+    tellers: dict[int, Teller] = {}
+    out = key = ACTOR_KEYS
+    for op in body.ops:
+        ops.append(op)
+        if op.do in ("call", "lend", "put") and not (op.call is not None and op.call.gives):
+            single.append(op.out)
+            nbytes = op.call.nbytes if op.call is not None else op.nbytes
+            if (roomy or nbytes < LARGE_BYTES) and (op.call is None or _is_safe(op, safe)):
+                safe.add(op.out)
+        elif op.do == "drop":
+            single = [i for i in single if i not in op.ins]
+        for _ in range(rng.choice([0, 1, 2, 4])):
+            out, key = out + 1, key + 1
+            if not tellers or (len(tellers) < 3 and rng.random() < 0.15):
+                restarts = rng.choice([0, 1, 3, -1, -1, -1, -1])
+                retries = rng.choice([0, 2, -1, -1, -1, -1]) if restarts else 0
+                interval = rng.choice([0, 0, 1, 3]) if restarts else 0
+                tellers[out] = Teller(key, restarts, retries, interval)
+                ops.append(Op("actor", (), out, teller=tellers[out]))
+                continue
+            if rng.random() < 0.04:
+                dropped = rng.choice(list(tellers))
+                del tellers[dropped]
+                ops.append(Op("drop", (dropped,)))
+                continue
+            at, teller = rng.choice(list(tellers.items()))
+            inputs = [i for i in single if i in safe] if teller.exact else single
+            ins = rng.sample(inputs, min(len(inputs), rng.choice([0, 0, 1, 1, 2])))
+            call = Call(
+                key,
+                seconds=rng.choice([0.0, 0.0, 0.001, 0.01, 0.05]),
+                nbytes=rng.choice([0, 0, 0, 8, LARGE_BYTES]),
+                fails=rng.random() < 0.06,
+                retries=teller.retries,
+            )
+            ops.append(Op("tell", (at, *ins), out, call))
+            single.append(out)
+            if teller.exact and not call.nbytes and rng.random() < 0.5:
+                safe.add(out)
+            if rng.random() < 0.2:
+                # A task that waits for it.
+                out, key = out + 1, key + 1
+                ops.append(Op("call", (out - 1,), out, Call(key, 0.001)))
+                single.append(out)
+    told = sum(op.do == "tell" for op in ops)
+    return Body(tuple(ops), body.tasks + told)
+
+
+def _is_safe(op: Op, safe: set[int]) -> bool:
+    call = op.call
+    assert call is not None
+    return call.retries < 0 and call.body is None and safe.issuperset(op.ins)

@@ -394,6 +394,9 @@ def execute(
     nodes: Annotated[int | None, typer.Option(min=1, max=NODES_MAX)] = None,
     cpus_per_node: Annotated[int | None, typer.Option(min=0)] = None,
     seed: Annotated[int | None, typer.Option(help="Of the control plane's choices.")] = None,
+    address: Annotated[
+        str | None, typer.Option(envvar="RAYTWIN_ADDRESS", help="Join this cluster instead.")
+    ] = None,
 ) -> None:
     """Run an existing Ray script unchanged: its `import ray` is raytwin.
 
@@ -404,8 +407,51 @@ def execute(
     if backend not in BACKENDS:
         raise UsageError(f"no backend {backend!r}: {did_you_mean(backend, BACKENDS)}")
     given = {"nodes": nodes, "cpus_per_node": cpus_per_node, "seed": seed}
-    options = {name: value for name, value in given.items() if value is not None}
+    options: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
+    if address and backend == "local" and not options:
+        options["address"] = address
     sys.exit(run_script(script, args or [], {"backend": backend, **options}))
+
+
+@app.command()
+def start(
+    nodes: Annotated[int, typer.Option(min=1, max=NODES_MAX)] = 1,
+    cpus_per_node: Annotated[int | None, typer.Option(min=0)] = None,
+    object_store_memory: Annotated[int | None, typer.Option(help="Bytes per node.")] = None,
+) -> None:
+    """Keep a cluster for several programs in the foreground, until Ctrl-C.
+
+    Example: `raytwin start --nodes 4 --cpus-per-node 2`
+    """
+    from scenarios import clusters
+
+    given = {"cpus_per_node": cpus_per_node, "object_store_memory": object_store_memory}
+    options = {name: value for name, value in given.items() if value is not None}
+    sys.exit(clusters.keep({"nodes": nodes, **options}, lambda text: print(text, flush=True)))
+
+
+@app.command()
+def status(
+    address: Annotated[
+        str, typer.Option(envvar="RAYTWIN_ADDRESS", help="host:port, or auto: the newest.")
+    ] = "auto",
+) -> None:
+    """Show the nodes, resources and jobs of a cluster that `raytwin start` or a program runs."""
+    from rich.table import Table
+
+    from scenarios import clusters
+
+    where, nodes, jobs = clusters.status(address)
+    console = _console()
+    console.print(f"cluster at {where}")
+    for columns, rows in (
+        (("node", "state", "free of all", "tasks"), nodes),
+        (("job", "state", "process", "namespace", "program"), jobs),
+    ):
+        table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+        for row in rows:
+            table.add_row(*(_escaped(cell) for cell in row))
+        console.print(table)
 
 
 @app.command()

@@ -51,7 +51,7 @@ def run(request: Request) -> Outcome:
 def _memory(backend: str, session: Any) -> float:
     """Return the GCS's memory in bytes: resident, or as counted in simulation."""
     if backend == "sim":
-        return float(session.cluster.gcs.history.nbytes)
+        return float(sum(tables.history.nbytes for tables in session.cluster.gcs_tables))
     session.cluster.poll()
     return float(psutil.Process(session.cluster.pids["head"]).memory_info().rss)
 

@@ -16,7 +16,6 @@ import gc
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,27 +23,25 @@ from typing import Any
 from greenlet import getcurrent
 
 from runtime.api.exceptions import RaySystemError
-from runtime.api.refs import ObjectRef
 from runtime.api.state import set_current
-from runtime.backend.futures import LazyFuture
 from runtime.backend.journal import Journal
 from runtime.backend.nodes import (
     check_node,
     check_replicas,
+    check_shards,
     check_storage,
     node_resources,
     store_config,
 )
 from runtime.backend.protocol import Backend
 from runtime.backend.session import Session
-from runtime.control.chain import MASTER
-from runtime.control.chain_client import Chained
 from runtime.control.client import Client
 from runtime.control.config import Config
 from runtime.control.context import Context, node_of
 from runtime.control.gcs import Gcs
+from runtime.control.gcs_machine import make_node
 from runtime.control.global_scheduler import GlobalScheduler
-from runtime.control.ids import root_task_id
+from runtime.control.ids import job_id, root_task_id
 from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (
     ChainAck,
@@ -52,14 +49,17 @@ from runtime.control.messages import (
     ChainOutput,
     ChainRequest,
     Heartbeat,
+    JobInfo,
     NodeUnreachable,
     ReplicaBeat,
     WorkerDied,
 )
 from runtime.control.policies import make_policy
 from runtime.control.resources import ResourcePool
+from runtime.control.shards import master_of, shard_address
 from simulator.clock import Clock
 from simulator.costs import CostModel, load_profile
+from simulator.drivers import SimDoor, SimDriver, SimSession
 from simulator.host import Host
 from simulator.links import SimLinks
 from simulator.network import Network
@@ -112,6 +112,9 @@ class SimCluster:
         self.on_membership: list[Callable[[int, bool], None]] = []
         """Called with a node's number and whether it lives, when it joins and when it dies."""
         self.workers: dict[str, SimWorker] = {}
+        self.drivers: list[SimDriver] = []
+        """Further ones than the first."""
+        self.door = SimDoor(self)
         self.journal = Journal(Path(journal)) if journal is not None else None
         self.journaled: set[str] = {"gcs", "global"}
         self.working = 0
@@ -174,24 +177,21 @@ class SimCluster:
         def make(ctx: Context) -> LocalScheduler:
             return LocalScheduler(ctx, number, own, self.config, self.incarnations[number])
 
-        scheduler: LocalScheduler
-        chained = None
-        if self.config.chained:
-            chained = Chained(process.context(address), address, make)
-            assert isinstance(chained.inner, LocalScheduler)
-            scheduler = chained.inner
-        else:
-            scheduler = make(process.context(address))
+        component, chains, scheduler = make_node(
+            process.context(address), address, self.config, make
+        )
         self.journaled.add(address)
-        process.add(address, chained or scheduler)
+        process.add(address, component)
         store = self.stores[number] = SimStore(self, number, self._store_bytes)
         process.add(f"store:{number}", store)
         process.add(f"pool:{number}", SimPool(self, number, process))
         process.add(f"links:{number}", SimLinks(process, store.drop_peer))
+        if number == 0:
+            process.add("door:0", self.door)
         process.after_turn = lambda: self._after_turn(number, scheduler)
         self.schedulers[number] = scheduler
         scheduler.start(f"host-{host}", 0)
-        if chained is not None:
+        for chained in chains:
             chained.start()
         process.begin()
 
@@ -222,7 +222,10 @@ class SimCluster:
 
     @property
     def gcs(self) -> Gcs:
-        """The GCS; of a chain of several replicas the tail's, whose word counts."""
+        """The GCS; of a chain of several replicas the tail's, whose word counts.
+
+        Of one with shards, what is not in `gcs_tables`.
+        """
         if self.replicas is not None:
             found = self.replicas.tail_machine().components["gcs"]
         else:
@@ -230,10 +233,33 @@ class SimCluster:
         assert isinstance(found, Gcs)
         return found
 
+    @property
+    def gcs_tables(self) -> list[Gcs]:
+        """Who has the tables that shards may have: these, or the one GCS there is."""
+        if self.config.gcs_shards == 1:
+            return [self.gcs]
+        assert self.replicas is not None
+        found = []
+        for shard in range(1, self.config.chains):
+            tables = self.replicas.tail_machine(shard).components[shard_address(shard)]
+            assert isinstance(tables, Gcs)
+            found.append(tables)
+        return found
+
     def kill_replica(self, name: str) -> None:
         """End the process of a replica of the GCS at once."""
         assert self.replicas is not None, "the GCS of this cluster has no replicas"
         self.replicas.kill(name)
+
+    def kill_member(self, chain: int, which: int = 0) -> None:
+        """End a member of a chain of the GCS, counted from its head, round and round."""
+        if self.replicas is None or chain >= self.config.chains:
+            raise ValueError(f"the GCS has no chain {chain}")
+        members = [info.name for info in self.replicas.masters[chain].members]
+        members = [name for name in members if name in self.processes]
+        if len(members) < 2:
+            raise ValueError(f"chain {chain} has one member, who alone has the state")
+        self.kill_replica(members[which % len(members)])
 
     def start_worker(self, address: str, node: int) -> None:
         """A worker's process has come up."""
@@ -289,8 +315,9 @@ class SimCluster:
             # A new connection of the same node takes the place of the old one.
             if self.incarnations[node] == incarnation:
                 reason = "connection lost: the other side closed the connection"
-                to = MASTER if self.config.chained else "gcs"
-                self.head.arrive(to, to, [NodeUnreachable(node, reason, incarnation)])
+                chains = map(master_of, range(self.config.chains))
+                for to in chains if self.config.chained else ("gcs",):
+                    self.head.arrive(to, to, [NodeUnreachable(node, reason, incarnation)])
 
         self.env.timeout(self.profile.latency_s).callbacks.append(unreachable)
 
@@ -320,6 +347,17 @@ class SimCluster:
         workers = [address for address in self.workers if node_of(address) == node]
         if workers:
             self._end_worker(workers[which % len(workers)], "killed by SIGKILL")
+
+    def kill_actor(self, which: int = 0) -> None:
+        """End an actor's process, counted round and round by node and age."""
+        actors = [
+            worker.address
+            for node in sorted(self.schedulers)
+            for worker in self.schedulers[node].dispatcher.workers.values()
+            if worker.actor and worker.address in self.workers
+        ]
+        if actors:
+            self._end_worker(actors[which % len(actors)], "killed by SIGKILL")
 
     def pause_worker(self, node: int, which: int = 0) -> None:
         """Have a worker stand still; counted as in `kill_worker`."""
@@ -366,13 +404,23 @@ class SimCluster:
 
     def start_driver(self) -> Session:
         """Make the calling program the driver, on node 0."""
-        address = "driver:0.0"
+        self.door.register(JobInfo(1, "driver:0.0"))
+        return SimSession(self.make_driver("driver:0.0", job_id(1)), self, self.close)
+
+    def run_driver(self, program: Callable[[], object], namespace: str = "") -> SimDriver:
+        """Begin to run a program as a further driver, on node 0, beside the one that calls.
+
+        It is a job of its own, which ends with the program. It makes progress
+        while the calling program waits or lets time pass.
+        """
+        return SimDriver(self, program, namespace)
+
+    def make_driver(self, address: str, job: bytes) -> SimWorld:
         process = SimProcess(self, address, 0, self.hosts[0], self.costs["driver"])
         client = Client(process.context(address), address, 0, self.config)
-        client.begin_task(root_task_id(f"sim/{self.seed}"))
+        client.begin_task(root_task_id(f"sim/{self.seed}", job))
         process.add(address, client)
-        world = SimWorld(self, process, client, None, self.stores[0])
-        return SimSession(world, self)
+        return SimWorld(self, process, client, None, self.stores[0])
 
     # -- frames and time -------------------------------------------------------
 
@@ -418,28 +466,29 @@ class SimCluster:
             return
         self.closed = True
         gc.set_threshold(*self._gc_thresholds)
+        for driver in self.drivers:
+            driver.kill()
         for address in list(self.workers):
             self._end_process(address)
         if self.journal is not None:
             self.journal.close()
 
 
-class SimSession(Session):
-    """A driver's session that ends its cluster when it is shut down."""
-
-    def __init__(self, world: SimWorld, cluster: SimCluster) -> None:
-        super().__init__(world, cluster.close)
-        self.cluster = cluster
-
-    def future(self, ref: ObjectRef) -> Future[Any]:
-        return LazyFuture(self, ref)
-
-
 def _lookup() -> Backend | None:
     return getattr(getcurrent(), "session", None)
 
 
-def connect(
+def connect(*, address: str | None = None, **options: Any) -> Session:
+    """Start a simulated cluster; there is none to join."""
+    if address is not None:
+        raise ValueError(
+            f"a simulated cluster lives in the program that started it: {address!r} cannot be"
+            " joined, and session.cluster.run_driver() runs a second driver"
+        )
+    return start(**options)
+
+
+def start(
     *,
     nodes: int | Sequence[Mapping[str, float]] = 1,
     cpus_per_node: float | None = None,
@@ -455,6 +504,7 @@ def connect(
     store_copy_threads: int = 0,
     fetch_streams: int = Config().fetch_streams,
     gcs_replicas: int = 1,
+    gcs_shards: int = 1,
     gcs_storage: str | os.PathLike[str] | None = None,
     gcs_memory_max: int = 0,
     task_history: bool = False,
@@ -469,7 +519,8 @@ def connect(
             seed=seed,
             heartbeat_timeout_s=heartbeat_timeout_s,
             gcs_replicas=check_replicas(gcs_replicas),
-            gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max),
+            gcs_shards=check_shards(gcs_shards),
+            gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max, gcs_shards),
             gcs_memory_max=gcs_memory_max,
             task_history=task_history,
         ),

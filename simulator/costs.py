@@ -12,6 +12,9 @@ A turn of a process costs::
         + range_s   x its ranges       (of tasks or results)
         + element_s x its elements
 
+What a chain of the GCS is asked is charged for as what is in the request, at every
+replica that applies it.
+
 Each role has its own figures (``head``, ``node``, ``worker``, ``driver``), and
 each kind of message may override them. User code costs ``call_s`` per API call
 and ``task_s`` per task that a worker runs, besides what it asks for itself.
@@ -53,6 +56,7 @@ from runtime.control.messages import (
     TasksDone,
     TaskUpdates,
 )
+from runtime.control.replicated import decode_frames
 
 
 class MessageCost(msgspec.Struct, forbid_unknown_fields=True):
@@ -283,11 +287,22 @@ class CostModel:
         """Return the cost of handling received messages."""
         total_s = 0.0
         for message in messages:
-            cost = self._received[type(message)]
+            kind = type(message)
+            cost = self._received[kind]
             if cost is not None:
                 ranges, elements, _ = size_of(message)
                 total_s += cost.message_s + cost.range_s * ranges + cost.element_s * elements
+            if kind is ChainRequest:
+                total_s += self._applied(message.body)
+            elif kind is ChainCommands:
+                total_s += sum(self._applied(command.body) for command in message.commands)
         return total_s
+
+    def _applied(self, body: bytes) -> float:
+        """Return the cost of what is in a request."""
+        if not body:
+            return 0.0
+        return self.received([inner for frame in decode_frames(body) for inner in frame.messages])
 
     def sent(self, messages: list[Any]) -> tuple[float, int]:
         """Return the cost of sending messages in one frame, and their bytes."""

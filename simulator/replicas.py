@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from runtime.control.chain import MASTER, Replica, State
+from runtime.control.chain import Replica, State
 from runtime.control.chain_client import Chained
 from runtime.control.chain_master import LAUNCHER, Master
 from runtime.control.context import Context
@@ -31,7 +31,9 @@ from runtime.control.messages import (
     StartReplica,
     StoreRows,
 )
-from runtime.control.replicated import Machine
+from runtime.control.relay import Relay
+from runtime.control.replicated import RELAY, Machine
+from runtime.control.shards import chain_of, master_of
 from simulator.links import SimLinks
 from simulator.process import SimProcess
 
@@ -47,14 +49,28 @@ class SimReplicas:
     ) -> None:
         self.cluster = cluster
         config = cluster.config
-        chained = Chained(head.context(MASTER), MASTER, lambda ctx: Master(ctx, config))
-        assert isinstance(chained.inner, Master)
-        self.master = chained.inner
-        head.add(MASTER, chained)
+        self.masters: list[Master] = []
+        """By chain; see `shards`."""
+        chains = [self._add_master(head, chain) for chain in range(config.chains)]
         head.add(LAUNCHER, self)
         head.add("links", SimLinks(head, on_change=on_change))
-        chained.start()
-        self.master.start()
+        for chained, master in zip(chains, self.masters, strict=True):
+            chained.start()
+            master.start()
+        if config.chains > 1:
+            relay = Relay(head.context(RELAY), config.gcs_shards)
+            head.add(RELAY, relay)
+            relay.start()
+
+    def _add_master(self, head: SimProcess, chain: int) -> Chained:
+        address, config = master_of(chain), self.cluster.config
+        chained = Chained(
+            head.context(address), address, lambda ctx: Master(ctx, config, chain=chain), chain
+        )
+        assert isinstance(chained.inner, Master)
+        self.masters.append(chained.inner)
+        head.add(address, chained)
+        return chained
 
     def handle(self, source: str, message: Any) -> None:
         if not isinstance(message, StartReplica):
@@ -66,9 +82,9 @@ class SimReplicas:
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""
 
-    def tail_machine(self) -> Machine:
+    def tail_machine(self, chain: int = 0) -> Machine:
         """Return the machine that answers; raises LookupError before there is one."""
-        for name in reversed([info.name for info in self.master.members]):
+        for name in reversed([info.name for info in self.masters[chain].members]):
             at = self.cluster.head if self.cluster.config.gcs_durable else None
             process = at or self.cluster.processes.get(name)
             if process is not None:
@@ -83,7 +99,7 @@ class SimReplicas:
             self._start_within(name)
             return
         number = int(name.partition(".")[2])
-        host = (number - 1) % len(cluster.hosts)
+        host = (number - 1 + chain_of(name)) % len(cluster.hosts)
         # Below the head's number, where no node's is.
         node = cluster.head.node - number
         cluster.network.add_node(node, host)
@@ -92,7 +108,7 @@ class SimReplicas:
             process.context(name),
             ReplicaInfo(name, f"host-{host}", 0),
             cluster.config,
-            lambda: make_machine(cluster.config),
+            lambda: make_machine(cluster.config, chain_of(name)),
         )
         process.add(name, replica)
         process.after_turn = lambda: self._leave_if_fenced(name, replica)
@@ -123,7 +139,8 @@ class SimReplicas:
         process.kill()
         cluster.network.remove_node(process.node)
         for address, other in list(cluster.processes.items()):
-            if address == MASTER or address.startswith(("replica:", "node:")):
+            mine = address == master_of(chain_of(name))
+            if mine or address.startswith(("replica:", "node:")):
                 near = other.host is process.host
                 profile = cluster.profile
                 latency_s = profile.loopback_latency_s if near else profile.latency_s

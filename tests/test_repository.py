@@ -45,7 +45,7 @@ OWNERS = {
 CONTROL_MAY_IMPORT = {
     "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "enum",
     "functools", "hashlib", "heapq", "itertools", "math", "msgspec", "operator", "random",
-    "statistics", "string", "struct", "types", "typing",
+    "statistics", "string", "struct", "types", "typing", "zlib.crc32",
     "importlib.import_module",  # A user's policy is named by its import path.
 }  # fmt: skip
 """What the control plane may import besides itself: nothing that does I/O."""

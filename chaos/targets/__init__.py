@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol, Self
 
+from chaos.targets.actor import Actor
 from chaos.targets.cluster import WholeCluster
 from chaos.targets.link import Link
 from chaos.targets.node import Node
+from chaos.targets.replica import Replica
 from chaos.targets.worker import Worker
 
 
@@ -31,4 +33,6 @@ class Target(Protocol):
         """Return the target that `text` names, None if it names none."""
 
 
-TARGETS: dict[str, Any] = {target.kind: target for target in (Node, Worker, Link, WholeCluster)}
+TARGETS: dict[str, Any] = {
+    target.kind: target for target in (Node, Worker, Actor, Link, WholeCluster, Replica)
+}

@@ -30,11 +30,13 @@ from runtime.api.method_options import check_names
 from runtime.api.modules import refuser, says_what_is_missing
 from runtime.api.refs import ObjectRef
 from runtime.api.state import current
+from runtime.api.streams import ObjectRefGenerator
 from runtime.control.ids import RETURNS_MAX
-from runtime.control.messages import READY_METHOD, TaskExtra
+from runtime.control.messages import READY_METHOD, STREAM, TaskExtra
 
 ASYNC_CONCURRENCY = 1000
 """Calls of an actor with async methods that run at a time, unless it says otherwise."""
+STREAMING = "streaming"
 READY, TERMINATE, CALL = READY_METHOD, "__ray_terminate__", "__ray_call__"
 _BUILT_IN = (READY, TERMINATE, CALL)
 
@@ -50,16 +52,8 @@ class ActorCall:
     """What a call is, apart from its arguments."""
 
     __slots__ = (
-        "actor",
-        "extra",
-        "hold",
-        "method",
-        "name",
-        "num_returns",
-        "pending_max",
-        "rebuilt",
-        "retries",
-        "retry_exceptions",
+        "actor", "extra", "hold", "method", "name", "num_returns", "pending_max", "rebuilt",
+        "retries", "retry_exceptions", "returns",
     )  # fmt: skip
 
     def __init__(
@@ -68,20 +62,23 @@ class ActorCall:
         hold: bytes,
         method: str,
         name: str,
-        num_returns: int,
+        num_returns: int | str,
         retries: int,
         rebuilt: bool,
         retry_exceptions: Any = False,
         pending_max: int = 0,
     ) -> None:
         self.actor = actor
-        self.extra = TaskExtra(call=actor, method=method)
+        stream = STREAM if num_returns == STREAMING else 0
+        self.extra = TaskExtra(call=actor, method=method, stream=stream)
         """The same for every call."""
         self.hold = hold
         """The object that stands for the actor being alive."""
         self.method = method
         self.name = name
         self.num_returns = num_returns
+        self.returns = num_returns if isinstance(num_returns, int) else 1
+        """How many values the call itself has, besides the items of a stream."""
         self.retries = retries
         self.rebuilt = rebuilt
         """The actor may restart, and then takes the call's inputs once more."""
@@ -111,8 +108,16 @@ def method(*plain: Callable[..., Any], **options: Any) -> Any:
 def _check_call_options(options: dict[str, Any]) -> None:
     check_names(options)
     returns = options.get("num_returns", 1)
+    if returns == STREAMING:
+        return
     if not isinstance(returns, int) or not 0 <= returns <= RETURNS_MAX:
-        raise ValueError(f"num_returns is 0 to {RETURNS_MAX}, not {returns!r}")
+        raise ValueError(f"num_returns is 0 to {RETURNS_MAX} or {STREAMING!r}, not {returns!r}")
+
+
+def _streams(function: Any) -> dict[str, Any]:
+    """Return the options that a method has by its kind."""
+    generates = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    return {"num_returns": STREAMING} if generates else {}
 
 
 @says_what_is_missing("ActorClass")
@@ -126,7 +131,8 @@ class ActorClass:
         members = inspect.getmembers(cls, callable)
         functions = {n: f for n, f in members if not n.startswith("__") or n == "__call__"}
         self.methods: dict[str, dict[str, Any]] = {
-            name: getattr(f, "__raytwin_method__", {}) for name, f in functions.items()
+            name: {**_streams(f), **getattr(f, "__raytwin_method__", {})}
+            for name, f in functions.items()
         }
         self.is_async = any(
             inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f)
@@ -229,7 +235,8 @@ class ActorMethod:
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method; return its `ObjectRef`.
 
-        A list of them for ``num_returns`` > 1, None for 0. Raises TypeError for
+        A list of them for ``num_returns`` > 1, None for 0; an `ObjectRefGenerator`
+        of a generator's, and for ``num_returns="streaming"``. Raises TypeError for
         arguments that the method does not take, RaySystemError if the actor's
         cluster is gone.
         """
@@ -242,6 +249,8 @@ class ActorMethod:
             except TypeError as error:
                 raise TypeError(f"{self._call.name}(): {error}") from None
         refs = current().call_actor(self._call, args, kwargs)
+        if isinstance(refs, ObjectRefGenerator):
+            return refs
         return refs[0] if len(refs) == 1 else refs or None
 
     def options(self, **given: Any) -> ActorMethod:

@@ -38,17 +38,18 @@ def put(value: Any) -> ObjectRef:
 
 
 def wait(
-    ray_waitables: Sequence[ObjectRef],
+    ray_waitables: Sequence[ObjectRef | ObjectRefGenerator],
     *,
     num_returns: int = 1,
     timeout: float | None = None,
     fetch_local: bool = True,
-) -> tuple[list[ObjectRef], list[ObjectRef]]:
+) -> tuple[list[Any], list[Any]]:
     """Return (ready, not ready) as soon as ``num_returns`` are ready.
 
     Both lists keep the order given; at most ``num_returns`` are in the first.
     After ``timeout`` seconds whatever is ready is returned. ``fetch_local``:
-    ready means that the value has been brought to this node. Raises ValueError
+    ready means that the value has been brought to this node. An `ObjectRefGenerator`
+    is ready when `next` would not wait. Raises ValueError
     for a repeating list, an impossible ``num_returns`` or a negative timeout,
     TypeError for what is not a list of references.
     """
@@ -61,7 +62,10 @@ def wait(
                 return again
     if isinstance(ray_waitables, ObjectRef):
         raise TypeError("wait takes a list of ObjectRefs, not a single one")
-    checked = _checked(ray_waitables, "wait", TypeError)
+    streams = _has_streams(ray_waitables)
+    checked: list[Any] = (
+        list(ray_waitables) if streams else _checked(ray_waitables, "wait", TypeError)
+    )
     if timeout is not None and timeout < 0:
         raise ValueError(f"a timeout is not negative, but {timeout}")
     if not checked:
@@ -70,6 +74,9 @@ def wait(
         raise ValueError("wait needs ObjectRefs that differ")
     if not 1 <= num_returns <= len(checked):
         raise ValueError(f"num_returns is 1 to {len(checked)}, not {num_returns}")
+    if streams:
+        refs = [w for w in checked if isinstance(w, ObjectRef)]
+        return _backend_of(refs).wait_mixed(checked, num_returns, timeout, fetch_local)
     return _backend_of(checked).wait(checked, num_returns, timeout, fetch_local)
 
 
@@ -90,6 +97,16 @@ def cancel(
     if not isinstance(ref, ObjectRef):
         raise TypeError(f"cancel takes an ObjectRef, not {type(ref).__name__}")
     _backend_of([ref]).cancel(ref, force, recursive)
+
+
+def _has_streams(waitables: Any) -> bool:
+    """Whether there are streams among references; there may be nothing else."""
+    if not isinstance(waitables, (list, tuple)):
+        return False
+    kinds = (ObjectRef, ObjectRefGenerator)
+    return any(isinstance(w, ObjectRefGenerator) for w in waitables) and all(
+        isinstance(w, kinds) for w in waitables
+    )
 
 
 def _checked(refs: Any, what: str, error: type[Exception]) -> list[ObjectRef]:

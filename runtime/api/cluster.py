@@ -15,12 +15,15 @@ _starting = threading.RLock()
 """Held while a cluster starts: of several threads' first calls, one starts it."""
 
 
+ADDRESS = "RAYTWIN_ADDRESS"
+"""Environment variable: the address where ``init()`` is given none."""
+
 OVERRIDES: dict[str, Any] = {}
 """What `raytwin exec` was asked for; goes before what the script says."""
 
 _NOT_OURS = {
     "labels": "nodes have no labels",
-    "job_config": "a cluster has one job",
+    "job_config": "namespace and runtime_env say what a job has of its own",
     "enable_resource_isolation": "workers share the machine",
     "cgroup_path": "workers share the machine",
     "system_reserved_cpu": "workers share the machine",
@@ -52,9 +55,16 @@ def init(
     runtime_env: dict[str, Any] | None = None,
     **options: Any,
 ) -> Backend:
-    """Start a cluster and connect this program to it as its driver.
+    """Start a cluster, or join one, and connect this program to it as a driver.
 
-    Every backend takes:
+    With ``address``, or `ADDRESS` in the environment, the program joins a cluster of
+    this user that is running on this machine, as a further job: ``"auto"`` means the
+    one that was started last, ``host:port`` the one that `raytwin start`, or
+    ``context.address_info["address"]`` in the program that started it, has told. What
+    jobs share and what they do not is in docs/api.md. Otherwise, and with ``"local"``,
+    a cluster is started, which ends with this program.
+
+    To start one every backend takes:
 
     - ``backend``: ``local`` (the default), ``sim``, ...;
     - ``nodes``: how many (default 1), or a list with one ``{resource: amount}``
@@ -71,11 +81,14 @@ def init(
     - ``fetch_streams``: connections over which one large object is fetched from
       another node (default 4).
     - ``runtime_env``: ``{"env_vars": {...}}`` for every task;
-    - ``namespace``: of named things;
+    - ``namespace``: in which this job names actors and looks them up (default: one that
+      no other job has);
     - ``gcs_replicas``: processes that hold the GCS's state as a chain (default
       1: the head process does);
+    - ``gcs_shards``: chains that the GCS's tables are spread over, by ID, each of
+      ``gcs_replicas`` processes of its own (default 1: one has all);
     - ``gcs_storage``: a file in which the GCS keeps its state, so that a head
-      that is killed comes back with it (not together with several replicas);
+      that is killed comes back with it (not with several replicas or shards);
     - ``task_history``: whether the GCS keeps a row of every task that finished,
       of which it holds ``gcs_memory_max`` bytes in memory (default 0: all) and
       the rest in ``gcs_storage``.
@@ -85,12 +98,14 @@ def init(
     directory for logs of every control-plane turn); ``sim`` takes ``profile``
     (a name or a path), ``cores_per_host`` and ``nodes_per_host``.
 
-    ``address`` may be ``"local"`` or ``"auto"``, which mean the same here. What
-    Ray has for its dashboard and its logs is accepted and has no effect: there
-    is no dashboard, and workers write to the driver's standard output and error.
+    Of these a joining program may give ``namespace`` and ``runtime_env``. What Ray has
+    for its dashboard and its logs is accepted and has no effect: there is no dashboard,
+    and workers write to the standard output and error of the program that started the
+    cluster.
 
-    The result is a context manager that ends the cluster. Raises RuntimeError if
-    a cluster is connected already, ValueError or TypeError for bad options.
+    The result is a context manager that ends the cluster, or leaves it if it was
+    joined. Raises RuntimeError if a cluster is connected already, ConnectionError if
+    there is none to join, ValueError or TypeError for bad options.
     """
     with _starting:
         connected = state.connected()
@@ -98,10 +113,6 @@ def init(
             if ignore_reinit_error:
                 return connected
             raise RuntimeError("a cluster is connected already: call shutdown() first")
-        if address not in (None, "local", "auto") and not OVERRIDES:
-            raise ValueError(
-                f"raytwin cannot connect to {address!r}: init() starts a cluster of its own"
-            )
         if local_mode:
             raise ValueError("raytwin has no local_mode: backend='sim' runs in one process")
         for name in options:
@@ -110,6 +121,8 @@ def init(
                 raise ValueError(f"raytwin's init() does not have Ray's {name}: {why}")
         env = env_vars(runtime_env) if runtime_env is not None else ()
         options.update(OVERRIDES)
+        # What the command line asks for is started, whatever the script would join.
+        address = options.pop("address", None) if OVERRIDES else address or os.environ.get(ADDRESS)
         backend = options.pop("backend", None) or backend or "local"
         backends = state.backends()
         if backend not in backends:
@@ -121,8 +134,10 @@ def init(
         more = {**(resources or {}), **({} if num_gpus is None else {"GPU": num_gpus})}
         if more:
             options["more_resources"] = more
+        if address not in (None, "", "local"):
+            options["address"] = address
         made = backends[backend](**options)
-        made.namespace = namespace or ""
+        made.describe_job(namespace or "")
         made.env_vars = env
         atexit.register(_at_exit, made, os.getpid())
         for told in state.on_connect:
@@ -137,7 +152,10 @@ def _at_exit(made: Backend, pid: int) -> None:
 
 
 def shutdown() -> None:
-    """End the cluster of this driver; does nothing if there is none."""
+    """End the cluster that this driver started, or leave the one that it joined.
+
+    Does nothing if there is none.
+    """
     connected = state.connected()
     if connected is not None:
         state.set_current(None)

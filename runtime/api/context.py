@@ -10,18 +10,20 @@ class ClusterContext:
     """Ends the cluster when it is left; ``address_info`` says where it is."""
 
     node: int
+    cluster_address = ""
+    """Where other drivers may join; empty: they cannot."""
 
     @property
     def address_info(self) -> dict[str, Any]:
-        """Return where the driver's node is. Nothing can connect to it from outside."""
+        """Return where the driver's node is, and by which address others may join."""
         from runtime.api.cluster import nodes
 
         row = nodes()[self.node]
         return {
             "node_id": row["NodeID"],
             "node_ip_address": row["NodeManagerAddress"],
-            "address": f"{row['NodeManagerAddress']}:{row['NodeManagerPort']}",
-            "gcs_address": "local",
+            "address": self.cluster_address or "local",
+            "gcs_address": self.cluster_address or "local",
             "webui_url": None,
         }
 
@@ -39,7 +41,7 @@ class ClusterContext:
         return platform.python_version()
 
     def disconnect(self) -> None:
-        """End the cluster."""
+        """End the cluster, or leave it if it was joined."""
         from runtime.api.cluster import shutdown
 
         shutdown()

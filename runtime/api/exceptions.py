@@ -74,6 +74,10 @@ class ObjectLostError(RayError):
     """Where its reference was made: never recorded."""
 
 
+class ObjectOfOtherJobError(ObjectLostError):
+    """The object belongs to another job, and jobs share none."""
+
+
 class ObjectFetchTimedOutError(ObjectLostError):
     """A copy exists, and could not be brought here."""
 
@@ -158,6 +162,10 @@ class ActorDiedError(RayActorError):
 
 class ActorUnavailableError(RayActorError):
     """The actor cannot be reached; the call may or may not have been served."""
+
+
+class ActorOfOtherJobError(RayActorError):
+    """The actor belongs to another job and has no name by which it may be called."""
 
 
 class ActorUnschedulableError(RayError):

@@ -66,7 +66,7 @@ def missing(name: str) -> str:
     elif first in ("java_function", "java_actor_class", "cross_language", "Language"):
         why = "its tasks are Python's"
     elif first in ("client", "ClientBuilder"):
-        why = "a program starts its own cluster: call init()"
+        why = "a program starts its own cluster or joins one of its machine: call init()"
     else:
         why = "docs/api.md lists what there is"
     return f"raytwin has no ray.{name}: {why}"

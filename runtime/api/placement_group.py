@@ -12,6 +12,7 @@ from runtime.api.refs import ObjectRef
 from runtime.api.remote_function import remote
 from runtime.api.state import current
 from runtime.api.strategies import PlacementGroupSchedulingStrategy
+from runtime.control.ids import job_number
 from runtime.control.placement_groups import STRATEGIES
 from runtime.control.resources import format_demand
 
@@ -93,9 +94,10 @@ def placement_group(
 
     ``strategy``: PACK and SPREAD put bundles on few or many nodes if they can;
     STRICT_PACK on one node, STRICT_SPREAD each on a node of its own, or they
-    wait. ``lifetime`` ``"detached"`` is accepted: a group lives as long as its
-    cluster unless it is removed. Raises ValueError for bundles or strategies
-    that cannot be, or a name that another group has.
+    wait. A group is removed with its driver's job, unless its ``lifetime`` is
+    ``"detached"``; its name is known to that job, a detached one's to all. Raises
+    ValueError for bundles or strategies that cannot be, or a name that another
+    group has.
     """
     if not isinstance(bundles, list) or not bundles:
         raise ValueError(f"bundles is a list of at least one dict of amounts, not {bundles!r}")
@@ -108,10 +110,12 @@ def placement_group(
         raise ValueError(f"strategy is one of {', '.join(STRATEGIES)}, not {strategy!r}")
     if lifetime not in (None, "detached"):
         raise ValueError(f"lifetime is None or 'detached', not {lifetime!r}")
-    if name and any(row[1] == name and row[5] != "REMOVED" for row in current().query("groups")):
+    if name and _named(name):
         raise ValueError(f"there is a placement group {name!r} already")
     amounts = [{n: float(a) for n, a in bundle.items() if a} for bundle in bundles]
-    return PlacementGroup(current().create_group(name, amounts, strategy), amounts)
+    return PlacementGroup(
+        current().create_group(name, amounts, strategy, lifetime == "detached"), amounts
+    )
 
 
 def remove_placement_group(placement_group: PlacementGroup) -> None:
@@ -123,10 +127,20 @@ def remove_placement_group(placement_group: PlacementGroup) -> None:
 
 def get_placement_group(placement_group_name: str) -> PlacementGroup:
     """Return the group of that name. Raises ValueError if there is none."""
-    for row in current().query("groups"):
-        if placement_group_name and row[1] == placement_group_name and row[5] != "REMOVED":
-            return PlacementGroup(bytes.fromhex(row[0]), row[2])
+    for row in _named(placement_group_name):
+        return PlacementGroup(bytes.fromhex(row[0]), row[2])
     raise ValueError(f"there is no placement group {placement_group_name!r}")
+
+
+def _named(name: str) -> list[Any]:
+    """Return the row of the group of that name that the calling code may know of."""
+    here = current().job_number
+    return [
+        row
+        for row in current().query("groups")
+        if name and row[1] == name and row[5] != "REMOVED"
+        if row[6] or job_number(bytes.fromhex(row[0])) == here
+    ]
 
 
 def get_current_placement_group() -> PlacementGroup | None:
@@ -157,6 +171,6 @@ def placement_group_table(placement_group: PlacementGroup | None = None) -> dict
             "strategy": strategy,
             "state": state,
         }
-        for group, name, bundles, nodes, strategy, state in current().query("groups")
+        for group, name, bundles, nodes, strategy, state, _ in current().query("groups")
     }
     return table if placement_group is None else table.get(placement_group.id.hex(), {})

@@ -13,17 +13,14 @@ from runtime.api.state import current
 from runtime.control.messages import TaskSpec
 from runtime.control.resources import UNIT, parse_demand
 
-JOB_ID = "01000000"
-"""A cluster has one driver, and so one job."""
-
 
 @says_what_is_missing("RuntimeContext")
 class RuntimeContext:
     """IDs as strings; those of tasks are None in a driver."""
 
     def get_job_id(self) -> str:
-        """Return the ID of the driver's job."""
-        return JOB_ID
+        """Return the ID of the driver's job: its number, as Ray writes it."""
+        return current().job_number.to_bytes(4, "little").hex()
 
     def get_node_id(self) -> str:
         """Return the ``NodeID`` of the calling code's node, as in `nodes()`."""
@@ -115,8 +112,8 @@ class RuntimeContext:
 
     @property
     def namespace(self) -> str:
-        """The driver's namespace."""
-        return current().namespace
+        """The driver's namespace; one that only its job has if it gave none."""
+        return current().job_namespace()
 
     def get_assigned_resources(self) -> dict[str, float]:
         """Return what the running task holds. Raises RuntimeError in a driver."""
@@ -151,8 +148,8 @@ class RuntimeContext:
 
     @property
     def gcs_address(self) -> str:
-        """Where the head is; it listens to its own cluster alone."""
-        return "local"
+        """The cluster's address in its drivers, where others may join it; else "local"."""
+        return getattr(current(), "cluster_address", "") or "local"
 
     def get(self) -> dict[str, Any]:
         """Return the IDs as a dictionary."""

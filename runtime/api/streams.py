@@ -81,6 +81,10 @@ class ObjectRefGenerator:
         except GetTimeoutError:
             return False
 
+    def position(self) -> tuple[bytes, int]:
+        """Return which array its items are of, and which of them comes next."""
+        return self._array, self._index
+
     def task_id(self) -> Any:
         """Return the ID of the task."""
         return self._end.task_id()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable
-from types import TracebackType
+from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.actors import CALL, READY, TERMINATE, ActorExit
@@ -60,6 +60,10 @@ class ActorRunner:
         """Calls that took effect, those of a restored state included."""
         self._running = 0
         self._loop: Any = None
+        self._coroutines: dict[bytes, Any] = {}
+        """The calls that run as coroutines, by array."""
+        self._cancelled: set[bytes] = set()
+        """Those that were asked to end."""
         if spec.extra.env:
             # For as long as the actor lives.
             self._world.environment.enter(spec.extra.env)
@@ -79,8 +83,12 @@ class ActorRunner:
             ) from None
         if self._info.max_concurrency > 1:
             members = inspect.getmembers(type(self._instance), inspect.isroutine)
-            if any(inspect.iscoroutinefunction(member) for _, member in members):
+            if any(
+                inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
+                for _, member in members
+            ):
                 self._loop = self._world.start_event_loop()
+                self._executor.on_cancel_call = self._cancel_soon
 
     def _maker(self, spec: TaskSpec) -> Callable[..., Any]:
         """Return what makes the instance: the class, or what waits for its async __init__."""
@@ -130,12 +138,16 @@ class ActorRunner:
             self._tasks.report_error(spec, started_s, error)
         else:
             try:
-                self._tasks.run_call(spec, lambda: self._finished(call()), started_s)
+                if spec.extra is not None and spec.extra.stream:
+                    self._tasks.run_stream(spec, lambda: _plainly(call()), started_s)
+                else:
+                    self._tasks.run_call(spec, lambda: self._finished(call()), started_s)
             except ActorExit as leaving:
                 self._exit(leaving)
                 return
             del call
-        self._tasks.tidy()
+        if self._tasks.session.uncounted:
+            self._tasks.tidy()
         assert spec.extra is not None
         if spec.extra.method == READY:
             return
@@ -148,7 +160,7 @@ class ActorRunner:
 
     def _finished(self, value: Any) -> Any:
         """An async method of an actor that runs one call at a time: run it to its end."""
-        if not inspect.iscoroutine(value):
+        if not isinstance(value, CoroutineType):
             return value
         import asyncio
 
@@ -208,31 +220,45 @@ class ActorRunner:
 
     def _run_beside(self, assignment: Assignment) -> None:
         spec = assignment.spec
-        frame_of_call.set(Frame(task_id(spec.array, 0), self._info.incarnation))
+        frame_of_call.set(self._frame(spec))
         started_s = self._world.now()
         try:
             call = self._tasks.prepare(assignment, self._method(spec))
-            self._tasks.run_call(spec, call, started_s)
+            if spec.extra is not None and spec.extra.stream:
+                self._tasks.run_stream(spec, call, started_s)
+            else:
+                self._tasks.run_call(spec, call, started_s)
         except ActorExit as leaving:
             self._exit(leaving)
         except Exception as error:
             self._tasks.report_error(spec, started_s, error)
         self._ended()
 
+    def _frame(self, spec: TaskSpec) -> Frame:
+        job = self._tasks.session.client.job
+        return Frame(task_id(spec.array, 0), job, self._info.incarnation)
+
     def _begin_coroutine(self, assignment: Assignment) -> None:
         import asyncio
 
         task = asyncio.get_running_loop().create_task(self._run_coroutine(assignment))
+        array = assignment.spec.array
+        self._coroutines[array] = task
+        task.add_done_callback(lambda _: self._coroutines.pop(array, None))
         task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
     async def _run_coroutine(self, assignment: Assignment) -> None:
+        import asyncio
+
         spec = assignment.spec
-        frame_of_call.set(Frame(task_id(spec.array, 0), self._info.incarnation))
+        frame_of_call.set(self._frame(spec))
         started_s = self._world.now()
         tasks = self._tasks
         try:
             value = tasks.prepare(assignment, self._method(spec))()
-            if inspect.isawaitable(value):
+            if spec.extra is not None and spec.extra.stream:
+                value = await self._stream(spec, value)
+            elif inspect.isawaitable(value):
                 value = await value
             if spec.returns != 1:
                 value = tasks.several(spec, value)
@@ -240,14 +266,68 @@ class ActorRunner:
             del value
         except ActorExit as leaving:
             self._exit(leaving)
+        except asyncio.CancelledError as error:
+            if spec.array in self._cancelled:
+                tasks.report_cancelled(spec, started_s)
+            else:
+                # Its own: some task of its was cancelled, by itself.
+                tasks.report_error(spec, started_s, RuntimeError(repr(error)))
         except Exception as error:
             tasks.report_error(spec, started_s, error)
         else:
             tasks.report_values(spec, started_s, values)
+        self._cancelled.discard(spec.array)
         self._ended()
 
+    async def _stream(self, spec: TaskSpec, items: Any) -> int:
+        """Report items as they come; return how many. An error is the last item."""
+        count = 0
+        tasks = self._tasks
+        try:
+            if hasattr(items, "__aiter__"):
+                async for item in items:
+                    tasks.report_item(spec, count, item)
+                    count += 1
+            else:
+                for item in items:
+                    tasks.report_item(spec, count, item)
+                    count += 1
+        except Exception as error:
+            tasks.report_last(spec, count, error)
+            count += 1
+        return count
+
+    def _cancel_soon(self, call: bytes) -> None:
+        """A call that runs is to be cancelled; called within a turn, by any thread."""
+        self._loop.call_soon_threadsafe(self._cancel_coroutine, call)
+
+    def _cancel_coroutine(self, call: bytes) -> None:
+        task = self._coroutines.get(call)
+        if task is not None:
+            self._cancelled.add(call)
+            task.cancel()
+
     def _ended(self) -> None:
-        self._tasks.tidy()
+        if self._tasks.session.uncounted:
+            self._tasks.tidy()
         with self._world:
             self._running -= 1
         self._world.nudge()
+
+
+def _plainly(items: Any) -> Any:
+    """Return the items of a generator, async ones too, one after another."""
+    if not hasattr(items, "__aiter__"):
+        return items
+    return _run_through(items)
+
+
+def _run_through(items: Any) -> Any:
+    import asyncio
+
+    with asyncio.Runner() as runner:
+        while True:
+            try:
+                yield runner.run(anext(items))
+            except StopAsyncIteration:
+                return

@@ -18,13 +18,15 @@ from typing import Any
 from runtime.api.exceptions import ObjectStoreFullError
 from runtime.api.refs import ObjectRef
 from runtime.api.streams import DynamicObjectRefGenerator
+from runtime.backend import job_setup
 from runtime.backend.actor_execution import ActorRunner, ConstructorFailed, users_frames
 from runtime.backend.protocol import World
 from runtime.backend.session import Input, Session, looks_large
 from runtime.backend.submission import ANY
-from runtime.control.cancellation import cancelled_error
+from runtime.control.cancelled import cancelled_error
 from runtime.control.executor import Executor
 from runtime.control.ids import STREAM_BASE, object_id
+from runtime.control.jobs import job_of_task
 from runtime.control.messages import (
     OK,
     RETRY,
@@ -64,6 +66,8 @@ class TaskRunner:
     def run(self, assignment: Assignment) -> None:
         """Run one range and report all of it that was not given back."""
         spec = assignment.spec
+        if not self.session.client.job:
+            self.session.client.job = job_of_task(spec)
         if spec.extra is not None and (spec.extra.actor is not None or spec.extra.call):
             self._run_actor(assignment)
             return
@@ -74,7 +78,8 @@ class TaskRunner:
             else:
                 function = self.function(spec.function)
                 star, items = self.world.deserialize(spec.args)
-                self.session.came_in_arguments(spec.array)
+                if self.session.received:
+                    self.session.came_in_arguments(spec.array)
         except Exception as error:
             self.report_error(spec, started_s, error)
             return
@@ -82,7 +87,7 @@ class TaskRunner:
         if extra is not None and extra.env:
             self.world.environment.enter(extra.env)
         if extra is not None and extra.stream:
-            self._run_stream(spec, call, started_s)
+            self.run_stream(spec, call, started_s)
         elif spec.first < 0:
             self.run_call(spec, call, started_s)
         else:
@@ -95,13 +100,13 @@ class TaskRunner:
             self._run_range(spec, function, items, started_s)
         if extra is not None and extra.env:
             self.world.environment.leave()
-        self.tidy()
+        if self.session.uncounted:
+            self.tidy()
 
     def tidy(self) -> None:
-        """Count what the last task has dropped with its end, if that may free something."""
-        if self.session.has_drops():
-            with self.world:
-                self.session.collect()
+        """Count what the last task has dropped with its end."""
+        with self.world:
+            self.session.collect()
 
     def has_room(self) -> bool:
         """Whether another assignment may begin now."""
@@ -144,7 +149,8 @@ class TaskRunner:
         finally:
             for value in unread:
                 self.session.skip_input(value)
-        if self.session.came_in_arguments(spec.array):
+        if self.session.received:
+            self.session.came_in_arguments(spec.array)
             # The arguments go when the function ends: what is left then was kept.
             given = [(args, kwargs)]
 
@@ -173,33 +179,34 @@ class TaskRunner:
         except KeyboardInterrupt:
             if self.executor.cancelled < 0:
                 raise  # the task's own: it ends the worker
-            self._report_cancelled(spec, started_s)
+            self.report_cancelled(spec, started_s)
             return
         self.report_values(spec, started_s, values)
 
     # -- a stream --------------------------------------------------------------
 
-    def _run_stream(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
+    def run_stream(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
         """Report items as they come, then how many there were; see `streams`."""
         assert spec.extra is not None
         count = 0
         try:
             try:
                 for value in call():
-                    self._report_item(spec, count, value)
+                    self.report_item(spec, count, value)
                     count += 1
             finally:
-                self.session.futures.abandon()
+                if not self.executor.concurrent:
+                    self.session.futures.abandon()
         except Exception as error:
             if self._wants_retry(spec, error):
                 self.report_error(spec, started_s, error)
                 return
-            self._send_item(spec, count, USER_ERROR, self._pack_error(spec.name, error))
+            self.report_last(spec, count, error)
             count += 1
         except KeyboardInterrupt:
             if self.executor.cancelled < 0:
                 raise
-            self._report_cancelled(spec, started_s)
+            self.report_cancelled(spec, started_s)
             return
         if spec.extra.stream == STREAM:
             self.report_values(spec, started_s, [count])
@@ -209,7 +216,11 @@ class TaskRunner:
             refs = [ObjectRef(item_id(spec.array, index), self.session) for index in range(count)]
         self.report_values(spec, started_s, [DynamicObjectRefGenerator(refs)])
 
-    def _report_item(self, spec: TaskSpec, index: int, value: Any) -> None:
+    def report_last(self, spec: TaskSpec, index: int, error: Exception) -> None:
+        """The generator has raised: that is its last item."""
+        self._send_item(spec, index, USER_ERROR, self._pack_error(spec.name, error))
+
+    def report_item(self, spec: TaskSpec, index: int, value: Any) -> None:
         payload = self.world.serialize([value])
         if payload.nbytes <= self.session.client.config.inline_bytes_max:
             self._send_item(spec, index, OK, payload.to_bytes(), contained=payload.contained)
@@ -290,7 +301,7 @@ class TaskRunner:
                 one = _one(spec, done)
                 self._since_s = self.report_error(one, self._since_s, error)
             elif cancelled:
-                self._since_s = self._report_cancelled(_one(spec, done), self._since_s)
+                self._since_s = self.report_cancelled(_one(spec, done), self._since_s)
 
     def report_meanwhile(self) -> None:
         """Report what a range has made so far, while an element of it runs.
@@ -331,7 +342,11 @@ class TaskRunner:
             if spec.returns != 1:
                 values = list(values[0])
             most = self.session.client.config.inline_bytes_max
-            if count == 1 and any(looks_large(value, most) for value in values):
+            if count == 1 and (
+                looks_large(values[0], most)
+                if len(values) == 1
+                else any(looks_large(value, most) for value in values)
+            ):
                 # Each on its own at once, so that the large ones are serialized once.
                 return self._report_large(spec, started_s, values)
             payload = self.world.serialize(values)
@@ -412,7 +427,7 @@ class TaskRunner:
             status, payload = USER_ERROR, self._pack_error(spec.name, error)
         return self._report_failure(spec, started_s, status, payload)
 
-    def _report_cancelled(self, spec: TaskSpec, started_s: float) -> float:
+    def report_cancelled(self, spec: TaskSpec, started_s: float) -> float:
         """Report an element that a cancellation has ended; see `cancellation`."""
         error = cancelled_error(spec.name)
         return self._report_failure(spec, started_s, error.status, error.payload)
@@ -482,7 +497,11 @@ class TaskRunner:
     def function(self, key: bytes) -> Callable[..., Any]:
         function = self._functions.get(key)
         if function is None:
-            function = self.world.loads_function(self.executor.functions[key])
+            setup, blob = job_setup.unwrap(self.executor.functions[key])
+            if setup and setup != self.session.setup:
+                job_setup.apply(setup)
+                self.session.setup = setup
+            function = self.world.loads_function(blob)
             self._functions[key] = function
         return function
 

@@ -52,7 +52,18 @@ def check_replicas(count: int) -> int:
     return count
 
 
-def check_storage(storage: object, replicas: int, memory_max: int) -> bool:
+SHARDS_MAX = 16
+"""Of the GCS; each is ``gcs_replicas`` processes."""
+
+
+def check_shards(count: int) -> int:
+    """Return the number of shards of the GCS; raises ValueError for one that is none."""
+    if not isinstance(count, int) or not 1 <= count <= SHARDS_MAX:
+        raise ValueError(f"gcs_shards={count!r}: give a whole number from 1 to {SHARDS_MAX}")
+    return count
+
+
+def check_storage(storage: object, replicas: int, memory_max: int, shards: int = 1) -> bool:
     """Return whether the GCS is durable; raises ValueError for options that do not fit."""
     if memory_max < 0:
         raise ValueError(f"gcs_memory_max={memory_max}: give a number of bytes, 0 for no limit")
@@ -60,6 +71,8 @@ def check_storage(storage: object, replicas: int, memory_max: int) -> bool:
         raise ValueError("gcs_memory_max needs gcs_storage: the rest has to go somewhere")
     if storage is not None and replicas > 1:
         raise ValueError("gcs_storage is for one replica: use it or gcs_replicas, not both")
+    if storage is not None and shards > 1:
+        raise ValueError("gcs_storage is for one shard: use it or gcs_shards, not both")
     return storage is not None
 
 

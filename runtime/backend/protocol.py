@@ -115,8 +115,17 @@ class Backend(Protocol):
         call: ActorCall,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> list[ObjectRef]:
-        """Submit a call of an actor; return a reference per return value."""
+    ) -> list[ObjectRef] | ObjectRefGenerator:
+        """Submit a call of an actor; return a reference per return value, or its stream."""
+
+    def wait_mixed(
+        self,
+        waitables: Sequence[ObjectRef | ObjectRefGenerator],
+        num_returns: int,
+        timeout_s: float | None,
+        fetch_local: bool,
+    ) -> tuple[list[Any], list[Any]]:
+        """As `wait`; a stream is ready when its next item is, or its end."""
 
     def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:
         """Return (ID, reference, handle's description) of a named actor, or None."""
@@ -142,8 +151,20 @@ class Backend(Protocol):
     def cancel(self, ref: ObjectRef, force: bool, recursive: bool) -> None:
         """Take back the task that makes an object."""
 
-    def create_group(self, name: str, bundles: list[dict[str, float]], strategy: str) -> bytes:
-        """Begin to reserve a placement group; return its ID."""
+    def create_group(
+        self, name: str, bundles: list[dict[str, float]], strategy: str, detached: bool
+    ) -> bytes:
+        """Begin to reserve a placement group, which may outlive its job; return its ID."""
+
+    @property
+    def job_number(self) -> int:
+        """The number of the calling code's job."""
+
+    def describe_job(self, namespace: str) -> None:
+        """Say of a driver's job in which namespace its names are; empty: one of its own."""
+
+    def job_namespace(self) -> str:
+        """Return that namespace."""
 
     def remove_group(self, group: bytes) -> None:
         """Give a placement group back."""

@@ -13,6 +13,8 @@ outside of turns, so that it cannot hold up other threads.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -38,6 +40,7 @@ from runtime.api.options import TaskOptions
 from runtime.api.refs import ObjectRef, ObjectRefArray, any_closed, counted_ref
 from runtime.api.remote_function import RemoteFunction
 from runtime.api.streams import ObjectRefGenerator
+from runtime.backend import job_setup
 from runtime.backend.futures import FutureDesk
 from runtime.backend.protocol import Serialized, World
 from runtime.backend.submission import pending_calls, specify
@@ -49,13 +52,18 @@ from runtime.control.flush import unpack
 from runtime.control.ids import (
     ARRAY_BYTES,
     ELEMENTS_MAX,
+    adopted,
     anew,
     array_id,
     function_id,
+    job_number,
+    job_of,
     object_id,
     put_id,
+    same_job,
     task_id,
 )
+from runtime.control.jobs import foreign_object
 from runtime.control.messages import (
     OK,
     STREAM,
@@ -100,13 +108,17 @@ class Input:
 
 
 class Frame:
-    """A call that runs beside others in one worker: it numbers its own children."""
+    """A call that runs beside others in one worker: it numbers its own children.
 
-    __slots__ = ("anew", "children", "puts", "task")
+    They belong to the worker's job, whoever's the call is.
+    """
 
-    def __init__(self, task: bytes, incarnation: int = 0) -> None:
+    __slots__ = ("anew", "children", "parent", "puts", "task")
+
+    def __init__(self, task: bytes, job: bytes, incarnation: int = 0) -> None:
         self.task = task
-        self.anew = anew(task, incarnation)
+        self.parent = adopted(task, job)
+        self.anew = anew(self.parent, incarnation)
         self.children = 0
         self.puts = 0
 
@@ -126,6 +138,9 @@ class Session(ClusterContext):
         self.address = world.client.address
         self.node = node_of(world.client.address)
         self.namespace = ""
+        """The driver's, where it has chosen one."""
+        self.setup = b""
+        """What functions carry for the workers of a job that joined; see `job_setup`."""
         self.actor: tuple[bytes, ActorInfo | None] | None = None
         self.loaded: Callable[[bytes], Any] = self._never_loaded
         """Return the function or class of an ID, in a worker."""
@@ -139,6 +154,8 @@ class Session(ClusterContext):
         """Called when the session begins to end, while all still works."""
         self._end_cluster = end_cluster
         self._dropped: deque[bytes] = deque()
+        self.uncounted = self._dropped
+        """References that were dropped and that no call has counted yet."""
         self._unviewed: deque[bytes] = deque()
         self.received: deque[tuple[int, bytes]] = deque()
         """Threads, and arrays of references that they have unpickled just now."""
@@ -200,13 +217,10 @@ class Session(ClusterContext):
         with self.world:
             self.client.borrowing.came_in_value(oid[:ARRAY_BYTES], self._take_received())
 
-    def came_in_arguments(self, task: bytes) -> bool:
-        """A task's arguments were unpickled; return whether references were inside."""
-        if not self.received:
-            return False
+    def came_in_arguments(self, task: bytes) -> None:
+        """A task's arguments were unpickled, and references were inside."""
         with self.world:
             self.client.borrowing.came_in_arguments(task, self._take_received())
-        return True
 
     def hand_over(self, array: bytes, contained: Sequence[ObjectRef]) -> ResultRefs:
         """References are inside a value of an array that goes to this node; in a turn."""
@@ -237,10 +251,6 @@ class Session(ClusterContext):
     def has_drops(self) -> bool:
         """Whether something is to be counted that no call has counted yet."""
         return bool(self._dropped or self._unviewed) or self._group is not None
-
-    def has_uncounted(self) -> bool:
-        """Whether references were dropped that no call has counted yet."""
-        return bool(self._dropped)
 
     def tidy(self) -> None:
         """Count what was dropped, while the program makes no calls; in a turn.
@@ -371,19 +381,20 @@ class Session(ClusterContext):
 
     def _serialized(self, function: RemoteFunction | ActorClass) -> tuple[bytes, bytes]:
         """Return (ID, serialized form) of a function or class."""
-        if function.exported is None:
+        job = self.client.job
+        if function.exported is None or job_of(function.exported[0]) != job:
             plain: Callable[..., Any]
             if isinstance(function, ActorClass):
                 plain, name = function.cls, function.class_name
             else:
                 plain, name = function.function, f"{function.function_name}()"
-            blob = self.world.dumps_function(plain)
+            blob = job_setup.wrap(self.setup, self.world.dumps_function(plain))
             if len(blob) > FUNCTION_BYTES_MAX:
                 raise ValueError(
                     f"{name} and what it refers to are {len(blob):,} bytes"
                     f" long; {FUNCTION_BYTES_MAX:,} is the most: pass large values as arguments"
                 )
-            function.exported = (function_id(blob), blob)
+            function.exported = (function_id(blob, job), blob)
         return function.exported
 
     # -- actors ----------------------------------------------------------------
@@ -441,7 +452,7 @@ class Session(ClusterContext):
 
     def call_actor(
         self, call: ActorCall, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> list[ObjectRef]:
+    ) -> list[ObjectRef] | ObjectRefGenerator:
         self._check_open()
         held: list[ObjectRef] = []
         payload, deps = self._pack(args, kwargs, held)
@@ -451,7 +462,7 @@ class Session(ClusterContext):
             pending = pending_calls(self, call)
             array = self._next_array(once=True)
             pending.append(array)
-            returns = call.num_returns
+            returns = call.returns
             spec = TaskSpec(
                 array, 0, 1, b"", payload, self.client.address, "", deps, returns, call.retries,
                 -1, call.name, call.extra,
@@ -462,7 +473,12 @@ class Session(ClusterContext):
                 inside = arrays_of(held)
                 holds += inside
                 spec.extra = with_inside(call.extra, inside)
-            return self._refs_to(self.client.submit(array, [spec], 1, returns, holds, keeper))
+            entry = self.client.submit(array, [spec], 1, returns, holds, keeper)
+            entry.is_call = True
+            if call.extra.stream:
+                entry.items = {} if entry.items is None else entry.items
+                return ObjectRefGenerator(ObjectRef(object_id(array, 0, 0), self), self)
+            return self._refs_to(entry)
 
     def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:
         self._check_open()
@@ -516,6 +532,8 @@ class Session(ClusterContext):
         if type(value) is not ObjectRef:
             return value
         self._check_open([value])
+        if not same_job(value.binary(), self.client.job):
+            raise system_error(foreign_object(value.binary(), self.client.job).payload)
         deps.append(value.binary())
         return Input(len(deps) - 1)
 
@@ -602,13 +620,15 @@ class Session(ClusterContext):
         self._check_open([ref])
         return self.futures.future(ref)
 
-    def create_group(self, name: str, bundles: list[dict[str, float]], strategy: str) -> bytes:
+    def create_group(
+        self, name: str, bundles: list[dict[str, float]], strategy: str, detached: bool
+    ) -> bytes:
         self._check_open()
         with self.world:
             self.collect()
             group = self._next_array(once=True)
             self.client.ctx.send(
-                self.client.node, CreateGroup(group.hex(), name, bundles, strategy)
+                self.client.node, CreateGroup(group.hex(), name, bundles, strategy, detached)
             )
         return group
 
@@ -618,10 +638,34 @@ class Session(ClusterContext):
             self.client.flush()
             self.client.ctx.send(self.client.node, RemoveGroup(group.hex()))
 
+    # -- jobs ------------------------------------------------------------------
+
+    @property
+    def job_number(self) -> int:
+        """The number of the calling code's job."""
+        return job_number(self.client.job)
+
+    def describe_job(self, namespace: str) -> None:
+        """Tell the cluster of this driver's job; names without a namespace are in this one."""
+        self.namespace = namespace
+        with self.world:
+            self.client.describe_job(namespace, " ".join(sys.argv), os.getpid())
+
+    def job_namespace(self) -> str:
+        """Return the namespace of names that the calling code's job gives and looks up."""
+        if not self.namespace:
+            for number, _, _, namespace, *_ in self.query("jobs"):
+                if number == self.job_number:
+                    self.namespace = namespace
+        return self.namespace
+
     def cancel(self, ref: ObjectRef, force: bool, recursive: bool) -> None:
         self._check_open([ref])
         with self.world:
             self.collect()
+            entry = self.client.entries.get(ref.binary()[:ARRAY_BYTES])
+            if force and entry is not None and entry.is_call:
+                raise ValueError("force=True would end the actor: to cancel a call leave it out")
             self.client.cancel(ref.binary(), force, recursive)
 
     def _enter_element(self) -> None:
@@ -640,7 +684,7 @@ class Session(ClusterContext):
         frame = frame_of_call.get()
         if frame is not None:
             frame.children += 1
-            return array_id(frame.task if once else frame.anew, frame.children)
+            return array_id(frame.parent if once else frame.anew, frame.children)
         self._enter_element()
         return self.client.next_array(once)
 
@@ -753,12 +797,7 @@ class Session(ClusterContext):
         try:
             while values:
                 value = values.pop()
-                if value.size:
-                    found.append(self._decode_viewed(value))
-                else:
-                    found.append(self._decode(value))
-                    if self.received:
-                        self.came_in_value(value.object)
+                found.append(self._decode_viewed(value) if value.size else self.decode(value))
         finally:
             for value in values:
                 if value.size:
@@ -869,6 +908,49 @@ class Session(ClusterContext):
             [ref for position, ref in enumerate(refs) if position not in chosen],
         )
 
+    def wait_mixed(
+        self,
+        waitables: Sequence[ObjectRef | ObjectRefGenerator],
+        num_returns: int,
+        timeout_s: float | None,
+        fetch_local: bool,
+    ) -> tuple[list[Any], list[Any]]:
+        client = self.client
+        refs = [w for w in waitables if isinstance(w, ObjectRef)]
+        self._check_open(refs)
+        here = client.value if fetch_local else client.made
+
+        def is_ready(waitable: ObjectRef | ObjectRefGenerator) -> bool:
+            if isinstance(waitable, ObjectRef):
+                return bool(here(waitable.binary()))
+            array, index = waitable.position()
+            entry = client.entries[array]
+            return entry.result is not None or client.made(item_id(array, index))
+
+        def enough() -> bool:
+            return sum(map(is_ready, waitables)) >= num_returns
+
+        oids = [ref.binary() for ref in refs]
+        with self.world:
+            self.collect()
+            self.world.charge("wait", 1)
+            client.flush()
+            waiter = client.watch(oids, fetch_local)
+            awaited = client.begin_get(oids)
+        try:
+            if timeout_s != 0:
+                self._wait_until(enough, timeout_s)
+        finally:
+            with self.world:
+                client.unwatch(oids, waiter)
+                ready = [at for at, w in enumerate(waitables) if is_ready(w)][:num_returns]
+                client.end_get(awaited)
+        chosen = set(ready)
+        return (
+            [waitables[at] for at in ready],
+            [w for at, w in enumerate(waitables) if at not in chosen],
+        )
+
     def wait_again(
         self,
         refs: list[ObjectRef],
@@ -939,20 +1021,19 @@ class Session(ClusterContext):
 
     def decode(self, value: ObjectValue) -> Any:
         """Return a small value, or raise the error that it is."""
-        decoded = self._decode(value)
+        if value.status != OK:
+            raise self.error_of(value.status, value.payload, value.object)
+        decoded = self.world.deserialize(value.payload)[value.position]
         if self.received:
             self.came_in_value(value.object)
         return decoded
 
-    def _decode(self, value: ObjectValue) -> Any:
-        if value.status != OK:
-            raise self.error_of(value.status, value.payload, value.object)
-        return self.world.deserialize(value.payload)[value.position]
-
     def decode_input(self, value: ObjectValue) -> Any:
         """Return a task's input, which its node has pinned for this one use."""
         if not value.size:
-            return self._decode(value)
+            if value.status != OK:
+                raise self.error_of(value.status, value.payload)
+            return self.world.deserialize(value.payload)[value.position]
         oid = value.object
         return self.world.read(oid, value.offset, value.size, lambda: self._inputs_done.append(oid))
 
@@ -1108,16 +1189,16 @@ def looks_large(value: Any, nbytes: int) -> bool:
 
     A wrong guess costs serializing it twice and nothing else.
     """
+    kind = type(value)
+    if kind is bytes or kind is str or kind is bytearray:
+        return len(value) > nbytes
+    if kind in _CONTAINERS:
+        return len(value) > nbytes // _ITEM_BYTES
     try:
         size = getattr(value, "nbytes", None)
     except Exception:
         return False  # a property of the user's; only pickling matters here
-    if type(size) is int:
-        return size > nbytes
-    kind = type(value)
-    if kind is bytes or kind is str or kind is bytearray:
-        return len(value) > nbytes
-    return kind in _CONTAINERS and len(value) > nbytes // _ITEM_BYTES
+    return type(size) is int and size > nbytes
 
 
 def arrays_of(refs: Sequence[ObjectRef]) -> tuple[bytes, ...]:

@@ -30,8 +30,12 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from runtime.control.actor_router import call_error
+from runtime.control.cancelled import cancelled_result
 from runtime.control.context import Context, Timer
+from runtime.control.ids import job_number, job_of, same_job
+from runtime.control.jobs import job_of_task
 from runtime.control.messages import (
+    NOT_BEGUN,
     OK,
     READY_METHOD,
     USER_ERROR,
@@ -44,6 +48,8 @@ from runtime.control.messages import (
     CallRecord,
     CallsDrained,
     CallsLogged,
+    CancelCall,
+    CancelTask,
     DrainCalls,
     ExitActor,
     FetchLineage,
@@ -68,8 +74,8 @@ REMEMBERED_MAX = 1024
 REPLAY_PATIENCE_S = 1.0
 """How long a replayed call of a concurrent actor may hold up the next one."""
 UNAVAILABLE = (
-    "ActorUnavailableError: the actor started anew before the call took effect, and the call"
-    " has no retries left (max_task_retries)"
+    "ActorUnavailableError: {}: the actor started anew before the call took effect, and the"
+    " call has no retries left (max_task_retries)"
 )
 
 
@@ -290,13 +296,77 @@ class ActorHost:
         if actor is None:
             return
         for spec in message.tasks:
-            if not self._answer(actor, spec):
+            if self._scheduler.jobs.is_over(spec.array):
+                continue
+            if not (actor.info.name or same_job(spec.array, actor.id)):
+                self._scheduler.results.finish_call(self._refused(actor, spec), spec.owner)
+            elif not self._answer(actor, spec):
                 self._queue(actor, spec, spec.owner, ())
         for spec in message.probes:
             if not self._answer(actor, spec) and spec.array not in actor.running:
-                self._scheduler.results.finish_call(
-                    call_error(spec, UNAVAILABLE, self._node), spec.owner
-                )
+                error = call_error(spec, UNAVAILABLE.format(spec.name), self._node)
+                self._scheduler.results.finish_call(error, spec.owner)
+
+    def _refused(self, actor: Actor, spec: TaskSpec) -> RangeResult:
+        """Another job has come by a handle of an actor that has no name."""
+        reason = (
+            f"ActorOfOtherJobError: {actor.spec.name} belongs to job {job_number(actor.id)} and"
+            f" has no name: job {job_number(spec.array)} has no access to it"
+        )
+        return call_error(spec, reason, self._node)
+
+    def end_job(self, job: bytes) -> None:
+        """A job has ended: its actors end, and its calls do not begin any more."""
+        for actor in [a for a in self.actors.values() if job_of_task(a.spec) == job]:
+            self._drop(actor, "its job has ended")
+        for actor in list(self.actors.values()):
+            for caller, calls in list(actor.callers.items()):
+                left = [call for call in calls if job_of(call.spec.array) != job]
+                if len(left) == len(calls) or not caller:
+                    continue
+                for call in calls:
+                    if call not in left:
+                        self._scheduler.inputs.unclaim(call.spec)
+                        call.missing = -1  # what arrives for it later is not counted to zero
+                calls.clear()
+                calls.extend(left)
+                self._advance(actor, caller)
+
+    def cancel(self, message: CancelCall) -> None:
+        """End a call that has not begun; have its worker cancel one that has."""
+        actor = self.actors.get(message.actor)
+        if actor is None or message.call in actor.replaying:
+            return
+        for caller, calls in actor.callers.items():
+            call = next((call for call in calls if call.spec.array == message.call), None)
+            if call is not None and caller:
+                calls.remove(call)
+                call.missing = -1  # what arrives for it later is not counted to zero
+                self._scheduler.inputs.unclaim(call.spec)
+                self._cancelled(actor, call.spec)
+                self._advance(actor, caller)
+                return
+        assignment = actor.running.get(message.call)
+        if assignment is not None and assignment in actor.batch:
+            actor.batch.remove(assignment)
+            self._not_begun(actor, assignment)
+        elif assignment is not None and actor.worker is not None:
+            self._ctx.send(actor.worker.address, CancelTask(message.call, 0, 1, False, False))
+
+    def _not_begun(self, actor: Actor, assignment: Assignment) -> None:
+        """A call was taken back from the actor's worker."""
+        assert actor.worker is not None
+        actor.running.pop(assignment.spec.array, None)
+        for value in assignment.values:
+            if value.size:
+                self._scheduler.objects.unpin(value.object, actor.worker.address)
+        self._cancelled(actor, assignment.spec)
+
+    def _cancelled(self, actor: Actor, spec: TaskSpec) -> None:
+        result = cancelled_result(spec, self._node)
+        # Sent once more, it does not run either.
+        self._remember(actor, result)
+        self._scheduler.results.finish_call(result, spec.owner, actor.id)
 
     def _answer(self, actor: Actor, spec: TaskSpec) -> bool:
         """Answer a call that took effect before; return whether it did."""
@@ -334,7 +404,11 @@ class ActorHost:
         def arrived(value: ObjectValue) -> None:
             call.missing -= 1
             if value.status != OK:
-                call.failed = value
+                # Of several errors, that of the first argument: whichever came last would
+                # be one or the other.
+                at = call.spec.deps.index(value.object)
+                if call.failed is None or at < call.spec.deps.index(call.failed.object):
+                    call.failed = value
             if not call.missing:
                 self._advance(actor, caller)
 
@@ -412,8 +486,16 @@ class ActorHost:
             else:
                 spec = actor.running[result.array].spec
                 kind = REPLAY if result.array in actor.replaying else CALL
-                ran(worker.number, timing, spec, result, kind)
+                if result.status != NOT_BEGUN:
+                    ran(worker.number, timing, spec, result, kind)
                 self._on_called(actor, result)
+
+    def on_item(self, worker: Worker, result: RangeResult) -> None:
+        """A call that runs has yielded; items are not logged, only the end of the stream."""
+        actor = self.actors.get(worker.actor)
+        if actor is not None and actor.worker is worker and result.array in actor.running:
+            owner = actor.running[result.array].spec.owner
+            self._scheduler.results.finish_item(result, owner, actor.id)
 
     def _on_called(self, actor: Actor, result: RangeResult) -> None:
         assignment = actor.running.pop(result.array)
@@ -424,6 +506,10 @@ class ActorHost:
             return
         number = actor.executed
         actor.executed += 1
+        if result.status == NOT_BEGUN:
+            actor.executed -= 1
+            self._not_begun(actor, assignment)
+            return
         if actor.replaying:
             # Its caller has the small values, or asks again; large ones may have
             # been lost, and are made anew by this.
@@ -438,10 +524,7 @@ class ActorHost:
             elif not actor.running:
                 self._replay_next(actor)
             return
-        actor.remembered[result.array] = result
-        if len(actor.remembered) > REMEMBERED_MAX:
-            # A plain dictionary would look at all that it has forgotten to find the oldest.
-            actor.remembered.popitem(last=False)
+        self._remember(actor, result)
         if not actor.logged:
             self._scheduler.results.finish_call(result, spec.owner, actor.id)
             return
@@ -451,6 +534,13 @@ class ActorHost:
         actor.records.append(CallRecord(spec, result, small))
         actor.held.append((number, result, spec.owner))
         self._dirty[actor.id] = actor
+
+    @staticmethod
+    def _remember(actor: Actor, result: RangeResult) -> None:
+        actor.remembered[result.array] = result
+        if len(actor.remembered) > REMEMBERED_MAX:
+            # A plain dictionary would look at all that it has forgotten to find the oldest.
+            actor.remembered.popitem(last=False)
 
     def on_logged(self, message: CallsLogged) -> None:
         """Results may leave whose calls cannot be lost any more."""

@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from runtime.control.actor_table import ALIVE, DEAD, PENDING
+from runtime.control.cancelled import cancelled_result
 from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.messages import (
@@ -31,6 +32,7 @@ from runtime.control.messages import (
     ActorCalls,
     ActorChanged,
     CallsReceived,
+    CancelCall,
     DrainCalls,
     RangeResult,
     TaskSpec,
@@ -77,6 +79,7 @@ class ActorRouter:
         deliver: Callable[[ActorCalls], None],
         fail: Callable[[RangeResult, str], None],
         dead: Callable[[bytes, str], None],
+        cancel: Callable[[CancelCall], None],
     ) -> None:
         self._ctx = ctx
         self._node = node
@@ -85,6 +88,8 @@ class ActorRouter:
         """Hands calls to actors of this very node."""
         self._fail = fail
         """Ends a call with an error: result and owner."""
+        self._cancel = cancel
+        """Cancels a call of an actor of this very node."""
         self._dead = dead
         """Told of an actor that is dead, and why."""
         self._routes: OrderedDict[bytes, _Route] = OrderedDict()
@@ -127,6 +132,26 @@ class ActorRouter:
         route = self._routes.get(actor)
         if route is not None and route.state == ALIVE:
             route.state = PENDING
+
+    def cancel(self, call: bytes) -> bool:
+        """A client of this node cancels what may be a call; return whether it is one."""
+        route = self._under_way.get(call)
+        if route is None:
+            return False
+        left = call in route.sent and not any(spec.array == call for spec in route.out)
+        if left and route.state == ALIVE:
+            message = CancelCall(route.actor, call)
+            if route.node == self._node:
+                self._cancel(message)
+            else:
+                self._ctx.send(f"node:{route.node}", message)
+            return True
+        specs = [*route.waiting, *route.sent.values()]
+        spec = next(spec for spec in specs if spec.array == call)
+        route.out = [other for other in route.out if other is not spec]
+        self.forget(call)
+        self._fail(cancelled_result(spec, self._node), spec.owner)
+        return True
 
     def received(self, call: bytes) -> bool:
         """A result passes by; return whether it is that of a call under way."""
@@ -172,6 +197,11 @@ class ActorRouter:
             route.node, route.incarnation = message.node, message.incarnation
             route.logged = message.logged
             self._send_again(route)
+        elif route.state == ALIVE:
+            # Somebody wanted to kill it, and may not.
+            waiting, route.waiting = route.waiting, []
+            for spec in waiting:
+                self._send(route, spec)
 
     def on_drained(self, actor: bytes) -> None:
         """A dead actor's node has sent all that there was to send."""

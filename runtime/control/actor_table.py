@@ -28,6 +28,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from runtime.control.context import Context
+from runtime.control.ids import job_id, job_number, job_of, same_job
+from runtime.control.jobs import JobTable
 from runtime.control.messages import (
     ActorChanged,
     ActorFailed,
@@ -89,14 +91,19 @@ class ActorRow(Struct):
 class ActorTable:
     """The part of the GCS that knows actors."""
 
-    def __init__(self, ctx: Context, pubsub: PubSub, alive: set[int], log: Any) -> None:
+    def __init__(
+        self, ctx: Context, pubsub: PubSub, alive: set[int], log: Any, jobs: JobTable
+    ) -> None:
         self.ctx = ctx
+        self._jobs = jobs
         self.rows: dict[bytes, ActorRow] = {}
         self.names: dict[tuple[str, str], bytes] = {}
         self.dead: dict[bytes, str] = {}
         """Why they died, oldest first."""
         self.on_settled: Callable[[bytes], None] = lambda actor: None
         """Called when one that was being rebuilt is, or cannot be."""
+        self.on_branch_ended: Callable[[bytes, str], None] = lambda job, reason: None
+        """Called with what a detached actor's IDs begin with, and why it died."""
         self._pubsub = pubsub
         self._alive = alive
         self._log = log
@@ -126,10 +133,17 @@ class ActorTable:
             # Its creator ran again: the actor is there, with another owner.
             row.spec.owner = spec.owner
             return
-        if spec.array in self.dead:
+        if spec.array in self.dead or job_of(spec.array) in self._jobs.ended:
             return  # those who watch it have been told, or will be when they ask
         row = self.rows[spec.array] = ActorRow(spec)
         row.restarts_left = row.info.max_restarts
+        if row.info.detached:
+            row.info.branch = self._jobs.next_branch(spec.array)
+            if not row.info.branch:
+                self._fail(
+                    row, "ActorUnschedulableError: its job has no detached actors left", True
+                )
+                return
         self._log("actor_created", spec.name)
         self._place(row)
 
@@ -141,12 +155,18 @@ class ActorTable:
         self.ctx.send("global", PlaceTasks([row.spec]))
 
     def _on_find(self, source: str, message: FindActor) -> None:
-        name = (message.namespace, message.name)
+        namespace = message.namespace or self._jobs.namespace_of(message.job)
+        name = (namespace, message.name)
         actor = self.names.get(name)
         created = False
-        if actor is None and message.create is not None:
-            actor = self.names[name] = message.create.array
-            self._create(message.create)
+        create = message.create
+        if create is not None and job_of(create.array) in self._jobs.ended:
+            return  # it comes late, and nobody waits for the answer
+        if actor is None and create is not None:
+            assert create.extra is not None and create.extra.actor is not None
+            create.extra.actor.namespace = namespace
+            actor = self.names[name] = create.array
+            self._create(create)
             created = True
         handle = self.rows[actor].info.handle if actor in self.rows else b""
         self.ctx.send(
@@ -186,7 +206,8 @@ class ActorTable:
     def on_node_died(self, node: int, reason: str) -> None:
         """Start what was there on another node, or let it be dead."""
         for row in [r for r in self.rows.values() if r.node == node]:
-            self._fail(row, f"ActorDiedError: its node died: {reason}", False)
+            text = f"ActorDiedError: {row.spec.name} died: its node died: {reason}"
+            self._fail(row, text, False)
 
     def drop_orphans(self, died: Callable[[str], bool]) -> None:
         """End what dead clients own, unless somebody else owns it since."""
@@ -195,11 +216,28 @@ class ActorTable:
                 self._stop(row)
                 self._fail(row, "ActorDiedError: its owner's node died", True)
 
+    def end_job(self, job: bytes) -> None:
+        """Its actors end with it, but for detached ones."""
+        for actor, row in list(self.rows.items()):
+            if job_of(actor) == job and not row.info.detached and actor in self.rows:
+                self._stop(row)
+                self._fail(row, "ActorDiedError: its job has ended", True)
+
+    def classes(self) -> set[bytes]:
+        """Return the functions that make detached actors."""
+        return {row.spec.function for row in self.rows.values() if row.info.detached}
+
     def _on_kill(self, source: str, message: KillActor) -> None:
         row = self.rows.get(message.actor)
         if row is None:
             return
         if message.owner and (row.info.detached or row.spec.owner != message.owner):
+            return
+        if message.job and not (row.info.name or same_job(message.actor, message.job)):
+            whose = f"the actor belongs to job {job_number(message.actor)} and has no name"
+            self._log("refused", f"job {job_number(message.job)}", whose)
+            # Its node holds back calls until it hears what has become of the actor.
+            self.ctx.send(source, self._change(row))
             return
         self._stop(row)
         self._fail(row, message.reason, not message.restart)
@@ -224,6 +262,8 @@ class ActorTable:
             if len(self.dead) > DEAD_MAX:
                 del self.dead[next(iter(self.dead))]
             self.on_settled(actor)
+            if row.info.detached and row.info.branch:
+                self.on_branch_ended(job_id(job_number(actor), row.info.branch), reason)
             return
         row.restarts_left -= row.restarts_left > 0
         row.incarnation += 1

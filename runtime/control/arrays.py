@@ -28,7 +28,8 @@ from functools import partial
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.flush import TaskHistory
-from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, object_id, split_object_id
+from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, job_of, object_id, split_object_id
+from runtime.control.jobs import without_ended
 from runtime.control.lineage import Lineage, by_recipe, placed_again, refusal
 from runtime.control.messages import (
     SYSTEM_ERROR,
@@ -54,12 +55,14 @@ from runtime.control.ready_queue import part_of
 from runtime.control.tables import ArrayRow, Done, attempt_of, needs_of, task_of
 
 RELEASED = "its owner has died or released it"
+JOB_ENDED = "its job has ended"
 RELEASED_MAX = 65_536
 """How many dropped rows are remembered, for messages that come late."""
 LOST_S = 1.0
 """How long an array without a row is awaited: its owner's task may run again."""
-UNHEARD_S = 30.0
-"""The same of one that was never heard of: its owner's node may have died before it told."""
+UNHEARD_TIMEOUTS = 2.0
+"""The same of one that was never heard of, in timeouts of heartbeats: its owner's node
+may be slow to tell, or have died before it did."""
 ORPHANED_S = 60.0
 """How long a row is kept that nobody owns: the same, on another node."""
 
@@ -100,6 +103,9 @@ class ArrayTable:
         self._pubsub = pubsub
         self._log = log
         self._history = history
+        self._ended: set[bytes] = set()
+        """Jobs that are over: what still comes of them is ignored."""
+        self._unheard_s = UNHEARD_TIMEOUTS * config.heartbeat_timeout_s
 
     # -- news --------------------------------------------------------------------
 
@@ -109,6 +115,7 @@ class ArrayTable:
         alive = node in self._alive and message.incarnation in (0, self._nodes[node].incarnation)
         if source == f"node:{node}" and not alive:
             return  # it was declared dead, and what it had is done elsewhere
+        message = without_ended(message, self._ended)
         for spec in message.added:
             self._accept(spec, node, alive)
         for array, size in message.puts:
@@ -162,11 +169,11 @@ class ArrayTable:
             if alive:
                 left = self.tombstones.setdefault(array, {})
                 left[node] = left.get(node, 0) + spec.count
+            self.lineage.refuse(spec, ARRAY_BYTES)
             return
         row = self._row(array)
-        needs = needs_of(spec)
-        if needs:
-            self.lineage.use(row, needs, ARRAY_BYTES)
+        if spec.deps or spec.extra is not None:
+            self.lineage.use(array, row, needs_of(spec), ARRAY_BYTES)
         late = row.released and spec.owner == row.former
         if not attempt_of(spec) and not late:
             self._adopt(array, row, spec.owner)
@@ -229,9 +236,31 @@ class ArrayTable:
 
     def _unneed(self, array: bytes, row: ArrayRow) -> None:
         for dep in self.lineage.unneed(array, row):
-            freed = self.rows.get(dep)
-            if freed is not None and freed.released:
-                self._free_values(dep, freed, -1)
+            self.unneeded(dep)
+
+    def unneeded(self, array: bytes) -> None:
+        """Nothing that is being made again has the array as an input any more."""
+        row = self.rows.get(array)
+        if row is not None and row.released:
+            self._free_values(array, row, -1)
+
+    # -- the end of a job ----------------------------------------------------------
+
+    def end_job(self, job: bytes) -> None:
+        """Forget all rows of a job, whose values the nodes drop by themselves."""
+        self._ended.add(job)
+        for array, row in [item for item in self.rows.items() if job_of(item[0]) == job]:
+            if self._history is not None and (row.accepted or row.lineage):
+                self._history.add(array, row)
+            row.accepted, row.done, row.copies = [], [], {}
+            if array in self.rows:
+                self._drop(array, -1)
+        for array in [array for array in self.waited if job_of(array) == job]:
+            for oid in self._waited_for(array):
+                self._tell(oid, Location(oid, (), 0, lost=JOB_ENDED))
+        for table in (self.tombstones, self._released, self._early):
+            for array in [array for array in table if job_of(array) == job]:
+                del table[array]
 
     # -- death -------------------------------------------------------------------
 
@@ -296,8 +325,8 @@ class ArrayTable:
         for array, start, count in message.ranges:
             row = self.rows.get(array)
             owner = row.owners.get(message.node) if row is not None else None
-            if row is None or owner is None:
-                continue
+            if row is None or owner is None or row.actor is not None:
+                continue  # a call: its caller's node asks the actor again
             indices = {
                 index
                 for done in row.done
@@ -416,9 +445,10 @@ class ArrayTable:
     def on_actor_settled(self, actor: bytes) -> None:
         """It is rebuilt, or dead: what it has not made again is lost."""
         # The news of what it made may come after those of itself.
-        self._ctx.after(LOST_S, partial(self._seek_made_by, actor))
+        self._ctx.after(LOST_S, partial(self.seek_made_by, actor))
 
-    def _seek_made_by(self, actor: bytes) -> None:
+    def seek_made_by(self, actor: bytes) -> None:
+        """Have made again what somebody waits for and an actor has made."""
         for array in list(self.waited):
             row = self.rows.get(array)
             if row is not None and row.actor == actor:
@@ -428,6 +458,8 @@ class ArrayTable:
         """A task that was placed again submits: what is there is not made twice."""
         run: list[TaskSpec] = []
         for spec in message.tasks:
+            if job_of(spec.array) in self._ended:
+                continue
             row = self.rows.get(spec.array)
             if row is None or row.released:
                 self._released.pop(spec.array, None)
@@ -450,6 +482,7 @@ class ArrayTable:
             heir = ForwardResults(spec.array, spec.start, spec.count, spec.owner)
             for node in at_nodes:
                 self._ctx.send(f"node:{node}", heir)
+            row.asked += tuple(node for node in at_nodes if node not in row.asked)
             gaps = there.missing(spec.start, spec.count)
             run += [part_of(spec, start, count) for start, count in gaps]
         if run:
@@ -467,13 +500,24 @@ class ArrayTable:
                 del self._early[next(iter(self._early))]
         if row is None or row.released:
             return
-        had = node in row.owners
+        if node not in row.owners and row.live_owner(self._alive):
+            return  # no owner there any more: what it has is for the one who lives
         row.former = row.owners.pop(node, row.former)
-        if row.live_owner(self._alive):
-            # Once more it is said of results that came too late: what the node has by now
-            # it has made for another owner, and keeps.
-            if had:
-                row.forget_node(node)  # it has freed what it had, another owner has not
+        owner = row.live_owner(self._alive)
+        if owner:
+            # It has freed what it had, another owner has not, and may wait for it.
+            for spec, gaps in row.forget_node(node):
+                for index in [i for start, count in gaps for i in range(start, start + count)]:
+                    made = any(not done.lost for done in row.ended(index))
+                    if not made and not row.pending(index, self._alive):
+                        why = "its first owner has let go of it"
+                        self._run_again(array, row, spec, index, 1, owner, why)
+            if node in row.asked:
+                # It may have been asked for too late: the other owner's node knows.
+                for done in row.done:
+                    if done.lost:
+                        heir = ForwardResults(array, done.start, done.count, owner)
+                        self._ctx.send(f"node:{node_of(owner)}", heir)
         else:
             self._let_go(array, row, node)
 
@@ -482,6 +526,13 @@ class ArrayTable:
             row = self.rows.get(array)
             if row is not None and not row.released and not row.live_owner(self._alive):
                 self._let_go(array, row, -1)
+
+    def overtaken(self, spec: TaskSpec) -> None:
+        """A range comes that was placed: its owner's release may have come before it."""
+        node = node_of(spec.owner)
+        if spec.array not in self.rows and self._early.get(spec.array, -1) == node:
+            del self._early[spec.array]
+            self._released[spec.array] = (spec.owner, node, RELEASED)
 
     def _let_go(self, array: bytes, row: ArrayRow, node: int) -> None:
         """Nobody owns the array: free its values, keep its specs if they may be needed."""
@@ -510,6 +561,10 @@ class ArrayTable:
         row.forget_values(self._alive, owner_node)
         for holder in sorted(holders & self._alive):
             self._ctx.send(f"node:{holder}", FreeObjects([array]))
+
+    def drop(self, array: bytes) -> None:
+        """Forget a row of which nothing is needed any more."""
+        self._drop(array, -1)
 
     def _drop(self, array: bytes, node: int) -> None:
         """Forget a row, and every released one that was kept for it alone.
@@ -544,7 +599,7 @@ class ArrayTable:
                     self._ctx.send(f"node:{holder}", FreeObjects([array]))
             self._unneed(array, row)
             for dep in row.deps:
-                if self.lineage.unuse(dep):
+                if self.lineage.unuse(array, dep):
                     freed = self.rows.get(dep)
                     if freed is not None and freed.released:
                         pending.append((dep, -1))
@@ -574,6 +629,8 @@ class ArrayTable:
                 found.append(location)
             elif not message.subscribe:
                 found.append(Location(oid, (), 0))
+            elif job_of(array) in self._ended:
+                found.append(Location(oid, (), 0, lost=JOB_ENDED))
             elif row is not None and self._is_void(array, row):
                 found.append(Location(oid, (), 0, lost=RELEASED))
             else:
@@ -588,7 +645,7 @@ class ArrayTable:
                 self._seek(array, row, oids)
             else:
                 gone = array in self.lineage.needed or self._is_gone(array)
-                wait_s = LOST_S if gone else UNHEARD_S
+                wait_s = LOST_S if gone else max(LOST_S, self._unheard_s)
                 self._ctx.after(wait_s, partial(self._give_up, oids))
 
     def _give_up(self, oids: list[bytes]) -> None:

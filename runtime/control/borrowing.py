@@ -1,35 +1,31 @@
 """References that leave the process that owns the object: who still has one.
 
-An array has one **owner**. Others that may read it are in the owner's book (`Book`),
-and the array is released only when that is empty, too:
-
-* a **client** that has an `ObjectRef` which it got in a value. It counts what it has
-  (`Loan`); each time it begins to borrow an array it does so under a new, higher
-  number, the *epoch*. Additions say (client, epoch) and may come twice, late, or from
-  several who know of it; a return says "all up to this epoch" and stays in the book,
-  so that it may overtake the addition that it belongs to.
-* a **node** that keeps a value with references inside (`Custody`). It is counted once
-  per value, and the count may be below zero for a moment: then it is not zero.
-
-Nobody lets go before the next one is in the book. How a reference goes its way:
+An array has one **owner**, and is released only when nobody else is in the owner's
+`Book` (see `ref_book`). A client that gets an `ObjectRef` in a value borrows the array:
+it counts its references (`Loan`) and, once it has heard of the owner, is entered under
+an epoch of its own. Nobody lets go before the next one is in the book:
 
 ============== =====================================================================
 argument       the submitter holds it until the task's result is there; with that the
                worker says what it has kept (`ResultRefs.borrowed`), and the submitter
                enters it before it lets go. The worker enters itself as well, in case
                the submitter dies
-returned value the worker enters its own node; that enters the owner's node before it
-               sends the result there (`ResultRefs.contained`). Each is struck off
-               when it drops the value. Whoever reads the value enters itself
-put value      the same, with one node only
+returned value the worker enters its own node before it reports; from then on nodes
+               answer for the value, here and at its owner (see `custody`). Whoever
+               reads the value enters itself
+put value      the same, on one node
 own pickle     the array is pinned for good: nobody knows where the bytes are
 ============== =====================================================================
 
-A value that a client has only borrowed it also keeps as long as it has a reference out
-of it. Additions leave at once, returns after `LINGER_S`, many together: links keep
-their order, so additions are ahead of what is returned later on the same way. When a
-worker dies its node tells the owners that have heard of it, when a node dies every node
-tells the owners that it has (`BorrowersGone`): they strike off whoever it was.
+Out of a value that a client has borrowed it takes references whose owner may be slower
+to hear of it than the value's own: it holds the value until the owner has answered
+(`ENTER_AND_SAY_SO`). Of its own values that is needless, as additions leave at once and
+returns after `LINGER_S`, many together: on one link they keep their order.
+
+When a worker dies its node tells the owners that have heard of it (`GONE`); when a node
+dies every node tells its own owners (`BorrowersGone`). They strike off whoever it was,
+and for good: what is said of it later is not entered. A task whose submitter has died
+may find that what was inside its arguments is lost; nobody waits for its result.
 """
 
 from __future__ import annotations

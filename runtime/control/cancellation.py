@@ -15,6 +15,12 @@ On a node, an element that is
   the element ends with TaskCancelledError;
 * done: stays as it is.
 
+A call of an actor goes another way: `ActorRouter` ends it if it has not left, else asks
+the actor's node (`CancelCall`). There, and in the actor's worker, it ends at once if it
+has not begun; it takes no effect then and is neither counted nor logged. A coroutine
+that runs is cancelled where it waits. Other methods that run are not interrupted,
+and ``force`` is not for calls: it would end the actor.
+
 With ``recursive`` the same befalls what a running element has submitted: its
 worker knows the children, and when that was killed its node knows what it owned.
 """
@@ -23,34 +29,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from runtime.control.cancelled import cancelled_error
 from runtime.control.ids import ELEMENTS_MAX
 from runtime.control.messages import (
-    SYSTEM_ERROR,
     CancelTask,
     KillWorker,
-    ObjectValue,
-    RangeResult,
     TakeBack,
-    TaskSpec,
 )
 from runtime.control.ready_queue import cut
 
 if TYPE_CHECKING:
     from runtime.control.local_scheduler import LocalScheduler
     from runtime.control.worker_table import Worker
-
-
-def cancelled_error(name: str) -> ObjectValue:
-    """Return what becomes of a cancelled task."""
-    return ObjectValue(b"", SYSTEM_ERROR, f"TaskCancelledError: {name} was cancelled".encode())
-
-
-def cancelled_result(spec: TaskSpec, node: int) -> RangeResult:
-    """Return the result of cancelled elements."""
-    error = cancelled_error(spec.name)
-    return RangeResult(
-        spec.array, spec.start, spec.count, error.status, error.payload, node, spec.returns
-    )
 
 
 class Canceller:
@@ -62,6 +52,8 @@ class Canceller:
 
     def on_cancel(self, source: str, message: CancelTask) -> None:
         """Cancel what is here; pass on what a client asks for and is elsewhere."""
+        if self._scheduler.router.cancel(message.array):
+            return
         self.cancel_waiting(message)
         for worker in self._scheduler.dispatcher.workers.values():
             if any(cut(spec, message)[1] is not None for spec in worker.assigned):

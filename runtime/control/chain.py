@@ -86,9 +86,10 @@ from runtime.control.messages import (
     SnapshotPart,
     SnapshotTaken,
 )
+from runtime.control.replicated import MASTER as MASTER
 from runtime.control.replicated import Machine, encode_frames
+from runtime.control.shards import chain_of, master_of
 
-MASTER = "master"
 PART_BYTES = 256 * 1024
 PARTS_AHEAD = 4
 """Parts of a snapshot under way: 1 MB, a few milliseconds of a network."""
@@ -145,6 +146,7 @@ class Replica:
         self.info = info
         self.config = config
         self.machine = make()
+        self.master = master_of(chain_of(info.name))
         self.state = State.NEW
         self.epoch = 0
         self.members: list[str] = []
@@ -185,7 +187,7 @@ class Replica:
 
     def start(self) -> None:
         """Tell the master that this replica is there."""
-        self.ctx.send(MASTER, ReplicaReady(self.info))
+        self.ctx.send(self.master, ReplicaReady(self.info))
         self.ctx.after(self.config.heartbeat_s, self._beat)
 
     def handle(self, source: str, message: Any) -> None:
@@ -194,7 +196,8 @@ class Replica:
             return
         if source.startswith("storage:") and type(message) is not Logged:
             # An answer of the machine's own storage: it is part of the history.
-            self._number("", 0.0, 0, 0, encode_frames([Frame(source, "gcs", [message])]))
+            tables = next(iter(self.machine.components))
+            self._number("", 0.0, 0, 0, encode_frames([Frame(source, tables, [message])]))
             return
         epoch = getattr(message, "epoch", self.epoch)
         if epoch > self.epoch and type(message) is not ChainConfigured:
@@ -429,7 +432,7 @@ class Replica:
         feed.acked = index
         if 0 <= feed.answered <= index:
             feed.answered = -1
-            self.ctx.send(MASTER, ReplicaJoined(self.epoch, feed.to))
+            self.ctx.send(self.master, ReplicaJoined(self.epoch, feed.to))
 
     def _on_taken(self, source: str, message: SnapshotTaken) -> None:
         feed = self._feed
@@ -477,9 +480,9 @@ class Replica:
         self._number("", 0.0, 0, 0, b"", due_s)
 
     def _on_lost(self, source: str, message: ReplicaLost) -> None:
-        self.ctx.send(MASTER, ReplicaSuspected(message.name, message.reason))
+        self.ctx.send(self.master, ReplicaSuspected(message.name, message.reason))
 
     def _beat(self) -> None:
         if self.state is not State.FENCED:
-            self.ctx.send(MASTER, ReplicaBeat(self.info.name, self.machine.index))
+            self.ctx.send(self.master, ReplicaBeat(self.info.name, self.machine.index))
             self.ctx.after(self.config.heartbeat_s, self._beat)

@@ -36,10 +36,8 @@ from runtime.control.messages import (
     ReplicaSuspected,
 )
 from runtime.control.replicated import decode_frames, encode_frames
+from runtime.control.shards import chain_addresses, chain_of, master_of
 
-MASTER = "master"
-MACHINE = frozenset({"gcs", "global"})
-"""The addresses that a machine has."""
 UNACKNOWLEDGED_MAX = 64
 """Outputs that are taken without a request of one's own to acknowledge them."""
 ASK_S = 0.02
@@ -54,6 +52,7 @@ class _InnerContext:
     def __init__(self, chained: Chained) -> None:
         self._chained = chained
         self._ctx = chained.ctx
+        self._machine = chained.machine
 
     def __getattr__(self, name: str) -> Any:
         # Contexts seed theirs when it is first used.
@@ -66,7 +65,7 @@ class _InnerContext:
         return self._ctx.now()
 
     def send(self, to: str, message: Any) -> None:
-        if to in MACHINE:
+        if to in self._machine:
             self._chained.request(to, message)
         else:
             self._ctx.send(to, message)
@@ -76,11 +75,20 @@ class _InnerContext:
 
 
 class Chained:
-    """Runs a component as a client of a chain; is a component itself."""
+    """Runs a component as a client of a chain; is a component itself.
 
-    def __init__(self, ctx: Context, address: str, make: Callable[[Context], Component]) -> None:
+    A client of several chains is one in another: each takes what its own chain says.
+    A component with a method `take` gets what that says as whole frames.
+    """
+
+    def __init__(
+        self, ctx: Context, address: str, make: Callable[[Context], Component], chain: int = 0
+    ) -> None:
         self.ctx = ctx
         self.address = address
+        self.master = master_of(chain)
+        self.machine = chain_addresses(chain)
+        """The addresses that the chain's machine has."""
         self.born = ctx.now()
         self.epoch = 0
         self.members: dict[str, ReplicaInfo] = {}
@@ -93,23 +101,34 @@ class Chained:
         self._joining = ""
         self._frames: list[Frame] = []
         self._asking: Timer | None = None
+        self._chain = chain
         self.inner = make(_InnerContext(self))
+        self._take: Callable[[Frame], None] | None = getattr(self.inner, "take", None)
 
     def start(self) -> None:
         """Ask for the configuration; also right after a connection to the master is back."""
-        self.ctx.send(MASTER, ChainHello(self.address, self.born))
+        self.ctx.send(self.master, ChainHello(self.address, self.born))
+
+    def greet(self) -> None:
+        """Make an empty request: the machine knows this client when it is confirmed."""
+        self._sequence += 1
+        self.unconfirmed.append((self._sequence, encode_frames([])))
 
     def handle(self, source: str, message: Any) -> None:
         """Take a message of the chain, or hand it on."""
         kind = type(message)
-        if kind is ChainOutput:
+        if kind is ChainOutput and chain_of(source) == self._chain:
             self._on_output(message)
-        elif kind is ChainConfigured:
+        elif kind is ChainConfigured and source == self.master:
             self._on_configured(message)
-        elif kind is ReplicaLost and self.address != MASTER:
+        elif (
+            kind is ReplicaLost
+            and chain_of(message.name) == self._chain
+            and self.address != self.master
+        ):
             self._on_lost(message)
         elif kind is Query and message.kind == "chain":
-            self.ctx.send(source, QueryReply(message.key, source, [self._row()]))
+            self.ctx.send(source, QueryReply(message.key, source, self.rows()))
         else:
             self.inner.handle(source, message)
 
@@ -131,14 +150,16 @@ class Chained:
         else:
             self._frames.append(Frame(source, to, [message]))
 
-    def _row(self) -> dict[str, Any]:
-        """Return what this client knows of the chain."""
-        return {
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what this client knows of the chain, and of those within."""
+        row = {
+            "chain": self._chain,
             "epoch": self.epoch,
             "members": len(self.members),
             "names": list(self.members),
             "joining": self._joining,
         }
+        return [row, *(self.inner.rows() if isinstance(self.inner, Chained) else ())]
 
     def _send(self, sequence: int, body: bytes) -> None:
         if self.members:
@@ -156,6 +177,9 @@ class Chained:
         if message.body and message.sequence == self.received + 1:
             self.received += 1
             for frame in decode_frames(message.body):
+                if self._take is not None:
+                    self._take(frame)
+                    continue
                 for inner in frame.messages:
                     self.inner.handle(frame.source, inner)
 
@@ -175,7 +199,7 @@ class Chained:
 
     def _on_lost(self, message: ReplicaLost) -> None:
         if message.name in self.members:
-            self.ctx.send(MASTER, ReplicaSuspected(message.name, message.reason))
+            self.ctx.send(self.master, ReplicaSuspected(message.name, message.reason))
             self._ask_later()
 
     def _ask_later(self) -> None:

@@ -16,7 +16,8 @@ one that is left out learns it and leaves. Only the last replica is believed to
 be lost on nothing less than the word of this process's own world.
 
 The master is a client of the chain too: that a node's connection broke is a
-command, from ``gcs`` to itself as in a cluster without a chain.
+command, from ``gcs`` to itself as in a cluster without a chain. Where the GCS is
+sharded each chain has a master of its own, and that of chain 0 is meant.
 """
 
 from __future__ import annotations
@@ -41,16 +42,18 @@ from runtime.control.messages import (
     ReplicaSuspected,
     StartReplica,
 )
+from runtime.control.shards import CHAIN_NAMES, shard_address
 
 LAUNCHER = "launcher"
 
 
 class Master:
-    """Of one chain. `name_of` makes the names of its replicas, from 1 on."""
+    """Of one chain; see `shards` for their numbers."""
 
-    def __init__(self, ctx: Context, config: Config, epoch: int = 0) -> None:
+    def __init__(self, ctx: Context, config: Config, epoch: int = 0, chain: int = 0) -> None:
         self.ctx = ctx
         self.config = config
+        self.chain = chain
         self.epoch = epoch
         self.members: list[ReplicaInfo] = []
         self.joining: ReplicaInfo | None = None
@@ -63,14 +66,15 @@ class Master:
         self._starting: dict[str, None] = {}
         self._ready: dict[str, ReplicaInfo] = {}
         self._clients: dict[str, float] = {}
-        self._names = 0
+        self._names = chain * CHAIN_NAMES
         self._heard: dict[str, float] = {}
         self._checked_s = 0.0
 
     def start(self) -> None:
         """Have the first replicas started."""
-        # A client from the start: the GCS has things to tell the head's connections.
-        self.ctx.send("gcs", Event("head_started", "master"))
+        if not self.chain:
+            # A client from the start: the GCS has things to tell the head's connections.
+            self.ctx.send("gcs", Event("head_started", "master"))
         for _ in range(self.config.gcs_replicas):
             self._start_one()
         self._checked_s = self.ctx.now()
@@ -198,6 +202,8 @@ class Master:
     def _on_unreachable(self, message: NodeUnreachable) -> None:
         client = f"node:{message.node}"
         born = self._clients.pop(client, None)
-        self.ctx.send("gcs", message)
+        tables = shard_address(self.chain) if self.chain else "gcs"
+        if not self.chain:
+            self.ctx.send("gcs", message)
         if born is not None:
-            self.ctx.send("gcs", ClientGone(client, born))
+            self.ctx.send(tables, ClientGone(client, born))

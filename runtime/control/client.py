@@ -34,8 +34,10 @@ from runtime.control.context import Context, Timer
 from runtime.control.ids import (
     ARRAY_BYTES,
     STREAM_BASE,
+    adopted,
     anew,
     array_id,
+    job_of,
     put_id,
     split_object_id,
 )
@@ -46,6 +48,7 @@ from runtime.control.messages import (
     AllocateObject,
     BorrowersGone,
     CancelTask,
+    DescribeJob,
     ExportFunction,
     FindActor,
     GiveBack,
@@ -107,6 +110,8 @@ class Entry(Struct, eq=False):
     """`ObjectRef`s alive."""
     holds: int = 0
     """Unfinished tasks that have it as input."""
+    is_call: bool = False
+    """Of an actor."""
     book: Book | None = None
     """Who else has references to it."""
     deps: tuple[bytes, ...] = ()
@@ -180,6 +185,8 @@ class Client:
         self._timer: Timer | None = None
         self._flushed_s = float("-inf")
         self._keys = 0
+        self.job = b""
+        """All that it makes begins with it: a driver's, or that of a worker's first task."""
         self.parent = b""
         self._anew = b""
         self._children = 0
@@ -190,10 +197,15 @@ class Client:
 
     def begin_task(self, task: bytes, incarnation: int = 0) -> None:
         """From here on, what is submitted is a child of `task`, of that incarnation's."""
-        self.parent = task
+        self.job = self.job or job_of(task)
+        self.parent = task = adopted(task, self.job)
         self._anew = anew(task, incarnation)
         self._children = 0
         self._own_puts = 0
+
+    def describe_job(self, namespace: str, entrypoint: str, pid: int) -> None:
+        """Tell the cluster what of a driver's job only it knows."""
+        self.ctx.send(self.node, DescribeJob(namespace, entrypoint, pid))
 
     def next_array(self, once: bool = False) -> bytes:
         """Return the ID of the next array that the current task submits.
@@ -256,6 +268,7 @@ class Client:
 
     def cancel_children(self, task: bytes, force: bool) -> None:
         """Cancel all that a task of this worker has submitted and is not done."""
+        task = adopted(task, self.job) if self.job else task
         if task != self.parent:
             return  # it has submitted nothing
         self.flush()
@@ -270,7 +283,12 @@ class Client:
     def _hold(self, entry: Entry, oids: tuple[bytes, ...]) -> None:
         entry.deps += oids
         for oid in oids:
-            self.hold(oid[:ARRAY_BYTES])
+            array = oid[:ARRAY_BYTES]
+            held = self.entries.get(array)
+            if held is not None:
+                held.holds += 1
+            else:
+                self.borrowing.add(array)
 
     def hold(self, array: bytes) -> None:
         """Keep an array, own or borrowed, until `let_go_of`."""
@@ -665,17 +683,18 @@ class Client:
         if entry.deps:
             deps, entry.deps = entry.deps, ()
             for oid in deps:
-                held = self.entries.get(oid[:ARRAY_BYTES])
-                if not entry.keeper or oid[:ARRAY_BYTES] == entry.keeper:
-                    needed = False
-                else:
-                    needed = len(oid) == ARRAY_BYTES or (held is not None and held.is_large())
-                if needed:
-                    self._keep(entry.keeper, oid)
+                array = oid[:ARRAY_BYTES]
+                held = self.entries.get(array)
+                if (
+                    entry.keeper
+                    and array != entry.keeper
+                    and (len(oid) == ARRAY_BYTES or (held is not None and held.is_large()))
+                ):
+                    self._keep(entry.keeper, oid)  # the actor is rebuilt with it
                 elif held is not None:
                     self._let_go(held)
                 else:
-                    self.borrowing.drop(oid[:ARRAY_BYTES])
+                    self.borrowing.drop(array)
         self.release_if_free(entry)
 
     def _keep(self, keeper: bytes, oid: bytes) -> None:
@@ -752,10 +771,6 @@ class Client:
                 del self.borrowed[oid]
                 self._drop_local(oid)
             self.borrowing.drop(oid[:ARRAY_BYTES])
-
-    def escape(self, oid: bytes) -> None:
-        """A reference to the object is sent away, and nobody can say where to."""
-        self.borrowing.pin(oid[:ARRAY_BYTES])
 
     def _give_back(self) -> None:
         """Unpin large objects that nobody looks at: a later `get` asks for them again."""

@@ -56,8 +56,15 @@ class Config(Struct, frozen=True, array_like=True):
     """Whether the GCS keeps a row for every task that has finished."""
     gcs_memory_max: int = 0
     """Bytes of such rows in memory before the oldest are written to disk; 0: no limit."""
+    gcs_shards: int = 1
+    """Chains that the tables of tasks, objects, functions and keys are spread over."""
+
+    @property
+    def chains(self) -> int:
+        """How many chains there are; see `shards`."""
+        return self.gcs_shards + 1 if self.gcs_shards > 1 else 1
 
     @property
     def chained(self) -> bool:
         """Whether nodes reach the GCS and the global scheduler through a chain."""
-        return self.gcs_replicas > 1 or self.gcs_durable
+        return self.gcs_replicas > 1 or self.gcs_durable or self.gcs_shards > 1

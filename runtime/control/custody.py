@@ -46,8 +46,8 @@ class Custody:
         self._members = members
         self._lent = lent
         self._returns = Returns(ctx, self._send)
-        self._contained: dict[bytes, list[tuple[bytes, str]]] = {}
-        """By the array of the value."""
+        self.contained: dict[bytes, list[tuple[bytes, str]]] = {}
+        """By the array of the value that is here: arrays inside of it, and their owners."""
         self._promised: dict[str, Counter[tuple[bytes, str]]] = {}
         """By worker: arrays and owners it has entered this node for, and not reported."""
         self._told: dict[str, dict[str, None]] = {}
@@ -55,7 +55,7 @@ class Custody:
 
     def __len__(self) -> int:
         """How many arrays of values there are with references inside, or promised."""
-        return len(self._contained) + len(self._promised)
+        return len(self.contained) + len(self._promised)
 
     # -- workers ---------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class Custody:
     def keep(self, result: RangeResult) -> None:
         """This node, which is entered for it, keeps a value."""
         if result.refs is not None and result.refs.contained:
-            self._contained.setdefault(result.array, []).extend(result.refs.contained)
+            self.contained.setdefault(result.array, []).extend(result.refs.contained)
 
     def drop(self, result: RangeResult) -> None:
         """This node, which is entered for it, does not keep a value."""
@@ -111,7 +111,7 @@ class Custody:
 
     def release(self, array: bytes) -> None:
         """The node drops the values of an array."""
-        for contained, owner in self._contained.pop(array, ()):
+        for contained, owner in self.contained.pop(array, ()):
             self._strike(contained, owner)
 
     def again(self, result: RangeResult) -> RangeResult:

@@ -12,17 +12,23 @@ A leased worker holds the resources of one demand, and ranges of that demand wor
 ``ahead_s``. What is behind a task that blocks, or that takes far longer than thought
 while others are idle, is taken back. Workers beyond those that a node starts with come
 when a demand fits and none is idle, and go when too many are.
+
+A worker belongs to the first job that it runs something of (`jobs`). Where tasks of
+several jobs wait, the next lease goes to the job that holds the fewest here.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 
 from runtime.control.actor_host import Actor, ActorHost
-from runtime.control.cancellation import Canceller, cancelled_error
+from runtime.control.cancellation import Canceller
+from runtime.control.cancelled import cancelled_error
 from runtime.control.config import Config
 from runtime.control.context import WORKERS_PER_LIFE, Context, Timer
 from runtime.control.custody import Custody
+from runtime.control.ids import job_of
+from runtime.control.jobs import job_of_task
 from runtime.control.messages import (
     RETRY,
     SYSTEM_ERROR,
@@ -45,7 +51,7 @@ from runtime.control.messages import (
     WorkerReady,
 )
 from runtime.control.objects import ObjectDirectory
-from runtime.control.ready_queue import ReadyQueue, cut, part_of
+from runtime.control.ready_queue import Lane, ReadyQueue, cut, part_of
 from runtime.control.resources import ResourcePool, cpu_part
 from runtime.control.results import Results
 from runtime.control.task_inputs import TaskInputs
@@ -102,6 +108,7 @@ class Dispatcher:
         self._watch: Timer | None = None
         self._last_done_s = 0.0
         self._prestart = pool.slots("CPU:1")
+        self._idle_max = 2 * self._prestart + 2
 
     def start(self) -> None:
         """Start the workers that a node begins with."""
@@ -121,42 +128,92 @@ class Dispatcher:
         if not ready.size:
             self._watch_stuck()
             return
-        for demand in ready.demands():
-            while self._idle and ready.has(demand) and self._pool.fits(demand):
-                worker = self._idle.pop()
-                self._pool.take(demand)
-                worker.demand = demand
-                worker.state = State.LEASED
-                self._give(worker)
-                self._drain(worker)
-            if not ready.has(demand):
+        lanes = ready.lanes()
+        if len(lanes) > 1 and len({job for job, _ in lanes}) > 1:
+            self._share(lanes)
+            self._watch_stuck()
+            return
+        for lane in lanes:
+            while self._lease(lane):
                 continue
-            if self._pool.fits(demand):
-                self._start_workers_for(demand)
-            elif len(ready.demands()) == 1 and not self._resuming:
+            if not ready.has(lane):
+                continue
+            if self._pool.fits(lane[1]):
+                self._start_workers_for(lane)
+            elif len(ready.lanes()) == 1 and not self._resuming:
                 # Only one kind of task waits: nobody starves if leases go on.
                 for worker in self.workers.values():
                     leased = worker.state is State.LEASED and not worker.actor
-                    if worker.demand == demand and leased:
+                    if (worker.job, worker.demand) == lane and leased:
                         if worker.ahead_s < self._config.ahead_s:
                             self._give(worker)
-                        if not ready.has(demand):
+                        if not ready.has(lane):
                             break
         self._watch_stuck()
+
+    def _share(self, lanes: list[Lane]) -> None:
+        """Give leases to several jobs, each time to the one that holds the fewest."""
+        held = Counter(
+            w.job for w in self.workers.values() if w.state is State.LEASED and not w.actor
+        )
+        waiting: dict[bytes, deque[Lane]] = {}
+        for lane in lanes:
+            waiting.setdefault(lane[0], deque()).append(lane)
+        while waiting:
+            job = min(waiting, key=held.__getitem__)
+            lane = waiting[job][0]
+            if self._lease(lane):
+                held[job] += 1
+                continue
+            if self.ready.has(lane) and self._pool.fits(lane[1]) and not self._starting:
+                # Others may take the resources meanwhile, but not the next ones.
+                self._start_worker()
+            waiting[job].popleft()
+            if not waiting[job]:
+                del waiting[job]
+
+    def _lease(self, lane: Lane) -> bool:
+        """Give an idle worker a lease for a lane; return whether that could be."""
+        job, demand = lane
+        if not (self._idle and self.ready.has(lane) and self._pool.fits(demand)):
+            return False
+        worker = self._take_idle(job)
+        if worker is None:
+            return False
+        self._pool.take(demand)
+        worker.demand = demand
+        worker.state = State.LEASED
+        self._give(worker)
+        self._drain(worker)
+        return True
+
+    def _take_idle(self, job: bytes) -> Worker | None:
+        """Take the job's idle worker that ran last, or one that has run nothing yet."""
+        idle = self._idle
+        if idle[-1].job == job:
+            return idle.pop()
+        for wanted in (job, b""):
+            for at in range(len(idle) - 1, -1, -1):
+                if idle[at].job == wanted:
+                    worker = idle.pop(at)
+                    worker.job = job
+                    return worker
+        return None
 
     def _give(self, worker: Worker) -> None:
         """Give a worker ranges worth ``ahead_s``, its fair share at most."""
         ready, config, demand = self.ready, self._config, worker.demand
+        lane = (worker.job, demand)
         workers = len(self.workers) - len(self._actors.actors)
-        share = -(-ready.count(demand) // max(1, min(workers, self._pool.slots(demand))))
-        head = ready.peek(demand)
+        share = -(-ready.count(lane) // max(1, min(workers, self._pool.slots(demand))))
+        head = ready.peek(lane)
         each_s = self.means.get(head.function, 0.0) if head is not None else 0.0
         # Below `split_s` a fair share costs more than it gains.
         least = int(config.split_s / each_s) if each_s else 1
         room = min(max(share, least), config.ahead_tasks_max)
         batch: list[Assignment] = []
         while room > 0:
-            spec = ready.peek(demand)
+            spec = ready.peek(lane)
             if spec is None:
                 break
             mean = self.means.get(spec.function)
@@ -172,7 +229,7 @@ class Dispatcher:
                     most = 1
             else:
                 most = room
-            part = ready.take(demand, min(room, most))
+            part = ready.take(lane, min(room, most))
             inputs = self._inputs.take(part, worker.address)
             if inputs is None:
                 continue
@@ -197,8 +254,9 @@ class Dispatcher:
         waiting: list[Actor] = []
         while queued and self._idle:
             actor = queued.popleft()
-            if self._pool.fits(actor.spec.demand):
-                worker = self._idle.pop()
+            fits = self._pool.fits(actor.spec.demand)
+            worker = self._take_idle(job_of_task(actor.spec)) if fits else None
+            if worker is not None:
                 worker.demand = actor.spec.demand
                 worker.state = State.LEASED
                 self._pool.take(worker.demand)
@@ -215,9 +273,10 @@ class Dispatcher:
         for _ in range(fitting - self._starting):
             self._start_worker()
 
-    def _start_workers_for(self, demand: str) -> None:
+    def _start_workers_for(self, lane: Lane) -> None:
         """Start as many workers as waiting tasks could use and none is idle for."""
-        room = self._pool.room(demand, self.ready.count(demand))
+        demand = lane[1]
+        room = self._pool.room(demand, self.ready.count(lane))
         if not cpu_part(demand):
             # Such tasks are not bounded by CPUs; those that wait do not count.
             running = sum(
@@ -228,6 +287,12 @@ class Dispatcher:
             self._start_worker()
 
     def _start_worker(self) -> None:
+        if len(self._idle) > self._idle_max:
+            # They are of other jobs than the one that needs this worker.
+            unused = next((w for w in self._idle if not self._objects.owns(w.address)), None)
+            if unused is not None:
+                self._idle.remove(unused)
+                self._stop(unused)
         self._names += 1
         self._starting += 1
         address = f"worker:{self._node}.{self._names}"
@@ -273,16 +338,19 @@ class Dispatcher:
     def _make_idle(self, worker: Worker) -> None:
         worker.demand = ""
         worker.ahead_s = 0.0
-        excess = not self.ready.size and len(self._idle) > 2 * self._prestart + 2
+        excess = not self.ready.size and len(self._idle) > self._idle_max
         if excess and not self._objects.owns(worker.address):
             # Workers that stood in for blocked ones are not kept for ever, unless
             # values depend on them.
-            del self.workers[worker.address]
-            self._ctx.send(f"pool:{self._node}", StopWorker(worker.address))
-            self._custody.worker_gone(worker.address)
+            self._stop(worker)
             return
         worker.state = State.IDLE
         self._idle.append(worker)
+
+    def _stop(self, worker: Worker) -> None:
+        del self.workers[worker.address]
+        self._ctx.send(f"pool:{self._node}", StopWorker(worker.address))
+        self._custody.worker_gone(worker.address)
 
     def on_done(self, source: str, message: TasksDone) -> None:
         worker = self.workers.get(source)
@@ -325,6 +393,9 @@ class Dispatcher:
         for result in message.results:
             if result.refs is not None:
                 self._custody.reported(source, result)
+            if worker.actor:
+                self._actors.on_item(worker, result)
+                continue
             # Not always the first: those before it may be done, and not reported yet.
             owner = next(s.owner for s in worker.assigned if s.array == result.array)
             self._results.finish(result, owner)
@@ -433,6 +504,18 @@ class Dispatcher:
             if not worker.actor:
                 # The task may have ended while another of its threads waited.
                 self._drain(worker)
+
+    def end_job(self, job: bytes) -> list[Worker]:
+        """Take a job's ranges out; return its workers, which are to be ended."""
+        for spec in self.ready.withdraw(lambda spec: job_of(spec.array) == job):
+            self._inputs.unclaim(spec)
+        for function in [function for function in self.means if job_of(function) == job]:
+            del self.means[function]
+        workers = [worker for worker in self.workers.values() if worker.job == job]
+        for worker in workers:
+            self.assigned -= sum(spec.count for spec in worker.assigned)
+            worker.assigned.clear()
+        return workers
 
     def died(self, worker: Worker, reason: str) -> None:
         """Take the lease of a worker away that is no longer listed; run again what it had."""

@@ -23,6 +23,7 @@ from typing import Any
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
 from runtime.control.messages import (
+    NOT_BEGUN,
     Assignment,
     Blocked,
     CancelTask,
@@ -82,6 +83,8 @@ class Executor:
         """It has not been interrupted yet; the world does that and resets it."""
         self.on_cancel: Callable[[CancelTask], None] | None = None
         """Called when the running element is cancelled."""
+        self.on_cancel_call: Callable[[bytes], None] | None = None
+        """In an actor of coroutines: called when one of the calls that run is cancelled."""
         self._results: list[RangeResult] = []
         self._timings: list[Timing] = []
         self._timer: Timer | None = None
@@ -171,6 +174,9 @@ class Executor:
 
     def _cancel(self, message: CancelTask) -> None:
         """Interrupt the running element; what was not started is taken back instead."""
+        if self.actor:
+            self._cancel_call(message)
+            return
         running = self.running
         if running is None or running.array != message.array:
             return
@@ -179,6 +185,19 @@ class Executor:
             self.interrupt = True
             if self.on_cancel is not None:
                 self.on_cancel(message)
+
+    def _cancel_call(self, message: CancelTask) -> None:
+        """End a call that has not begun; a coroutine's may be cancelled where it waits."""
+        for assignment in self.queue:
+            spec = assignment.spec
+            if spec.array == message.array:
+                self.queue.remove(assignment)
+                node = int(self.node.partition(":")[2])
+                result = RangeResult(spec.array, 0, 1, NOT_BEGUN, b"", node, spec.returns)
+                self._owe(result, Timing(spec.name, self.ctx.now(), 0.0, 1))
+                return
+        if self.on_cancel_call is not None:
+            self.on_cancel_call(message.array)
 
     def end_interrupt(self) -> None:
         """The element is over, however it took the interruption."""

@@ -6,6 +6,7 @@ table      row                                  told
 node       NodeInfo, by number                  every node, global scheduler
 function   serialized function, by ID           who has asked for it
 actor      `actor_table.ActorRow`, by ID        the nodes of its callers
+job        JobInfo, by number; see `jobs`       of its end: all of them
 task,      one `ArrayRow` per array             who has asked where an
 object                                          object is
 event log  what happened to the cluster         --
@@ -39,16 +40,20 @@ from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.flush import TaskHistory
 from runtime.control.health import FailureDetector
+from runtime.control.ids import job_number, job_of
+from runtime.control.jobs import JobTable
 from runtime.control.kv import KvTable
 from runtime.control.messages import (
     CancelTask,
     ClaimTasks,
+    DescribeJob,
     Event,
     ExportFunction,
     FetchFunction,
     FindTask,
     FunctionBlob,
     Heartbeat,
+    JobEnded,
     KvDelete,
     KvGet,
     KvPut,
@@ -61,6 +66,7 @@ from runtime.control.messages import (
     Query,
     QueryReply,
     Registered,
+    RegisterJob,
     RegisterNode,
     ResultsMissing,
     RowLoaded,
@@ -88,6 +94,8 @@ class Gcs:
         self.pubsub = PubSub(ctx)
         self.pubsub.subscribe("nodes", "global")
         self.pubsub.subscribe("nodes", "links")
+        self.pubsub.subscribe("jobs", "global")
+        self.jobs = JobTable(ctx)
         self._alive: set[int] = set()
         self._checked_s = 0.0
         history = self.history if config.task_history else None
@@ -114,8 +122,12 @@ class Gcs:
             RowLoaded: self.history.on_loaded,
             Query: self._on_query,
             CancelTask: self._on_cancel,
+            RegisterJob: self.jobs.on_register,
+            DescribeJob: self.jobs.on_describe,
+            JobEnded: self._on_job_ended,
         }
-        self.actors = ActorTable(ctx, self.pubsub, self._alive, self._log)
+        self.actors = ActorTable(ctx, self.pubsub, self._alive, self._log, self.jobs)
+        self.actors.on_branch_ended = self._end_job
         self.actors.on_settled = self.table.on_actor_settled
         self.table.replays = self.actors.replays
         self.table.remakes = self.actors.remakes
@@ -153,6 +165,7 @@ class Gcs:
         self.ctx.send(source, Registered(incarnation, list(self.nodes.values())))
         self.pubsub.publish("nodes", NodeChanged(info), but=source)
         self.pubsub.subscribe("nodes", source)
+        self.pubsub.subscribe("jobs", source)
         self._log("node_added", source)
 
     def _on_heartbeat(self, source: str, message: Heartbeat) -> None:
@@ -202,9 +215,36 @@ class Gcs:
             lambda owner: node_of(owner) == node and incarnation_of(owner) == incarnation
         )
 
+    # -- jobs ------------------------------------------------------------------
+
+    def _on_job_ended(self, source: str, message: JobEnded) -> None:
+        self._end_job(message.job, message.reason)
+
+    def _end_job(self, job: bytes, reason: str) -> None:
+        """A driver or a detached actor is gone: nobody needs what is left of its job."""
+        if job in self.jobs.ended:
+            return
+        self.jobs.end(job, reason)
+        self._log("job_ended", f"job {job_number(job)}", reason)
+        self.actors.end_job(job)
+        # Detached actors may start again: they keep their classes.
+        kept = sorted(function for function in self.actors.classes() if self._is_over(function))
+        self._forget_job(job, kept)
+        self.pubsub.publish("jobs", JobEnded(job, reason, kept))
+
+    def _forget_job(self, job: bytes, kept: list[bytes]) -> None:
+        self.table.end_job(job)
+        for function in [f for f in self.functions if self._is_over(f) and f not in kept]:
+            del self.functions[function]
+
+    def _is_over(self, function: bytes) -> bool:
+        return job_of(function) in self.jobs.ended
+
     # -- functions and events --------------------------------------------------
 
     def _on_export(self, source: str, message: ExportFunction) -> None:
+        if self._is_over(message.function):
+            return
         self.functions[message.function] = message.blob
         for address in self.pubsub.close(message.function):
             self.ctx.send(address, FunctionBlob(message.function, message.blob))
@@ -221,7 +261,9 @@ class Gcs:
 
     def _on_query(self, source: str, message: Query) -> None:
         rows: Any
-        if message.kind == "tables":
+        if message.kind == "jobs":
+            rows = self.jobs.table()
+        elif message.kind == "tables":
             rows = {**self.table.sizes(), "actors": len(self.actors.rows)}
         elif message.kind == "names":
             rows = sorted([*name] for name in self.actors.names)

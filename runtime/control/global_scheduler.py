@@ -27,9 +27,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from runtime.control.actor_placement import ActorPlacement
-from runtime.control.cancellation import cancelled_result
+from runtime.control.cancelled import cancelled_result
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
+from runtime.control.ids import job_of
+from runtime.control.jobs import job_of_task
 from runtime.control.messages import (
     SYSTEM_ERROR,
     ActorChanged,
@@ -40,6 +42,7 @@ from runtime.control.messages import (
     CancelTask,
     CreateGroup,
     Event,
+    JobEnded,
     Load,
     LoadChanged,
     LocateObjects,
@@ -107,6 +110,8 @@ class GlobalScheduler:
         """Elements placed so far."""
         self._locating: dict[bytes, list[_Locating]] = {}
         self._actors = ActorPlacement()
+        self._ended: set[bytes] = set()
+        """Jobs that are over."""
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
@@ -130,6 +135,8 @@ class GlobalScheduler:
             self.groups.on_prepared(message)
         elif isinstance(message, CreateGroup):
             self.groups.create(message)
+        elif isinstance(message, JobEnded):
+            self._end_job(message.job)
         elif isinstance(message, RemoveGroup):
             self.groups.remove(message)
             self._try_infeasible()
@@ -157,6 +164,17 @@ class GlobalScheduler:
             return
         self.nodes[info.node] = _Node(info.resources, info.incarnation)
         self.groups.place_soon()
+        self._try_infeasible()
+
+    def _end_job(self, job: bytes) -> None:
+        """Drop what waits here of a job, and give back what its groups have reserved."""
+        self._ended.add(job)
+        self.infeasible = [spec for spec in self.infeasible if job_of_task(spec) != job]
+        for oid, entries in list(self._locating.items()):
+            self._locating[oid] = [e for e in entries if job_of(e.spec.array) != job]
+            if not self._locating[oid]:
+                del self._locating[oid]
+        self.groups.end_job(job)
         self._try_infeasible()
 
     def _on_bundle(
@@ -188,6 +206,8 @@ class GlobalScheduler:
             self._take(spec)
 
     def _take(self, spec: TaskSpec) -> None:
+        if self._ended and job_of_task(spec) in self._ended:
+            return
         if spec.extra is not None and spec.extra.actor is not None:
             self._place_actor(spec, spec.extra.actor.incarnation)
             return
@@ -264,13 +284,15 @@ class GlobalScheduler:
             there = self.nodes[node]
             there.sent += count
             part = part_of(spec, at, count)
-            self.ctx.send(
-                "gcs", TaskUpdates(node, [part], [], [], [], incarnation=there.incarnation)
-            )
-            self.ctx.send(f"node:{node}", AssignTasks([part]))
+            self.assign(node, there.incarnation, part)
             self.log.placed(part, node)
             at += count
         self.placed += spec.count
+
+    def assign(self, node: int, incarnation: int, part: TaskSpec) -> None:
+        """Log a range, then give it to its node."""
+        self.ctx.send("gcs", TaskUpdates(node, [part], [], [], [], incarnation=incarnation))
+        self.ctx.send(f"node:{node}", AssignTasks([part]))
 
     def _refuse(self, spec: TaskSpec, reason: str) -> None:
         """Tell a range's owner that no node will ever run it."""

@@ -7,10 +7,16 @@ submits the same children, whose results are then found, not made twice.
 ========== ===== ==========================================================
 ID         bytes made of
 ========== ===== ==========================================================
-array ID   12    hash of the parent's task ID and its submission counter
+job        4     number of the job (u16), and of a detached actor in it (u16)
+array ID   12    job + hash of the parent's task ID and its submission counter
 task ID    16    array ID + index of the element (u32)
 object ID  18    task ID + index of the return value (u16)
+function   16    job + digest of its serialized form
 ========== ===== ==========================================================
+
+So an ID says whose it is, and two jobs never share one. What a **detached actor**
+makes is its own and outlives its job: it counts as a branch of that job. Within
+a job, all branches may read each other's objects (`same_job`).
 
 What an actor's call submits or puts is not found again in another incarnation:
 it was its worker's, and is released with it while the call runs once more. So it
@@ -25,6 +31,10 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
+JOB_BYTES = 4
+NUMBER_BYTES = 2
+"""Of the job's number, with which its ID begins."""
+JOBS_MAX = 2**16 - 1
 ARRAY_BYTES = 12
 TASK_BYTES = 16
 OBJECT_BYTES = 18
@@ -37,21 +47,62 @@ RETURNS_MAX = 2**16 - 1
 _FIRST = b"\0" * (OBJECT_BYTES - ARRAY_BYTES)
 
 
+def job_id(number: int, branch: int = 0) -> bytes:
+    """Return the ID of a job, or of one of its detached actors.
+
+    >>> job_id(1).hex(), job_id(1, 2).hex()
+    ('00010000', '00010002')
+    """
+    return number.to_bytes(NUMBER_BYTES, "big") + branch.to_bytes(NUMBER_BYTES, "big")
+
+
+def job_of(some_id: bytes) -> bytes:
+    """Return the job that an array, task, object or function belongs to."""
+    return some_id[:JOB_BYTES]
+
+
+def job_number(some_id: bytes) -> int:
+    """Return the number of the job that anything with an ID belongs to."""
+    return int.from_bytes(some_id[:NUMBER_BYTES], "big")
+
+
+def same_job(one: bytes, other: bytes) -> bool:
+    """Whether two IDs belong to one job, its detached actors included."""
+    return one[:NUMBER_BYTES] == other[:NUMBER_BYTES]
+
+
+def adopted(task: bytes, job: bytes) -> bytes:
+    """Return what stands for `task` where its children belong to `job`.
+
+    A call is its caller's; what it makes is the actor's.
+    """
+    return task if task[:JOB_BYTES] == job else job + task[JOB_BYTES:]
+
+
 def array_id(parent: bytes, counter: int) -> bytes:
     """Return the ID of the `counter`-th submission of task `parent`."""
-    return blake2b(parent + counter.to_bytes(8, "big"), digest_size=ARRAY_BYTES).digest()
+    return (
+        parent[:JOB_BYTES]
+        + blake2b(parent + counter.to_bytes(8, "big"), digest_size=ARRAY_BYTES - JOB_BYTES).digest()
+    )
 
 
 def put_id(parent: bytes, counter: int) -> bytes:
     """Return the array ID of the `counter`-th `put` of task `parent`."""
-    return blake2b(
-        parent + counter.to_bytes(8, "big"), digest_size=ARRAY_BYTES, person=b"put"
-    ).digest()
+    return (
+        parent[:JOB_BYTES]
+        + blake2b(
+            parent + counter.to_bytes(8, "big"),
+            digest_size=ARRAY_BYTES - JOB_BYTES,
+            person=b"put",
+        ).digest()
+    )
 
 
-def root_task_id(job: str) -> bytes:
+def root_task_id(nonce: str, job: bytes = job_id(1)) -> bytes:
     """Return the task ID that stands for the driver of `job`."""
-    return blake2b(job.encode(), digest_size=TASK_BYTES, person=b"driver").digest()
+    digest = blake2b(nonce.encode(), digest_size=TASK_BYTES - JOB_BYTES, person=b"driver")
+    return job + digest.digest()
 
 
 def task_id(array: bytes, index: int) -> bytes:
@@ -66,9 +117,10 @@ def anew(task: bytes, incarnation: int) -> bytes:
     """
     if not incarnation:
         return task
-    return blake2b(
-        task + incarnation.to_bytes(8, "big"), digest_size=TASK_BYTES, person=b"anew"
-    ).digest()
+    digest = blake2b(
+        task + incarnation.to_bytes(8, "big"), digest_size=TASK_BYTES - JOB_BYTES, person=b"anew"
+    )
+    return task[:JOB_BYTES] + digest.digest()
 
 
 def object_id(array: bytes, index: int, ret: int) -> bytes:
@@ -87,6 +139,7 @@ def split_object_id(oid: bytes) -> tuple[bytes, int, int]:
     )
 
 
-def function_id(blob: bytes) -> bytes:
-    """Return the ID of a function: the digest of its serialized form."""
-    return blake2b(blob, digest_size=16, person=b"function").digest()
+def function_id(blob: bytes, job: bytes = job_id(1)) -> bytes:
+    """Return the ID of a job's function: the digest of its serialized form."""
+    digest = blake2b(blob, digest_size=TASK_BYTES - JOB_BYTES, person=b"function")
+    return job + digest.digest()

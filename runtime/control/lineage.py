@@ -43,15 +43,21 @@ class Lineage:
         self._bytes = 0
         self._bytes_max = bytes_max
 
-    def use(self, row: ArrayRow, oids: Iterable[bytes], array_bytes: int) -> None:
+    def use(self, array: bytes, row: ArrayRow, oids: Iterable[bytes], array_bytes: int) -> None:
         """A row's tasks have these objects as inputs."""
         known = set(row.deps)
         new = tuple(dict.fromkeys(o[:array_bytes] for o in oids if o[:array_bytes] not in known))
         row.deps += new
         for dep in new:
-            self.uses[dep] = self.uses.get(dep, 0) + 1
+            self._count(dep)
 
-    def unuse(self, dep: bytes) -> bool:
+    def _count(self, dep: bytes) -> None:
+        self.uses[dep] = self.uses.get(dep, 0) + 1
+
+    def refuse(self, spec: TaskSpec, array_bytes: int) -> None:
+        """A range is not taken into a row: nobody waits for it."""
+
+    def unuse(self, array: bytes, dep: bytes) -> bool:
         """A row that had the array as an input is gone; return whether it was the last."""
         self.uses[dep] -= 1
         if self.uses[dep]:

@@ -34,12 +34,14 @@ from typing import Any
 
 from runtime.control.actor_host import ActorHost
 from runtime.control.actor_router import ActorRouter
+from runtime.control.actor_table import DEAD
 from runtime.control.cancellation import Canceller
 from runtime.control.config import Config
 from runtime.control.context import Context, node_of
 from runtime.control.custody import Custody
 from runtime.control.dispatcher import Dispatcher
 from runtime.control.ids import STREAM_BASE, object_id
+from runtime.control.jobs import NodeJobs
 from runtime.control.membership import Membership
 from runtime.control.messages import (
     SYSTEM_ERROR,
@@ -55,11 +57,13 @@ from runtime.control.messages import (
     BorrowersGone,
     CallsDrained,
     CallsLogged,
+    CancelCall,
     CancelTask,
     ClaimTasks,
     CommitBundle,
     CreateActors,
     CreateGroup,
+    DescribeJob,
     DrainCalls,
     ExitActor,
     ExportFunction,
@@ -70,6 +74,8 @@ from runtime.control.messages import (
     FreeObjects,
     FunctionBlob,
     Heartbeat,
+    JobEnded,
+    JobRegistered,
     KillActor,
     KillWorker,
     KvDelete,
@@ -93,6 +99,7 @@ from runtime.control.messages import (
     RangeResult,
     RefUpdates,
     Registered,
+    RegisterJob,
     RegisterNode,
     Release,
     RemoveGroup,
@@ -165,18 +172,25 @@ class LocalScheduler:
         self._owned_actors: set[bytes] = set()
         self._ends: dict[bytes, int] = {}
         """Of arrays of several elements: the end of what was submitted, in order."""
+        self.jobs = NodeJobs(self)
         self.canceller = Canceller(self)
         self.bundles = Bundles(self, self.pool)
         self.actors = ActorHost(ctx, node, self)
         self.inputs = TaskInputs(ctx, self.objects, self._push)
-        self.orphans = Orphans(self.objects, self._release)
+        self.orphans = Orphans(self.objects, self._lose)
         self.places = Places(ctx, node, config, self.objects, self._lives)
         self.results = Results(
             ctx, node, self.objects, self.log, self.places, self.orphans, self.custody,
-            self._received, self._owned_actors,
+            self._received, self._owned_actors, self.jobs.is_over,
         )  # fmt: skip
         self.router = ActorRouter(
-            ctx, node, config, self.actors.on_calls, self.results.finish_call, self._on_actor_dead
+            ctx,
+            node,
+            config,
+            self.actors.on_calls,
+            self.results.finish_call,
+            self._on_actor_dead,
+            self.actors.cancel,
         )
         self.dispatcher = Dispatcher(
             ctx, node, incarnation, config, self.pool, self.objects, self.inputs, self.results,
@@ -203,12 +217,16 @@ class LocalScheduler:
             AbandonObject: self.places.on_abandon,
             Unpin: self._on_unpin,
             StreamItems: self.dispatcher.on_items,
-            CancelTask: self.canceller.on_cancel,
+            CancelTask: self._on_cancel,
             CreateGroup: self._pass_on,
             RemoveGroup: self._pass_on,
             PrepareBundle: self.bundles.on_prepare,
             CommitBundle: self.bundles.on_commit,
             ReturnBundle: self.bundles.on_return,
+            RegisterJob: self.jobs.on_register,
+            JobRegistered: self.jobs.on_registered,
+            DescribeJob: self.jobs.on_describe,
+            JobEnded: self.jobs.on_ended,
             ExportFunction: self.inputs.on_export,
             FunctionBlob: self.inputs.on_function,
             AssignTasks: self._on_assign,
@@ -227,6 +245,7 @@ class LocalScheduler:
             ForwardResults: self.results.on_forward,
             PullObject: self._on_pull,
             ActorCalls: lambda _, m: self.actors.on_calls(m),
+            CancelCall: lambda _, m: self.actors.cancel(m),
             ActorChanged: lambda _, m: self.router.on_changed(m),
             ActorLineage: lambda _, m: self.actors.on_lineage(m),
             CallsLogged: lambda _, m: self.actors.on_logged(m),
@@ -294,6 +313,10 @@ class LocalScheduler:
                 # The next part of an array, or again: its parent runs a second time.
                 new = max(new, self._ends.get(array, 1))
             self.objects.own(array, source)
+            refused = self.jobs.refusal(source, spec) if spec.deps else None
+            if refused is not None:
+                self._refuse(spec, refused)
+                continue
             if new > spec.start:
                 self._tell_made(spec, source)
             if new < end and spec.extra is not None and self._is_actors(spec, source):
@@ -321,7 +344,7 @@ class LocalScheduler:
         extra = spec.extra
         assert extra is not None
         if extra.call:
-            for oid in needs_of(spec):
+            for oid in needs_of(spec) if extra.inside else spec.deps:
                 if oid[: len(spec.array)] in self.objects.owners:
                     self.log.expose(oid[: len(spec.array)])
             self.router.submit(spec)
@@ -339,13 +362,30 @@ class LocalScheduler:
         if not spec.extra.actor.detached:
             self._owned_actors.add(spec.array)
 
+    def _refuse(self, spec: TaskSpec, error: ObjectValue) -> None:
+        """End what a client may not submit; an actor was dead before it was alive."""
+        if spec.extra is not None and spec.extra.actor is not None:
+            self.router.watch(spec.array)
+            reason = error.payload.decode()
+            self.router.on_changed(ActorChanged(spec.array, DEAD, -1, 0, reason))
+        else:
+            self.inputs.fail(spec, error)
+
     def _on_table(self, source: str, message: Any) -> None:
         """A client asks a table of the GCS: pass it on in its name."""
         message.client = source
         self.ctx.send("gcs", message)
 
     def _on_find_actor(self, source: str, message: FindActor) -> None:
+        message.job = self.jobs.of(source)
         if message.create is not None:
+            refused = self.jobs.refusal(source, message.create)
+            if refused is not None:
+                self.objects.own(message.create.array, source)
+                self._refuse(message.create, refused)
+                found = ActorFound(message.key, source, message.create.array, b"", created=True)
+                self.ctx.send(source, found)
+                return
             self.objects.own(message.create.array, source)
             self._own_actor(message.create)
         self.ctx.send("gcs", message)
@@ -359,6 +399,7 @@ class LocalScheduler:
 
     def _on_kill_actor(self, source: str, message: KillActor) -> None:
         self.router.killed(message.actor)
+        message.job = self.jobs.of(source)
         self.ctx.send("gcs", message)
 
     def _on_actor_found(self, source: str, message: ActorFound) -> None:
@@ -408,6 +449,8 @@ class LocalScheduler:
     def _on_assign(self, source: str, message: AssignTasks) -> None:
         for spec in message.tasks:
             self.accepted += spec.count
+            if self.jobs.is_late(spec):
+                continue
             if spec.extra is not None and spec.extra.actor is not None:
                 if not self.actors.accept(spec):
                     continue
@@ -437,6 +480,10 @@ class LocalScheduler:
         else:
             self.dispatcher.ready.push(spec)
 
+    def _on_cancel(self, source: str, message: CancelTask) -> None:
+        if self.jobs.may_cancel(source, message):
+            self.canceller.on_cancel(source, message)
+
     def _pass_on(self, source: str, message: CreateGroup | RemoveGroup) -> None:
         self.ctx.send("global", message)
 
@@ -458,22 +505,52 @@ class LocalScheduler:
             self.orphans.keep(owned, running)
         else:
             for array in owned:
-                # Whoever has borrowed it asks the GCS, which has to know that it is gone.
-                self.log.expose(array)
-                self._release(array)
+                self._lose(array)
         if worker is not None:
             self.dispatcher.died(worker, message.reason)
+
+    def _lose(self, array: bytes) -> None:
+        """Its owner is dead: whoever has borrowed it asks the GCS, which has to know."""
+        self.log.expose(array)
+        self._release(array)
 
     def _received(self, array: bytes) -> bool:
         return self.router.received(array)
 
     def _lives(self, client: str) -> bool:
-        return not client.startswith("worker:") or client in self.dispatcher.workers
+        if not client.startswith("worker:"):
+            return client not in self.jobs.gone
+        return client in self.dispatcher.workers
 
     def end_worker(self, worker: Worker, reason: str) -> None:
         """End a worker at once, whatever it is doing."""
         self.ctx.send(f"pool:{self.node}", KillWorker(worker.address))
         self._on_worker_died(f"pool:{self.node}", WorkerDied(worker.address, reason))
+
+    def end_job(self, job: bytes, reason: str) -> None:
+        """Drop all that a job has here, queues first, so that nothing of it begins."""
+        workers = self.dispatcher.end_job(job)
+        self.inputs.end_job(job)
+        # Detached actors here keep their class, whose job may have ended.
+        actors = [actor.spec for actor in self.actors.actors.values()]
+        used = {spec.function for spec in actors if not self.jobs.is_late(spec)}
+        self.inputs.forget_functions(self.jobs.ended, used)
+        self.orphans.end_job(job)
+        for worker in workers:
+            self.end_worker(worker, reason)
+        self.actors.end_job(job)
+        self.results.end_job(job)
+        for array in self.objects.of_job(job):
+            self.log.forget(array)
+            self._release(array)
+
+    def end_driver(self, client: str) -> None:
+        """Drop what a driver of this node held."""
+        for array in self.objects.drop_client(client):
+            if self.objects.let_go(array, client):
+                self._release(array)
+        self.places.drop(client)
+        self.custody.worker_gone(client)
 
     # -- results and objects ---------------------------------------------------
 
@@ -517,7 +594,8 @@ class LocalScheduler:
             self.ctx.send("gcs", KillActor(array, reason, owner=owner))
         self.log.release(array)
         self.objects.release(array)
-        self.custody.release(array)
+        if array in self.custody.contained:
+            self.custody.release(array)
 
     def _on_free(self, source: str, message: FreeObjects) -> None:
         for array in message.arrays:
@@ -527,7 +605,8 @@ class LocalScheduler:
             self.results.released(array)
             self.log.forget(array)
             self.objects.release(array, by_owner=False)
-            self.custody.release(array)
+            if array in self.custody.contained:
+                self.custody.release(array)
 
     def _on_want(self, source: str, message: WantObjects) -> None:
         def arrived(value: ObjectValue) -> None:
@@ -537,7 +616,11 @@ class LocalScheduler:
                 self.ctx.send(source, ObjectsReady([value]))
 
         for oid in message.objects:
-            self.objects.want(oid, arrived)
+            refused = self.jobs.may_read(source, oid)
+            if refused is None:
+                self.objects.want(oid, arrived)
+            else:
+                self.ctx.send(source, ObjectsReady([refused]))
 
     def _on_refs(self, source: str, message: RefUpdates) -> None:
         if node_of(message.owner) == self.node:

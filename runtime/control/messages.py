@@ -52,7 +52,15 @@ node    -> gcs       CreateActors, ActorStarted, ActorFailed, WatchActors, KillA
 gcs     -> node      ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound
 gcs     -> global    ActorChanged, PlaceTasks (creations)
 global  -> gcs       ActorPlaced
-node    -> node      ActorCalls, DrainCalls, CallsDrained
+node    -> node      ActorCalls, CancelCall, DrainCalls, CallsDrained
+
+jobs:
+door    -> node      RegisterJob, JobEnded
+client  -> node      DescribeJob
+node    -> gcs       RegisterJob, DescribeJob, JobEnded
+gcs     -> node      JobRegistered, JobEnded
+gcs     -> global    JobEnded
+node    -> door      JobRegistered
 
 references:
 client  -> node      RefUpdates
@@ -60,7 +68,20 @@ node    -> node      RefUpdates
 node    -> client    RefUpdates, BorrowersGone
 ==================== =======================================================
 
-Where the GCS is replicated or durable, a *chain* stands in for ``gcs`` and
+Where the GCS is sharded (see `shards`), ``gcs.<k>`` has a part of the tables, and
+what is for these goes there:
+
+==================== =======================================================
+global  -> gcs.<k>   TasksPlaced, in place of TaskUpdates and AssignTasks
+gcs.<k> -> gcs.<l>   TasksPlaced (on its way), LineageChanges
+node    -> gcs.<k>   LineageChanges, ahead of TaskUpdates
+gcs.<k> -> node      AssignTasks, CancelTask
+gcs.<k> -> gcs       Event, NodesSeen, AskReplay
+gcs.<k> -> global    PlaceTasks
+gcs     -> gcs.<k>   NodeChanged, ActorSettled, JobEnded
+==================== =======================================================
+
+Where the GCS is replicated, durable or sharded, a *chain* stands in for ``gcs`` and
 ``global`` (see `chain`), whose messages travel inside of these:
 
 ==================== =======================================================
@@ -75,8 +96,9 @@ replica -> log       LogCommands, LogSnapshot; log -> replica: Logged
 world   -> any       ReplicaLost
 ==================== =======================================================
 
-``store:<n>``, ``pool:<n>`` and ``links`` are not components but what needs I/O:
-moving bytes, starting processes, and closing the connections of who has died.
+``store:<n>``, ``pool:<n>``, ``links`` and ``door:<n>`` are not components but what
+needs I/O: moving bytes, starting processes, closing the connections of who has
+died, and letting drivers in.
 Each world has its own.
 """
 
@@ -95,6 +117,8 @@ OF_ACTOR = "\0"
 """In such a message: the ID of the actor that was called comes next, in hexadecimal."""
 RETRY = 3
 """Its own code raised what `TaskExtra.retry_on` names: from worker to node only."""
+NOT_BEGUN = 4
+"""A call of an actor that was cancelled in time: from worker to node only."""
 
 STREAM = 1
 DYNAMIC = 2
@@ -121,6 +145,8 @@ class ActorInfo(Struct, array_like=True, gc=False):
     """Opaque: what whoever looks the actor up by name needs to call it."""
     incarnation: int = 0
     """How often the actor was started before."""
+    branch: int = 0
+    """Of a detached one: its number within its job, by which its IDs begin; see `ids`."""
 
 
 class TaskExtra(Struct, array_like=True, gc=False):
@@ -399,6 +425,8 @@ class CreateGroup(Struct, array_like=True, tag=27):
     name: str
     bundles: list[dict[str, float]]
     strategy: str
+    detached: bool = False
+    """It outlives its job."""
 
 
 class RemoveGroup(Struct, array_like=True, tag=28):
@@ -608,6 +636,55 @@ class ForwardResults(Struct, array_like=True, tag=47):
     start: int
     count: int
     owner: str
+
+
+# -- shards of the gcs, and between them -----------------------------------------
+
+
+class LineageChanges(Struct, array_like=True, tag=155):
+    """What arrays of other shards have to do with arrays here; see `shard_lineage`.
+
+    Each is (change, array, its inputs here).
+    """
+
+    changes: list[tuple[int, bytes, tuple[bytes, ...]]]
+
+
+class TasksPlaced(Struct, array_like=True, tag=156):
+    """The global scheduler has chosen a node: log it, then assign it there.
+
+    ``way``: the shards that are to have it next, the one that has its row last.
+    """
+
+    node: int
+    incarnation: int
+    tasks: list[TaskSpec]
+    way: tuple[int, ...] = ()
+
+
+class NodesSeen(Struct, array_like=True, tag=157):
+    """A shard has heard of so many changes of nodes."""
+
+    count: int
+
+
+class AskReplay(Struct, array_like=True, tag=158):
+    """Is this actor, or for an empty ID any, being rebuilt, and makes that array again?
+
+    Answered by `ActorSettled` when it is not.
+    """
+
+    actor: bytes
+    array: bytes
+
+
+class ActorSettled(Struct, array_like=True, tag=159):
+    """It is not (``now``), or was until now: what it has not made again is lost."""
+
+    actor: bytes
+    now: bool
+    array: bytes = b""
+    """What was asked about, if it was about any actor."""
 
 
 # -- node <-> node -------------------------------------------------------------
@@ -829,6 +906,13 @@ class ActorCalls(Struct, array_like=True, tag=76):
     probes: list[TaskSpec]
 
 
+class CancelCall(Struct, array_like=True, tag=169):
+    """A call of an actor is not wanted any more; see `cancellation`."""
+
+    actor: bytes
+    call: bytes
+
+
 class DrainCalls(Struct, array_like=True, tag=150):
     """To the node of an actor that is dead: send what is left to send of its calls."""
 
@@ -856,6 +940,8 @@ class KillActor(Struct, array_like=True, tag=78):
     """Start again if it has restarts left."""
     owner: str = ""
     """Not empty: only if this is still the actor's owner, and it is not detached."""
+    job: bytes = b""
+    """Whose client wants it, as its node knows; empty: the system does."""
 
 
 class StopActor(Struct, array_like=True, tag=79):
@@ -944,6 +1030,8 @@ class FindActor(Struct, array_like=True, tag=87):
     namespace: str
     name: str
     create: Union[TaskSpec, None] = None
+    job: bytes = b""
+    """The client's, as its node knows; its namespace is meant by an empty one."""
 
 
 class ActorFound(Struct, array_like=True, tag=88):
@@ -954,6 +1042,60 @@ class ActorFound(Struct, array_like=True, tag=88):
     actor: bytes
     handle: bytes
     created: bool = False
+
+
+# -- jobs ------------------------------------------------------------------------
+
+
+class JobInfo(Struct, array_like=True):
+    """A row of the job table; see `jobs`."""
+
+    number: int
+    """0: it is to be given one."""
+    driver: str = ""
+    """The address of its client."""
+    node: int = 0
+    pid: int = 0
+    namespace: str = ""
+    entrypoint: str = ""
+    alive: bool = True
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    reason: str = ""
+    """Why it has ended."""
+
+
+class RegisterJob(Struct, array_like=True, tag=165):
+    """A driver is at the door of its node; answered by `JobRegistered`."""
+
+    info: JobInfo
+    key: int
+
+
+class JobRegistered(Struct, array_like=True, tag=166):
+    """``info.number`` is 0 if there are no numbers left."""
+
+    info: JobInfo
+    key: int
+
+
+class DescribeJob(Struct, array_like=True, tag=167):
+    """A driver says what of its job only it knows."""
+
+    namespace: str
+    entrypoint: str
+    pid: int
+    job: bytes = b""
+    """As its node knows."""
+
+
+class JobEnded(Struct, array_like=True, tag=168):
+    """A driver, or a detached actor, is gone: nothing of its job is wanted any more."""
+
+    job: bytes
+    reason: str
+    kept: list[bytes] = []
+    """Functions of it, and of jobs before, that detached actors are made by."""
 
 
 # -- references ----------------------------------------------------------------
@@ -1212,6 +1354,7 @@ class Logged(Struct, array_like=True, tag=118):
 
 
 Message = Union[
+    RegisterJob, JobRegistered, DescribeJob, JobEnded, CancelCall,
     RefUpdates, BorrowersGone,
     CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
     DrainCalls, CallsDrained, CallsReceived, KillActor, StopActor, LogCalls, CallsLogged, SaveActor,
@@ -1230,6 +1373,7 @@ Message = Union[
     ChainRequest, ChainAttach, ChainOutput, ChainCommands, ChainAck, ChainConfigured,
     SnapshotPart, SnapshotTaken, ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected,
     ReplicaLost, ChainHello, StartReplica, ClientGone, LogCommands, LogSnapshot, Logged,
+    LineageChanges, TasksPlaced, NodesSeen, AskReplay, ActorSettled,
 ]  # fmt: skip
 
 

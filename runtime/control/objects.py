@@ -33,7 +33,7 @@ from operator import attrgetter
 from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.eviction import CLIENT, Eviction, Request
-from runtime.control.ids import split_object_id
+from runtime.control.ids import ARRAY_BYTES, job_of, split_object_id
 from runtime.control.messages import (
     DROPPED,
     OK,
@@ -192,9 +192,18 @@ class ObjectDirectory:
             if (oid in self.eviction.on_disk or oid in self._dropped) and self.lookup(oid) is None
         ]
 
+    def of_job(self, job: bytes) -> list[bytes]:
+        """Return the arrays of a job that are here, owned here or wanted here."""
+        tables = (self.owners, self._results, self._stored, self._wanted, self.eviction.on_disk)
+        return list({key[:ARRAY_BYTES]: None for t in tables for key in t if job_of(key) == job})
+
     def has_array(self, array: bytes) -> bool:
         """Whether anything of the array is here."""
         return array in self._results or array in self._stored_of
+
+    def has_end(self, array: bytes) -> bool:
+        """Whether a call's own result is here; the items of its stream do not count."""
+        return self._result(array, 0) is not None
 
     def result_of(self, oid: bytes) -> RangeResult | None:
         """Return the range that a small object is part of, if it is here."""

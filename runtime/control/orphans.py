@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from runtime.control.ids import job_of
 from runtime.control.messages import RangeResult, TaskSpec
 from runtime.control.objects import NOBODY, ObjectDirectory
 
@@ -42,6 +43,11 @@ class Orphans:
             self._objects.orphan(array)
         for index in range(parent.start, parent.start + parent.count):
             self._families.setdefault((parent.array, index), []).append(family)
+
+    def end_job(self, job: bytes) -> None:
+        """None of a job's tasks runs again."""
+        for element in [element for element in self._families if job_of(element[0]) == job]:
+            del self._families[element]
 
     def ended(self, result: RangeResult) -> None:
         """A range ended that may have run twice: what it did not claim is released."""

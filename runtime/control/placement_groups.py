@@ -29,6 +29,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from runtime.control.context import Context
+from runtime.control.ids import JOB_BYTES
 from runtime.control.messages import (
     SYSTEM_ERROR,
     BundlePrepared,
@@ -142,6 +143,7 @@ class Group:
         self.name = message.name
         self.bundles = message.bundles
         self.strategy = message.strategy
+        self.detached = message.detached
         self.state = "PENDING"
         self.nodes: dict[int, int] = {}
         """Where committed bundles are."""
@@ -165,11 +167,13 @@ class GroupTable:
         self._changed = changed
         """Called with (node, bundle, its named resources, whether it is there from now on)."""
         self.groups: dict[str, Group] = {}
+        self._ended: set[str] = set()
+        """Jobs that are over."""
         self._retrying = False
 
     def create(self, message: CreateGroup) -> None:
         """Begin to place a group, unless it is there: its task may run twice."""
-        if message.group not in self.groups:
+        if message.group not in self.groups and _job_of(message.group) not in self._ended:
             self.groups[message.group] = Group(message)
             self._place_all()
 
@@ -183,6 +187,14 @@ class GroupTable:
             self._give_back(group, index, node)
         group.nodes, group.trying = {}, {}
         group.unanswered.clear()
+
+    def end_job(self, job: bytes) -> None:
+        """Forget a job's groups, but for detached ones."""
+        self._ended.add(job.hex())
+        for key, group in list(self.groups.items()):
+            if _job_of(key) == job.hex() and not group.detached:
+                self.remove(RemoveGroup(key))
+                del self.groups[key]
 
     def is_removed(self, spec: TaskSpec) -> bool:
         """Whether a task belongs to a group that was removed."""
@@ -225,9 +237,17 @@ class GroupTable:
         self._place_all()
 
     def rows(self) -> list[list[Any]]:
-        """Return [id, name, bundles, {bundle: node}, strategy, state] of every group."""
+        """Return [id, name, bundles, {bundle: node}, strategy, state, detached] of every group."""
         return [
-            [g.id, g.name, g.bundles, {str(i): n for i, n in g.nodes.items()}, g.strategy, g.state]
+            [
+                g.id,
+                g.name,
+                g.bundles,
+                {str(i): n for i, n in g.nodes.items()},
+                g.strategy,
+                g.state,
+                g.detached,
+            ]
             for g in self.groups.values()
         ]
 
@@ -290,6 +310,11 @@ class GroupTable:
     def _tell(self, group: Group, index: int, node: int, there: bool) -> None:
         bundle = group.bundles[index]
         self._changed(node, bundle, group_resources(bundle, group.id, index), there)
+
+
+def _job_of(group: str) -> str:
+    """Return the job that a group belongs to, in hexadecimal as its own ID."""
+    return group[: 2 * JOB_BYTES]
 
 
 def group_of(spec: TaskSpec) -> str:

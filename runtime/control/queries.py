@@ -4,6 +4,8 @@ The client asks its own node. ``nodes`` is answered from the node table there, a
 the GCS is asked for
 
 ``events``        [time_s, kind, subject, detail] of the last events, by time
+``jobs``          [number, driver, its PID, namespace, entrypoint, alive, why it ended] of the
+                  jobs, by number
 ``event_counts``  how many there were of each kind, since the cluster started
 ``tables``        how many rows it has: {table: rows}
 ``names``         [namespace, name] of the actors that have a name
@@ -20,8 +22,8 @@ The others are gathered from every living node, as flat rows:
               global scheduler placed, which alone knows it
 ``actors``    [name, node, incarnation, state, calls that took effect, calls replayed], of
               those that live
-``groups``    [id, name, bundles, {bundle: node}, strategy, state] of the placement
-              groups, as the global scheduler knows them
+``groups``    [id, name, bundles, {bundle: node}, strategy, state, detached] of the
+              placement groups, as the global scheduler knows them
 ``available`` [node, {resource: amount that is free}], by node
 ``stores``    [node, large objects, their bytes, places not sealed yet], by node
 ``loads``     [node, tasks that wait or run, {resource: amount}, the same of what is
@@ -50,7 +52,7 @@ _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "placements": lambda row: 0,
     "disks": lambda row: row[0],
 }
-_AT_GCS = frozenset({"events", "event_counts", "tables", "names"})
+_AT_GCS = frozenset({"events", "event_counts", "jobs", "tables", "names"})
 _AT_GLOBAL = frozenset({"groups", "placements"})
 
 

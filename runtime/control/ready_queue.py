@@ -1,4 +1,4 @@
-"""Ranges that could run now, one first-in-first-out queue per demand.
+"""Ranges that could run now, one first-in-first-out queue per job and demand: a *lane*.
 
 Splitting is lazy: a range stays whole until a worker takes a part of it.
 """
@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from runtime.control.ids import JOB_BYTES
 from runtime.control.messages import CancelTask, TaskSpec
+
+Lane = tuple[bytes, str]
+"""A job and a demand."""
 
 
 def part_of(spec: TaskSpec, start: int, count: int) -> TaskSpec:
@@ -42,8 +46,8 @@ class ReadyQueue:
 
     def __init__(self) -> None:
         self.size = 0
-        self._queues: dict[str, deque[tuple[int, TaskSpec]]] = {}
-        self._counts: dict[str, int] = {}
+        self._queues: dict[Lane, deque[tuple[int, TaskSpec]]] = {}
+        self._counts: dict[Lane, int] = {}
         self._arrivals = 0
         self._returns = 0
 
@@ -57,49 +61,49 @@ class ReadyQueue:
         self._returns -= 1
         self._queue(spec).appendleft((self._returns, spec))
 
-    def demands(self) -> list[str]:
-        """Return the demands that wait, the one that waits longest first."""
+    def lanes(self) -> list[Lane]:
+        """Return the lanes that wait, the one that waits longest first."""
         if len(self._queues) == 1:
             return list(self._queues)
-        return sorted(self._queues, key=lambda d: self._queues[d][0][0])
+        return sorted(self._queues, key=lambda lane: self._queues[lane][0][0])
 
-    def has(self, demand: str) -> bool:
-        """Whether anything with this demand waits."""
-        return demand in self._queues
+    def has(self, lane: Lane) -> bool:
+        """Whether anything of this lane waits."""
+        return lane in self._queues
 
-    def count(self, demand: str) -> int:
-        """Return how many elements with this demand wait."""
-        return self._counts.get(demand, 0)
+    def count(self, lane: Lane) -> int:
+        """Return how many elements of this lane wait."""
+        return self._counts.get(lane, 0)
 
-    def peek(self, demand: str) -> TaskSpec | None:
-        """Return the oldest range of a demand without taking it."""
-        queue = self._queues.get(demand)
+    def peek(self, lane: Lane) -> TaskSpec | None:
+        """Return the oldest range of a lane without taking it."""
+        queue = self._queues.get(lane)
         return queue[0][1] if queue else None
 
-    def take(self, demand: str, most: int) -> TaskSpec:
-        """Take up to `most` elements from the oldest range of a demand."""
-        queue = self._queues[demand]
+    def take(self, lane: Lane, most: int) -> TaskSpec:
+        """Take up to `most` elements from the oldest range of a lane."""
+        queue = self._queues[lane]
         age, spec = queue[0]
         if spec.count <= most:
             queue.popleft()
             if not queue:
-                del self._queues[demand]
+                del self._queues[lane]
         else:
             rest = part_of(spec, spec.start + most, spec.count - most)
             spec = part_of(spec, spec.start, most)
             queue[0] = (age, rest)
         self.size -= spec.count
-        left = self._counts[demand] - spec.count
+        left = self._counts[lane] - spec.count
         if left:
-            self._counts[demand] = left
+            self._counts[lane] = left
         else:
-            del self._counts[demand]
+            del self._counts[lane]
         return spec
 
     def withdraw(self, chosen: Callable[[TaskSpec], bool]) -> list[TaskSpec]:
         """Take out every range that is chosen, and return them."""
         found: list[TaskSpec] = []
-        for demand, queue in list(self._queues.items()):
+        for lane, queue in list(self._queues.items()):
             left = [(age, spec) for age, spec in queue if not chosen(spec)]
             if len(left) == len(queue):
                 continue
@@ -107,16 +111,16 @@ class ReadyQueue:
             found += gone
             count = sum(spec.count for spec in gone)
             self.size -= count
-            self._counts[demand] -= count
-            self._queues[demand] = deque(left)
+            self._counts[lane] -= count
+            self._queues[lane] = deque(left)
             if not left:
-                del self._queues[demand], self._counts[demand]
+                del self._queues[lane], self._counts[lane]
         return found
 
     def cancel(self, message: CancelTask) -> list[TaskSpec]:
         """Take out what a message cancels and return it; looks at every range."""
         found: list[TaskSpec] = []
-        for demand, queue in list(self._queues.items()):
+        for lane, queue in list(self._queues.items()):
             kept: deque[tuple[int, TaskSpec]] = deque()
             for age, spec in queue:
                 left, cancelled = cut(spec, message)
@@ -124,16 +128,17 @@ class ReadyQueue:
                 if cancelled is not None:
                     found.append(cancelled)
                     self.size -= cancelled.count
-                    self._counts[demand] -= cancelled.count
-            self._queues[demand] = kept
+                    self._counts[lane] -= cancelled.count
+            self._queues[lane] = kept
             if not kept:
-                del self._queues[demand], self._counts[demand]
+                del self._queues[lane], self._counts[lane]
         return found
 
     def _queue(self, spec: TaskSpec) -> deque[tuple[int, TaskSpec]]:
         self.size += spec.count
-        self._counts[spec.demand] = self._counts.get(spec.demand, 0) + spec.count
-        queue = self._queues.get(spec.demand)
+        lane = (spec.array[:JOB_BYTES], spec.demand)
+        self._counts[lane] = self._counts.get(lane, 0) + spec.count
+        queue = self._queues.get(lane)
         if queue is None:
-            queue = self._queues[spec.demand] = deque()
+            queue = self._queues[lane] = deque()
         return queue

@@ -50,10 +50,25 @@ from runtime.control.messages import ClientGone, Command, Frame
 encode_frames: Callable[[list[Frame]], bytes] = msgspec.msgpack.Encoder().encode
 decode_frames = msgspec.msgpack.Decoder(list[Frame]).decode
 
-AGENTS = {"links": "master"}
-"""Addresses of the head's process: the master there takes what is for them."""
+MASTER = "master"
+RELAY = "relay"
+UNBORN = float("-inf")
+"""Of a session of whose client nothing was heard yet."""
 ROUNDS_MAX = 10_000
 """Of messages between the components of one machine, within a command."""
+
+
+def agent_of(address: str) -> str:
+    """Return the client that takes what is for an address.
+
+    The master for the head's connections, the relay for components of other machines.
+
+    >>> agent_of("links"), agent_of("gcs.2"), agent_of("node:3")
+    ('master', 'relay', 'node:3')
+    """
+    if address == "links":
+        return MASTER
+    return RELAY if address in ("gcs", "global") or address.startswith("gcs.") else address
 
 
 class MachineTimer:
@@ -198,7 +213,10 @@ class Machine:
             assert self.fresh(command.client, command.born, command.sequence)
             session = self.sessions.get(command.client)
             if session is None or session.born < command.born:
-                session = self.sessions[command.client] = Session(command.born)
+                began = self.sessions[command.client] = Session(command.born)
+                if session is not None and session.born == UNBORN:
+                    began.outbox, began.sent = session.outbox, session.sent
+                session = began
             session.applied = command.sequence
             session.applied_index = command.index
             session.acknowledge(command.acked)
@@ -241,7 +259,7 @@ class Machine:
                         inside.append(Frame(name, to, messages))
                     elif to.startswith("storage:"):
                         self._local += [(name, to, message) for message in messages]
-                    elif (client := AGENTS.get(to, to)) in self.sessions:
+                    elif (client := agent_of(to)) in self.sessions or client == RELAY:
                         out.setdefault(client, []).append(Frame(name, to, messages))
             if not inside:
                 break
@@ -252,7 +270,10 @@ class Machine:
         else:
             raise AssertionError("the components of a machine talk without end")
         for client, frames in out.items():
-            session = self.sessions[client]
+            session = self.sessions.get(client)
+            if session is None:
+                # What machines say to one another waits for the relay's first word.
+                session = self.sessions[client] = Session(UNBORN)
             session.sent += 1
             session.outbox.append(Output(session.sent, self.index, encode_frames(frames)))
             self.touched[client] = None

@@ -17,11 +17,12 @@ from collections.abc import Callable, Collection
 
 from runtime.control.context import Context, node_of
 from runtime.control.custody import Custody
-from runtime.control.ids import STREAM_BASE, object_id
-from runtime.control.messages import ForwardResults, RangeResult, TaskResults
+from runtime.control.ids import STREAM_BASE, job_of, object_id
+from runtime.control.messages import ForwardResults, RangeResult, ResultsMissing, TaskResults
 from runtime.control.objects import NOBODY, ObjectDirectory
 from runtime.control.orphans import Orphans
 from runtime.control.places import Places
+from runtime.control.ranges import Ranges
 from runtime.control.task_log import TaskLog
 
 
@@ -39,9 +40,11 @@ class Results:
         custody: Custody,
         received: Callable[[bytes], bool],
         created: Collection[bytes],
+        is_over: Callable[[bytes], bool],
     ) -> None:
         """`received` takes a call off those that are awaited here and says whether it was
-        one; `created` are the actors that clients of this node have made."""
+        one; `created` are the actors that clients of this node have made; `is_over` says
+        whether an array's job has ended."""
         self._ctx = ctx
         self._node = node
         self._objects = objects
@@ -51,6 +54,7 @@ class Results:
         self._custody = custody
         self._received = received
         self._created = created
+        self._is_over = is_over
         self._for_others: set[bytes] = set()
         """Arrays that their owner here has released and that are made again for others."""
         self._heirs: dict[bytes, dict[str, None]] = {}
@@ -70,6 +74,12 @@ class Results:
     def freed(self, array: bytes) -> None:
         """Nobody needs it, says the GCS."""
         self._for_others.discard(array)
+
+    def end_job(self, job: bytes) -> None:
+        """Nobody needs a job's results."""
+        for array in [array for array in self._heirs if job_of(array) == job]:
+            del self._heirs[array]
+        self._for_others = {array for array in self._for_others if job_of(array) != job}
 
     def gather(self) -> None:
         """From here to `tell`, results are kept back: owners are told in one message."""
@@ -104,9 +114,13 @@ class Results:
             # The owner died: nobody can ask for the values.
             self._places.free(result)
         if self._heirs:
-            for heir in self._heirs.get(result.array, ()):
-                if heir != owner:
+            heirs = self._heirs.get(result.array, ())
+            for heir in heirs:
+                if heir != owner and node_of(heir) != self._node:
                     self.send(heir, [result])
+            if node_of(owner) != self._node and any(node_of(h) == self._node for h in heirs):
+                # An heir here may have died since, and its task run again by another worker.
+                self.tell_owner([result])
         if self._orphans:
             self._orphans.ended(result)
 
@@ -152,14 +166,16 @@ class Results:
         results = []
         for sent in message.results:
             result = sent
-            called = self._received(result.array)
+            # The items of a stream come before the call's own result.
+            called = result.start < STREAM_BASE and self._received(result.array)
             if result.refs is not None:
                 wanted = result.array in owners
                 result = self._custody.receive(result, message.owner, wanted)
             if result.array not in owners:
-                if any(result.sizes):
+                if any(result.sizes) and not self._objects.has_array(result.array):
                     # Its owner has died, or let go before an actor that was rebuilt made
-                    # it again; where it is nobody would free it.
+                    # it again; where it is nobody would free it. What is here of it was
+                    # made for another owner, who will.
                     self._log.disown(result.array)
                 continue
             if called:
@@ -186,10 +202,19 @@ class Results:
             or result.start >= STREAM_BASE
         ]
         self._heirs.setdefault(message.array, {})[message.owner] = None
-        if results:
+        if results and node_of(message.owner) == self._node:
+            self.tell_owner(results)
+        elif results:
             for result in results:
                 self._custody.pass_on(result, message.owner)
             self.send(message.owner, results)
+        made = Ranges()
+        for result in results:
+            made.add(result.start, result.count)
+        gaps = made.missing(message.start, message.count)
+        if gaps and node_of(message.owner) == self._node and message.array in self._objects.owners:
+            missing = [(message.array, start, count) for start, count in gaps]
+            self._ctx.send("gcs", ResultsMissing(self._node, missing))
 
     def finish_call(
         self, result: RangeResult, owner: str, actor: bytes = b"", fresh: bool = True
@@ -198,11 +223,19 @@ class Results:
 
         A result that is not `fresh` was reported before: its places are not to be taken.
         """
+        if self._is_over(result.array):
+            # An actor of another job has run it; who called is gone.
+            self._received(result.array)
+            self._places.seal(result)
+            self._places.free(result)
+            if fresh:
+                self._custody.drop(result)
+            return
         if not fresh:
             result = self._custody.again(result)
         if node_of(owner) == self._node:
             awaited = self._received(result.array)
-            if not self._objects.has_array(result.array):
+            if not self._objects.has_end(result.array):
                 if result.array in self._objects.owners:
                     self._log.called(result.array, owner, actor)
                 self.finish(result, owner)
@@ -219,6 +252,24 @@ class Results:
         else:
             self._custody.drop(result)
         self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+
+    def finish_item(self, result: RangeResult, owner: str, actor: bytes) -> None:
+        """A call that runs has yielded an item: kept as the results of calls are."""
+        self._places.seal(result)
+        if self._is_over(result.array):
+            self._places.free(result)
+            self._custody.drop(result)
+        elif node_of(owner) == self._node:
+            if result.array in self._objects.owners:
+                self._log.called(result.array, owner, actor)
+            self.finish(result, owner)
+        else:
+            self._custody.pass_on(result, owner)
+            if any(result.sizes):
+                self.remade(result, owner, actor)
+            else:
+                self._custody.drop(result)
+            self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
 
     def replayed(self, result: RangeResult, owner: str, actor: bytes) -> bool:
         """A call ran once more; its large values are kept if they are missing here.

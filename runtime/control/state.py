@@ -35,7 +35,9 @@ from typing import Any
 import msgspec
 
 HOME = "runtime.control."
-TRANSIENT = frozenset({"_handlers", "handlers", "policy", "on_settled", "replays", "remakes"})
+TRANSIENT = frozenset(
+    {"_handlers", "handlers", "policy", "on_branch_ended", "on_settled", "replays", "remakes"}
+)
 
 _LIST, _TUPLE, _DICT, _SET, _DEQUE, _OBJECT, _AGAIN, _ANCHOR, _PLAIN, _COUNTER, _METHOD = range(11)
 

@@ -57,14 +57,16 @@ class ArrayRow:
     """All that the GCS knows of one array."""
 
     __slots__ = (
-        "accepted", "actor", "again", "copies", "deps", "done", "former", "lineage", "overlaps",
-        "owners", "put", "released",
+        "accepted", "actor", "again", "asked", "copies", "deps", "done", "former", "lineage",
+        "overlaps", "owners", "put", "released",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.owners: dict[int, str] = {}
         """Node -> the client there that waits for the results; several if a parent
         ran again on another node. Each holds a copy of every small value."""
+        self.asked: tuple[int, ...] = ()
+        """Nodes that were asked to pass what they have on to a later owner."""
         self.former = ""
         """The last owner of a released row."""
         self.released = False
@@ -144,14 +146,28 @@ class ArrayRow:
                 done.lost = why
                 self._retire(node, done.start, _end(done))
 
-    def forget_node(self, node: int) -> None:
-        """The node of the last owner has freed all that it had."""
+    def forget_node(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
+        """An owner's node has freed all that it had; return what will not end there.
+
+        Those are (spec, gaps) of runs that were the owner's own: nobody hears of them.
+        """
+        unfinished = [
+            (spec, gaps)
+            for spec, gaps in self.unfinished_at(node)
+            if node_of(spec.owner) == node and not attempt_of(spec)
+        ]
+        over = [spec for spec, _ in unfinished]
+        self.accepted = [
+            entry for entry in self.accepted if not any(entry[0] is spec for spec in over)
+        ]
+        self.lineage += over
         for done in self.done:
             if done.node == node and not done.lost:
                 done.lost = "it was released"
                 self._retire(node, done.start, _end(done))
         for oid in [oid for oid, nodes in self.copies.items() if node in nodes]:
             self.uncopied(oid, node)
+        return unfinished
 
     def _retire(self, node: int, start: int, end: int) -> None:
         """A run that has ended on a node is lineage and no more."""

@@ -15,10 +15,12 @@ Cost per range: nothing without inputs; with them, one entry and one wait each.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from runtime.control.context import Context
+from runtime.control.ids import job_of
+from runtime.control.jobs import job_of_task
 from runtime.control.messages import (
     OK,
     CancelTask,
@@ -181,6 +183,29 @@ class TaskInputs:
                     self.waiting -= cancelled.count
             self._for_function[function] = left
         return found
+
+    def end_job(self, job: bytes) -> None:
+        """Take out all that waits here of a job."""
+        for waiting in [w for w in self.awaiting if job_of_task(w.spec) == job]:
+            self.awaiting.discard(waiting)
+            self.waiting -= waiting.spec.count
+            waiting.cancelled = True
+            self.unclaim(waiting.spec)
+        for function, specs in list(self._for_function.items()):
+            left = [spec for spec in specs if job_of_task(spec) != job]
+            self.waiting -= sum(spec.count for spec in specs) - sum(spec.count for spec in left)
+            if left:
+                self._for_function[function] = left
+            else:
+                del self._for_function[function]
+        self.failed = deque(
+            (spec, error) for spec, error in self.failed if job_of_task(spec) != job
+        )
+
+    def forget_functions(self, jobs: Collection[bytes], used: Collection[bytes]) -> None:
+        """Drop the functions of jobs that have ended, but for those in use."""
+        for function in [f for f in self.functions if job_of(f) in jobs and f not in used]:
+            del self.functions[function]
 
     def cancel(self, message: CancelTask) -> list[TaskSpec]:
         """Take out what a message cancels of what waits here."""

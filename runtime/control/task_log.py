@@ -71,9 +71,8 @@ class TaskLog:
         """This node keeps a range that its own client submitted."""
         self._begin_again(spec.array)
         self._added.setdefault(spec.array, []).append(spec)
-        needs = needs_of(spec)
-        if needs:
-            self._use(spec, needs)
+        if spec.deps or spec.extra is not None:
+            self._use(spec, needs_of(spec))
         self._touch(spec.array)
 
     def finish(self, result: RangeResult) -> None:
@@ -181,6 +180,8 @@ class TaskLog:
         return self._added, self._done, self._large, self._copies, self._puts, self._calls
 
     def _use(self, spec: TaskSpec, needs: tuple[bytes, ...]) -> None:
+        if not needs:
+            return
         past = self._deps.get(spec.array, ())
         arrays = dict.fromkeys(oid[: len(spec.array)] for oid in needs)
         new = tuple(array for array in arrays if array not in past)

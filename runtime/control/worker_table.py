@@ -36,6 +36,7 @@ class Worker:
         "assigned",
         "demand",
         "functions",
+        "job",
         "kill_error",
         "killed_for",
         "number",
@@ -50,6 +51,8 @@ class Worker:
         self.pid = 0
         self.state = State.STARTING
         self.demand = ""
+        self.job = b""
+        """The job that it runs tasks of, from its first one on; see `jobs`."""
         self.actor = b""
         """The actor that it is, for the rest of its life."""
         self.assigned: deque[TaskSpec] = deque()

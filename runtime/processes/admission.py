@@ -30,6 +30,7 @@ from runtime.control.messages import (
     CallsDrained,
     CallsLogged,
     CallsReceived,
+    CancelCall,
     CancelTask,
     ChainAck,
     ChainAttach,
@@ -43,6 +44,7 @@ from runtime.control.messages import (
     CommitBundle,
     CreateActors,
     CreateGroup,
+    DescribeJob,
     DrainCalls,
     Event,
     ExitActor,
@@ -56,11 +58,14 @@ from runtime.control.messages import (
     FreeObjects,
     FunctionBlob,
     Heartbeat,
+    JobEnded,
+    JobRegistered,
     KillActor,
     KvDelete,
     KvGet,
     KvPut,
     KvReply,
+    LineageChanges,
     LocateObjects,
     LogCalls,
     NodeChanged,
@@ -76,6 +81,7 @@ from runtime.control.messages import (
     QueryReply,
     RefUpdates,
     Registered,
+    RegisterJob,
     RegisterNode,
     Release,
     RemoveGroup,
@@ -103,7 +109,7 @@ from runtime.control.messages import (
     WatchActors,
     WorkerReady,
 )
-from runtime.control.replicated import decode_frames
+from runtime.control.replicated import RELAY, decode_frames
 
 Kinds = frozenset[type]
 
@@ -113,13 +119,18 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
         Query, ResultsMissing, ObjectsMissing, ClaimTasks,
         CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor, LogCalls, SaveActor,
         FetchLineage, CallsReceived, FindActor, KvPut, KvGet, KvDelete,
-        FindTask,
+        FindTask, RegisterJob, DescribeJob, JobEnded,
     }),
     "global": frozenset({
         PlaceTasks, CancelTask, CreateGroup, RemoveGroup, BundlePrepared, Query,
     }),
 }  # fmt: skip
 """By the component that is addressed."""
+
+NODE_TO_SHARD: Kinds = frozenset({
+    ExportFunction, FetchFunction, TaskUpdates, LocateObjects, ResultsMissing, ObjectsMissing,
+    ClaimTasks, KvPut, KvGet, KvDelete, FindTask, LineageChanges,
+})  # fmt: skip
 
 CLIENT_TO_MASTER: Kinds = frozenset({ChainHello, ReplicaSuspected})
 REPLICA_TO_MASTER: Kinds = frozenset({
@@ -135,32 +146,35 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
     "gcs": frozenset({
         Registered, NodeChanged, FunctionBlob, ObjectLocations, FreeObjects, TaskResults,
         QueryReply, TasksClaimed, ForwardResults, KvReply, TaskFound,
-        ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound,
+        ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound, JobRegistered, JobEnded,
     }),
     "global": frozenset({
         AssignTasks, TaskResults, CancelTask, PrepareBundle, CommitBundle, ReturnBundle,
         QueryReply,
     }),
-    "master": frozenset({ChainConfigured}),
 }  # fmt: skip
 """By the component that speaks."""
 
+MASTER_TO_CLIENT: Kinds = frozenset({ChainConfigured})
+
 NODE_TO_NODE: Kinds = frozenset({
-    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, DrainCalls,
+    TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, CancelCall, DrainCalls,
     CallsDrained, RefUpdates,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({
     SubmitTasks, ExportFunction, WantObjects, PutObjects, AllocateObject, AbandonObject, Release,
     Unpin, Query, KillActor, FindActor, KvPut, KvGet, KvDelete, FindTask, CancelTask,
-    CreateGroup, RemoveGroup, RefUpdates,
+    CreateGroup, RemoveGroup, DescribeJob, RefUpdates,
 })  # fmt: skip
 
-WORKER_TO_NODE: Kinds = DRIVER_TO_NODE | {
+WORKER_TO_NODE: Kinds = (DRIVER_TO_NODE - {DescribeJob}) | {
     WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, SaveActor, ExitActor, StreamItems,
 }  # fmt: skip
 
-_MASTER_IN_REQUEST: Mapping[str, Kinds] = {"gcs": frozenset({NodeUnreachable, ClientGone, Event})}
+_MASTER_IN_REQUEST: Kinds = frozenset({NodeUnreachable, ClientGone, Event})
+_SHARD = re.compile(r"gcs\.[1-9][0-9]?")
+_MASTER = re.compile(r"master(\.[1-9][0-9]?)?")
 
 _REPLICA = re.compile(r"replica:0\.[1-9][0-9]{0,8}")
 _NODE = re.compile(r"node:(0|[1-9][0-9]{0,8})")
@@ -194,21 +208,39 @@ def is_replica(address: str) -> bool:
     return _REPLICA.fullmatch(address) is not None
 
 
+def is_master(address: str) -> bool:
+    """Whether an address is that of the master of a chain.
+
+    >>> is_master("master"), is_master("master.2"), is_master("node:2")
+    (True, True, False)
+    """
+    return _MASTER.fullmatch(address) is not None
+
+
+def _in_request(source: str, destination: str) -> Kinds | None:
+    """Return what a client may ask a component of a chain's machine."""
+    shard = _SHARD.fullmatch(destination) is not None
+    if is_node(source):
+        return NODE_TO_SHARD if shard else NODE_TO_HEAD.get(destination)
+    return _MASTER_IN_REQUEST if shard or destination == "gcs" else None
+
+
 def foreign_request(source: str, message: Any) -> str:
     """Return what is wrong with a request or attachment to a chain, else nothing."""
     if message.client != source:
         return f"{source} speaks as {message.client}"
     if type(message) is not ChainRequest or not message.body:
         return ""
-    allowed = NODE_TO_HEAD if is_node(source) else _MASTER_IN_REQUEST
     try:
         frames = decode_frames(message.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return f"{source} sent what is no request: {error}"
     for frame in frames:
+        if source == RELAY:
+            continue  # what other machines have said; it is the head's own
         if frame.source != source:
             return f"{source} speaks as {frame.source}"
-        wrong = foreign(frame, allowed.get(frame.destination))
+        wrong = foreign(frame, _in_request(source, frame.destination))
         if wrong:
             return wrong
     return ""

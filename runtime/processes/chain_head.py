@@ -1,4 +1,4 @@
-"""The head process where the GCS is a chain: its master, and who starts replicas.
+"""The head process where the GCS is a chain, or several: their masters, and who starts replicas.
 
 Replicas and nodes connect to the head's listener. The GCS and the global
 scheduler live in the replicas, each a process of its own (`replica`).
@@ -12,15 +12,18 @@ from typing import Any
 
 import msgspec
 
-from runtime.control.chain import MASTER
 from runtime.control.chain_client import Chained
 from runtime.control.chain_master import LAUNCHER, Master
 from runtime.control.context import Context, node_of
 from runtime.control.messages import Frame, NodeUnreachable, ReplicaLost, StartReplica
+from runtime.control.relay import Relay
+from runtime.control.replicated import RELAY
+from runtime.control.shards import chain_of, master_of
 from runtime.processes.admission import (
     CLIENT_TO_MASTER,
     REPLICA_TO_MASTER,
     foreign,
+    is_master,
     is_node,
     is_replica,
 )
@@ -42,22 +45,37 @@ class ChainHead:
     ) -> None:
         self.process = Process(settings.config.seed, journal_path(settings.journal))
         self._token = settings.token
-        chained = Chained(
-            self.process.context(MASTER), MASTER, lambda ctx: self.make_master(settings, ctx)
-        )
-        assert isinstance(chained.inner, Master)
-        self.master = chained.inner
-        self.process.add(MASTER, chained)
+        self.masters: list[Master] = []
+        """By chain; see `shards`."""
+        chains = [self._add_master(settings, chain) for chain in range(settings.config.chains)]
         self.add_launcher(settings, listener, spawner)
-        self._links = Links(self.master.nodes.get)
+        self._links = Links(self.masters[0].nodes.get)
         self.process.add("links", self._links, journaled=False)
         Listener(self.process.reactor, listener, self._accept)
-        chained.start()
-        self.master.start()
+        for chained, master in zip(chains, self.masters, strict=True):
+            chained.start()
+            master.start()
+        if len(chains) > 1:
+            relay = Relay(self.process.context(RELAY), settings.config.gcs_shards)
+            self.process.add(RELAY, relay)
+            relay.start()
 
-    def make_master(self, settings: HeadSettings, ctx: Context) -> Master:
-        """Return the master of this cluster's chain."""
-        return Master(ctx, settings.config)
+    def _add_master(self, settings: HeadSettings, chain: int) -> Chained:
+        address = master_of(chain)
+        chained = Chained(
+            self.process.context(address),
+            address,
+            lambda ctx: self.make_master(settings, ctx, chain),
+            chain,
+        )
+        assert isinstance(chained.inner, Master)
+        self.masters.append(chained.inner)
+        self.process.add(address, chained)
+        return chained
+
+    def make_master(self, settings: HeadSettings, ctx: Context, chain: int) -> Master:
+        """Return the master of a chain."""
+        return Master(ctx, settings.config, chain=chain)
 
     def add_launcher(
         self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket
@@ -69,8 +87,10 @@ class ChainHead:
 
     def take(self, connection: Connection, frame: Frame) -> str:
         """Return what is wrong with a frame of a node or replica; nothing: it is taken."""
-        kinds = CLIENT_TO_MASTER if is_node(frame.source) else REPLICA_TO_MASTER
-        return foreign(frame, kinds if frame.destination == MASTER else None)
+        if is_node(frame.source):
+            return foreign(frame, CLIENT_TO_MASTER if is_master(frame.destination) else None)
+        mine = frame.destination in (RELAY, master_of(chain_of(frame.source)))
+        return foreign(frame, REPLICA_TO_MASTER if mine else None)
 
     def run(self) -> None:
         """Run until it is killed, or nobody has the GCS's state any more."""
@@ -78,9 +98,9 @@ class ChainHead:
         process.run_turns()
         while not process.stopped:
             process.step(None)
-            if self.master.lost:
-                log.error("%s", self.master.lost)
-                process.stop(self.master.lost)
+            for lost in filter(None, (master.lost for master in self.masters)):
+                log.error("%s", lost)
+                process.stop(lost)
 
     def _accept(self, sock: socket.socket, peer: str) -> None:
         AcceptedConnection(
@@ -114,11 +134,15 @@ class ChainHead:
         if not connection.bound or self.process.routes.get(peer) is not connection:
             return
         del self.process.routes[peer]
-        message: Any = ReplicaLost(peer, reason)
-        if is_node(peer):
-            reason = f"connection lost: {reason}"
-            message = NodeUnreachable(node_of(peer), reason, connection.incarnation)
-        self.process.deliver(MASTER, MASTER, message)
+        if not is_node(peer):
+            master = master_of(chain_of(peer))
+            self.process.deliver(master, master, ReplicaLost(peer, reason))
+            return
+        message = NodeUnreachable(
+            node_of(peer), f"connection lost: {reason}", connection.incarnation
+        )
+        for chain in range(len(self.masters)):
+            self.process.deliver(master_of(chain), master_of(chain), message)
 
 
 class Launcher:
@@ -161,4 +185,4 @@ class Launcher:
             return
         what, name, detail = packet[0]
         if what == "exited":
-            self._process.deliver(LAUNCHER, MASTER, ReplicaLost(name, detail))
+            self._process.deliver(LAUNCHER, master_of(chain_of(name)), ReplicaLost(name, detail))

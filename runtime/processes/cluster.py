@@ -10,6 +10,7 @@ socket is bound here, so that nodes can be started without waiting for it.
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import signal
 import socket
@@ -19,7 +20,6 @@ import tempfile
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,21 +32,23 @@ from runtime.api.state import connected, set_current
 from runtime.backend.nodes import (
     check_node,
     check_replicas,
+    check_shards,
     check_storage,
     node_resources,
     store_config,
 )
 from runtime.backend.session import Session
-from runtime.control.client import Client
 from runtime.control.config import Config
 from runtime.control.health import FailureDetector
 from runtime.control.ids import root_task_id
 from runtime.control.policies import make_policy
 from runtime.control.resources import ResourcePool, format_demand
-from runtime.processes import auth
-from runtime.processes.connection import Connection, listen
+from runtime.control.shards import chain_of
+from runtime.processes import auth, clusters, joining
+from runtime.processes.clusters import ClusterFile
+from runtime.processes.connection import listen
 from runtime.processes.local_world import LocalWorld
-from runtime.processes.process import Process
+from runtime.processes.sessions import DriverSession, make_driver
 from runtime.processes.settings import HeadSettings, NodeSettings
 from runtime.processes.zygote import packet_pair, send_packet
 from runtime.store.arena import Arena
@@ -81,6 +83,8 @@ class LocalCluster:
         self._removed: set[int] = set()
         self._paused: set[int] = set()
         self._token = auth.new_token()
+        self._door = f"raytwin-{secrets.token_hex(16)}"
+        self._file: Path | None = None
         self._journal = journal
         self._storage = storage
         self._store_bytes = store_bytes
@@ -105,9 +109,13 @@ class LocalCluster:
             raise
 
     def _start(self, nodes: Sequence[Mapping[str, float]]) -> None:
-        send_packet(self._control, ["start", [p or os.getcwd() for p in sys.path]])
         head = listen()
         self._head = head.getsockname()[:2]
+        self._file = clusters.write(
+            ClusterFile(self.address, self._door, self._token.hex(), os.getpid(), time.time())
+        )
+        paths = [p or os.getcwd() for p in sys.path]
+        send_packet(self._control, ["start", paths, str(self._file)])
         settings = HeadSettings(self.config, self._token, self._journal, self._storage)
         # A durable head that dies is forked anew: its state is in the file.
         self._spawn("head", "head", settings, (head.fileno(),), self.config.gcs_durable)
@@ -118,6 +126,12 @@ class LocalCluster:
             self.resources[number] = dict(resources)
             self._spawn_node(number, theirs if number == 0 else None)
         theirs.close()
+
+    @property
+    def address(self) -> str:
+        """Return ``host:port``, by which other drivers of this user may join."""
+        host, port = self._head
+        return f"{host}:{port}"
 
     def _spawn_node(self, number: int, driver: socket.socket | None = None) -> None:
         arena = Arena.create(self._store_bytes)
@@ -133,6 +147,7 @@ class LocalCluster:
             journal=self._journal,
             incarnation=self._incarnations[number],
             spill_directory=self._spill_directory,
+            door=self._door if number == 0 else "",
         )
         fds = [arena.fd] if driver is None else [arena.fd, driver.fileno()]
         self._spawn("node", f"node:{number}", settings, tuple(fds))
@@ -171,6 +186,20 @@ class LocalCluster:
     def kill_replica(self, name: str) -> None:
         """Send SIGKILL to a replica of the GCS."""
         self.kill(name, signal.SIGKILL)
+
+    def kill_member(self, chain: int, which: int = 0) -> None:
+        """Send SIGKILL to a replica of a chain, counted from its oldest, round and round.
+
+        Whether the others have the state by now only the chain's master knows.
+        """
+        self.poll()
+        replicas = [key for key in self.pids if key.startswith("replica:")]
+        members = [k for k in replicas if chain_of(k) == chain and k not in self.exited]
+        if not members:
+            raise ValueError(f"the GCS has no chain {chain}")
+        if len(members) < 2:
+            raise ValueError(f"chain {chain} has one member, who alone has the state")
+        self.kill_replica(members[which % len(members)])
 
     # -- operations on a running cluster: see `chaos.cluster.Cluster` -------------
 
@@ -252,6 +281,8 @@ class LocalCluster:
 
     def end(self) -> None:
         """Kill everything and wait until it is gone."""
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
         self._control.close()
         if self._zygote.poll() is None:
             # Popen's own wait with a timeout sleeps and looks; this one wakes up.
@@ -274,7 +305,14 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def connect(
+def connect(*, address: str | None = None, **options: Any) -> Session:
+    """Start a cluster on this machine, or join the one at ``address``."""
+    if address is not None:
+        return joining.connect(address, **options)
+    return start(**options)
+
+
+def start(
     *,
     nodes: int | Sequence[Mapping[str, float]] = 1,
     cpus_per_node: float | None = None,
@@ -288,6 +326,7 @@ def connect(
     store_copy_threads: int = 0,
     fetch_streams: int = Config().fetch_streams,
     gcs_replicas: int = 1,
+    gcs_shards: int = 1,
     gcs_storage: str | os.PathLike[str] | None = None,
     gcs_memory_max: int = 0,
     task_history: bool = False,
@@ -302,7 +341,8 @@ def connect(
             seed=seed,
             heartbeat_timeout_s=heartbeat_timeout_s,
             gcs_replicas=check_replicas(gcs_replicas),
-            gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max),
+            gcs_shards=check_shards(gcs_shards),
+            gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max, gcs_shards),
             gcs_memory_max=gcs_memory_max,
             task_history=task_history,
         ),
@@ -333,7 +373,7 @@ def connect(
         _await_nodes(session, cluster, len(resources))
     except BaseException:
         started = connected()
-        if isinstance(started, DriverSession):
+        if isinstance(started, OwnerSession):
             set_current(None)
             started.shutdown()
         else:
@@ -351,51 +391,24 @@ def _spill_directory(given: str | os.PathLike[str] | None) -> str:
 
 
 def _connect_driver(cluster: LocalCluster) -> Session:
-    process = Process(cluster.config.seed)
-    address = "driver:0.0"
-    client = Client(process.context(address), address, 0, cluster.config)
-    client.begin_task(root_task_id(uuid.uuid4().hex))
-    process.add(address, client)
-    world = LocalWorld(process, client, None, cluster.arena, lambda reason: None)
-    connection = Connection(
-        process.reactor, cluster.driver_socket, world.on_frame, world.on_close, peer=client.node
+    return make_driver(
+        "driver:0.0",
+        0,
+        cluster.config,
+        root_task_id(uuid.uuid4().hex),
+        cluster.driver_socket,
+        cluster.arena,
+        cluster.address,
+        lambda world: OwnerSession(world, cluster),
     )
-    process.routes[client.node] = connection
-    session = DriverSession(world, cluster)
-    session.on_drop = world.on_drop
-    world.has_drops, world.tidy = session.has_drops, session.tidy
-    set_current(session)
-    world.start()
-    return session
 
 
-class DriverSession(Session):
-    """A session that ends its cluster when it is shut down."""
+class OwnerSession(DriverSession):
+    """The session of the driver that started the cluster, which ends with it."""
 
     def __init__(self, world: LocalWorld, cluster: LocalCluster) -> None:
-        super().__init__(world, cluster.end)
+        super().__init__(world, cluster.address, cluster.end)
         self.cluster = cluster
-        _drivers.add(self)
-
-    def abandon(self) -> None:
-        """Let go in a forked child: the cluster is its parent's.
-
-        Nothing is closed: the child shares the parent's epoll set.
-        """
-        self.closed = True
-        if connected() is self:
-            set_current(None)
-
-
-_drivers: weakref.WeakSet[DriverSession] = weakref.WeakSet()
-
-
-def _abandon_all() -> None:
-    for session in _drivers:
-        session.abandon()
-
-
-os.register_at_fork(after_in_child=_abandon_all)
 
 
 def _await_nodes(session: Session, cluster: LocalCluster, count: int) -> None:

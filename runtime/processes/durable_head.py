@@ -32,7 +32,7 @@ class DurableHead(ChainHead):
 
     storage: GcsStorage
 
-    def make_master(self, settings: HeadSettings, ctx: Context) -> Master:
+    def make_master(self, settings: HeadSettings, ctx: Context, chain: int) -> Master:
         self.storage = GcsStorage(self.process.context(STORAGE), settings.storage)
         self.process.add(STORAGE, self.storage, journaled=False)
         return Master(ctx, settings.config, self.storage.life * EPOCHS_PER_LIFE)

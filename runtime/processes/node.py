@@ -9,16 +9,20 @@ import msgspec
 
 from runtime.control.chain import MASTER
 from runtime.control.chain_client import Chained
-from runtime.control.context import Context
+from runtime.control.context import Component, Context
+from runtime.control.gcs_machine import make_node
 from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import Frame, NodeChanged, NodeInfo, ReplicaLost
+from runtime.control.shards import chain_of, master_of
 from runtime.processes.admission import (
     DRIVER_TO_NODE,
     HEAD_TO_NODE,
+    MASTER_TO_CLIENT,
     NODE_TO_NODE,
     REPLICA_TO_CLIENT,
     Kinds,
     foreign,
+    is_master,
     is_node,
     is_replica,
 )
@@ -30,6 +34,7 @@ from runtime.processes.connection import (
     listen,
     log,
 )
+from runtime.processes.door import Door
 from runtime.processes.links import Links
 from runtime.processes.object_manager import ObjectManager
 from runtime.processes.pool import WorkerPool
@@ -56,7 +61,8 @@ class Node:
         life = f".{settings.incarnation}" if settings.incarnation > 1 else ""
         self.process = Process(settings.config.seed, journal_path(settings.journal), life)
         reactor = self.process.reactor
-        self._chained, self.scheduler = self._make_scheduler(settings)
+        component, self._chains, self.scheduler = self._make_scheduler(settings)
+        self.process.add(self.address, component)
         spawner, arena_fd = socket.socket(fileno=fds[0]), fds[1]
         self.pool = WorkerPool(self.process, number, settings.config, spawner, arena_fd)
         self.process.add(f"pool:{number}", self.pool, journaled=False)
@@ -77,16 +83,26 @@ class Node:
         listener = Listener(reactor, listen(settings.host), self._accept)
         self._head = settings.head
         self._durable = settings.config.gcs_durable
+        self._count_of_chains = settings.config.chains
         self._without_head_s = 0.0
         """Since when the head has been away, where it may come back."""
         self._dial_head()
+        self._first_driver = ""
+        if settings.door:
+            self._door = Door(
+                self.process, number, self._token, settings.config, arena_fd, settings.door,
+                self._on_client_frame,
+            )  # fmt: skip
+            self.process.add(f"door:{number}", self._door, journaled=False)
         if len(fds) > 2:
             self._connect_driver(socket.socket(fileno=fds[2]))
         self.scheduler.start(*listener.address)
-        if self._chained is not None:
-            self._chained.start()
+        for chained in self._chains:
+            chained.start()
 
-    def _make_scheduler(self, settings: NodeSettings) -> tuple[Chained | None, LocalScheduler]:
+    def _make_scheduler(
+        self, settings: NodeSettings
+    ) -> tuple[Component, list[Chained], LocalScheduler]:
         """Make the scheduler; where the GCS is a chain, behind a client of that."""
 
         def make(ctx: Context) -> LocalScheduler:
@@ -95,14 +111,7 @@ class Node:
             )
 
         ctx = self.process.context(self.address)
-        if not settings.config.chained:
-            scheduler = make(ctx)
-            self.process.add(self.address, scheduler)
-            return None, scheduler
-        chained = Chained(ctx, self.address, make)
-        self.process.add(self.address, chained)
-        assert isinstance(chained.inner, LocalScheduler)
-        return chained, chained.inner
+        return make_node(ctx, self.address, settings.config, make)
 
     def _connect_driver(self, sock: socket.socket) -> None:
         address = f"driver:{self.scheduler.node}.0"
@@ -110,6 +119,7 @@ class Node:
             self.process.reactor, sock, self._on_client_frame, self._on_driver_lost, peer=address
         )
         self.process.routes[address] = connection
+        self._first_driver = address
 
     def _on_client_frame(self, connection: Connection, frame: Frame) -> None:
         frame.source = connection.peer
@@ -136,7 +146,7 @@ class Node:
             "head",
             mine=self.scheduler.incarnation,
         )
-        for address in ("gcs", "global", MASTER):
+        for address in ("gcs", "global", *(master_of(n) for n in range(self._count_of_chains))):
             self.process.routes[address] = head
 
     def _on_head_lost(self, connection: Connection, reason: str) -> None:
@@ -151,12 +161,12 @@ class Node:
     def _return_to_head(self) -> None:
         """Connect anew with a head that was killed, and say who this is."""
         self._dial_head()
-        if self._chained is not None:
-            self._chained.start()
+        for chained in self._chains:
+            chained.start()
 
     def _on_head_frame(self, connection: Connection, frame: Frame) -> None:
         self._without_head_s = 0.0
-        kinds = HEAD_TO_NODE.get(frame.source)
+        kinds = MASTER_TO_CLIENT if is_master(frame.source) else HEAD_TO_NODE.get(frame.source)
         if self._durable and is_replica(frame.source):
             kinds = REPLICA_TO_CLIENT  # it lives in the head's process
         self._take(connection, frame, kinds)
@@ -166,7 +176,8 @@ class Node:
     def _dial_replica(self, name: str) -> Connection | None:
         if self._durable:
             return self.process.routes[MASTER]
-        info = self._chained.members.get(name) if self._chained is not None else None
+        chain = chain_of(name)
+        info = self._chains[chain].members.get(name) if chain < len(self._chains) else None
         if info is None:
             return None
         connection = DialedConnection(
@@ -262,6 +273,9 @@ class Node:
         """Run until the cluster is gone or has declared this node dead."""
         process = self.process
         process.run_turns()
+        if self._first_driver:
+            self._door.register_first(self._first_driver)
+            process.run_turns()
         while not process.stopped:
             process.step(None)
             fenced = self.scheduler.members.fenced

@@ -11,9 +11,11 @@ import socket
 
 import msgspec
 
-from runtime.control.chain import MASTER, Replica, State
+from runtime.control.chain import Replica, State
 from runtime.control.gcs_machine import make_machine
 from runtime.control.messages import Frame, ReplicaInfo, ReplicaLost
+from runtime.control.replicated import RELAY
+from runtime.control.shards import chain_of
 from runtime.processes.admission import (
     CLIENT_TO_REPLICA,
     MASTER_TO_REPLICA,
@@ -51,14 +53,16 @@ class ReplicaProcess:
             self.process.context(self.name),
             ReplicaInfo(self.name, host, port),
             config,
-            lambda: make_machine(config),
+            lambda: make_machine(config, chain_of(self.name)),
         )
         self.process.add(self.name, self.replica)
         self.process.find_route = self._dial
         head = DialedConnection(
-            reactor, settings.head, self._token, self._on_master_frame, self._on_head_lost, MASTER
+            reactor, settings.head, self._token, self._on_head_frame, self._on_head_lost, "head"
         )
-        self.process.routes[MASTER] = head
+        self._in_head = (self.replica.master, RELAY)
+        for address in self._in_head:
+            self.process.routes[address] = head
         self.replica.start()
 
     def run(self) -> None:
@@ -74,9 +78,9 @@ class ReplicaProcess:
     def _on_head_lost(self, connection: Connection, reason: str) -> None:
         self.process.stop("the head is gone")
 
-    def _on_master_frame(self, connection: Connection, frame: Frame) -> None:
-        if frame.source != MASTER:
-            connection.refuse(f"{MASTER} speaks as {frame.source}")
+    def _on_head_frame(self, connection: Connection, frame: Frame) -> None:
+        if frame.source not in self._in_head:
+            connection.refuse(f"the head speaks as {frame.source}")
         else:
             self._take(connection, frame)
 
@@ -91,7 +95,7 @@ class ReplicaProcess:
     def _take(self, connection: Connection, frame: Frame) -> None:
         """Take a frame if its sender may say that."""
         source = frame.source
-        if source == MASTER:
+        if source in self._in_head:
             kinds = MASTER_TO_REPLICA
         else:
             kinds = CLIENT_TO_REPLICA if is_node(source) else REPLICA_TO_REPLICA

@@ -46,6 +46,8 @@ class NodeSettings(msgspec.Struct):
     """How often a node of this number was started so far, this time included."""
     spill_directory: str = ""
     """Where evicted objects go."""
+    door: str = ""
+    """The abstract socket on which it lets drivers in, empty for none."""
 
 
 class WorkerSettings(msgspec.Struct):

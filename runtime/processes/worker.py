@@ -90,7 +90,7 @@ def main(payload: bytes, fds: list[int]) -> None:
     process.routes[client.node] = connection
     session = Session(world)
     session.on_drop = world.on_drop
-    world.has_drops, world.tidy = session.has_uncounted, session.collect
+    world.has_drops, world.tidy = lambda: bool(session.uncounted), session.collect
     set_current(session)
     runner = TaskRunner(world, session, executor, settings.node)
     world.report_meanwhile = runner.report_meanwhile

@@ -10,7 +10,8 @@ supervisor, which is why nothing can be left behind:
 * processes that user code has started become its own when their worker dies,
   and are killed then;
 * sockets are socket pairs and memory is memfd, handed over as descriptors: no
-  name in any file system exists that could stay behind.
+  name in any file system exists that could stay behind. But for one: the file by
+  which other drivers find the cluster, which the zygote takes away.
 
 Requests (one packet each, descriptors attached)::
 
@@ -39,6 +40,7 @@ import sys
 import time
 from array import array
 from collections import deque
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -155,6 +157,8 @@ class Zygote:
         self._short_lives = 0
         self._late: list[tuple[int, list[Any], list[int]]] = []
         self._driver_fd = os.pidfd_open(driver_pid)
+        self.cluster_file = ""
+        """Taken away at the end, in case the driver could not."""
         self._epoll.register(self._driver_fd, select.EPOLLIN)
         self._add_asker(control)
 
@@ -334,6 +338,9 @@ class Zygote:
 
     def end(self) -> None:
         """Kill every process and wait until it is gone."""
+        if self.cluster_file:
+            with suppress(FileNotFoundError):
+                os.unlink(self.cluster_file)
         # Nodes that see the head go would say so, and the head of replicas.
         for kinds in (("worker", "node"), ("head",), ("replica",)):
             children = [child for child in self._children.values() if child.kind in kinds]
@@ -408,6 +415,7 @@ def main() -> None:
 
     _settle()  # for head and nodes, as `_warm_up` does for workers
     zygote = Zygote(control, int(sys.argv[2]))
+    zygote.cluster_file = started[0][2]
     try:
         zygote.run()
     finally:

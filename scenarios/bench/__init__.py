@@ -9,7 +9,7 @@ turn: whatever else the machine does falls on all of them. A case's figures are
 the medians over its rounds; its ratio is the **median of the ratios of single
 rounds**, and above 1 it is better for us, whatever the unit.
 
-- `start_up` and `idle_memory` are measured first, each round in a fresh process
+- `start_up`, `idle_memory` and `first_put_800mb` are measured first, each round in a fresh process
   with nothing else of the benchmark alive. Everybody is started once before that:
   files are then in the page cache, and modules compiled, as if installed.
 - Then the sides live next to each other, and only one of them is working at any

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import psutil
 
@@ -20,6 +20,8 @@ from scenarios.bench.engines import ENGINES, OURS, check_peers
 from scenarios.bench.limits import LIMITS, Limits
 
 NAMES = (*FRESH, *CASES)
+
+C = TypeVar("C", Case, Fresh)
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,11 @@ def run_bench(
     sides = [OURS, *dict.fromkeys(peers)]
     rows: list[dict[str, Any]] = []
     with Limits() as limits:
-        fresh = [FRESH[name] for name in FRESH if name in effort.names]
+        fresh = list(affordable(FRESH, effort.names, 1, progress))
         if fresh:
             found = measure_fresh(fresh, sides, limits, effort, progress)
             rows += [row(each, samples, sides) for each, samples in zip(fresh, found, strict=True)]
-        cases = list(affordable(effort.names, len(sides), progress))
+        cases = list(affordable(CASES, effort.names, len(sides), progress))
         if cases:
             with started(sides, progress) as conversations:
                 for case in cases:
@@ -105,10 +107,12 @@ def run_bench(
     return rows
 
 
-def affordable(names: Iterable[str], sides: int, progress: Progress) -> Iterator[Case]:
-    """Yield the cases of `names` that fit into memory, and say which do not."""
+def affordable(
+    cases: Mapping[str, C], names: Iterable[str], sides: int, progress: Progress
+) -> Iterator[C]:
+    """Yield those of `cases` and `names` that fit into memory, and say which do not."""
     available = psutil.virtual_memory().available
-    for case in CASES.values():
+    for case in cases.values():
         if case.name not in names:
             continue
         needed = sides * case.memory_bytes
@@ -138,12 +142,15 @@ def measure_fresh(
     for _ in range(effort.fresh_rounds):
         for each in fresh:
             samples[each.name].limit.append(limits.measure(each.limit, effort.limit_s))
+        limits.forget()
         for side in sides:
             with Conversation(side) as conversation:
                 samples["start_up"].add(side, conversation.measure("start"))
                 if any(each.name == "idle_memory" for each in fresh):
                     used_mb = conversation.measure("memory", settle_s=effort.settle_s)
                     samples["idle_memory"].add(side, used_mb)
+                if any(each.name == "first_put_800mb" for each in fresh):
+                    samples["first_put_800mb"].add(side, conversation.measure("first put"))
             progress.advance()
     return [samples[each.name] for each in fresh]
 

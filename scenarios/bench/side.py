@@ -6,6 +6,7 @@ and works only between a request and its answer:
 ===================================== ========================================
 ``{"do": "start"}``                   start the cluster; value: `start_up`, s
 ``{"do": "memory", "settle_s": s}``   value: `idle_memory`, MB
+``{"do": "first put"}``               value: `first_put_800mb`, GB/s
 ``{"do": "prepare", "case": name}``   make the case ready
 ``{"do": "round", "round_s": s}``     repeat it for so long; value: units/s
 ``{"do": "finish"}``                  forget the case and its objects
@@ -49,6 +50,8 @@ class Side:
             return cases.start_up(self._ray, self._engine.options(self._directory))
         if what == "memory":
             return cases.idle_memory(request["settle_s"])
+        if what == "first put":
+            return cases.first_put_800mb(self._ray)
         if what == "prepare":
             case = cases.CASES[request["case"]]
             self._amount = case.amount

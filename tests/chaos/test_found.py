@@ -102,10 +102,17 @@ def test_of_several_inputs_that_failed_the_first_is_the_error(backend: str) -> N
     def both(a: Any, b: Any) -> None:
         return None
 
+    @ray.remote
+    class Actor:
+        def both(self, a: Any, b: Any) -> None:
+            return None
+
     ray.init(backend=backend, nodes=1, cpus_per_node=2)
     try:
-        for first_s, second_s in ((0.0, 0.1), (0.1, 0.0)):
-            with pytest.raises(ValueError, match="first"):
-                ray.get(both.remote(fail.remote(first_s, "first"), fail.remote(second_s, "second")))
+        for called in (both, Actor.remote().both):
+            for first_s, second_s in ((0.0, 0.1), (0.1, 0.0)):
+                inputs = fail.remote(first_s, "first"), fail.remote(second_s, "second")
+                with pytest.raises(ValueError, match="ValueError: first"):
+                    ray.get(called.remote(*inputs))
     finally:
         ray.shutdown()

@@ -14,8 +14,17 @@ from chaos.fuzz import Case, draw_case, excuse, run_case
 from chaos.invariants import Violation
 from chaos.plan import from_data
 from chaos.programs import Body, Boom, Call, Op, Sequential, run_body
-from runtime.api.exceptions import ObjectLostError, RaySystemError, WorkerCrashedError
+from runtime.api.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    ObjectLostError,
+    RaySystemError,
+    WorkerCrashedError,
+)
+from runtime.control.actor_host import ActorHost
 from runtime.control.arrays import ArrayTable
+from runtime.control.borrowing import Borrowing
+from runtime.control.custody import Custody
 from runtime.control.dispatcher import Dispatcher
 from runtime.control.gcs import Gcs
 from runtime.control.local_scheduler import LocalScheduler
@@ -126,12 +135,27 @@ def test_the_oracle_hands_errors_on() -> None:
             False,
         ),
         (ObjectLostError("what k1r1 made is lost: gone, and k1r1 has no retries left"), 2, 1, True),
+        (ActorDiedError("a3r1 died: its node died: gone"), 2, 1, True),
+        (ActorDiedError("a3r1 died: its worker ended: killed"), 1, 1, False),
+        (ActorDiedError("a3r-1 died: its worker ended: killed"), 9, 9, False),
+        (ActorDiedError("it cannot be rebuilt: object 12 is lost: it was put, and"), 1, 1, True),
+        (ActorDiedError("it cannot be rebuilt: an input is an error"), 9, 9, False),
+        (ActorUnavailableError("t7r2: the actor started anew"), 3, 0, True),
+        (ActorUnavailableError("t7r2: the actor started anew"), 2, 2, False),
         (RaySystemError("nothing has happened"), 9, 9, False),
         (Violation("wait"), 9, 9, False),
     ],
 )
 def test_which_errors_are_legitimate(error: Exception, kills: int, deaths: int, ok: bool) -> None:
     assert (excuse(error, kills, deaths) == "") == ok
+
+
+def test_what_a_killed_worker_owned_may_be_lost() -> None:
+    oid = "ab" * 18
+    error = ObjectLostError(f"object {oid} is lost: its owner has died or released it")
+    assert excuse(error, 1, 0, owned={oid}) == ""
+    assert excuse(error, 0, 0, owned={oid})
+    assert excuse(error, 1, 0, owned={"cd" * 18})
 
 
 # -- mutants: what is broken is seen -----------------------------------------------
@@ -187,6 +211,17 @@ def retries_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Dispatcher, "_retry", wrong)
 
 
+def never_replayed(patch: pytest.MonkeyPatch) -> None:
+    """An actor starts again as if it had never been called."""
+    restore = ActorHost._restore
+
+    def wrong(self: ActorHost, actor: Any) -> None:
+        actor.lineage.clear()
+        restore(self, actor)
+
+    patch.setattr(ActorHost, "_restore", wrong)
+
+
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {
     "resources are never taken": (never_taken, ("oversubscription:",)),
     "resources are never given back": (
@@ -206,6 +241,16 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
         lambda patch: patch.setattr("runtime.control.tables.task_of", lambda index: index),
         ("value ",),
     ),
+    "borrowers are not counted": (mutant_without(Borrowing, "_on_update"), ("value ",)),
+    "what is inside of values is never let go": (
+        mutant_without(Custody, "release"),
+        ("references:", "tables:", "stores:"),
+    ),
+    "actors are not rebuilt": (never_replayed, ("value ",)),
+    "calls take effect twice": (
+        lambda patch: patch.setattr(ActorHost, "_answer", lambda self, actor, spec: False),
+        ("value ", "AssertionError"),
+    ),
     "memory is never freed": (mutant_without(ObjectDirectory, "_free"), ("stores:", "value ")),
 }
 
@@ -214,13 +259,13 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
 def test_a_defect_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     break_it, signs = MUTANTS[name]
     break_it(monkeypatch)
-    failures = first_failures(range(30_000, 30_060))
+    failures = first_failures(range(30_000, 30_240))
     assert failures, "no seed saw it"
     assert any(sign in line for line in failures for sign in signs), failures
 
 
 def test_without_a_defect_the_same_seeds_hold() -> None:
-    assert first_failures(range(30_000, 30_060)) == []
+    assert first_failures(range(30_000, 30_240)) == []
 
 
 def test_a_case_is_data() -> None:

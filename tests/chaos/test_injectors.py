@@ -219,6 +219,24 @@ def test_a_late_process_does_not_take_a_nodes_place(start: Any) -> None:
     assert gcs.nodes[1].resources["CPU"] == 2.0
 
 
+def test_an_actors_process_is_killed(start: Any) -> None:
+    @ray.remote(max_restarts=-1, max_task_retries=-1)
+    class Counter:
+        count = 0
+
+        def add(self, seconds: float) -> int:
+            ray.sleep(seconds)
+            self.count += 1
+            return self.count
+
+    session = start("sim", nodes=2)
+    counters = [Counter.remote() for _ in range(2)]
+    attach(session, Plan([Step("kill", "actor:0", 0.25), Step("kill", "actor:3", 0.35)]))
+    refs = [counter.add.remote(0.1) for _ in range(5) for counter in counters]
+    assert ray.get(refs) == [n for n in range(1, 6) for _ in counters]
+    assert [row[2] for row in session.query("actors")] == [1, 1]
+
+
 def test_latency_in_virtual_time(start: Any) -> None:
     session = start("sim", nodes=2)
     here = double.options(resources={"node:1": 0.01})

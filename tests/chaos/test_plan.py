@@ -94,6 +94,7 @@ targets = st.one_of(
     st.builds("node:{}".format, numbers),
     st.builds("worker:{}.{}".format, numbers, numbers),
     st.tuples(numbers, numbers).filter(lambda p: p[0] != p[1]).map(lambda p: f"link:{p[0]}>{p[1]}"),
+    st.builds("actor:{}".format, numbers),
     st.just("cluster"),
 )
 parameters = {

@@ -17,11 +17,16 @@ from runtime.control.messages import (
     LogCalls,
     NodeChanged,
     NodeInfo,
+    NodeUnreachable,
     PlaceTasks,
     RangeResult,
+    RegisterNode,
+    ResultsMissing,
     SaveActor,
     TaskExtra,
+    TaskResults,
     TaskSpec,
+    TaskUpdates,
 )
 from tests.control.alone import Alone, array, spec
 
@@ -67,6 +72,19 @@ def test_calls_that_never_took_effect_leave_no_trace() -> None:
     gcs.handle("node:0", CallsReceived(ACTOR, [array(n) for n in range(100, 200)]))
     tables = (getattr(row, name) for name in row.__struct_fields__)
     assert not [table for table in tables if isinstance(table, set | dict | list) and table]
+
+
+def test_a_result_that_was_on_its_way_is_its_actors_to_give_again() -> None:
+    """The caller's node sends the call again: no error may come before the answer."""
+    gcs, ctx = gcs_with_an_actor()
+    for node in (0, 1):
+        gcs.handle(f"node:{node}", RegisterNode(NodeInfo(node, "host", 0, {"CPU": 1.0})))
+    number, owner = array(10), "driver:0.0"
+    made = TaskUpdates(1, [], [(number, 0, 1, (5000,))], [], [], calls=[(number, owner, ACTOR)])
+    gcs.handle("node:1", made)
+    gcs.handle("gcs", NodeUnreachable(1, "gone"))
+    gcs.handle("node:0", ResultsMissing(0, [(number, 0, 1)]))
+    assert ctx.take(TaskResults) == []
 
 
 def test_an_actor_that_is_killed_while_it_fits_nowhere_is_never_placed() -> None:

@@ -58,9 +58,9 @@ def test_a_queue_counts_what_is_left(
     before = queue.size
     gone = sum(part.count for part in queue.cancel(cancel(1, *message)))
     left = 0
-    for demand in queue.demands():
-        while queue.has(demand):
-            left += queue.take(demand, 100).count
+    for lane in queue.lanes():
+        while queue.has(lane):
+            left += queue.take(lane, 100).count
     assert left == before - gone
     assert queue.size == 0
 

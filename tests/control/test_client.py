@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from runtime.control.client import Client
+from runtime.control.client import Client, Waiter
 from runtime.control.config import Config
-from runtime.control.ids import object_id
+from runtime.control.ids import ARRAY_BYTES, object_id
 from runtime.control.messages import (
     OK,
     USER_ERROR,
@@ -94,10 +94,10 @@ def test_inputs_are_held_by_unfinished_tasks() -> None:
     assert released(ctx, client) == [array(1)]
 
 
-def test_a_reference_that_went_away_in_a_value_holds_for_ever() -> None:
+def test_a_reference_that_went_nobody_knows_where_holds_for_ever() -> None:
     ctx, client = made()
     ref = submit(client, 1)
-    client.escape(ref)
+    client.borrowing.pin(ref[:ARRAY_BYTES])
     tell(client, result(1))
     client.drop_ref(ref)
     assert released(ctx, client) == []
@@ -217,6 +217,44 @@ def test_a_pin_stays_while_a_view_does() -> None:
     client.flush()
     assert ctx.take(Unpin) == [Unpin([ref])]
     assert is_empty(client)
+
+
+def test_a_pin_stays_while_the_object_is_waited_for_with_others() -> None:
+    ctx, client = made()
+    ref, late = submit(client, 1), submit(client, 2)
+    awaited = client.begin_get([ref, late])
+    client.watch([ref, late])
+    tell(client, result(1, node=3, size=500, offset=1))
+    client.handle(NODE, ObjectsReady([ObjectValue(ref, OK, b"", 0, 64, 500)]))
+    client.drop_ref(ref)
+    client.flush()
+    assert ctx.take(Unpin) == []
+    client.add_view(ref)
+    client.end_get(awaited)
+    client.flush()
+    assert ctx.take(Unpin) == []
+    client.drop_view(ref)
+    client.flush()
+    assert ctx.take(Unpin) == [Unpin([ref])]
+
+
+def test_what_was_to_be_fetched_is_ready_for_who_does_not_need_it_here() -> None:
+    ctx, client = made()
+    large, pending, borrowed = submit(client, 1), submit(client, 2), oid(9)
+    client.add_ref(borrowed)
+    waiter = Waiter()
+    oids = [large, pending, borrowed]
+    assert client.watch_more(oids, waiter) == []
+    tell(client, result(1, node=3, size=500, offset=1))
+    assert ctx.take(WantObjects, NODE) and waiter.missing == 3
+    waiter.fetch = False
+    assert client.unfetched(oids, waiter) == [large]
+    assert waiter.missing == 2
+    # It comes after all: nobody is told twice.
+    client.handle(NODE, ObjectsReady([ObjectValue(large, OK, b"", 0, 64, 500)]))
+    assert waiter.missing == 2
+    tell(client, result(2, node=3, size=500, offset=1))
+    assert waiter.missing == 1
 
 
 def test_a_borrowed_object_is_asked_of_the_node_and_let_go() -> None:

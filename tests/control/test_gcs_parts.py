@@ -210,11 +210,28 @@ def test_a_second_release_says_nothing_of_what_a_node_has_made_since() -> None:
     assert [m.arrays for *_, m in world.trace if isinstance(m, FreeObjects)] == [[array(1)]]
 
 
+def test_who_does_not_own_lets_go_of_nothing() -> None:
+    """A node that came back got a result for its earlier life, and said that nobody is there."""
+    world = World(3)
+    table = world.gcs.table
+    world.run(for_s=0.1)
+    made = [(array(1), 0, 1, (500,))]
+    calls = [(array(1), "driver:0.0", b"")]
+    world.turn(
+        "gcs", lambda: table.on_updates("node:1", TaskUpdates(1, [], made, [], [], calls=calls))
+    )
+    for node in (1, 2):
+        message = TaskUpdates(node, [], [], [], [array(1)])
+        table.on_updates(f"node:{node}", message)
+    found = table.rows[array(1)].locate(object_id(array(1), 0, 0), {0, 1, 2})
+    assert found is not None and found.nodes == (1,)
+
+
 def test_lineage_books() -> None:
     lineage = Lineage(3 * SPEC_BYTES)
     rows = {number: ArrayRow() for number in range(1, 7)}
     for number in range(2, 7):
-        lineage.use(rows[number], [object_id(array(number - 1), 0, 0)] * 2, 12)
+        lineage.use(array(number), rows[number], [object_id(array(number - 1), 0, 0)] * 2, 12)
     assert lineage.uses == {array(n): 1 for n in range(1, 6)}
     for number in range(1, 6):
         lineage.keep(array(number), rows[number])
@@ -226,7 +243,7 @@ def test_lineage_books() -> None:
     lineage.need(array(3), rows[3])
     assert lineage.needed == {array(2): {array(3)}}
     assert lineage.unneed(array(3), rows[3]) == [array(2)] and not lineage.needed
-    assert lineage.unuse(array(5)) and array(5) not in lineage.uses
+    assert lineage.unuse(array(0), array(5)) and array(5) not in lineage.uses
 
 
 def test_why_a_value_cannot_be_made_again() -> None:

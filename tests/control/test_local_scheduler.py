@@ -87,7 +87,7 @@ class Node:
 def ready(node: Node) -> Iterator[TaskSpec]:
     queue = node.scheduler.dispatcher.ready
     while queue.size:
-        yield queue.take(queue.demands()[0], 1 << 30)
+        yield queue.take(queue.lanes()[0], 1 << 30)
 
 
 # -- leases and dispatch -------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`ReadyQueue` against a plain list of elements."""
+"""`ReadyQueue` against plain lists of elements."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import random
 
 import pytest
 
+from runtime.control.ids import JOB_BYTES, job_id
 from runtime.control.ready_queue import ReadyQueue, part_of
 from tests.control.alone import spec
 
 
-def test_like_a_list_per_demand(seed: int) -> None:
+def test_like_a_list_per_job_and_demand(seed: int) -> None:
     rng = random.Random(seed)
     queue = ReadyQueue()
-    oracle: dict[str, list[tuple[bytes, int]]] = {}
+    oracle: dict[tuple[bytes, str], list[tuple[bytes, int]]] = {}
     for number in range(2000):
         demand = rng.choice(["CPU:1", "CPU:2", ""])
-        line = oracle.setdefault(demand, [])
+        job = rng.choice([1, 2])
+        lane = (job_id(job), demand)
+        line = oracle.setdefault(lane, [])
         if rng.random() < 0.5:
             pushed = spec(number, rng.randrange(5), rng.randint(1, 6), demand=demand)
+            pushed.array = lane[0] + pushed.array[len(lane[0]) :]
             elements = [(pushed.array, pushed.start + i) for i in range(pushed.count)]
             if rng.random() < 0.3:
                 queue.push_front(pushed)
@@ -27,27 +31,28 @@ def test_like_a_list_per_demand(seed: int) -> None:
                 queue.push(pushed)
                 line += elements
         elif line:
-            peeked = queue.peek(demand)
-            taken = queue.take(demand, rng.randint(1, 8))
+            peeked = queue.peek(lane)
+            taken = queue.take(lane, rng.randint(1, 8))
             assert peeked is not None and peeked.array == taken.array
             assert taken.demand == demand and taken.args == peeked.args
             for index in range(taken.count):
                 assert line.pop(0) == (taken.array, taken.start + index)
         assert queue.size == sum(map(len, oracle.values()))
-        assert queue.count(demand) == len(line)
-        assert queue.has(demand) == bool(line)
-        assert sorted(queue.demands()) == sorted(d for d, line in oracle.items() if line)
+        assert queue.count(lane) == len(line)
+        assert queue.has(lane) == bool(line)
+        assert sorted(queue.lanes()) == sorted(x for x, line in oracle.items() if line)
 
 
 def test_the_demand_that_waits_longest_comes_first() -> None:
     queue = ReadyQueue()
     for number, demand in enumerate(["GPU:1", "CPU:1", "GPU:1", "CPU:2"]):
         queue.push(spec(number, demand=demand))
-    assert queue.demands() == ["GPU:1", "CPU:1", "CPU:2"]
-    queue.take("GPU:1", 1)
-    assert queue.demands() == ["CPU:1", "GPU:1", "CPU:2"]
+    job = spec(0).array[:JOB_BYTES]
+    assert queue.lanes() == [(job, "GPU:1"), (job, "CPU:1"), (job, "CPU:2")]
+    queue.take((job, "GPU:1"), 1)
+    assert queue.lanes() == [(job, "CPU:1"), (job, "GPU:1"), (job, "CPU:2")]
     queue.push_front(spec(9, demand="CPU:2"))
-    assert queue.demands()[0] == "CPU:2"
+    assert queue.lanes()[0] == (job, "CPU:2")
 
 
 def test_a_part_is_within_its_range() -> None:

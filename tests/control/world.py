@@ -335,7 +335,8 @@ class World:
         look("gcs", self.gcs, "arrays")
         look("gcs", self.gcs.table, "tombstones", "waited")
         look("gcs", self.gcs.table.lineage, "uses", "kept", "needed")
-        channels = {key: who for key, who in self.gcs.pubsub._channels.items() if key != "nodes"}
+        standing = ("nodes", "jobs")
+        channels = {k: who for k, who in self.gcs.pubsub._channels.items() if k not in standing}
         if channels:
             found["gcs.pubsub"] = channels
         look("gcs.actors", self.gcs.actors, "rows", "names")

@@ -129,9 +129,11 @@ WORLD_ONLY = {
 """These never leave their process."""
 NODE_TO_CLIENT = {
     m.TaskResults, m.ObjectsReady, m.ObjectAllocated, m.QueryReply, m.FunctionBlob, m.RunTasks,
-    m.TakeBack, m.Resume, m.Exit, m.RestoreActor, m.GiveBack,
+    m.TakeBack, m.Resume, m.Exit, m.RestoreActor, m.GiveBack, m.BorrowersGone,
 }  # fmt: skip
 """A client trusts its node, which has started it."""
+BETWEEN_MACHINES = {m.TasksPlaced, m.NodesSeen, m.AskReplay, m.ActorSettled}
+"""The head's relay carries them from one chain of the GCS to another."""
 
 
 def test_every_message_has_its_place_in_the_tables() -> None:
@@ -142,10 +144,11 @@ def test_every_message_has_its_place_in_the_tables() -> None:
     for kinds in (
         admission.CLIENT_TO_MASTER, admission.REPLICA_TO_MASTER, admission.MASTER_TO_REPLICA,
         admission.CLIENT_TO_REPLICA, admission.REPLICA_TO_CLIENT, admission.REPLICA_TO_REPLICA,
+        admission.NODE_TO_SHARD, admission.MASTER_TO_CLIENT,
     ):  # fmt: skip
         admitted |= kinds
     every = set(m.Message.__args__)
-    assert admitted | WORLD_ONLY | NODE_TO_CLIENT == every
+    assert admitted | WORLD_ONLY | NODE_TO_CLIENT | BETWEEN_MACHINES == every
     assert not admitted & WORLD_ONLY
 
 

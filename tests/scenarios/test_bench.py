@@ -100,7 +100,8 @@ def test_without_peers_there_is_no_ratio() -> None:
 
 def test_every_case_says_what_it_is() -> None:
     assert set(run.NAMES) == {
-        "start_up", "idle_memory", "tasks_sync", "tasks_1000", "task_array", "wait_1000",
+        "start_up", "idle_memory", "first_put_800mb", "tasks_sync", "tasks_1000", "task_array",
+        "wait_1000",
         "put_small", "get_small", "put_1mb", "put_800mb", "actor_sync", "actor_1000",
         "create_100_actors",
     }  # fmt: skip
@@ -195,10 +196,10 @@ def test_what_does_not_fit_into_memory_is_left_out_aloud(monkeypatch: pytest.Mon
             self.available = available
 
     monkeypatch.setattr(psutil, "virtual_memory", Memory)
-    alone = [case.name for case in run.affordable(run.NAMES, 1, progress)]
+    alone = [case.name for case in run.affordable(cases.CASES, run.NAMES, 1, progress)]
     assert set(large) <= set(alone)
     assert not said
-    beside = [case.name for case in run.affordable(run.NAMES, 2, progress)]
+    beside = [case.name for case in run.affordable(cases.CASES, run.NAMES, 2, progress)]
     assert beside == [name for name in alone if name not in large]
     assert len(said) == len(large)
     assert all(any(name in line for line in said) for name in large)

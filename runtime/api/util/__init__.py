@@ -11,7 +11,7 @@ from typing import Any
 from runtime.api import strategies as scheduling_strategies
 from runtime.api.calls import get, wait
 from runtime.api.cluster import nodes
-from runtime.api.modules import absent
+from runtime.api.modules import PUBLIC, absent
 from runtime.api.placement_group import (
     PlacementGroup,
     get_current_placement_group,
@@ -95,6 +95,6 @@ def map_unordered(
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("multiprocessing", "joblib"):
+    if f"util.{name}" in PUBLIC:
         raise AttributeError(f"module 'raytwin.util' has no {name!r} yet: import it first")
     raise absent(f"util.{name}")

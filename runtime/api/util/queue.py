@@ -71,6 +71,19 @@ class Queue:
             raise Empty("the queue is empty")
         return items[0]
 
+    async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Add an item, as `put` does, while the event loop goes on."""
+        wait_s = _patience(block, timeout)
+        if not await self._live().put.remote(item, wait_s):
+            raise Full("the queue is full")
+
+    async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Remove the oldest item and return it, as `get` does, while the event loop goes on."""
+        items = await self._live().get.remote(_patience(block, timeout))
+        if not items:
+            raise Empty("the queue is empty")
+        return items[0]
+
     def put_nowait(self, item: Any) -> None:
         """Add an item or raise Full."""
         self.put(item, block=False)

@@ -1,0 +1,74 @@
+"""The clusters that this user has running on this machine, for drivers that join one.
+
+Whoever starts a cluster writes a file with its address and its token, and takes it
+away at the end; if it is killed, the zygote does. The file is the user's alone (0600
+in a directory of 0700), and the token is nowhere else: on no command line, in no
+environment. A file that stayed behind, because all of the cluster was killed at
+once, is taken away by the next who finds that nobody listens there.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+
+class ClusterFile(msgspec.Struct):
+    """What a driver needs to join."""
+
+    address: str
+    """``host:port`` of the head: the cluster's name."""
+    door: str
+    """The abstract Unix socket on which node 0 lets drivers in."""
+    token: str
+    """Hexadecimal."""
+    pid: int
+    """Of the driver that started it."""
+    started_s: float
+    """Since the epoch."""
+
+
+def directory() -> Path:
+    """Return where the files are; make it if need be.
+
+    Raises PermissionError if others could write there.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.access(runtime, os.W_OK | os.X_OK):
+        path = Path(runtime) / "raytwin"
+    else:
+        path = Path(tempfile.gettempdir()) / f"raytwin-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if not mine or stat.S_IMODE(found.st_mode) & 0o077:
+        raise PermissionError(f"{path} is to be a directory that only its user may enter")
+    return path
+
+
+def write(cluster: ClusterFile) -> Path:
+    """Write a cluster's file and return where it is."""
+    path = directory() / f"{cluster.address.replace(':', '-')}.json"
+    # A cluster that was killed may have had the same port.
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(msgspec.json.encode(cluster))
+    return path
+
+
+def running() -> list[tuple[Path, ClusterFile]]:
+    """Return all files, the newest cluster first."""
+    found = []
+    for path in directory().glob("*.json"):
+        try:
+            found.append((path, msgspec.json.decode(path.read_bytes(), type=ClusterFile)))
+        except FileNotFoundError:
+            continue  # it has just ended
+        except msgspec.DecodeError:
+            continue  # it is just being written
+    return sorted(found, key=lambda entry: -entry[1].started_s)

@@ -1,0 +1,74 @@
+"""A driver of real processes: its client, world, connection and session in one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import weakref
+from collections.abc import Callable
+
+from runtime.api.state import connected, set_current
+from runtime.backend.session import Session
+from runtime.control.client import Client
+from runtime.control.config import Config
+from runtime.processes.connection import Connection
+from runtime.processes.local_world import LocalWorld
+from runtime.processes.process import Process
+from runtime.store.arena import Arena
+
+
+class DriverSession(Session):
+    """A driver's session; that of the driver which started the cluster ends it."""
+
+    def __init__(
+        self, world: LocalWorld, cluster_address: str, end: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__(world, end)
+        self.cluster_address = cluster_address
+        _drivers.add(self)
+
+    def abandon(self) -> None:
+        """Let go in a forked child: the cluster is its parent's.
+
+        Nothing is closed: the child shares the parent's epoll set.
+        """
+        self.closed = True
+        if connected() is self:
+            set_current(None)
+
+
+_drivers: weakref.WeakSet[DriverSession] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for session in _drivers:
+        session.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
+
+
+def make_driver(
+    address: str,
+    node: int,
+    config: Config,
+    root: bytes,
+    sock: socket.socket,
+    arena: Arena,
+    cluster_address: str,
+    make: Callable[[LocalWorld], DriverSession] | None = None,
+) -> DriverSession:
+    """Return the session of a driver that has a socket to its node; it is current."""
+    process = Process(config.seed)
+    client = Client(process.context(address), address, node, config)
+    client.begin_task(root)
+    process.add(address, client)
+    world = LocalWorld(process, client, None, arena, lambda reason: None)
+    connection = Connection(process.reactor, sock, world.on_frame, world.on_close, peer=client.node)
+    process.routes[client.node] = connection
+    session = DriverSession(world, cluster_address) if make is None else make(world)
+    session.on_drop = world.on_drop
+    world.has_drops, world.tidy = session.has_drops, session.tidy
+    set_current(session)
+    world.start()
+    return session

@@ -1,0 +1,76 @@
+"""``raytwin start`` and ``raytwin status``: a cluster for several programs.
+
+``start`` is the cluster's first driver and does nothing but wait; programs join as
+further jobs. What their tasks print appears in its terminal.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from runtime.api import cluster, state
+from runtime.api.exceptions import RaySystemError
+from scenarios.base import UsageError
+
+
+def keep(options: dict[str, Any], say: Callable[[str], None]) -> int:
+    """Start a cluster, say where it is, and keep it until SIGINT or SIGTERM; return 0.
+
+    Returns 1 if the cluster ends before that.
+    """
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    session: Any
+    try:
+        session = cluster.init("local", backend="local", namespace="raytwin-start", **options)
+    except (ValueError, TypeError, PermissionError) as error:
+        raise UsageError(str(error)) from error
+    with session:
+        address = session.cluster_address
+        say(
+            f"a cluster is running at {address}: programs join it with {cluster.ADDRESS}={address}"
+            ' or init(address="auto"); Ctrl-C ends it'
+        )
+        while not ended.wait(0.5):
+            session.cluster.poll()
+            if {"zygote", "head"} & session.cluster.exited.keys():
+                say(f"the cluster has ended: {session.cluster.exited}")
+                return 1
+    return 0
+
+
+def status(address: str) -> tuple[str, list[list[str]], list[list[str]]]:
+    """Return the address of a running cluster, rows of its nodes, and rows of its jobs.
+
+    A node's row: number, state, then per resource what is free of what there is; then
+    queued or running tasks. A job's: number, state, PID, namespace, what runs.
+    Raises UsageError if there is no such cluster.
+    """
+    session: Any
+    try:
+        session = cluster.init(address)
+    except (ValueError, ConnectionError, PermissionError, RaySystemError) as error:
+        raise UsageError(str(error)) from error
+    with session:
+        loads = {row[0]: row[1:] for row in session.query("loads")}
+        nodes = []
+        for row in session.query("nodes"):
+            queue, total, free = loads.get(row["node"], (0, row["resources"], {}))
+            shares = [
+                f"{free.get(name, 0):g}/{amount:g} {name}"
+                for name, amount in sorted(total.items())
+                if not name.startswith("node:")
+            ]
+            alive = "alive" if row["alive"] else f"dead: {row['reason']}"
+            nodes.append([str(row["node"]), alive, ", ".join(shares), str(queue)])
+        mine = state.current().job_number
+        jobs = [
+            [str(number), "runs" if alive else reason, str(pid), namespace, entrypoint]
+            for number, _, pid, namespace, entrypoint, alive, reason in session.query("jobs")
+            if number != mine
+        ]
+        return session.cluster_address, nodes, jobs

@@ -1,0 +1,71 @@
+"""The recovery fuzz with a GCS in shards, and a relay between them that is late.
+
+News from one shard to another, and from the rest of the GCS, then come long after
+what nodes say directly: whatever relies on their order without ensuring it shows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chaos.fuzz import draw_case, run_case
+from runtime.control import gcs_shard
+from runtime.control.relay import RELAY
+
+LATE_S = 0.05
+"""The most that a frame from or to the relay is late; mostly it is far less."""
+STEP_S = 1e-6
+OPTIONS: dict[str, Any] = {"gcs_replicas": 1, "gcs_storage": None, "gcs_memory_max": 0}
+
+
+def late_relay(seed: int, late_s: float) -> Callable[[Any], None]:
+    """Return what makes a session's relay late; frames stay in order."""
+    rng = random.Random(f"late/{seed}")
+
+    def prepare(session: Any) -> None:
+        cluster, links = session.cluster, {}
+        transmit = cluster.transmit
+
+        def late(node: int, source: str, to: str, messages: list[Any], nbytes: int) -> None:
+            if RELAY not in (source, to):
+                transmit(node, source, to, messages, nbytes)
+                return
+            now_s = cluster.env.now
+            at_s = max(now_s + late_s * rng.random() ** 4, links.get((source, to), 0.0) + STEP_S)
+            links[source, to] = at_s
+            cluster.env.timeout(at_s - now_s).callbacks.append(
+                lambda _: transmit(node, source, to, messages, nbytes)
+            )
+
+        cluster.transmit = late
+
+    return prepare
+
+
+def failures(seeds: range, late_s: float = LATE_S) -> list[str]:
+    found = []
+    for seed in seeds:
+        shards = 2 + seed % 3
+        options = {**OPTIONS, "gcs_shards": shards}
+        report = run_case(draw_case(seed), late_relay(seed, late_s), **options)
+        found += [f"seed {seed}, {shards} shards: {line}" for line in report.failures]
+    return found
+
+
+@pytest.mark.parametrize("late_s", [LATE_S, 8 * LATE_S])
+def test_shards_that_hear_late_of_one_another(late_s: float) -> None:
+    assert failures(range(61_000, 61_080), late_s) == []
+
+
+def test_nodes_that_hear_of_nodes_before_the_shards_do_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def send(self: Any, to: str, message: Any) -> None:
+        self._ctx.send(to, message)
+
+    monkeypatch.setattr(gcs_shard._Gate, "send", send)
+    assert failures(range(60_040, 60_080))

@@ -1,0 +1,387 @@
+"""Shards of the GCS: who has which key, who is told what first, lineage across them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaos.fuzz import draw_case, run_case
+from runtime.control.config import Config
+from runtime.control.gcs_machine import make_machine
+from runtime.control.gcs_shard import Shard, ShardedGcs
+from runtime.control.ids import ARRAY_BYTES, object_id
+from runtime.control.messages import (
+    ActorSettled,
+    AskReplay,
+    AssignTasks,
+    CancelTask,
+    FreeObjects,
+    Heartbeat,
+    KvPut,
+    LineageChanges,
+    Load,
+    LocateObjects,
+    NodeChanged,
+    NodeInfo,
+    NodesSeen,
+    NodeUnreachable,
+    ObjectLocations,
+    PlaceTasks,
+    Registered,
+    RegisterNode,
+    TaskExtra,
+    TasksPlaced,
+    TaskUpdates,
+)
+from runtime.control.replicated import Machine
+from runtime.control.shard_lineage import HINT_S
+from runtime.control.shards import (
+    HINT,
+    UNNEEDED,
+    UNUSED,
+    USED,
+    RoutedNode,
+    Router,
+    shard_address,
+    shard_of,
+)
+from tests.control.alone import Alone, array, spec
+
+SHARDS = 2
+CONFIG = Config(gcs_shards=SHARDS)
+HERE = [n for n in range(1, 200) if shard_of(array(n), SHARDS) == 1]
+"""Numbers of arrays that shard 1 has."""
+THERE = [n for n in range(1, 200) if shard_of(array(n), SHARDS) == 2]
+
+
+def node_info(node: int, alive: bool = True, incarnation: int = 1) -> NodeInfo:
+    return NodeInfo(node, "host", 1, {"CPU": 1.0}, alive, incarnation, "" if alive else "it died")
+
+
+def updates(node: int, **rows: Any) -> TaskUpdates:
+    message = TaskUpdates(node, [], [], [], [], [], 1, [])
+    for name, row in rows.items():
+        setattr(message, name, row)
+    return message
+
+
+# -- splitting -------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(1, 300), st.booleans()), max_size=40), st.integers(2, 9))
+def test_every_row_of_an_update_goes_to_its_shard_once(rows: Any, shards: int) -> None:
+    ctx = Alone()
+    whole = updates(
+        3,
+        added=[spec(n, deps=(object_id(array(n + 1), 0, 0),) if dep else ()) for n, dep in rows],
+        done=[(array(n), 0, 1, ()) for n, _ in rows],
+        copies=[(object_id(array(n), 0, 0), 5) for n, _ in rows],
+        released=[array(n) for n, _ in rows],
+        puts=[(array(n), 0) for n, _ in rows],
+        calls=[(array(n), "driver:0.0", b"") for n, _ in rows],
+    )
+    Router(ctx, shards).send("gcs", whole)
+    for name in ("added", "done", "copies", "released", "puts", "calls"):
+        found = []
+        for to, part in ctx.sent:
+            if type(part) is TaskUpdates:
+                assert (part.node, part.incarnation) == (3, 1)
+                for row in getattr(part, name):
+                    key = getattr(row, "array", None) or (row if type(row) is bytes else row[0])
+                    assert to == shard_address(shard_of(key[:ARRAY_BYTES], shards))
+                    found.append(row)
+        key_of = repr
+        assert sorted(found, key=key_of) == sorted(getattr(whole, name), key=key_of)
+
+
+def test_inputs_are_named_before_they_can_be_released() -> None:
+    ctx = Alone()
+    user, used = HERE[0], THERE[0]
+    task = spec(user, deps=(object_id(array(used), 0, 0),))
+    Router(ctx, SHARDS).send("gcs", updates(0, added=[task], released=[array(used)]))
+    of_used = [message for to, message in ctx.sent if to == "gcs.2"]
+    assert of_used[0] == LineageChanges([(HINT, array(user), (array(used),))])
+    assert of_used[1].released == [array(used)]
+
+
+def test_what_is_no_key_stays_where_it_was() -> None:
+    ctx = Alone()
+    router = Router(ctx, SHARDS)
+    beat = Heartbeat(0, 1, Load(0, 0.0, 0.0, 0, {}))
+    router.send("gcs", beat)
+    router.send("node:1", KvPut(b"key", b"", 1))
+    assert ctx.sent == [("gcs", beat), ("node:1", KvPut(b"key", b"", 1))]
+
+
+def test_a_node_registers_when_shards_know_it_and_speaks_when_they_know_it_lives() -> None:
+    ctx = Alone()
+    heard: list[Any] = []
+
+    class Scheduler:
+        def __init__(self, ctx: Any) -> None:
+            self.ctx = ctx
+
+        def handle(self, source: str, message: Any) -> None:
+            heard.append(message)
+
+        def end_turn(self) -> None:
+            return None
+
+    node = RoutedNode(ctx, SHARDS, Scheduler)
+    known = [False]
+    node.await_shards(lambda: known[0])
+    register = RegisterNode(node_info(0))
+    node.inner.ctx.send("gcs", register)
+    node.inner.ctx.send("gcs", KvPut(b"key", b"value", 1))
+    node.end_turn()
+    assert ctx.sent == []
+    known[0] = True
+    node.end_turn()
+    assert ctx.sent == [("gcs", register)]
+    node.handle("gcs", Registered(1, []))
+    node.end_turn()
+    assert ctx.sent[1:] == [(shard_address(shard_of(b"key", SHARDS)), KvPut(b"key", b"value", 1))]
+    assert heard == [Registered(1, [])]
+
+
+# -- nodes -----------------------------------------------------------------------
+
+
+def test_nodes_hear_of_nodes_when_all_shards_have() -> None:
+    ctx = Alone()
+    gcs = ShardedGcs(ctx, CONFIG)
+
+    def turn(source: str, message: Any) -> None:
+        gcs.handle(source, message)
+        gcs.end_turn()
+
+    turn("node:0", RegisterNode(node_info(0)))
+    assert [to for to, message in ctx.sent if isinstance(message, NodeChanged)] == [
+        "global", "links", "gcs.1", "gcs.2",
+    ]  # fmt: skip
+    assert not ctx.take(Registered)
+    turn("gcs.1", NodesSeen(1))
+    assert not ctx.take(Registered)
+    turn("gcs.2", NodesSeen(1))
+    assert ctx.take(Registered, "node:0")
+    turn("node:1", RegisterNode(node_info(1)))
+    turn("gcs", NodeUnreachable(1, "gone"))
+    ctx.take(NodeChanged, "gcs")
+    turn("gcs.1", NodesSeen(3))
+    turn("gcs.2", NodesSeen(2))
+    assert [m.info.alive for m in ctx.take(NodeChanged, "node:0")] == [True]
+    turn("gcs.2", NodesSeen(3))
+    assert [m.info.alive for m in ctx.take(NodeChanged, "node:0")] == [False]
+
+
+# -- one shard -------------------------------------------------------------------
+
+
+class OneShard(Shard):
+    """Shard 1 of two, with nodes 0 and 1."""
+
+    def __init__(self) -> None:
+        self.alone = Alone()
+        super().__init__(self.alone, CONFIG, 1)
+        for node in (0, 1):
+            self.turn("gcs", NodeChanged(node_info(node)))
+        self.alone.sent.clear()
+
+    def turn(self, source: str, message: Any) -> None:
+        self.handle(source, message)
+        self.end_turn()
+
+    def changes(self) -> list[tuple[int, bytes, tuple[bytes, ...]]]:
+        return [each for m in self.alone.take(LineageChanges, "gcs.2") for each in m.changes]
+
+
+USER, INPUT = THERE[0], HERE[0]
+"""A task in the other shard, and what it has as an input."""
+
+
+def with_input() -> OneShard:
+    """Return a shard with an array that is done and has an owner."""
+    shard = OneShard()
+    rows = {"added": [spec(INPUT)], "done": [(array(INPUT), 0, 1, ())]}
+    shard.turn("node:0", updates(0, **rows))
+    return shard
+
+
+def change(kind: int) -> LineageChanges:
+    return LineageChanges([(kind, array(USER), (array(INPUT),))])
+
+
+def test_what_another_shards_array_uses_is_kept_when_it_is_released() -> None:
+    shard = with_input()
+    shard.turn("node:0", change(HINT))
+    shard.turn("node:0", updates(0, released=[array(INPUT)]))
+    assert shard.arrays[array(INPUT)].released
+    shard.turn("gcs.2", change(USED))
+    shard.alone.pass_time(3 * HINT_S)
+    assert array(INPUT) in shard.arrays
+    shard.turn("gcs.2", change(UNUSED))
+    assert not shard.arrays and not shard.lineage.uses and not shard.lineage.users
+
+
+def test_a_hint_that_nobody_confirms_is_given_up() -> None:
+    shard = with_input()
+    shard.turn("node:0", change(HINT))
+    shard.turn("node:0", updates(0, released=[array(INPUT)]))
+    shard.alone.pass_time(HINT_S / 2)
+    assert array(INPUT) in shard.arrays
+    shard.alone.pass_time(2 * HINT_S)
+    assert not shard.arrays and not shard.lineage.uses and not shard.lineage.hints
+
+
+def test_a_hint_that_comes_late_is_given_up() -> None:
+    shard = with_input()
+    for kind in (USED, UNUSED, HINT):
+        shard.turn("gcs.2", change(kind))
+    shard.turn("node:0", updates(0, released=[array(INPUT)]))
+    shard.alone.pass_time(2 * HINT_S)
+    assert not shard.arrays
+
+
+def placed(number: int, dep: int, attempt: int, way: tuple[int, ...]) -> TasksPlaced:
+    task = spec(number, deps=(object_id(array(dep), 0, 0),))
+    if attempt:
+        task.extra = TaskExtra(attempt=attempt)
+    return TasksPlaced(1, 1, [task], way)
+
+
+def test_a_range_that_is_placed_comes_by_its_inputs() -> None:
+    ctx = Alone()
+    Router(ctx, SHARDS).send("gcs", placed(USER, INPUT, 0, ()))
+    ((to, first),) = ctx.sent
+    assert to == "gcs.1" and first.way == (2,)
+    shard = with_input()
+    shard.turn("global", first)
+    (on,) = shard.alone.take(TasksPlaced, "gcs.2")
+    assert on.way == () and on.tasks == first.tasks
+    shard.turn("node:0", updates(0, released=[array(INPUT)]))
+    assert shard.arrays[array(INPUT)].released
+
+
+def test_values_that_a_repeated_range_needs_are_there_until_it_has_ended() -> None:
+    shard = with_input()
+    shard.turn("gcs.2", change(USED))
+    shard.turn("node:0", updates(0, released=[array(INPUT)]))
+    shard.turn("global", placed(USER, INPUT, 1, (2,)))
+    shard.alone.sent.clear()
+    oid = object_id(array(INPUT), 0, 0)
+    shard.turn("node:1", LocateObjects([oid]))
+    (again,) = shard.alone.take(PlaceTasks, "global")
+    assert again.tasks[0].array == array(INPUT)
+    shard.turn("global", TasksPlaced(1, 1, again.tasks, ()))
+    shard.turn("node:1", updates(1, done=[(array(INPUT), 0, 1, ())]))
+    assert not shard.alone.take(FreeObjects)
+    shard.turn("gcs.2", change(UNNEEDED))
+    assert shard.alone.take(FreeObjects, "node:1")[0].arrays == [array(INPUT)]
+
+
+def test_a_shard_says_what_its_arrays_use() -> None:
+    shard = OneShard()
+    task = spec(HERE[1], deps=(object_id(array(THERE[1]), 0, 0),))
+    shard.turn("node:0", updates(0, added=[task]))
+    assert shard.changes() == [(USED, array(HERE[1]), (array(THERE[1]),))]
+    shard.turn("node:0", updates(0, done=[(array(HERE[1]), 0, 1, ())], released=[array(HERE[1])]))
+    assert shard.changes() == [(UNUSED, array(HERE[1]), (array(THERE[1]),))]
+
+
+def test_what_is_placed_is_logged_then_assigned_and_cancelled_after_that() -> None:
+    shard = OneShard()
+    shard.turn("global", TasksPlaced(1, 1, [spec(INPUT)], ()))
+    shard.turn("global", CancelTask(array(INPUT), 0, 1, False, False))
+    to_node = [type(m) for to, m in shard.alone.sent if to == "node:1"]
+    assert to_node == [AssignTasks, CancelTask]
+    assert [node for _, node in shard.arrays[array(INPUT)].accepted] == [1]
+
+
+def test_a_range_that_was_cancelled_on_its_way_is_cancelled_where_it_arrives() -> None:
+    shard = OneShard()
+    cancel = CancelTask(array(INPUT), 0, 1, False, False)
+    shard.turn("global", cancel)
+    shard.turn("global", TasksPlaced(1, 1, [spec(INPUT)], ()))
+    to_node = [m for to, m in shard.alone.sent if to == "node:1"]
+    assert [type(m) for m in to_node] == [AssignTasks, CancelTask] and to_node[1] == cancel
+    shard.turn("global", CancelTask(array(HERE[5]), 0, 1, False, False))
+    shard.alone.pass_time(2.0)
+    shard.turn("global", TasksPlaced(1, 1, [spec(HERE[5])], ()))
+    assert shard.alone.take(CancelTask) == [cancel], "the other one was for an earlier run"
+
+
+def test_a_range_for_a_dead_node_is_placed_again_and_not_assigned() -> None:
+    shard = OneShard()
+    shard.turn("gcs", NodeChanged(node_info(1, alive=False)))
+    shard.turn("global", TasksPlaced(1, 1, [spec(INPUT)], ()))
+    assert not shard.alone.take(AssignTasks)
+    assert len(shard.alone.take(PlaceTasks, "global")) == 1
+
+
+def test_a_release_may_overtake_the_placement() -> None:
+    """The range runs for nobody: what it makes is freed when it has ended, and no row is left."""
+    shard = OneShard()
+    shard.turn("node:0", updates(0, released=[array(INPUT)]))
+    shard.turn("global", TasksPlaced(1, 1, [spec(INPUT)], ()))
+    shard.turn("node:1", updates(1, done=[(array(INPUT), 0, 1, ())]))
+    assert shard.alone.take(FreeObjects, "node:1")
+    assert not shard.arrays and not shard.table.tombstones
+
+
+def test_what_one_owner_let_go_of_is_run_for_the_other() -> None:
+    """Two runs of a parent own an array: the first one's node says no more of its runs."""
+    shard = OneShard()
+    shard.turn("node:0", updates(0, added=[spec(INPUT, owner="worker:0.1")]))
+    shard.turn("node:1", updates(1, added=[spec(INPUT, 1, owner="worker:1.1")]))
+    shard.turn("node:0", updates(0, released=[array(INPUT)]))
+    (again,) = shard.alone.take(PlaceTasks, "global")
+    assert [(t.array, t.start, t.owner) for t in again.tasks] == [(array(INPUT), 0, "worker:1.1")]
+
+
+# -- actors ----------------------------------------------------------------------
+
+
+def test_a_shard_asks_before_it_makes_an_actors_value_again() -> None:
+    shard = OneShard()
+    rows = {
+        "calls": [(array(INPUT), "driver:0.0", b"actor")],
+        "done": [(array(INPUT), 0, 1, (1000,))],
+    }
+    shard.turn("node:1", updates(1, **rows))
+    shard.turn("gcs", NodeChanged(node_info(1, alive=False)))
+    oid = object_id(array(INPUT), 0, 0)
+    shard.alone.sent.clear()
+    shard.turn("node:0", LocateObjects([oid]))
+    assert shard.alone.take(AskReplay, "gcs") == [AskReplay(b"actor", array(INPUT))]
+    assert not shard.alone.sent, "nothing is said before the answer"
+    shard.turn("gcs", ActorSettled(b"actor", True))
+    (told,) = shard.alone.take(ObjectLocations, "node:0")
+    assert told.locations[0].object == oid and "which died" in told.locations[0].lost
+
+
+# -- snapshots -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chain", range(SHARDS + 1))
+def test_machines_of_a_running_cluster_are_what_their_snapshots_are(chain: int) -> None:
+    sizes: list[int] = []
+
+    def look(session: Any) -> None:
+        def once(event: Any) -> None:
+            machine: Machine = session.cluster.replicas.tail_machine(chain)
+            copy = make_machine(session.cluster.config, chain)
+            data = machine.snapshot()
+            copy.restore(data)
+            assert copy.snapshot() == data
+            sizes.append(len(data))
+
+        for tenth in range(1, 10):
+            session.cluster.env.timeout(0.05 * tenth).callbacks.append(once)
+
+    for seed in (5, 14, 23):
+        options = {"gcs_shards": SHARDS, "gcs_replicas": 1, "gcs_storage": None}
+        assert run_case(draw_case(seed), look, **options, gcs_memory_max=0).failures == []
+    assert len(sizes) > 9 and max(sizes) > 1000

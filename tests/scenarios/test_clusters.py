@@ -1,0 +1,91 @@
+"""``raytwin start`` and ``raytwin status``, and scripts that join what they keep."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 60
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "RAYTWIN_ADDRESS"}
+    return {**kept, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **more}
+
+
+def raytwin(*args: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "raytwin", *args],
+        env=environment(**more), capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The newest cluster is this test's, whatever else runs on the machine."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+@pytest.fixture
+def kept(own_directory: None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A cluster that `raytwin start` keeps: its process, and its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "raytwin", "start", "--nodes", "2", "--cpus-per-node", "3"],
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    found = re.search(r"running at (\S+):", said)
+    assert found is not None, said + process.communicate(timeout=LIMIT_S)[1]
+    yield process, found.group(1)
+    process.kill()
+    process.communicate()
+
+
+def test_a_cluster_is_kept_for_programs_until_it_is_interrupted(
+    kept: tuple[subprocess.Popen[str], str], tmp_path: Path
+) -> None:
+    process, address = kept
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import ray\n"
+        "context = ray.init(namespace='mine')\n"
+        "f = ray.remote(lambda x: x + 1)\n"
+        "print(ray.get(f.remote(1)), len(ray.nodes()), context.address_info['address'])\n"
+    )
+    for found in (
+        raytwin("exec", "--address", address, str(script)),
+        raytwin("exec", str(script), RAYTWIN_ADDRESS="auto"),
+    ):
+        assert found.stdout.strip() == f"2 2 {address}", found.stderr
+    alone = raytwin("exec", "--nodes", "1", str(script), RAYTWIN_ADDRESS=address)
+    assert alone.stdout.startswith("2 1 ") and address not in alone.stdout
+    shown = raytwin("status", "--address", address)
+    assert shown.returncode == 0, shown.stderr
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    assert ["cluster", "at", address] in lines
+    assert [line[:4] for line in lines if line[1:2] == ["alive"]] == [
+        ["0", "alive", "3/3", "CPU"], ["1", "alive", "3/3", "CPU"],
+    ]  # fmt: skip
+    assert [line[0] for line in lines if "mine" in line] == ["2", "3"]
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, rest, errors) == (0, "", "")
+    gone = raytwin("status", "--address", address)
+    assert gone.returncode == 2 and "no raytwin cluster" in gone.stderr
+
+
+def test_what_cannot_be_is_said_in_one_line() -> None:
+    for args in (["status", "--address", "nowhere"], ["start", "--nodes", "100000"]):
+        found = raytwin(*args)
+        assert found.returncode == 2
+        assert len(found.stderr.splitlines()) == 1, found.stderr
