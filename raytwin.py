@@ -25,8 +25,11 @@ modules.install(__name__ if __name__ != "__main__" else modules.FRONT)
 from runtime.api import (  # noqa: E402  (submodules have to be importable first)
     ActorClass,
     ActorHandle,
+    ActorID,
     Blob,
     DynamicObjectRefGenerator,
+    JobID,
+    NodeID,
     ObjectRef,
     ObjectRefArray,
     ObjectRefGenerator,
@@ -60,7 +63,8 @@ from runtime.api import (  # noqa: E402  (submodules have to be importable first
 )
 
 __all__ = [
-    "ActorClass", "ActorHandle", "Blob", "DynamicObjectRefGenerator", "ObjectRef",
+    "ActorClass", "ActorHandle", "ActorID", "Blob", "DynamicObjectRefGenerator", "JobID", "NodeID",
+    "ObjectRef",
     "ObjectRefArray", "ObjectRefGenerator", "RemoteFunction", "RuntimeContext", "TaskID",
     "available_resources", "cancel", "cluster_resources", "compute", "exceptions", "exit_actor",
     "get", "get_actor", "get_gpu_ids", "get_runtime_context", "init", "is_initialized", "kill",
@@ -70,12 +74,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return ``__version__``: that of the installed package, "source" if there is none.
+    """Return a submodule, or ``__version__``: the installed package's, "source" if there is none.
 
     Only for those who ask: looking it up loads more than the rest of this module.
     """
+    if name in modules.AT_ASKING:
+        return importlib.import_module(modules.PUBLIC[name])
     if name != "__version__":
-        raise AttributeError(modules.missing(name))
+        raise modules.absent(name)
     from importlib.metadata import PackageNotFoundError, version
 
     try:

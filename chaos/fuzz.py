@@ -53,6 +53,7 @@ from chaos.programs import (
     tasks_own,
     with_actors,
 )
+from chaos.several_values import with_several
 from chaos.targets.actor import Actor
 from chaos.targets.cluster import WholeCluster
 from chaos.targets.link import Link
@@ -72,6 +73,8 @@ HEARTBEAT_TIMEOUT_S = 0.5
 STORE_BYTES = 64 << 30
 STORES_BYTES = (STORE_BYTES, STORE_BYTES, 2_000_000, 1_000_000)
 """Drawn from these; the largest values of programs have 300 kB."""
+SEVERAL = 0.5
+"""How many of the programs have tasks of several values."""
 ACTORS = 0.6
 """How many of the programs have actors."""
 HORIZON_S = 0.5
@@ -125,6 +128,9 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     nodes = rng.randint(2, 5)
     cpus = rng.randint(1, 3)
     program = draw(rng, rng.randint(5, 50))
+    several = random.Random(f"fuzz/several/{seed}")
+    if several.random() < SEVERAL:
+        program = with_several(several, program)
     plan = draw_plan(rng, nodes, lossless)
     store_bytes = rng.choice(STORES_BYTES)
     gcs, kills = draw_gcs(random.Random(f"fuzz/{seed}/gcs"))

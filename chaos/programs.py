@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -71,6 +71,8 @@ class Call:
     body: Body | None = None
     gives: bool = False
     """Its value is a list of references: what it was lent, a put and a task of its own."""
+    parts: int = 0
+    """How many values it has; 0: one."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,11 @@ class Teller:
 @dataclass(frozen=True)
 class Op:
     """One operation; ``out`` is the variable that it sets, ``ins`` are those that it reads.
+
+    A task of several values (`Call.parts`) returns them (``returns``, which sets ``out``
+    and the next variables), or yields them one by one (``stream``), sleeping in between;
+    one that fails raises after half of them. ``take`` gets the next item of a stream, and
+    the last one again once it is over: the error, if there was one.
 
     ===== ==================================================================
     call  run `call` with the values of ``ins``
@@ -167,6 +174,8 @@ def run_task(engine: Any, call: Call, inputs: Sequence[Any], lent: Sequence[Any]
         put = engine.put(make(number, call.nbytes))
         made = engine.call(Call(call.key, nbytes=call.nbytes, retries=call.retries), [])
         return [*lent, *engine.giving(put, made)]
+    if call.parts:
+        return parts_of(call, number)
     return make(number, call.nbytes)
 
 
@@ -188,6 +197,13 @@ def run_body(engine: Any, body: Body) -> list[Any]:
             variables[op.out] = engine.tell(actor, op.call, inputs)
         elif op.do == "put":
             variables[op.out] = engine.put(make(mix(op.out, op.nbytes), op.nbytes))
+        elif op.do == "stream":
+            variables[op.out] = engine.stream(op.call, [variables[i] for i in op.ins])
+        elif op.do == "take":
+            variables[op.out] = variables[op.ins[0]].take()
+        elif op.do == "returns":
+            parts = engine.returns(op.call, [variables[i] for i in op.ins])
+            variables.update(enumerate(parts, op.out))
         elif op.do == "pack":
             variables[op.out] = engine.put([variables[i] for i in op.ins])
         elif op.do == "get":
@@ -201,6 +217,54 @@ def run_body(engine: Any, body: Body) -> list[Any]:
     while variables:
         outcomes += engine.outcomes(variables.pop(min(variables)))
     return outcomes
+
+
+# -- several values ----------------------------------------------------------------
+
+
+def parts_of(call: Call, number: int) -> tuple[Any, ...]:
+    """Return the values of a task of several."""
+    return tuple(make(mix(number, part), call.nbytes) for part in range(call.parts))
+
+
+def yielded(call: Call, parts: Iterable[Any], sleep: Callable[[float], None]) -> Iterator[Any]:
+    """Yield the values of a stream, and raise half-way if it fails."""
+    for index, part in enumerate(parts):
+        if call.fails and index == call.parts // 2:
+            raise Boom(mix(call.key, index))
+        sleep(call.seconds)
+        yield part
+
+
+class Stream:
+    """A variable that holds one: `items` are values, or references to them."""
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self._items = items
+        self._last: Any = None
+
+    def take(self) -> Any:
+        """Return the next item, or the last one again."""
+        self._last = next(self._items, self._last)
+        return self._last
+
+    def rest(self, outcome: Callable[[Any], Any]) -> list[Any]:
+        """Return one outcome for all items that are left, or the first that is an exception.
+
+        The last item that was taken is among them: it may be the error that ended it.
+        """
+        taken = [] if self._last is None else [self._last]
+        outcomes = [outcome(item) for item in (*taken, *self._items)]
+        strange = [o for o in outcomes if isinstance(o, Exception) and not isinstance(o, Boom)]
+        return strange[:1] or [mix(9, *map(digest, outcomes))]
+
+
+def in_place(call: Call, parts: Iterable[Any]) -> Iterator[Any]:
+    """Yield the values of a stream that runs where it is called, an error as its last."""
+    try:
+        yield from yielded(call, parts, lambda seconds: None)
+    except Boom as boom:
+        yield boom
 
 
 # -- actors ------------------------------------------------------------------------
@@ -281,6 +345,16 @@ class Sequential:
     def map(self, call: Call, count: int) -> tuple[Any, ...]:
         return tuple(self._run(call, [i], []) for i in range(count))
 
+    def stream(self, call: Call, inputs: list[Any]) -> Stream:
+        parts = self.call(replace(call, fails=False), inputs)
+        if isinstance(parts, Boom):
+            return Stream(iter([parts]))
+        return Stream(in_place(call, parts))
+
+    def returns(self, call: Call, inputs: list[Any]) -> Sequence[Any]:
+        parts = self.call(call, inputs)
+        return [parts] * call.parts if isinstance(parts, Boom) else parts
+
     def _run(self, call: Call, inputs: list[Any], lent: list[Any]) -> Any:
         try:
             return run_task(self, call, inputs, lent)
@@ -312,6 +386,8 @@ class Sequential:
         return list(values)
 
     def outcomes(self, variable: Any) -> list[Any]:
+        if isinstance(variable, Stream):
+            return variable.rest(lambda value: self.outcomes(value)[0])
         if isinstance(variable, Told):
             return []
         values = variable if isinstance(variable, tuple) else [variable]
@@ -342,6 +418,13 @@ class Api:
 
     def map(self, call: Call, count: int) -> Any:
         return _options(call, _element).map([call] * count, range(count))
+
+    def stream(self, call: Call, inputs: list[Any]) -> Stream:
+        return Stream(_options(call, _stream).remote(call, *inputs))
+
+    def returns(self, call: Call, inputs: list[Any]) -> list[Any]:
+        task = _options(call).options(num_returns=call.parts)
+        return list(task.remote(call, [], *inputs))
 
     def actor(self, teller: Teller) -> Any:
         return _actor_class(teller).remote(teller)
@@ -374,6 +457,8 @@ class Api:
         return list(refs)
 
     def outcomes(self, variable: Any) -> list[Any]:
+        if isinstance(variable, Stream):
+            return variable.rest(self._outcome)
         if isinstance(variable, api.ActorHandle):
             return []
         if not isinstance(variable, api.ObjectRefArray):
@@ -408,7 +493,14 @@ def _element_task(call: Call, index: int) -> Any:
     return run_task(Api(), call, [index], [])
 
 
+def _stream_task(call: Call, *inputs: Any) -> Any:
+    engine = Api()
+    parts = run_task(engine, replace(call, fails=False), inputs, [])
+    yield from yielded(call, parts, engine.sleep)
+
+
 _call = api.remote(_task)
+_stream = api.remote(_stream_task)
 _element = api.remote(_element_task)
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import inspect
+import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,7 +63,7 @@ def test_no_exception_is_missing() -> None:
     # Of parts of Ray that raytwin does not have, and misspelt ones.
     elsewhere = {
         "OufOfBandObjectRefSerializationException", "RayCgraphCapacityExceeded", "RayChannelError",
-        "RayChannelTimeoutError", "RayDirectTransportError", "UnserializableException",
+        "RayChannelTimeoutError", "RayDirectTransportError",
         "StreamingGeneratorReplayInconsistentError",
     }  # fmt: skip
     theirs = {
@@ -80,6 +82,31 @@ def test_no_option_goes_unmentioned() -> None:
     from runtime.api.options import NAMES, ONLY_RAYS
 
     assert set(task_options) == set(NAMES) | set(ONLY_RAYS)
+
+
+def test_no_option_of_actors_and_methods_goes_unmentioned() -> None:
+    require("ray", importlib.util.find_spec("ray") is not None, "Ray is not installed")
+    import ray
+    from ray._common.ray_option_utils import actor_options
+
+    from runtime.api import actor_options as ours
+    from runtime.api import method_options
+
+    own = {"checkpoint_interval"}
+    assert set(actor_options) == (set(ours.NAMES) | set(ours.NOT_HERE)) - own
+    with pytest.raises(AssertionError) as refused:
+        ray.method(bogus=1)
+    theirs = str(refused.value).rpartition("[")[2]
+    names = {*method_options.NAMES, *method_options.ONLY_RAYS} - {"name"}
+    assert set(re.findall(r"'(\w+)'", theirs)) == names
+
+
+def test_options_of_actors_are_documented() -> None:
+    from runtime.api import actor_options, method_options
+
+    text = (Path(__file__).parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
+    for name in (*actor_options.NAMES, *method_options.NAMES, "concurrency_groups"):
+        assert f"`{name}`" in text, name
 
 
 def test_classes_are_rays() -> None:
@@ -291,7 +318,90 @@ def pools(ray: Any) -> Any:
     return found
 
 
-PROGRAMS = [streams, retries, cancelling, awaiting, groups, context, affinity, pools]
+def errors(ray: Any) -> Any:
+    class Unloadable(Exception):
+        def __init__(self, one: int, two: int) -> None:
+            super().__init__(one)
+
+    @ray.remote
+    def fail(kind: int) -> None:
+        raise [ValueError("a", 7), Unloadable(1, 2)][kind]
+
+    @ray.remote(num_cpus=0)
+    class Actor:
+        def __init__(self, fails: bool = False) -> None:
+            if fails:
+                raise ValueError("no")
+
+        def leave(self) -> None:
+            ray.actor.exit_actor()
+
+        def where(self) -> Any:
+            here = ray.get_runtime_context()
+            return here.get_task_function_name().rpartition(".")[2]
+
+    @ray.remote
+    def work() -> str:
+        return str(ray.get_runtime_context().get_task_function_name()).rpartition(".")[2]
+
+    def raised(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            return error.with_traceback(None)
+
+    found: list[Any] = []
+    error = raised(lambda: ray.get(fail.remote(0)))
+    found.append([repr(each) for each in error.args])
+    found.append(error.cause.args)
+    found.append(isinstance(error.as_instanceof_cause(), ValueError))
+    error = raised(lambda: ray.get(fail.remote(1)))
+    found.append(isinstance(error, ray.exceptions.UnserializableException))
+    actor = Actor.options(name="taken").remote()
+    taken = raised(lambda: Actor.options(name="taken").remote())
+    found.append((type(taken).__name__, isinstance(taken, ValueError)))
+    found.append(ray.get(actor.where.remote()))
+    died = raised(lambda: ray.get(actor.leave.remote()))
+    made = Actor.remote(True)
+    unmade = raised(lambda: ray.get(made.where.remote()))
+    for one, error in ((actor, died), (made, unmade)):
+        found.append(
+            (
+                type(error).__name__,
+                error.actor_id == one._actor_id.hex(),
+                error.error_msg == str(error),
+                error.actor_init_failed,
+                error.preempted,
+            )
+        )
+    ref = work.options(num_cpus=2).remote()
+    waiting = fail.remote(work.options(resources={"none": 1}).remote())
+    ray.cancel(waiting)
+    error = raised(lambda: ray.get(waiting))
+    found.append((type(error).__name__, hasattr(error, "task_id")))
+    found.append(ray.get(work.options(name="other").remote()))
+    found.append(type(raised(lambda: ray.get((ref, ref)))).__name__)
+    found.append(type(raised(lambda: ray.wait((ref,)))).__name__)
+    found.append(type(raised(lambda: ray.remote(num_cpus=-1)(lambda: 1))).__name__)
+
+    def inherit() -> None:
+        class Sub(Actor):  # type: ignore[misc, valid-type]
+            pass
+
+    found.append(type(raised(inherit)).__name__)
+
+    class Waits:
+        async def __init__(self) -> None:
+            pass
+
+        async def value(self) -> int:
+            return 5
+
+    found.append(type(raised(lambda: ray.get(ray.remote(Waits).remote().value.remote()))).__name__)
+    return found
+
+
+PROGRAMS = [streams, retries, cancelling, awaiting, groups, context, affinity, pools, errors]
 
 
 @pytest.fixture(scope="module")

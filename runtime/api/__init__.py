@@ -14,14 +14,16 @@ from runtime.api.cluster import (
     shutdown,
     timeline,
 )
-from runtime.api.refs import ObjectRef, ObjectRefArray, TaskID
+from runtime.api.ids import ActorID, JobID, NodeID, TaskID
+from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.remote_function import RemoteFunction, remote
 from runtime.api.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
 from runtime.api.state import register_backend
 from runtime.api.streams import DynamicObjectRefGenerator, ObjectRefGenerator
 
 __all__ = [
-    "ActorClass", "ActorHandle", "Blob", "DynamicObjectRefGenerator", "ObjectRef",
+    "ActorClass", "ActorHandle", "ActorID", "Blob", "DynamicObjectRefGenerator", "JobID", "NodeID",
+    "ObjectRef",
     "ObjectRefArray", "ObjectRefGenerator", "RemoteFunction", "RuntimeContext", "TaskID",
     "available_resources", "cancel", "cluster_resources", "compute", "exceptions", "exit_actor",
     "get", "get_actor", "get_gpu_ids", "get_runtime_context", "init", "is_initialized", "kill",

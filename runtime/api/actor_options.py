@@ -13,8 +13,20 @@ _OF_TASKS = (
 """What means the same for a task."""
 NAMES = (
     *_OF_TASKS, "name", "namespace", "get_if_exists", "lifetime", "max_restarts",
-    "max_task_retries", "max_concurrency", "checkpoint_interval",
+    "max_task_retries", "max_concurrency", "max_pending_calls", "checkpoint_interval",
 )  # fmt: skip
+NOT_HERE = {
+    "concurrency_groups": "a class has one max_concurrency for all of its methods",
+    "allow_out_of_order_execution": "with max_concurrency above 1 calls overtake one another",
+    "enable_tensor_transport": "values go through the object store",
+    "_actor_generator_backpressure_num_objects": "a stream is not held back",
+    **{name: ONLY_RAYS[name] for name in (
+        "memory", "object_store_memory", "placement_group", "placement_group_bundle_index",
+        "placement_group_capture_child_tasks", "label_selector", "fallback_strategy", "_labels",
+        "enable_task_events",
+    )},
+}  # fmt: skip
+"""Options of Ray that raytwin does not have, and what to know instead."""
 CONCURRENCY_MAX = 10_000
 
 
@@ -37,6 +49,8 @@ class ActorOptions:
     """How often one of its calls may be sent again when it started again."""
     max_concurrency: int = 0
     """Calls that may run at a time; 0: one, or 1,000 for a class with async methods."""
+    max_pending_calls: int = -1
+    """Calls of one caller that may be pending, or the next raises; -1 or 0: any number."""
     checkpoint_interval: int = 0
     """Calls between two checkpoints by ``__ray_save__``; 0: none."""
 
@@ -47,7 +61,12 @@ class ActorOptions:
         for a value of the wrong type.
         """
         for name in given:
-            if name not in NAMES and name not in ONLY_RAYS:
+            if name in NOT_HERE:
+                raise ValueError(
+                    f"raytwin does not have Ray's actor option {name!r}: {NOT_HERE[name]}"
+                    " (docs/api.md, Options of an actor)"
+                )
+            if name not in NAMES:
                 import difflib
 
                 near = difflib.get_close_matches(name, NAMES, n=1)
@@ -57,7 +76,10 @@ class ActorOptions:
         changes = {n: v for n, v in own.items() if n not in _OF_TASKS and v is not None}
         rest = {name: value for name, value in given.items() if name not in changes}
         task = self.task.changed({n: v for n, v in rest.items() if v is not None})
-        for name in ("max_restarts", "max_task_retries", "max_concurrency", "checkpoint_interval"):
+        for name in (
+            "max_restarts", "max_task_retries", "max_concurrency", "max_pending_calls",
+            "checkpoint_interval",
+        ):  # fmt: skip
             if name in changes and not isinstance(changes[name], int):
                 raise TypeError(f"{name} is an integer, not {changes[name]!r}")
         for name in ("name", "namespace", "lifetime"):
@@ -70,7 +92,7 @@ class ActorOptions:
         return options
 
     def _check(self) -> None:
-        for name in ("max_restarts", "max_task_retries"):
+        for name in ("max_restarts", "max_task_retries", "max_pending_calls"):
             if getattr(self, name) < -1:
                 raise ValueError(f"{name} is -1 (for ever) or more, not {getattr(self, name)}")
         if not 0 <= self.max_concurrency <= CONCURRENCY_MAX:

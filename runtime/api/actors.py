@@ -30,6 +30,9 @@ from typing import Any
 from runtime.api.actor_options import ActorOptions
 from runtime.api.arguments import positional_of
 from runtime.api.exceptions import RaySystemError
+from runtime.api.ids import ActorID
+from runtime.api.method_options import check_names
+from runtime.api.modules import refuser, says_what_is_missing
 from runtime.api.refs import ObjectRef
 from runtime.api.state import current
 from runtime.api.streams import ObjectRefGenerator
@@ -43,13 +46,19 @@ READY, TERMINATE, CALL = READY_METHOD, "__ray_terminate__", "__ray_call__"
 _BUILT_IN = (READY, TERMINATE, CALL)
 
 _DEFAULT = ActorOptions()
+__getattr__ = refuser("actor")
+
+
+class ActorClassInheritanceException(TypeError):
+    """An actor class was to be a base class."""
 
 
 class ActorCall:
     """What a call is, apart from its arguments."""
 
     __slots__ = (
-        "actor", "extra", "hold", "method", "name", "num_returns", "rebuilt", "retries", "returns",
+        "actor", "extra", "hold", "method", "name", "num_returns", "pending_max", "rebuilt",
+        "retries", "retry_exceptions", "returns",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +70,8 @@ class ActorCall:
         num_returns: int | str,
         retries: int,
         rebuilt: bool,
+        retry_exceptions: Any = False,
+        pending_max: int = 0,
     ) -> None:
         self.actor = actor
         stream = STREAM if num_returns == STREAMING else 0
@@ -76,13 +87,20 @@ class ActorCall:
         self.retries = retries
         self.rebuilt = rebuilt
         """The actor may restart, and then takes the call's inputs once more."""
+        self.retry_exceptions = retry_exceptions
+        self.pending_max = pending_max
+        """How many calls of one caller may be pending; 0: any number."""
 
 
-def method(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def method(*plain: Callable[..., Any], **options: Any) -> Any:
     """Give a method of an actor class options: ``@method(num_returns=2)``.
 
     Raises ValueError for unknown ones.
     """
+    if plain:
+        if len(plain) > 1 or options or not callable(plain[0]):
+            raise TypeError("use @method or @method(option=value)")
+        return plain[0]
     _check_call_options(options)
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,12 +111,7 @@ def method(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def _check_call_options(options: dict[str, Any]) -> None:
-    for name in options:
-        if name not in ("num_returns", "name", "max_task_retries"):
-            raise ValueError(
-                f"raytwin has no method option {name!r}: there are num_returns, name and"
-                " max_task_retries"
-            )
+    check_names(options)
     returns = options.get("num_returns", 1)
     if returns == STREAMING:
         return
@@ -112,6 +125,7 @@ def _streams(function: Any) -> dict[str, Any]:
     return {"num_returns": STREAMING} if generates else {}
 
 
+@says_what_is_missing("ActorClass")
 class ActorClass:
     """A class whose instances are actors: ``C.remote(x)`` instead of ``C(x)``."""
 
@@ -151,6 +165,12 @@ class ActorClass:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"an actor is not made directly: use {self.class_name}.remote()")
 
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        raise ActorClassInheritanceException(
+            f"{self.class_name} is an actor class, which has no subclasses: let a plain class"
+            " inherit from a plain one, and make it an actor class with remote()"
+        )
+
     def options(self, **given: Any) -> ActorClass:
         """Return the same class with other options; see `ActorOptions`."""
         changed = ActorClass(self.cls, self.actor_options.changed(given))
@@ -169,11 +189,12 @@ class ActorClass:
             return _described(found, actor, ref)
         return ActorHandle(actor, ref, *self.description(), self.cls)
 
-    def description(self) -> tuple[str, dict[str, dict[str, Any]], int, bool]:
+    def description(self) -> tuple[str, dict[str, dict[str, Any]], int, bool, int]:
         """Return what a handle is made of, apart from which actor it is."""
         options = self.actor_options
         return (
             self.class_name, self.methods, options.max_task_retries, options.max_restarts != 0,
+            max(0, options.max_pending_calls),
         )  # fmt: skip
 
     def __reduce__(self) -> Any:
@@ -202,6 +223,7 @@ def _check_open(ref: ObjectRef) -> None:
         raise RaySystemError("the cluster of this actor is gone")
 
 
+@says_what_is_missing("ActorMethod")
 class ActorMethod:
     """A method of an actor: ``handle.method.remote(...)`` calls it."""
 
@@ -248,6 +270,8 @@ class ActorMethod:
             given.get("num_returns", call.num_returns),
             given.get("max_task_retries", call.retries),
             call.rebuilt,
+            given.get("retry_exceptions", call.retry_exceptions),
+            call.pending_max,
         )
         return ActorMethod(self._ref, changed, self._signature)
 
@@ -266,6 +290,7 @@ class ActorHandle:
         methods: dict[str, dict[str, Any]],
         retries: int,
         rebuilt: bool,
+        pending_max: int,
         cls: type | None = None,
     ) -> None:
         self._actor = actor
@@ -275,7 +300,19 @@ class ActorHandle:
         self._methods = methods
         self._retries = retries
         self._rebuilt = rebuilt
+        self._pending_max = pending_max
         self._cls = cls
+
+    @property
+    def _actor_id(self) -> ActorID:
+        return ActorID(self._actor)
+
+    @property
+    def _ray_actor_id(self) -> ActorID:
+        return self._actor_id
+
+    def __dir__(self) -> list[str]:
+        return [*object.__dir__(self), *self._methods]
 
     def __getattr__(self, name: str) -> ActorMethod:
         methods = self.__dict__.get("_methods")
@@ -290,6 +327,8 @@ class ActorHandle:
             options.get("num_returns", 1),
             options.get("max_task_retries", self._retries),
             self._rebuilt,
+            options.get("retry_exceptions", False),
+            self._pending_max,
         )
         made = ActorMethod(self._ref, call, self._signature(name))
         # Found without this method the next time.
@@ -310,6 +349,7 @@ class ActorHandle:
     def __reduce__(self) -> Any:
         return _restore_handle, (
             self._actor, self._ref, self._class_name, self._methods, self._retries, self._rebuilt,
+            self._pending_max,
         )  # fmt: skip
 
     def __eq__(self, other: object) -> bool:
@@ -329,8 +369,9 @@ def _restore_handle(
     methods: dict[str, dict[str, Any]],
     retries: int,
     rebuilt: bool,
+    pending_max: int,
 ) -> ActorHandle:
-    return ActorHandle(actor, ref, class_name, methods, retries, rebuilt)
+    return ActorHandle(actor, ref, class_name, methods, retries, rebuilt, pending_max)
 
 
 def _described(description: bytes, actor: bytes, ref: ObjectRef) -> ActorHandle:

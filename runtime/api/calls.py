@@ -110,7 +110,7 @@ def _has_streams(waitables: Any) -> bool:
 
 
 def _checked(refs: Any, what: str, error: type[Exception]) -> list[ObjectRef]:
-    if not isinstance(refs, (list, tuple, ObjectRefArray)):
+    if not isinstance(refs, (list, ObjectRefArray)):
         raise error(f"{what} takes an ObjectRef or a list of them, not {type(refs).__name__}")
     if set(map(type, refs)) <= _JUST_REFS:
         return list(refs)

@@ -6,6 +6,18 @@ import inspect
 from contextlib import suppress
 from typing import Any
 
+from runtime.api.ids import TaskID
+from runtime.api.modules import refuser
+from runtime.control.ids import ARRAY_BYTES, TASK_BYTES
+from runtime.control.messages import OF_ACTOR
+
+ACTOR_DIGITS = 2 * ARRAY_BYTES
+__getattr__ = refuser("exceptions")
+
+
+CONSTRUCTOR_RAISED = "its constructor raised"
+"""How the text says so of an actor that could not be made."""
+
 
 class RayError(Exception):
     """Base of all errors that do not come from the calling code itself."""
@@ -30,6 +42,14 @@ class LocalRayletDiedError(RayError):
 class TaskCancelledError(RayError):
     """The task was cancelled before it was done."""
 
+    task_id: Any = None
+    """The ID of the task whose value was asked for, where it is known."""
+
+    @property
+    def error_message(self) -> str:
+        """What the error says."""
+        return str(self)
+
 
 class TaskUnschedulableError(RayError):
     """The task cannot run anywhere, and never will."""
@@ -45,6 +65,13 @@ class RuntimeEnvSetupError(RayError):
 
 class ObjectLostError(RayError):
     """No copy of the object is left."""
+
+    object_ref_hex: str = ""
+    """The ID of the object that was asked for, where it is known."""
+    owner_address: bytes | None = None
+    """Never known."""
+    call_site: str = ""
+    """Where its reference was made: never recorded."""
 
 
 class ObjectOfOtherJobError(ObjectLostError):
@@ -114,6 +141,20 @@ class AsyncioActorExit(RayError):
 class RayActorError(RayError):
     """The actor cannot serve the call: it died, or is not there for now."""
 
+    actor_id: str | None = None
+    """The actor's ID in hexadecimal, where it is known."""
+    preempted = False
+
+    @property
+    def error_msg(self) -> str:
+        """What the error says."""
+        return str(self)
+
+    @property
+    def actor_init_failed(self) -> bool:
+        """Whether its constructor raised."""
+        return CONSTRUCTOR_RAISED in str(self)
+
 
 class ActorDiedError(RayActorError):
     """The actor died, and will not come back."""
@@ -143,6 +184,10 @@ class ActorHandleNotFoundError(ValueError, RayError):
     """No actor of this cluster has the handle's ID."""
 
 
+class UnserializableException(RayError):
+    """A task's exception could not be loaded here; its traceback is the text."""
+
+
 class RpcError(RayError):
     """Two processes of the cluster could not speak to each other."""
 
@@ -168,6 +213,10 @@ class RayTaskError(RayError):
 
     def __str__(self) -> str:
         return f"{self.function_name}() raised\n{self.traceback_str}"
+
+    def as_instanceof_cause(self) -> RayTaskError:
+        """Return an error like this that is an instance of the cause's class too."""
+        return make_task_error(self.function_name, self.traceback_str, self.cause)
 
     def __reduce__(self) -> Any:
         return make_task_error, (self.function_name, self.traceback_str, self.cause)
@@ -199,6 +248,8 @@ def make_task_error(function_name: str, traceback_str: str, cause: Any) -> RayTa
     except TypeError:
         # Its __new__ wants arguments of its own.
         error = RayTaskError(function_name, traceback_str, root)
+    if type(error) is not RayTaskError:
+        error.args = (root,)  # as Ray's
     for name, value in getattr(root, "__dict__", {}).items():
         error.__dict__.setdefault(name, value)
     if dual is not RayTaskError:
@@ -228,13 +279,22 @@ SYSTEM_ERRORS: dict[str, type[RayError]] = {
 """By name, as a SYSTEM_ERROR's payload has them."""
 
 
-def system_error(payload: bytes) -> RayError:
-    """Return the exception that a SYSTEM_ERROR payload stands for."""
+def system_error(payload: bytes, oid: bytes = b"") -> RayError:
+    """Return the exception that a SYSTEM_ERROR payload stands for.
+
+    `oid` is the object whose value it is, if that is known.
+    """
     name, _, text = payload.decode().partition(": ")
-    return SYSTEM_ERRORS.get(name, RaySystemError)(text)
-
-
-def __getattr__(name: str) -> Any:
-    from runtime.api.modules import missing
-
-    raise AttributeError(missing(f"exceptions.{name}"))
+    text, *actors = text.split(OF_ACTOR)
+    for number, more in enumerate(actors):
+        # What comes after the ID is of a text that this error's is part of.
+        text += more[ACTOR_DIGITS:]
+        actors[number] = more[:ACTOR_DIGITS]
+    error = SYSTEM_ERRORS.get(name, RaySystemError)(text)
+    if isinstance(error, RayActorError) and actors:
+        error.actor_id = actors[-1]
+    elif isinstance(error, ObjectLostError):
+        error.object_ref_hex = oid.hex()
+    elif isinstance(error, TaskCancelledError) and oid:
+        error.task_id = TaskID(oid[:TASK_BYTES])
+    return error

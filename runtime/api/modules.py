@@ -12,20 +12,28 @@ way: how a script with ``import ray`` in it runs unchanged.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from opcode import opmap
 from types import ModuleType
+from typing import Any, TypeVar
 
+T = TypeVar("T")
+_IMPORT_FROM = opmap["IMPORT_FROM"]
 FRONT = "raytwin"
 AS_RAY = "RAYTWIN_AS_RAY"
 """Environment variable: workers install the name ``ray``, too."""
 
 PUBLIC = {
     "": FRONT,
+    "actor": "runtime.api.actors",
+    "cloudpickle": "cloudpickle",
     "exceptions": "runtime.api.exceptions",
+    "remote_function": "runtime.api.remote_function",
     "runtime_context": "runtime.api.runtime_context",
+    "runtime_env": "runtime.api.runtime_env",
     "util": "runtime.api.util",
     "util.actor_pool": "runtime.api.util.actor_pool",
     "util.joblib": "runtime.api.joblib",
@@ -36,6 +44,9 @@ PUBLIC = {
     "util.scheduling_strategies": "runtime.api.strategies",
 }
 """Where each module really is, by its name behind ``raytwin.``."""
+
+AT_ASKING = ("actor", "cloudpickle", "remote_function", "runtime_context", "runtime_env")
+"""Modules that are attributes of the front, as in Ray, though nobody has imported them."""
 
 _AT_ONCE = {"util": ("util.placement_group",)}
 """Submodules that exist with their parent: the first import of a submodule sets
@@ -59,6 +70,42 @@ def missing(name: str) -> str:
     else:
         why = "docs/api.md lists what there is"
     return f"raytwin has no ray.{name}: {why}"
+
+
+def absent(name: str, depth: int = 2) -> Exception:
+    """Return what to raise for a missing name of a module's ``__getattr__``.
+
+    An AttributeError, but an ImportError for ``from module import name``, which Python
+    would otherwise put words of its own in place of. `depth` frames above is who asked.
+    """
+    asking = sys._getframe(depth)
+    importing = asking.f_code.co_code[asking.f_lasti] == _IMPORT_FROM
+    return ImportError(missing(name)) if importing else AttributeError(missing(name))
+
+
+def refuser(module: str) -> Callable[[str], Any]:
+    """Return a ``__getattr__`` for a module that has no other."""
+
+    def refuse(name: str) -> Any:
+        raise absent(f"{module}.{name}")
+
+    return refuse
+
+
+def says_what_is_missing(kind: str) -> Callable[[type[T]], type[T]]:
+    """Make a class's objects say of attributes that Ray may have and they have not."""
+
+    def refuse(self: Any, name: str) -> Any:
+        why = "docs/api.md lists what there is"
+        if name == "bind":
+            why = "raytwin has Ray's core, not its libraries"
+        raise AttributeError(f"raytwin has no {kind}.{name}: {why}", name=name, obj=self)
+
+    def dress(cls: type[T]) -> type[T]:
+        cls.__getattr__ = refuse  # type: ignore[attr-defined]
+        return cls
+
+    return dress
 
 
 class _Alias(Loader):

@@ -90,7 +90,7 @@ class TaskOptions:
         if "max_retries" in changes and not isinstance(changes["max_retries"], int):
             raise TypeError(f"max_retries is an integer, not {changes['max_retries']!r}")
         if "retry_exceptions" in changes:
-            changes["retry_exceptions"] = _classes(changes["retry_exceptions"])
+            changes["retry_exceptions"] = exception_classes(changes["retry_exceptions"])
         if "scheduling_strategy" in changes:
             check_strategy(changes["scheduling_strategy"])
         if "runtime_env" in changes:
@@ -98,6 +98,9 @@ class TaskOptions:
         options = replace(self, **changes)
         if options.max_retries < -1:
             raise ValueError(f"max_retries is -1 (for ever) or more, not {options.max_retries}")
+        for name in ("num_cpus", "num_gpus"):
+            if getattr(options, name) < 0:
+                raise ValueError(f"{name} is 0 or more, not {getattr(options, name)}")
         amounts = {"CPU": options.num_cpus, "GPU": options.num_gpus, **dict(options.resources)}
         if options.accelerator_type:
             amounts[f"accelerator_type:{options.accelerator_type}"] = ACCELERATOR_AMOUNT
@@ -131,9 +134,12 @@ def _returns(given: Any) -> tuple[int, int]:
     return given, 0
 
 
-def _classes(given: Any) -> bool | tuple[type[BaseException], ...]:
+def exception_classes(given: Any) -> bool | tuple[type[BaseException], ...]:
+    """Return a checked ``retry_exceptions``. Raises TypeError for what is none."""
     if isinstance(given, bool):
         return given
+    if given is None:
+        return False
     if not isinstance(given, (list, tuple)):
         raise TypeError(f"retry_exceptions is a bool or a list of exception classes, not {given!r}")
     for item in given:

@@ -7,7 +7,8 @@ from typing import Any
 
 from runtime.api.calls import cancel, get
 from runtime.api.exceptions import GetTimeoutError, TaskPlacementGroupRemoved
-from runtime.api.refs import ObjectRef, TaskID
+from runtime.api.ids import TaskID
+from runtime.api.refs import ObjectRef
 from runtime.api.remote_function import remote
 from runtime.api.state import current
 from runtime.api.strategies import PlacementGroupSchedulingStrategy

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from types import GenericAlias
 from typing import Any, Protocol, overload
 
 from runtime.api.awaiting import as_asyncio, wait_for
+from runtime.api.ids import JobID, TaskID
+from runtime.api.modules import says_what_is_missing
 from runtime.control.ids import TASK_BYTES, object_id
 
 _new = object.__new__
@@ -28,32 +31,7 @@ class RefHolder(Protocol):
         """It is unpickled, and counted next."""
 
 
-class TaskID:
-    """The ID of a task, 16 bytes."""
-
-    __slots__ = ("_id",)
-
-    def __init__(self, tid: bytes) -> None:
-        self._id = tid
-
-    def binary(self) -> bytes:
-        """Return the bytes."""
-        return self._id
-
-    def hex(self) -> str:
-        """Return them in hexadecimal."""
-        return self._id.hex()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TaskID) and other._id == self._id
-
-    def __hash__(self) -> int:
-        return hash(self._id)
-
-    def __repr__(self) -> str:
-        return f"TaskID({self._id.hex()})"
-
-
+@says_what_is_missing("ObjectRef")
 class ObjectRef:
     """A reference to a value that exists, or will once its task has run."""
 
@@ -97,6 +75,18 @@ class ObjectRef:
     def task_id(self) -> TaskID:
         """Return the ID of the task that makes the object."""
         return TaskID(self._id[:TASK_BYTES])
+
+    def job_id(self) -> JobID:
+        """Return the ID of the job whose driver or task asks."""
+        from runtime.api.runtime_context import get_runtime_context
+
+        return JobID.from_hex(get_runtime_context().get_job_id())
+
+    def is_nil(self) -> bool:
+        """Whether it refers to nothing: never."""
+        return False
+
+    __class_getitem__: Any = classmethod(GenericAlias)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ObjectRef) and other._id == self._id

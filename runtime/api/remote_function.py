@@ -11,6 +11,7 @@ from runtime.api.actor_options import NAMES as ACTOR_NAMES
 from runtime.api.actor_options import ActorOptions
 from runtime.api.actors import ActorClass
 from runtime.api.arguments import positional
+from runtime.api.modules import refuser, says_what_is_missing
 from runtime.api.options import TaskOptions
 from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.state import current
@@ -18,8 +19,10 @@ from runtime.api.streams import ObjectRefGenerator
 from runtime.control.messages import STREAM
 
 _DEFAULT = TaskOptions()
+__getattr__ = refuser("remote_function")
 
 
+@says_what_is_missing("RemoteFunction")
 class RemoteFunction:
     """A function whose calls are tasks: ``f.remote(x)`` instead of ``f(x)``."""
 

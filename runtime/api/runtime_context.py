@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from runtime.api.actor_options import ActorOptions
+from runtime.api.actors import ActorClass, ActorHandle
 from runtime.api.exceptions import RaySystemError
+from runtime.api.ids import ActorID, JobID, NodeID, TaskID
+from runtime.api.modules import refuser, says_what_is_missing
 from runtime.api.state import current
 from runtime.control.messages import TaskSpec
 from runtime.control.resources import UNIT, parse_demand
 
 
+@says_what_is_missing("RuntimeContext")
 class RuntimeContext:
     """IDs as strings; those of tasks are None in a driver."""
 
@@ -36,13 +41,63 @@ class RuntimeContext:
         return None if spec is None else spec.name
 
     def get_task_function_name(self) -> str | None:
-        """Return the name of the running task's function, or what it was called."""
-        return self.get_task_name()
+        """Return the qualified name of the running task's function, or of the actor's method."""
+        spec = _running()
+        return None if spec is None else current().function_name(spec)
 
     def get_actor_id(self) -> str | None:
         """Return the ID of the actor that calls, None for a task."""
         actor = current().actor
         return None if actor is None else actor[0].hex()
+
+    @property
+    def job_id(self) -> JobID:
+        """The ID of the driver's job."""
+        return JobID.from_hex(self.get_job_id())
+
+    @property
+    def node_id(self) -> NodeID:
+        """The ID of the calling code's node."""
+        return NodeID.from_hex(self.get_node_id())
+
+    @property
+    def task_id(self) -> TaskID | None:
+        """The ID of the running task."""
+        task = current().task_id()
+        return None if task is None else TaskID(task)
+
+    @property
+    def actor_id(self) -> ActorID | None:
+        """The ID of the actor that calls, None for a task."""
+        actor = current().actor
+        return None if actor is None else ActorID(actor[0])
+
+    @property
+    def current_actor(self) -> ActorHandle:
+        """A handle of the actor that calls; what it calls by it is not retried.
+
+        Raises RuntimeError outside of an actor.
+        """
+        actor = current().actor
+        if actor is None:
+            raise RuntimeError("current_actor is there in an actor only")
+        ref, cls = current().own_actor()
+        restarts = actor[1].max_restarts if actor[1] is not None else 0
+        description = ActorClass(cls, ActorOptions(max_restarts=restarts)).description()
+        return ActorHandle(actor[0], ref, *description, cls)
+
+    @property
+    def runtime_env(self) -> dict[str, Any]:
+        """The running task's ``runtime_env``."""
+        import json
+
+        found: dict[str, Any] = json.loads(self.get_runtime_env_string())
+        return found
+
+    @property
+    def current_placement_group_id(self) -> str | None:
+        """The ID of the placement group that the running task is in."""
+        return self.get_placement_group_id()
 
     def get_actor_name(self) -> str | None:
         """Return the actor's name, an empty string if it has none; None for a task."""
@@ -104,6 +159,7 @@ class RuntimeContext:
 
 
 _CONTEXT = RuntimeContext()
+__getattr__ = refuser("runtime_context")
 
 
 def get_runtime_context() -> RuntimeContext:

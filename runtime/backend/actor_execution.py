@@ -1,5 +1,7 @@
 """Running an actor in its worker: make it, restore it, call it, save it.
 
+A call that is retried after an error of its own is made again there and then.
+
 By default calls run one after another in the worker's own loop. With
 ``max_concurrency`` above one each runs beside the others: in a thread (or what
 stands for one in virtual time), or, if the class has async methods, as a
@@ -79,7 +81,7 @@ class ActorRunner:
 
     def _create(self, creation: Assignment) -> None:
         try:
-            self._instance = self._tasks.prepare(creation)()
+            self._instance = self._tasks.prepare(creation, self._maker(creation.spec))()
         except BaseException as error:
             if not is_error(error):
                 raise
@@ -95,6 +97,19 @@ class ActorRunner:
             ):
                 self._loop = self._world.start_event_loop(self._crashed)
                 self._executor.on_cancel_call = self._cancel_soon
+
+    def _maker(self, spec: TaskSpec) -> Callable[..., Any]:
+        """Return what makes the instance: the class, or what waits for its async __init__."""
+        cls: Any = self._tasks.function(spec.function)
+        if not inspect.iscoroutinefunction(getattr(cls, "__init__", None)):
+            return cls
+
+        def make(*args: Any, **kwargs: Any) -> Any:
+            instance = cls.__new__(cls, *args, **kwargs)
+            self._finished(instance.__init__(*args, **kwargs))
+            return instance
+
+        return make
 
     def has_room(self) -> bool:
         """Whether another call may begin now."""
@@ -203,7 +218,36 @@ class ActorRunner:
         if name == CALL:
             return lambda function, *args, **kwargs: function(self._instance, *args, **kwargs)
         method: Callable[..., Any] = getattr(self._instance, name)
-        return method
+        return self._tried_again(spec, method) if spec.extra.retry_on else method
+
+    def _tried_again(self, spec: TaskSpec, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method that is called again after the errors that it is retried for.
+
+        The tries are one call: none other comes in between where calls do not overlap,
+        and an actor that is rebuilt repeats them.
+        """
+
+        def again(*args: Any, **kwargs: Any) -> Any:
+            left = spec.retries
+            while True:
+                try:
+                    return method(*args, **kwargs)
+                except Exception as error:
+                    if not left or not self._tasks.is_retried(spec, error):
+                        raise
+                    left -= 1
+
+        async def again_async(*args: Any, **kwargs: Any) -> Any:
+            left = spec.retries
+            while True:
+                try:
+                    return await method(*args, **kwargs)
+                except Exception as error:
+                    if not left or not self._tasks.is_retried(spec, error):
+                        raise
+                    left -= 1
+
+        return again_async if inspect.iscoroutinefunction(method) else again
 
     @staticmethod
     def _terminate() -> None:

@@ -57,6 +57,7 @@ class TaskRunner:
         executor.before_results = session.client.flush
         self.node = node
         self._functions: dict[bytes, Callable[..., Any]] = {}
+        session.loaded = self.function
         self.actor: ActorRunner | None = None
         self._looping = False
         """User code runs in the loop over a range, and nobody else touches its values."""
@@ -120,7 +121,9 @@ class TaskRunner:
         if self.actor is None:
             extra = assignment.spec.extra
             assert extra is not None
-            self.session.actor = (assignment.spec.array, extra.actor)
+            spec = assignment.spec
+            self.session.actor = (spec.array, extra.actor)
+            self.session.actor_function, self.session.actor_owner = spec.function, spec.owner
             self.actor = ActorRunner(self, assignment)
         else:
             self.actor.call(assignment)
@@ -436,9 +439,17 @@ class TaskRunner:
         return self._report_failure(spec, started_s, error.status, error.payload)
 
     def _wants_retry(self, spec: TaskSpec, error: Exception) -> bool:
-        """Whether an error counts as one of the system, and tries are left."""
+        """Whether an error counts as one of the system, and tries are left.
+
+        A call of an actor is tried again where it is, in its turn: see `actor_execution`.
+        """
+        called = spec.extra is not None and spec.extra.call
+        return bool(spec.retries) and not called and self.is_retried(spec, error)
+
+    def is_retried(self, spec: TaskSpec, error: Exception) -> bool:
+        """Whether the task is to be tried again after such an error."""
         extra = spec.extra
-        if extra is None or not extra.retry_on or not spec.retries:
+        if extra is None or not extra.retry_on:
             return False
         return extra.retry_on == ANY or isinstance(error, self.world.deserialize(extra.retry_on))
 

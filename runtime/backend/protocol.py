@@ -133,6 +133,12 @@ class Backend(Protocol):
     def kill_actor(self, actor: bytes, restart: bool) -> None:
         """End an actor at once; with `restart` it starts again if it may."""
 
+    def function_name(self, spec: TaskSpec) -> str:
+        """Return the qualified name of a running task's function."""
+
+    def own_actor(self) -> tuple[ObjectRef, type]:
+        """Return what stands for the actor that calls, and its class."""
+
     def exit_actor(self) -> None:
         """End the actor that calls."""
 

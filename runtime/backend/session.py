@@ -28,10 +28,11 @@ from runtime.api.actor_options import ActorOptions
 from runtime.api.actors import ActorCall, ActorClass, ActorExit
 from runtime.api.context import ClusterContext
 from runtime.api.exceptions import (
+    ActorAlreadyExistsError,
     GetTimeoutError,
     ObjectStoreFullError,
     RaySystemError,
-    RayTaskError,
+    UnserializableException,
     make_task_error,
     system_error,
 )
@@ -42,7 +43,7 @@ from runtime.api.streams import ObjectRefGenerator
 from runtime.backend import job_setup
 from runtime.backend.futures import FutureDesk
 from runtime.backend.protocol import Serialized, World
-from runtime.backend.submission import specify
+from runtime.backend.submission import pending_calls, specify
 from runtime.backend.wait_group import KEPT_MIN, WaitGroup
 from runtime.control.client import Entry, Waiter
 from runtime.control.context import node_of
@@ -141,6 +142,13 @@ class Session(ClusterContext):
         self.setup = b""
         """What functions carry for the workers of a job that joined; see `job_setup`."""
         self.actor: tuple[bytes, ActorInfo | None] | None = None
+        self.loaded: Callable[[bytes], Any] = self._never_loaded
+        """Return the function or class of an ID, in a worker."""
+        self.actor_function = b""
+        """The ID of the class of the actor that this worker is."""
+        self.actor_owner = ""
+        self.calls_pending: dict[bytes, list[bytes]] = {}
+        """By actor that limits them, the calls that were made from here."""
         self.closed = False
         self.before_shutdown: list[Callable[[], None]] = []
         """Called when the session begins to end, while all still works."""
@@ -439,7 +447,7 @@ class Session(ClusterContext):
                 return array, ref, b""
             self.client.disown(array)
         if not options.get_if_exists:
-            raise ValueError(f"there is an actor named {options.name!r} already")
+            raise ActorAlreadyExistsError(f"there is an actor named {options.name!r} already")
         return found.actor, ObjectRef(object_id(found.actor, 0, 0), self), found.handle
 
     def call_actor(
@@ -451,7 +459,9 @@ class Session(ClusterContext):
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
+            pending = pending_calls(self, call)
             array = self._next_array(once=True)
+            pending.append(array)
             returns = call.returns
             spec = TaskSpec(
                 array, 0, 1, b"", payload, self.client.address, "", deps, returns, call.retries,
@@ -539,6 +549,24 @@ class Session(ClusterContext):
         held.append(ref)
         deps.append(ref.binary())
         return Input(len(deps) - 1)
+
+    def function_name(self, spec: TaskSpec) -> str:
+        key, method = spec.function, ""
+        if spec.extra is not None and spec.extra.call:
+            key, method = self.actor_function, f".{spec.extra.method}"
+        function = self.loaded(key)
+        name = getattr(function, "__qualname__", None) or repr(function)
+        return f"{getattr(function, '__module__', '?')}.{name}{method}"
+
+    def own_actor(self) -> tuple[ObjectRef, type]:
+        assert self.actor is not None, "it is no actor"
+        with self.world:
+            self.client.borrowing.receive(self.actor[0], self.actor_owner)
+        return ObjectRef(object_id(self.actor[0], 0, 0), self), self.loaded(self.actor_function)
+
+    @staticmethod
+    def _never_loaded(key: bytes) -> Any:
+        raise RaySystemError("a driver runs no functions")
 
     def task_id(self) -> bytes | None:
         frame = frame_of_call.get()
@@ -994,7 +1022,7 @@ class Session(ClusterContext):
     def decode(self, value: ObjectValue) -> Any:
         """Return a small value, or raise the error that it is."""
         if value.status != OK:
-            raise self.error_of(value.status, value.payload)
+            raise self.error_of(value.status, value.payload, value.object)
         decoded = self.world.deserialize(value.payload)[value.position]
         if self.received:
             self.came_in_value(value.object)
@@ -1014,21 +1042,21 @@ class Session(ClusterContext):
         if value.size:
             self._inputs_done.append(value.object)
 
-    def error_of(self, status: int, payload: bytes) -> BaseException:
+    def error_of(self, status: int, payload: bytes, oid: bytes = b"") -> BaseException:
         """Return the exception that a failed range stands for."""
         if status == USER_ERROR:
             name, text, cause = self.world.deserialize(payload)
             if isinstance(cause, bytes):
-                cause = self._cause_of(cause)
+                cause = self._cause_of(cause, text)
             return make_task_error(name, text, cause)
-        return system_error(payload)
+        return system_error(payload, oid)
 
-    def _cause_of(self, pickled: bytes) -> Any:
+    def _cause_of(self, pickled: bytes, text: str) -> Any:
         try:
             return self.world.deserialize(pickled)
         except Exception as error:
             # The exception's class cannot be made here; its traceback can be read.
-            return RayTaskError("unpickle", f"{type(error).__name__}: {error}", None)
+            return UnserializableException(f"{type(error).__name__}: {error}\n{text}")
 
     # -- waiting ---------------------------------------------------------------
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from runtime.api.options import TaskOptions
+from msgspec.structs import replace
+
+from runtime.api.exceptions import PendingCallsLimitExceeded
+from runtime.api.options import TaskOptions, exception_classes
 from runtime.api.strategies import (
     NodeAffinitySchedulingStrategy,
     PlacementGroupSchedulingStrategy,
@@ -15,6 +18,7 @@ from runtime.control.resources import UNIT, parse_demand
 from runtime.control.strategies import SPREAD, affinity
 
 if TYPE_CHECKING:
+    from runtime.api.actors import ActorCall
     from runtime.backend.session import Session
 
 CAPTURE = "/capture"
@@ -38,7 +42,7 @@ def specify(session: Session, options: TaskOptions, stream: int) -> tuple[str, T
     if inherited is not None:
         env = {**dict(inherited.env), **env}
     extra.env = tuple(sorted(env.items()))
-    extra.retry_on = _retry_on(session, options)
+    extra.retry_on = _retry_on(session, options.retry_exceptions)
     strategy = options.scheduling_strategy
     if isinstance(strategy, NodeAffinitySchedulingStrategy):
         if not strategy.node_id.isdigit():
@@ -75,8 +79,30 @@ def _into_group(strategy: PlacementGroupSchedulingStrategy, demand: str, extra: 
         extra.group += CAPTURE
 
 
-def _retry_on(session: Session, options: TaskOptions) -> bytes:
-    classes = options.retry_exceptions
+def pending_calls(session: Session, call: ActorCall) -> list[bytes]:
+    """Return where a call that is made now is to be noted, if its actor limits them.
+
+    Also completes what the call says of the errors that it is tried again for. Raises
+    PendingCallsLimitExceeded.
+    """
+    if call.retry_exceptions and not call.extra.retry_on:
+        call.extra = replace(
+            call.extra, retry_on=_retry_on(session, exception_classes(call.retry_exceptions))
+        )
+    if not call.pending_max:
+        return []
+    entries = session.client.entries
+    noted = session.calls_pending.setdefault(call.actor, [])
+    noted[:] = [a for a in noted if (entry := entries.get(a)) is not None and entry.missing]
+    if len(noted) >= call.pending_max:
+        raise PendingCallsLimitExceeded(
+            f"{call.name}: {len(noted)} calls of this actor are pending, and max_pending_calls"
+            f" is {call.pending_max}"
+        )
+    return noted
+
+
+def _retry_on(session: Session, classes: Any) -> bytes:
     if classes is True:
         return ANY
     if not classes:

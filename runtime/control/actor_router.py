@@ -27,6 +27,7 @@ from runtime.control.cancelled import cancelled_result
 from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.messages import (
+    OF_ACTOR,
     SYSTEM_ERROR,
     ActorCalls,
     ActorChanged,
@@ -302,4 +303,6 @@ class ActorRouter:
 
 def call_error(spec: TaskSpec, reason: str, node: int) -> RangeResult:
     """Return the result of a call that ends with a system error."""
+    if spec.extra is not None:
+        reason += OF_ACTOR + spec.extra.call.hex()
     return RangeResult(spec.array, 0, 1, SYSTEM_ERROR, reason.encode(), node, spec.returns)

@@ -52,7 +52,7 @@ from runtime.control.messages import (
 from runtime.control.pubsub import PubSub
 from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import part_of
-from runtime.control.tables import ArrayRow, Done, attempt_of, needs_of
+from runtime.control.tables import ArrayRow, Done, attempt_of, needs_of, task_of
 
 RELEASED = "its owner has died or released it"
 JOB_ENDED = "its job has ended"
@@ -211,7 +211,6 @@ class ArrayTable:
         """Elements have ended: tell who waits, let go of what only they needed."""
         if row.again is not None:
             row.again.remove(start, count)
-            self._settle(array, row)
         waited = self._waited_for(array)
         if waited:
             low, high = object_id(array, start, 0), object_id(array, start + count, 0)
@@ -220,6 +219,12 @@ class ArrayTable:
                     location = row.locate(oid, self._alive)
                     if location is not None and location.nodes:
                         self._tell(oid, location)
+            if start == 0:
+                # Items of a stream may have been lost while its task went on.
+                items = [oid for oid in self._waited_for(array) if _is_item(oid)]
+                if items:
+                    self._seek(array, row, items)
+        self._settle(array, row)
         if self._is_void(array, row):
             self._free_values(array, row, -1)
 
@@ -392,9 +397,16 @@ class ArrayTable:
                 continue  # its log entry is on its way
             lost = lost or "its owner and the node that was to make it died"
             why = refusal(row, spec, lost)
+            if not why and row.unrepeated(start):
+                assert spec is not None
+                blame = self._lost_input(spec) or f"{spec.name} has not yielded it again"
+                why = f"{lost}, and {blame}"
             if not why:
                 assert spec is not None
-                self._place(array, row, spec, start, count, lost)
+                if start < STREAM_BASE:
+                    self._place(array, row, spec, start, count, lost)
+                elif not row.pending(start, self._alive):
+                    self._place(array, row, spec, task_of(start), 1, lost)
                 continue
             self._log("object_lost", spec.name if spec is not None else array.hex(), why, count)
             for index in range(start, start + count):
@@ -413,6 +425,22 @@ class ArrayTable:
         self.lineage.need(array, row)
         self._log("task_reconstructed" if made else "task_retried", spec.name, detail, count)
         self._ctx.send("global", PlaceTasks([part]))
+
+    def _lost_input(self, spec: TaskSpec) -> str:
+        """Return which input of a task cannot be had any more, in words; "" if all can."""
+        for need in needs_of(spec):
+            array, index, _ = split_object_id(need)
+            row = self.rows.get(array)
+            if row is None:
+                why = self._released[array][2] if array in self._released else ""
+            else:
+                at = row.locate(need, self._alive) if len(need) > ARRAY_BYTES else None
+                lost = at.lost if at is not None else "nobody makes it"
+                there = (at is not None and at.nodes) or row.pending(index, self._alive)
+                why = "" if there else refusal(row, row.recipe(index), lost)
+            if why:
+                return f"its task needs {need.hex()}, which is lost: {why}"
+        return ""
 
     def on_actor_settled(self, actor: bytes) -> None:
         """It is rebuilt, or dead: what it has not made again is lost."""
@@ -686,6 +714,10 @@ class ArrayTable:
         if row is not None:
             return row.released and row.former == owner
         return self._early.get(array, -1) == node_of(owner) or self._was_released(array, owner)
+
+
+def _is_item(oid: bytes) -> bool:
+    return split_object_id(oid)[1] >= STREAM_BASE
 
 
 def _lost_text(name: str, row: ArrayRow, spec: TaskSpec | None, lost: str) -> str:

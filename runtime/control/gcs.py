@@ -267,6 +267,8 @@ class Gcs:
             rows = self.jobs.table()
         elif message.kind == "tables":
             rows = {**self.table.sizes(), "actors": len(self.actors.rows)}
+        elif message.kind == "names":
+            rows = sorted([*name] for name in self.actors.names)
         else:
             rows = dict(self.counts) if message.kind == "event_counts" else list(self.events)
         self.ctx.send(source, QueryReply(message.key, message.client, rows))

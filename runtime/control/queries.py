@@ -9,6 +9,7 @@ the GCS is asked for
                   jobs, by number
 ``event_counts``  how many there were of each kind, since the cluster started
 ``tables``        how many rows it has: {table: rows}
+``names``         [namespace, name] of the actors that have a name
 
 The others are gathered from every living node, as flat rows:
 
@@ -52,7 +53,7 @@ _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "placements": lambda row: 0,
     "disks": lambda row: row[0],
 }
-_AT_GCS = frozenset({"events", "event_counts", "jobs", "tables"})
+_AT_GCS = frozenset({"events", "event_counts", "jobs", "tables", "names"})
 _AT_GLOBAL = frozenset({"groups", "placements"})
 
 

@@ -204,7 +204,8 @@ class Results:
         results = [
             result
             for result in self._objects.results_of(message.array)
-            if result.start < end and message.start < result.start + result.count
+            if (result.start < end and message.start < result.start + result.count)
+            or result.start >= STREAM_BASE
         ]
         self._heirs.setdefault(message.array, {})[message.owner] = None
         if results and node_of(message.owner) == self._node:

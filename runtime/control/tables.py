@@ -241,6 +241,7 @@ class ArrayRow:
 
     def pending(self, index: int, alive: set[int]) -> bool:
         """Whether the element is under way: placed again, or accepted and not ended."""
+        index = task_of(index)
         if self.again is not None and index in self.again:
             return True
         at = {n for s, n in self.accepted if s.start <= index < s.start + s.count and n in alive}
@@ -249,11 +250,19 @@ class ArrayRow:
     def recipe(self, index: int) -> TaskSpec | None:
         """Return the last spec by which the element was to be made, if any is known."""
         found: TaskSpec | None = None
+        index = task_of(index)
         for spec in [*self.lineage, *(spec for spec, _ in self.accepted)]:
             newer = found is None or attempt_of(spec) >= attempt_of(found)
             if newer and spec.start <= index < spec.start + spec.count:
                 found = spec
         return found
+
+    def unrepeated(self, index: int) -> bool:
+        """Whether a stream's task has ended where it has not yielded this item of it."""
+        if index < STREAM_BASE:
+            return False
+        ended = {done.node for done in self.ended(task_of(index)) if not done.lost}
+        return bool(ended) and ended.isdisjoint(done.node for done in self.ended(index))
 
     def live_owner(self, alive: set[int]) -> str:
         """Return the last client that waits for it on a living node, if any does."""
@@ -300,6 +309,11 @@ class ArrayRow:
             if not done.lost and done.start < STREAM_BASE:
                 found[done.node] -= done.count
         return {node: left for node, left in found.items() if left > 0}
+
+
+def task_of(index: int) -> int:
+    """Return the element whose task makes an element: the items of a stream are of one task."""
+    return 0 if index >= STREAM_BASE else index
 
 
 def needs_of(spec: TaskSpec) -> tuple[bytes, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,10 @@ from runtime.control.pubsub import PubSub
 from runtime.control.tables import ArrayRow, Done, attempt_of
 from tests.control.alone import Alone, array, spec
 from tests.control.world import World
+
+NO_NEWS: dict[str, list[Any]] = {
+    "added": [], "done": [], "copies": [], "released": [], "puts": [],
+}  # fmt: skip
 
 
 def test_silence_is_suspected_after_the_timeout_and_not_before() -> None:
@@ -183,6 +188,26 @@ def test_two_owners_on_two_nodes_each_let_go_for_themselves() -> None:
     assert not any(isinstance(m, FreeObjects) for *_, m in world.trace)
     updates(1, put=False)
     assert not table.rows
+
+
+def test_a_second_release_says_nothing_of_what_a_node_has_made_since() -> None:
+    """It comes of results that found no owner there; another owner's value is freed in time."""
+    world = World(3)
+    table = world.gcs.table
+    world.run(for_s=0.1)
+
+    def updates(node: int, **news: Any) -> None:
+        message = TaskUpdates(**{**NO_NEWS, "node": node, **news})
+        world.turn("gcs", lambda: table.on_updates(f"node:{node}", message))
+
+    for node in (0, 1):
+        updates(node, added=[spec(1, owner=f"driver:{node}.0")])
+    updates(0, released=[array(1)])
+    updates(0, done=[(array(1), 0, 1, (500,))])
+    updates(0, released=[array(1)])
+    updates(1, released=[array(1)])
+    world.run(for_s=0.1)
+    assert [m.arrays for *_, m in world.trace if isinstance(m, FreeObjects)] == [[array(1)]]
 
 
 def test_who_does_not_own_lets_go_of_nothing() -> None:

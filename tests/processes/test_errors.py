@@ -95,7 +95,7 @@ def test_what_built_in_errors_know_survives() -> None:
     bad = raised_by(fail.remote(UnicodeDecodeError("utf-8", b"xyz", 1, 2, "why")))
     assert (bad.object, bad.start, bad.reason) == (b"xyz", 1, "why")  # type: ignore[attr-defined]
     assert raised_by(fail.remote(StopIteration(5))).value == 5  # type: ignore[attr-defined]
-    assert raised_by(fail.remote(SystemError())).args[0] == "fail"
+    assert isinstance(raised_by(fail.remote(SystemError())).args[0], SystemError)
 
 
 def test_errors_with_odd_constructors() -> None:

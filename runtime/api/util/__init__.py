@@ -11,7 +11,7 @@ from typing import Any
 from runtime.api import strategies as scheduling_strategies
 from runtime.api.calls import get, wait
 from runtime.api.cluster import nodes
-from runtime.api.modules import PUBLIC, missing
+from runtime.api.modules import PUBLIC, absent
 from runtime.api.placement_group import (
     PlacementGroup,
     get_current_placement_group,
@@ -22,13 +22,15 @@ from runtime.api.placement_group import (
 )
 from runtime.api.refs import ObjectRef
 from runtime.api.remote_function import RemoteFunction
+from runtime.api.runtime_context import get_runtime_context
 from runtime.api.state import current
 from runtime.api.util.actor_pool import ActorPool
 
 __all__ = [
     "ActorPool", "PlacementGroup", "as_completed", "get_current_placement_group",
     "get_node_ip_address",
-    "get_placement_group", "map_unordered", "placement_group", "placement_group_table",
+    "get_placement_group", "list_named_actors", "map_unordered",
+    "placement_group", "placement_group_table",
     "remove_placement_group", "scheduling_strategies",
 ]  # fmt: skip
 
@@ -37,6 +39,15 @@ def get_node_ip_address() -> str:
     """Return the address of the calling code's node."""
     address: str = nodes()[current().node]["NodeManagerAddress"]
     return address
+
+
+def list_named_actors(all_namespaces: bool = False) -> list[Any]:
+    """Return the names of this namespace's actors, or ``{"namespace", "name"}`` of all."""
+    rows = current().query("names")
+    if all_namespaces:
+        return [{"name": name, "namespace": namespace} for namespace, name in rows]
+    here = get_runtime_context().namespace
+    return [name for namespace, name in rows if namespace == here]
 
 
 def as_completed(
@@ -86,4 +97,4 @@ def map_unordered(
 def __getattr__(name: str) -> Any:
     if f"util.{name}" in PUBLIC:
         raise AttributeError(f"module 'raytwin.util' has no {name!r} yet: import it first")
-    raise AttributeError(missing(f"util.{name}"))
+    raise absent(f"util.{name}")

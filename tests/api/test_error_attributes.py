@@ -1,0 +1,124 @@
+"""What errors say in attributes, as programs written for Ray read it."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+from runtime.api.exceptions import (
+    ActorAlreadyExistsError,
+    ActorDiedError,
+    ObjectLostError,
+    TaskCancelledError,
+    UnserializableException,
+    system_error,
+)
+
+pytestmark = pytest.mark.usefixtures("backend")
+
+
+class Unloadable(Exception):
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(one)
+
+
+@ray.remote
+class Actor:
+    def __init__(self, fails: bool = False) -> None:
+        if fails:
+            raise ValueError("no")
+
+    def leave(self) -> None:
+        ray.actor.exit_actor()
+
+
+@ray.remote
+class Slowly:
+    async def __init__(self, value: int) -> None:
+        self.value = await self.soon(value)
+
+    async def soon(self, value: int) -> int:
+        return value
+
+    async def get(self) -> int:
+        return self.value
+
+
+@ray.remote
+def fail(kind: int) -> None:
+    raise (ValueError("a", 7), Unloadable(1, 2))[kind]
+
+
+@ray.remote
+def named() -> Any:
+    here = ray.get_runtime_context()
+    return here.get_task_name(), here.get_task_function_name()
+
+
+def error_of(kind: type[Exception], ref: Any) -> Any:
+    with pytest.raises(kind) as caught:
+        ray.get(ref, timeout=60)
+    return caught.value
+
+
+def test_an_actors_error_names_it() -> None:
+    actor, unmade = Actor.remote(), Actor.remote(True)
+    for one, failed in ((actor, False), (unmade, True)):
+        error = error_of(ActorDiedError, one.leave.remote())
+        assert error.actor_id == one._actor_id.hex()
+        assert error.error_msg == str(error) and "\0" not in str(error)
+        assert error.actor_init_failed is failed and not error.preempted
+        again = pickle.loads(pickle.dumps(error))
+        assert (again.actor_id, str(again)) == (error.actor_id, str(error))
+
+
+def test_a_text_inside_a_text_keeps_its_actor_out_of_it() -> None:
+    error = system_error(f"ActorDiedError: one \0{'a' * 24} and more\0{'b' * 24}".encode())
+    assert isinstance(error, ActorDiedError)
+    assert (str(error), error.actor_id) == ("one  and more", "b" * 24)
+
+
+def test_errors_of_objects_name_them() -> None:
+    never = fail.options(resources={"none": 1}).remote(0)
+    ray.cancel(never)
+    error = error_of(TaskCancelledError, never)
+    assert error.task_id == never.task_id() and error.error_message == str(error)
+    lost = system_error(b"ObjectLostError: it is gone", bytes(18))
+    assert isinstance(lost, ObjectLostError) and lost.object_ref_hex == bytes(18).hex()
+    assert (lost.call_site, lost.owner_address) == ("", None)
+
+
+def test_errors_of_tasks_have_their_cause() -> None:
+    error = error_of(ValueError, fail.remote(0))
+    assert error.args == (error.cause,) and error.cause.args == ("a", 7)
+    assert isinstance(error.as_instanceof_cause(), ValueError)
+    error = error_of(UnserializableException, fail.remote(1))
+    assert "Unloadable" in str(error) and "in fail" in str(error)
+
+
+def test_a_name_that_is_taken() -> None:
+    kept = Actor.options(name="taken").remote()
+    with pytest.raises(ActorAlreadyExistsError, match="taken"):
+        Actor.options(name="taken").remote()
+    del kept
+
+
+def test_smaller_things() -> None:
+    assert ray.get(Slowly.remote(5).get.remote(), timeout=60) == 5
+    name, function = ray.get(named.options(name="other").remote(), timeout=60)
+    assert name == "other" and function.endswith(".named")
+    ref = named.remote()
+    with pytest.raises(ValueError, match="tuple"):
+        ray.get((ref, ref))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="tuple"):
+        ray.wait((ref,))  # type: ignore[arg-type]
+    for option in ("num_cpus", "num_gpus"):
+        with pytest.raises(ValueError, match=f"{option} is 0 or more, not -1"):
+            named.options(**{option: -1})
+    with pytest.raises(TypeError, match="no subclasses"):
+
+        class Sub(Actor):  # type: ignore[misc, valid-type]
+            pass

@@ -1,0 +1,107 @@
+"""Names of Ray's that programs look up: IDs, modules, attributes, and what is not there."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+from raytwin import util
+
+pytestmark = pytest.mark.usefixtures("backend")
+
+
+@ray.remote
+class Self:
+    def add(self, x: int) -> int:
+        return x + 1
+
+    def through_itself(self) -> Any:
+        me = ray.get_runtime_context().current_actor
+        return me, me._actor_id, ray.get_runtime_context().actor_id
+
+    def leave(self) -> None:
+        ray.actor.exit_actor()
+
+
+@ray.remote
+def ids() -> Any:
+    here = ray.get_runtime_context()
+    return here.job_id, here.node_id, here.task_id, here.get_task_id()
+
+
+def get(ref: Any) -> Any:
+    return ray.get(ref, timeout=60)
+
+
+def test_ids_are_objects() -> None:
+    ref = ids.remote()
+    job, node, task, digits = get(ref)
+    here = ray.get_runtime_context()
+    assert job == here.job_id == ref.job_id() and job.hex() == here.get_job_id()
+    assert node.hex() in [row["NodeID"] for row in ray.nodes()]
+    assert task == ref.task_id() and task.hex() == digits
+    assert here.task_id is None and here.actor_id is None
+    assert not ref.is_nil() and ray.TaskID.nil().is_nil() and not task.is_nil()
+    for one in (job, node, task):
+        assert pickle.loads(pickle.dumps(one)) == one == type(one).from_hex(one.hex())
+    assert ray.ActorID(task.binary()) != task
+
+
+def test_an_actor_calls_itself_by_its_own_handle() -> None:
+    actor = Self.remote()
+    me, by_handle, by_context = get(actor.through_itself.remote())
+    assert actor._actor_id == me._actor_id == by_handle == by_context
+    assert get(me.add.remote(1)) == 2
+    assert {"add", "leave"} <= set(dir(actor))
+    get(actor.__ray_ready__.remote())
+    with pytest.raises(ray.exceptions.ActorDiedError):
+        get(actor.leave.remote())
+    with pytest.raises(RuntimeError, match="in an actor"):
+        _ = ray.get_runtime_context().current_actor
+
+
+def test_named_actors_are_listed() -> None:
+    kept = [Self.options(name=name).remote() for name in ("b", "a")]
+    for actor in kept:
+        get(actor.__ray_ready__.remote())
+    assert {"a", "b"} <= set(util.list_named_actors())
+    everywhere = util.list_named_actors(all_namespaces=True)
+    assert {"a", "b"} <= {row["name"] for row in everywhere if set(row) == {"name", "namespace"}}
+
+
+def test_modules_are_where_rays_are() -> None:
+    assert importlib.import_module("raytwin.actor").ActorClass is ray.ActorClass
+    assert ray.remote_function.RemoteFunction is ray.RemoteFunction
+    assert ray.cloudpickle.loads(ray.cloudpickle.dumps(lambda: 5))() == 5
+    env = ray.runtime_env.RuntimeEnv(env_vars={"A": "b"})
+    assert env == {"env_vars": {"A": "b"}} and env.env_vars() == {"A": "b"}
+    with pytest.raises(ValueError, match="pip"):
+        ray.runtime_env.RuntimeEnv(pip=["x"])
+    assert repr(ray.ObjectRef[int]).endswith("ObjectRef[int]")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from raytwin.util import log_once", "from raytwin import data", "import raytwin.dag",
+        "from raytwin.actor import ActorProxy", "from raytwin.runtime_env import Nothing",
+    ],
+)  # fmt: skip
+def test_an_import_of_what_is_not_there_says_so(line: str) -> None:
+    with pytest.raises(ImportError, match="raytwin has no ray"):
+        exec(line, {})
+
+
+def test_missing_attributes_say_so() -> None:
+    actor, ref = Self.remote(), ids.remote()
+    objects = (ids, Self, actor.add, ref, ref.task_id(), ray.get_runtime_context(), ray, util)
+    for thing in objects:
+        assert not hasattr(thing, "bogus")
+        with pytest.raises(AttributeError, match=r"raytwin has no .*bogus"):
+            _ = thing.bogus  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="not its libraries"):
+        ids.bind()  # type: ignore[attr-defined]
