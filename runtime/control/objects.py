@@ -30,6 +30,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
+from msgspec.structs import replace
+
 from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.eviction import CLIENT, Eviction, Request
@@ -53,6 +55,8 @@ from runtime.control.messages import (
 )
 from runtime.control.timeline import TransferLog
 
+NOWHERE = -1
+"""The node of a result whose large values were lost with theirs."""
 NOBODY = ""
 """Owns the arrays of a dead client while its task is retried."""
 GONE = "it is not there any more"
@@ -179,7 +183,7 @@ class ObjectDirectory:
             made = self._result(result.array, index)
             if made is None or made.status == SYSTEM_ERROR:
                 return False
-            if any(made.sizes) and made.node in self._dead:
+            if any(made.sizes) and self._is_gone(made):
                 return False
         return True
 
@@ -459,9 +463,9 @@ class ObjectDirectory:
         place = self.eviction.on_disk.get(oid)
         if place is not None:
             self._fetch(oid, place[1], self._node)
-        elif result is not None:
+        elif result is not None and not self._is_gone(result):
             self._fetch(oid, result.sizes[ret], result.node, result.node)
-        elif array not in self.owners:
+        elif result is not None or array not in self.owners:
             self._asking.append(oid)
 
     def end_turn(self) -> None:
@@ -501,6 +505,11 @@ class ObjectDirectory:
             self._dead.discard(node)
             return
         self._dead.add(node)
+        # It may come back, without them.
+        for results in self._results.values():
+            for at, result in enumerate(results):
+                if result.node == node and any(result.sizes):
+                    results[at] = replace(result, node=NOWHERE)
         for oid in [oid for oid, source in self._pulling.items() if source == node]:
             del self._pulling[oid]
             self._asking.append(oid)
@@ -512,6 +521,10 @@ class ObjectDirectory:
                 self._fetching[oid] = (fetch, -1)
         for oid in [oid for oid, primary in self._primary.items() if primary == node]:
             del self._primary[oid]
+
+    def _is_gone(self, result: RangeResult) -> bool:
+        """Whether the node has died that made large values, and another may have them."""
+        return result.node == NOWHERE or result.node in self._dead
 
     def _missing(self, oid: bytes, node: int, reason: str = "") -> None:
         self._ctx.send("gcs", ObjectsMissing(node, [oid], reason))
@@ -596,7 +609,7 @@ class ObjectDirectory:
             elif oid not in self._fetching:
                 _, index, ret = split_object_id(oid)
                 result = self._result(array, index)
-                if result is not None and result.node not in self._dead:
+                if result is not None and not self._is_gone(result):
                     self._fetch(oid, result.sizes[ret], result.node, result.node)
 
     def _tell(self, value: ObjectValue) -> None:

@@ -97,6 +97,8 @@ def test_an_error_of_a_second_run_does_not_stand_for_the_value_of_the_first() ->
     assert directory.outdoes(error)
     directory.on_node_changed(3, alive=False)
     assert not directory.outdoes(error)
+    directory.on_node_changed(3, alive=True)
+    assert not directory.outdoes(error), "it has come back without the value"
 
 
 def test_memory_is_freed_when_it_is_released_and_no_pin_is_left() -> None:
