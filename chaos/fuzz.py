@@ -300,7 +300,7 @@ def _compare(
     kills = sum(
         each.step.action in KILLS and each.step.target.kind != "replica" for each in injections
     )
-    deaths = sum(kind == "node_died" for _, kind, _, _ in _events(session))
+    deaths = sum(row[1] == "node_died" for row in _events(session))
     for number, (right, got) in enumerate(zip(expected, outcomes, strict=True)):
         if right == got:
             continue
@@ -314,7 +314,7 @@ def _compare(
             report.failures.append(f"value {number} is {got!r} and not {right!r}")
 
 
-def _events(session: Any) -> list[tuple[float, str, str, str]]:
+def _events(session: Any) -> list[tuple[float, str, str, str, int]]:
     return list(session.cluster.gcs.events)
 
 

@@ -6,7 +6,17 @@ import statistics
 from typing import Any
 
 import raytwin as ray
-from scenarios.base import Check, FigureSpec, Option, Outcome, PublishedPoint, Request, Scenario
+from scenarios import trace
+from scenarios.base import (
+    Check,
+    FigureSpec,
+    Option,
+    Outcome,
+    PublishedPoint,
+    Request,
+    Scenario,
+    UsageError,
+)
 
 REPLICAS = 2
 KEY_BYTES = 25
@@ -18,12 +28,13 @@ SOURCE = "OSDI 2018, section 5.1, figure 10a"
 ROWS_MAX = 1_000
 LOOK_EVERY = 10
 """Requests between two looks at the chain while a replica joins."""
-READ_BACK_MAX = 250_000
 
 
 def run(request: Request) -> Outcome:
     """Write one key after another while a member is killed; see `SCENARIO`."""
     settings = request.settings
+    if settings["kill_s"] >= settings["seconds"]:
+        raise UsageError("kill_s has to be below seconds: the member dies while keys are written")
     outcome = Outcome(rows=[])
     members = ("head", "tail") if settings["member"] == "both" else (settings["member"],)
     seconds = settings["seconds"]
@@ -46,10 +57,16 @@ def run(request: Request) -> Outcome:
         Check(
             f"no request took {LATENCY_MS_MAX:g} ms, detection included",
             max(worst) < LATENCY_MS_MAX,
-            f"{max(worst):.1f} ms at most",
+            f"{max(worst):.3g} ms at most{_caveat(request)}",
         )
     )
     return outcome
+
+
+def _caveat(request: Request) -> str:
+    if request.backend != "sim":
+        return ""
+    return "; of the state's transfer, its bytes over memory and network are charged"
 
 
 def _key(number: int) -> bytes:
@@ -87,9 +104,13 @@ def _measure(request: Request, outcome: Outcome, session: Any, member: str) -> N
         if last_s - began_s >= reported + 1:
             reported += 1
             request.progress.advance()
-    outcome.rows += _rows(samples, member)
+    # The figure has the paper's time of the fault, whenever it was here.
+    ahead_s = KILL_S - killed_s
+    outcome.rows += _rows(samples, member, ahead_s)
     for what, at_s in (("killed", killed_s), ("joined", joined_s)):
-        outcome.rows.append({"event": what, "member": member, "time_s": at_s, "latency_ms": None})
+        row = {"event": what, "member": member, "time_s": at_s, "paper_time_s": at_s + ahead_s}
+        outcome.rows.append({**row, "latency_ms": None})
+    outcome.timeline = trace.kept() + _trace(samples, began_s, killed_s, victim)
     around = [latency for at_s, latency in samples if at_s + latency >= killed_s]
     quiet = [latency for at_s, latency in samples if at_s + latency < killed_s]
     outcome.metrics[f"latency_ms_max_{member}_killed"] = 1e3 * max(s[1] for s in samples)
@@ -104,29 +125,51 @@ def _measure(request: Request, outcome: Outcome, session: Any, member: str) -> N
         f" then on {1e3 * max(around):.1f} ms and before that {1e3 * max(quiet):.1f} ms; the new"
         f" replica had the state {1e3 * (joined_s - killed_s):.0f} ms after the kill."
     )
-    # All of them if there is time for that, else some of every moment.
-    numbers = range(0, len(samples), -(-len(samples) // READ_BACK_MAX))
-    wrong = sum(session.kv_get(_key(number)) != _value(number) for number in numbers)
+    wrong = sum(session.kv_get(_key(n)) != _value(n) for n in range(len(samples)))
     outcome.checks.append(
         Check(
             f"every acknowledged write is read back, {member} killed",
             not wrong,
-            f"{len(numbers):,} of {len(samples):,} read, {wrong} wrong",
+            f"{len(samples):,} read, {wrong} wrong",
         )
     )
 
 
-def _rows(samples: list[tuple[float, float]], member: str) -> list[dict[str, Any]]:
+def _rows(samples: list[tuple[float, float]], member: str, ahead_s: float) -> list[dict[str, Any]]:
+    """Return the rows of writes, and when they were on the paper's clock."""
+    return [
+        {
+            "event": "write",
+            "member": member,
+            "time_s": at_s,
+            "paper_time_s": at_s + ahead_s,
+            "latency_ms": 1e3 * latency_s,
+        }
+        for at_s, latency_s in _slowest(samples)
+    ]
+
+
+def _slowest(samples: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return at most `ROWS_MAX` requests: the slowest of each stretch of equally many."""
     step = -(-len(samples) // ROWS_MAX)
-    slowest = [
+    return [
         max(samples[at : at + step], key=lambda sample: sample[1])
         for at in range(0, len(samples), step)
     ]
-    return [
-        {"event": "write", "member": member, "time_s": at_s, "latency_ms": 1e3 * latency_s}
-        for at_s, latency_s in slowest
-    ]
+
+
+def _trace(
+    samples: list[tuple[float, float]], began_s: float, killed_s: float, victim: str
+) -> list[dict[str, Any]]:
+    """Return the slowest writes and the fault as events of Chrome's trace format."""
+    killed = {"name": f"kill {victim}", "cat": "fault", "ph": "i", "s": "g", "tid": "kill"}
+    events = [{**killed, "ts": 1e6 * (began_s + killed_s), "pid": "faults"}]
+    for at_s, latency_s in _slowest(samples):
+        at = {"ts": 1e6 * (began_s + at_s), "dur": 1e6 * latency_s}
+        events.append(
+            {"name": "kv_put", "cat": "write", "ph": "X", **at, "pid": "driver", "tid": "writes"}
+        )
+    return events
 
 
 SCENARIO = Scenario(
@@ -147,20 +190,26 @@ SCENARIO = Scenario(
         " head process. A member that hangs with its connections open is noticed by its missing"
         " heartbeats only: that takes the heartbeat timeout and is not what is measured here."
         "\n\n"
-        "The rows are the slowest request of each stretch of equally many. In simulation the"
-        " time that it takes to put the state together is not charged for."
+        "The rows are the slowest request of each stretch of equally many. At scale quick the"
+        " client writes for 2 s and the member is killed after 0.8 s: a simulated second is ten"
+        " thousand writes, and every one is made and read back. The figure's axis is moved so"
+        " that the fault is at the paper's 4.2 s; at scale full nothing is moved."
+        "\n\n"
+        "In simulation the new member's state costs what its bytes take: a copy in memory where"
+        " it is put together and where it is taken apart, and the network between. To walk"
+        " through the tables takes longer on real processes."
     ),
     options=(
-        Option("seconds", float, 10.0, 30.0, "of writing", minimum=0.1),
-        Option("kill_s", float, KILL_S, KILL_S, "when the member is killed", minimum=0.0),
+        Option("seconds", float, 2.0, 30.0, "of writing", minimum=0.1),
+        Option("kill_s", float, 0.8, KILL_S, "when the member is killed", minimum=0.0),
         Option("member", str, "both", "both", "who is killed", choices=("head", "tail", "both")),
     ),
     figures=(
         FigureSpec(
             title="Latency of a write while a member of the chain is killed",
-            x="time_s",
+            x="paper_time_s",
             y="latency_ms",
-            x_label="seconds since the first write",
+            x_label="seconds, the fault at the paper's time",
             y_label="latency, ms",
             series=("member",),
             where={"event": "write"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from scenarios.base import (
 )
 from simulator.costs import load_profile
 
-SIZES_QUICK = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 64_000_000)
+SIZES_QUICK = (1_000, 10_000, 100_000, 250_000, 1_000_000, 10_000_000, 64_000_000)
 SIZES_FULL = (*SIZES_QUICK, 250_000_000, 1_000_000_000)
 THREADS = (1, 2, 4, 8, 16)
 PAPER = "paper's machine"
@@ -33,9 +34,17 @@ BYTES_PER_REPEAT = 128_000_000
 """Written at least in each repeat, as far as `PUTS_MAX` allows."""
 PUTS_MAX = 1_000
 SHARE_OF_MEMCPY = 0.5
-LARGER_GAIN = 1.5
-"""On the paper's machine: what 8 threads gain over one at the largest size, at least.
-Its figure shows about that much from 8 to 15 GB/s."""
+PUBLISHED_GB_PER_S = 15.0
+PUBLISHED_IOPS = 18_000.0
+CROSSOVER_BYTES = 500_000
+"""From here on the paper's client copies with `CROSSOVER_THREADS`, below with one."""
+CROSSOVER_THREADS = 8
+CROSSOVER_FACTOR = 2.0
+"""How far off the crossover may be: twice as large or small."""
+LARGE_BYTES, SMALL_BYTES = 10_000_000, 10_000
+"""Sizes that published rates of large and of small objects are compared at, and beyond."""
+MISSED = 1.25
+"""A predicted rate that is off the published one by more is said to miss it."""
 
 
 @ray.remote
@@ -168,13 +177,15 @@ def _judge(request: Request, outcome: Outcome, series: str) -> None:
         "memcpy_gb_per_s": memcpy,
         "smallest_iops": small,
     }
-    outcome.checks.append(
-        Check(
-            f"a put of {largest:,} bytes reaches half of what a copy in memory does",
-            fastest >= SHARE_OF_MEMCPY * memcpy,
-            f"{fastest:.1f} GB/s with {best} threads; memcpy {memcpy:.1f} GB/s",
+    if series == HOST:
+        # A simulated copy in memory costs what the profile says, and so does a put.
+        outcome.checks.append(
+            Check(
+                f"a put of {largest:,} bytes reaches half of what a copy in memory does",
+                fastest >= SHARE_OF_MEMCPY * memcpy,
+                f"{fastest:.1f} GB/s with {best} threads; memcpy {memcpy:.1f} GB/s",
+            )
         )
-    )
     low, high = rate("put", smallest, threads[0]), rate("put", largest, threads[0])
     outcome.checks.append(
         Check(
@@ -183,20 +194,66 @@ def _judge(request: Request, outcome: Outcome, series: str) -> None:
             f"{high:.2f} GB/s at {largest:,} bytes, {low:.3f} GB/s at {smallest:,} bytes",
         )
     )
-    if series == PAPER and {1, 8} <= set(threads):
-        gain = rate("put", largest, 8) / rate("put", largest, 1)
-        outcome.checks.append(
-            Check(
-                f"8 threads write {largest:,} bytes faster than one",
-                gain >= LARGER_GAIN,
-                f"{gain:.2f} times as fast",
-            )
-        )
+    if series == PAPER:
+        _compare(outcome, sizes, threads, rate)
     outcome.findings.append(
         f"On {series} one client writes {fastest:.1f} GB/s in objects of {largest:,} bytes"
         f" ({best} threads), where a copy in memory reaches {memcpy:.1f} GB/s, and"
         f" {small:,.0f} objects/s of {smallest:,} bytes."
     )
+
+
+def _compare(
+    outcome: Outcome, sizes: list[int], threads: Sequence[int], rate: Callable[..., float]
+) -> None:
+    """Hold what the profile predicts against what is published, as far as it was run."""
+    profile = load_profile("paper")
+    best = [
+        ("GB/s of large objects", PUBLISHED_GB_PER_S, "gb_per_s", sizes[-1]),
+        ("objects/s of small ones", PUBLISHED_IOPS, "iops", sizes[0]),
+    ]
+    for what, published, column, size in best:
+        if size < LARGE_BYTES if column == "gb_per_s" else size > SMALL_BYTES:
+            continue
+        found = max(rate("put", size, count, column) for count in threads)
+        outcome.checks.append(
+            Check(
+                f"the published {published:,.0f} {what} are reached",
+                found >= published,
+                f"{found:,.1f} predicted at {size:,} bytes",
+            )
+        )
+        if max(found / published, published / found) > MISSED:
+            outcome.findings.append(
+                f"The prediction of {what} misses what is published: {found:,.1f} against"
+                f" {published:,.0f}, {found / published:.1f} times as much. The profile's costs"
+                f" of a put ({1e6 * profile.call_s['put']:g} us of the client, copies at"
+                f" {profile.memory_bandwidth / 1e9:g} GB/s by one thread and"
+                f" {profile.memory_bandwidth_all / 1e9:g} GB/s by many) are assumptions that"
+                " were not fitted to this figure."
+            )
+    if not {1, CROSSOVER_THREADS} <= set(threads):
+        return
+    below = [size for size in sizes if size * CROSSOVER_FACTOR <= CROSSOVER_BYTES]
+    above = [size for size in sizes if size >= CROSSOVER_FACTOR * CROSSOVER_BYTES]
+    for names, right, sign in ((below, 1, "up to"), (above, CROSSOVER_THREADS, "from")):
+        if not names:
+            continue
+        gains = [rate("put", s, CROSSOVER_THREADS) / rate("put", s, 1) for s in names]
+        edge = names[-1] if right == 1 else names[0]
+        ok = max(gains) <= 1.0 + 1e-6 if right == 1 else min(gains) > 1.0
+        outcome.checks.append(
+            Check(
+                f"{'one thread is' if right == 1 else f'{right} threads are'} the better choice"
+                f" {sign} {edge:,} bytes, as published ({CROSSOVER_BYTES:,} within twice)",
+                ok,
+                f"with {CROSSOVER_THREADS}"
+                + ", ".join(
+                    f" {gain:.2f} times as fast at {size:,}"
+                    for size, gain in zip(names, gains, strict=True)
+                ),
+            )
+        )
 
 
 def _figure(title: str, where: str, y: str, label: str, point: PublishedPoint) -> FigureSpec:
@@ -225,8 +282,10 @@ def _figure(title: str, where: str, y: str, label: str, point: PublishedPoint) -
     )
 
 
-_RATE = PublishedPoint(1e9, 15.0, "at_least", "for large objects, on an m4.4xlarge with 16 cores")
-_IOPS = PublishedPoint(1e3, 18_000.0, "value", "for small objects, on the same machine")
+_RATE = PublishedPoint(
+    1e9, PUBLISHED_GB_PER_S, "at_least", "for large objects, on an m4.4xlarge with 16 cores"
+)
+_IOPS = PublishedPoint(1e3, PUBLISHED_IOPS, "value", "for small objects, on the same machine")
 
 SCENARIO = Scenario(
     name="fig9",
@@ -245,6 +304,12 @@ SCENARIO = Scenario(
         " the steady state: the store's memory was touched before, and is used again. Beside"
         " it stands a plain copy between two arrays of that size, with as many threads, in the"
         " same run; on sim it is what the profile says."
+        "\n\n"
+        "In simulation the paper's machine is held against its figures: the rate of large"
+        " objects and of small ones have to be reached, and 8 threads have to be better than"
+        " one from 1 MB on and no better up to 250 KB. What a put costs is assumed in the"
+        " profile, not fitted; where a prediction misses a figure, above or below, the findings"
+        " say by how much."
         "\n\n"
         "Values up to 100 KB ride in messages and are not copied into shared memory, so threads"
         " make no difference to them."

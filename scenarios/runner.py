@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from chaos.attach import every_cluster
-from chaos.injector import timeline
+from chaos.injector import Injection, timeline
 from chaos.plan import Plan, PlanError, load
 from scenarios import host, registry, results
 from scenarios.base import (
     BACKENDS,
     SCALES,
+    Check,
     Outcome,
     Progress,
     Request,
@@ -232,7 +233,8 @@ def run_one(
     """Run one job and write its result below `out`.
 
     `faults` are applied to each cluster that it starts, from that moment on; what
-    was done is in the result's findings and in its timeline.
+    was done is in the result's findings and in its timeline, and a check fails if it
+    was not all.
     """
     progress.begin(job.name)
     request = Request(job.backend, job.scale, job.seed, job.nodes, job.settings, profile, progress)
@@ -272,7 +274,30 @@ def _run_under(faults: Plan | None, job: Job, request: Request) -> Outcome:
         for each in injections:
             failed = f" (not possible: {each.error})" if each.error else ""
             outcome.findings.append(f"Cluster {number}: {each.step} at {each.at_s:.3f} s{failed}.")
+    outcome.checks.append(_carried_out(faults, clusters))
     return outcome
+
+
+def _carried_out(faults: Plan, clusters: list[list[Injection]]) -> Check:
+    """No step was impossible, and each was due in one cluster at least.
+
+    Some may be over before: a scenario's clusters need not take equally long.
+    """
+    wrong = [
+        f"cluster {number}: {each.step}: {each.error}"
+        for number, injections in enumerate(clusters, start=1)
+        for each in injections
+        if each.error
+    ]
+    begun = [each.step for injections in clusters for each in injections]
+    for step in faults.steps:
+        if not any(step is each for each in begun):
+            wrong.append(f"{step}: it was never due")
+    return Check(
+        "every step of the fault plan was carried out",
+        not wrong,
+        "; ".join(wrong) or f"{len(begun)} times, in {len(clusters)} clusters",
+    )
 
 
 def foreign_load() -> float:

@@ -52,6 +52,7 @@ from runtime.control.messages import (
     JobInfo,
     NodeUnreachable,
     ReplicaBeat,
+    TimelineRows,
     WorkerDied,
 )
 from runtime.control.policies import make_policy
@@ -69,9 +70,11 @@ from simulator.store import SimPool, SimStore
 from simulator.worker import SimWorker
 from simulator.world import STALL_S, SimWorld
 
-_QUIET = frozenset({Heartbeat, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaBeat})
-"""What passes even when nothing happens. Of what is under way in a chain, more
-than that passes too: between nodes, workers and drivers."""
+_QUIET = frozenset(
+    {Heartbeat, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaBeat, TimelineRows}
+)
+"""What passes even when nothing happens, or tells of what is over. Of what is under way
+in a chain, more than that passes too: between nodes, workers and drivers."""
 
 HEAD = -1
 """The head's number in the network."""
@@ -508,6 +511,7 @@ def start(
     gcs_storage: str | os.PathLike[str] | None = None,
     gcs_memory_max: int = 0,
     task_history: bool = False,
+    actor_log_bytes_max: int = Config().actor_log_bytes_max,
 ) -> Session:
     """Start a simulated cluster and become its driver.
 
@@ -523,6 +527,7 @@ def start(
             gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max, gcs_shards),
             gcs_memory_max=gcs_memory_max,
             task_history=task_history,
+            actor_log_bytes_max=actor_log_bytes_max,
         ),
         store_copy_threads,
         fetch_streams,

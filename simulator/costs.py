@@ -55,6 +55,7 @@ from runtime.control.messages import (
     TasksClaimed,
     TasksDone,
     TaskUpdates,
+    TimelineRows,
 )
 from runtime.control.replicated import decode_frames
 
@@ -223,6 +224,10 @@ def _size_of_part(message: SnapshotPart) -> Size:
     return 0, 0, 60 + len(message.data)
 
 
+def _size_of_rows(message: TimelineRows) -> Size:
+    return 0, 0, 60 + len(message.rows)
+
+
 def _size_of_value(message: KvPut | KvReply) -> Size:
     return 0, 0, 60 + len(message.value or b"")
 
@@ -247,6 +252,7 @@ _SIZES: dict[type, Callable[[Any], Size]] = {
     ChainOutput: _size_of_body,
     ChainCommands: _size_of_commands,
     SnapshotPart: _size_of_part,
+    TimelineRows: _size_of_rows,
     KvPut: _size_of_value,
     KvReply: _size_of_value,
 }

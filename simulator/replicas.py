@@ -4,6 +4,11 @@ The replicas live on hosts in turn, from the first one on, each under a number
 of its own in the network. When one is killed the kernel of its host closes its
 connections: whoever has one hears of it one latency later.
 
+The state that a joining replica gets goes over the network like all else. Besides,
+who puts it together and who takes it apart are busy for a copy of so many bytes
+(`ReplicaCosts`): the least that it can be, and the only figure that profiles have
+for it.
+
 The one replica of a durable GCS lives in the head's process, beside a storage
 that is a dictionary: it shows what is flushed and when, not what writing costs.
 """
@@ -28,17 +33,40 @@ from runtime.control.messages import (
     ReplicaInfo,
     ReplicaLost,
     RowLoaded,
+    SnapshotPart,
     StartReplica,
     StoreRows,
 )
 from runtime.control.relay import Relay
 from runtime.control.replicated import RELAY, Machine
 from runtime.control.shards import chain_of, master_of
+from simulator.costs import CostModel, Profile
 from simulator.links import SimLinks
 from simulator.process import SimProcess
 
 if TYPE_CHECKING:
     from simulator.cluster import SimCluster
+
+
+class ReplicaCosts(CostModel):
+    """What a replica's turns cost: those of the head, and snapshots."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__(profile.head)
+        self._bandwidth = profile.memory_bandwidth
+
+    def received(self, messages: list[Any]) -> float:
+        """Besides the messages: each part of a snapshot is copied."""
+        parts = (len(m.data) for m in messages if type(m) is SnapshotPart)
+        return super().received(messages) + sum(parts) / self._bandwidth
+
+    def sent(self, messages: list[Any]) -> tuple[float, int]:
+        """Besides the messages: all of a snapshot is put together before its first part."""
+        total_s, nbytes = super().sent(messages)
+        for message in messages:
+            if type(message) is SnapshotPart and message.part == 0:
+                total_s += message.parts * len(message.data) / self._bandwidth
+        return total_s, nbytes
 
 
 class SimReplicas:
@@ -103,7 +131,9 @@ class SimReplicas:
         # Below the head's number, where no node's is.
         node = cluster.head.node - number
         cluster.network.add_node(node, host)
-        process = SimProcess(cluster, name, node, cluster.hosts[host], cluster.costs["head"])
+        process = SimProcess(
+            cluster, name, node, cluster.hosts[host], ReplicaCosts(cluster.profile)
+        )
         replica = Replica(
             process.context(name),
             ReplicaInfo(name, f"host-{host}", 0),

@@ -220,10 +220,23 @@ class SimWorld:
         self._spawned.append(spawned)
         self._soon(spawned.switch)
 
-    def start_event_loop(self) -> asyncio.AbstractEventLoop:
+    unwinding: tuple[type[BaseException], ...] = (GreenletExit,)
+
+    def start_event_loop(
+        self, failed: Callable[[BaseException], None]
+    ) -> asyncio.AbstractEventLoop:
         """Return an event loop in virtual time, in a greenlet of its own."""
         loop = VirtualEventLoop(self)
-        self.spawn(loop.run_forever)
+
+        def run() -> None:
+            try:
+                loop.run_forever()
+            except GreenletExit:
+                raise
+            except BaseException as error:
+                failed(error)
+
+        self.spawn(run)
         return loop
 
     def nudge(self) -> None:

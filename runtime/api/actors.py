@@ -6,13 +6,18 @@ caller start in the order in which they were made.
 
 An actor with ``max_restarts`` is rebuilt when its worker or node dies: its
 constructor runs again, then every call that took effect before, in the same
-order. A class may shorten that with checkpoints, taken every
-``checkpoint_interval`` calls::
+order; those that ran at the same time (``max_concurrency``) one after another as
+they ended, so that a state which depends on how they took turns may differ. A class
+may shorten that with checkpoints, taken every ``checkpoint_interval`` calls::
 
     def __ray_save__(self):           # return the state, anything that can be pickled
         return self.total
     def __ray_restore__(self, state): # after the constructor: become that state
         self.total = state
+
+If ``__ray_save__`` raises, or what it returns cannot be pickled or is longer than
+512 MB, the checkpoint before still counts and the worker logs one line. If
+``__ray_restore__`` raises the actor is dead, as with a constructor that raises.
 """
 
 from __future__ import annotations

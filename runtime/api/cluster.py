@@ -91,7 +91,10 @@ def init(
       that is killed comes back with it (not with several replicas or shards);
     - ``task_history``: whether the GCS keeps a row of every task that finished,
       of which it holds ``gcs_memory_max`` bytes in memory (default 0: all) and
-      the rest in ``gcs_storage``.
+      the rest in ``gcs_storage``;
+    - ``actor_log_bytes_max``: what the GCS keeps of calls of actors that may
+      restart, since their last checkpoints (default 512 MB, some 1 KB a call);
+      beyond it the actor with the longest log does not start again when it dies.
 
     ``local`` also takes ``object_spilling_dir`` (where evicted objects go, by
     default the system's directory for temporary files) and ``journal`` (a

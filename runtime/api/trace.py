@@ -185,7 +185,7 @@ def _placement(row: list[Any]) -> Event:
 
 def _happening(row: list[Any]) -> Event:
     """Return an event of the GCS's log; `subject` names a node, a worker or a task."""
-    time_s, kind, subject, detail = row
+    time_s, kind, subject, detail, count = row
     where, _, number = subject.partition(":")
     there = where in ("node", "worker") and number.partition(".")[0].isdigit()
     return {
@@ -196,7 +196,7 @@ def _happening(row: list[Any]) -> Event:
         "ts": round(time_s * _NS) / 1e3,
         "pid": f"node {number.partition('.')[0]}" if there else "cluster",
         "tid": "events",
-        "args": {"kind": kind, "subject": subject, "detail": detail},
+        "args": {"kind": kind, "subject": subject, "detail": detail, "count": count},
     }
 
 

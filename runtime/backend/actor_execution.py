@@ -6,37 +6,47 @@ By default calls run one after another in the worker's own loop. With
 ``max_concurrency`` above one each runs beside the others: in a thread (or what
 stands for one in virtual time), or, if the class has async methods, as a
 coroutine of one event loop. Which of several calls is done first is then up to
-them; they are logged, and if need be replayed, in the order in which they ended.
+them. They are logged in the order in which they ended, and if need be replayed in it,
+one after another: a state that depends on how calls took turns may come out different.
 """
 
 from __future__ import annotations
 
 import inspect
+import logging
 import traceback
 from collections.abc import Callable
 from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.actors import CALL, READY, TERMINATE, ActorExit
+from runtime.backend.ends import is_error, last_words
 from runtime.backend.session import Frame, frame_of_call
 from runtime.control.ids import task_id
-from runtime.control.messages import Assignment, TaskSpec
+from runtime.control.messages import Assignment, RestoreActor, TaskSpec
 
 if TYPE_CHECKING:
     from runtime.backend.execution import TaskRunner
 
+log = logging.getLogger("raytwin")
 
 _HERE = __file__.rpartition("/")[0]
 TRACEBACK_CHARS_MAX = 16_384
 """The end of a constructor's traceback that every later call is answered with."""
 
 
-def users_frames(error: Exception) -> TracebackType | None:
+def users_frames(error: BaseException) -> TracebackType | None:
     """Return an error's traceback without the runtime's frames in front."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_HERE):
         frames = frames.tb_next
     return frames
+
+
+def lines_of(error: BaseException) -> str:
+    """Return an error's traceback, without the runtime's frames in front."""
+    lines = traceback.format_exception(type(error), error, users_frames(error))
+    return "".join(lines)[-TRACEBACK_CHARS_MAX:]
 
 
 class ConstructorFailed(Exception):
@@ -59,11 +69,10 @@ class ActorRunner:
         self._calls = 0
         """Calls that took effect, those of a restored state included."""
         self._running = 0
+        self._save_failed = False
         self._loop: Any = None
         self._coroutines: dict[bytes, Any] = {}
         """The calls that run as coroutines, by array."""
-        self._cancelled: set[bytes] = set()
-        """Those that were asked to end."""
         if spec.extra.env:
             # For as long as the actor lives.
             self._world.environment.enter(spec.extra.env)
@@ -73,13 +82,12 @@ class ActorRunner:
     def _create(self, creation: Assignment) -> None:
         try:
             self._instance = self._tasks.prepare(creation, self._maker(creation.spec))()
-        except Exception as error:
+        except BaseException as error:
+            if not is_error(error):
+                raise
             # As text: the control plane, which does not deserialize, answers calls with it.
-            lines = "".join(traceback.format_exception(type(error), error, users_frames(error)))[
-                -TRACEBACK_CHARS_MAX:
-            ]
             raise ConstructorFailed(
-                f"{creation.spec.name} died: its constructor raised\n{lines}"
+                f"{creation.spec.name} died: its constructor raised\n{lines_of(error)}"
             ) from None
         if self._info.max_concurrency > 1:
             members = inspect.getmembers(type(self._instance), inspect.isroutine)
@@ -87,7 +95,7 @@ class ActorRunner:
                 inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
                 for _, member in members
             ):
-                self._loop = self._world.start_event_loop()
+                self._loop = self._world.start_event_loop(self._crashed)
                 self._executor.on_cancel_call = self._cancel_soon
 
     def _maker(self, spec: TaskSpec) -> Callable[..., Any]:
@@ -110,10 +118,8 @@ class ActorRunner:
     def call(self, assignment: Assignment) -> None:
         """Run a call, or set it going."""
         restore, self._executor.restore = self._executor.restore, None
-        if restore is not None:
-            # What the constructor has made becomes what it was.
-            self._instance.__ray_restore__(self._world.deserialize(restore.state))
-            self._calls = restore.calls
+        if restore is not None and not self._restored(restore):
+            return
         if self._info.max_concurrency == 1:
             self._run(assignment)
             return
@@ -126,6 +132,44 @@ class ActorRunner:
             self._loop.call_soon_threadsafe(self._begin_coroutine, assignment)
         else:
             self._world.spawn(lambda: self._run_beside(assignment))
+
+    # -- checkpoints -----------------------------------------------------------
+
+    def _restored(self, restore: RestoreActor) -> bool:
+        """Make what the constructor has made what it was; False: it is the actor's end."""
+        try:
+            self._instance.__ray_restore__(self._world.deserialize(restore.state))
+        except BaseException as error:
+            if not is_error(error):
+                raise
+            # For good, like a constructor's: it would raise the next time too.
+            with self._world:
+                self._executor.queue.clear()
+                self._executor.exit_actor(f"its __ray_restore__ raised\n{lines_of(error)}")
+            return False
+        self._calls = restore.calls
+        return True
+
+    def _save(self) -> None:
+        """Take a checkpoint; if that fails the one before still counts."""
+        try:
+            state = self._tasks.session.dumps(self._instance.__ray_save__())
+            most = self._tasks.session.client.config.checkpoint_bytes_max
+            if len(state) > most:
+                raise ValueError(f"a checkpoint of {len(state):,} bytes; at most {most:,} are kept")
+        except BaseException as error:
+            if not is_error(error):
+                raise
+            if not self._save_failed:
+                # Once: the next one may well fail for the same reason.
+                self._save_failed = True
+                log.warning(
+                    "%s took no checkpoint, the one before is kept: %s: %s",
+                    type(self._instance).__name__, type(error).__name__, error,
+                )  # fmt: skip
+            return
+        with self._world:
+            self._executor.save(self._calls, state)
 
     # -- one after another -----------------------------------------------------
 
@@ -154,9 +198,7 @@ class ActorRunner:
         self._calls += 1
         interval = self._info.checkpoint_interval
         if interval and self._calls % interval == 0:
-            state = self._tasks.session.dumps(self._instance.__ray_save__())
-            with self._world:
-                self._executor.save(self._calls, state)
+            self._save()
 
     def _finished(self, value: Any) -> Any:
         """An async method of an actor that runs one call at a time: run it to its end."""
@@ -216,6 +258,12 @@ class ActorRunner:
             self._executor.exit_actor(str(leaving))
         self._world.nudge()
 
+    def _crashed(self, error: BaseException) -> None:
+        """A thread or coroutine raised what ends the process, as it would in its own loop."""
+        with self._world:
+            self._executor.exit_actor(last_words(error), crashed=True)
+        self._world.nudge()
+
     # -- beside one another ----------------------------------------------------
 
     def _run_beside(self, assignment: Assignment) -> None:
@@ -232,6 +280,10 @@ class ActorRunner:
             self._exit(leaving)
         except Exception as error:
             self._tasks.report_error(spec, started_s, error)
+        except self._world.unwinding:
+            raise
+        except BaseException as error:
+            self._crashed(error)
         self._ended()
 
     def _frame(self, spec: TaskSpec) -> Frame:
@@ -266,17 +318,19 @@ class ActorRunner:
             del value
         except ActorExit as leaving:
             self._exit(leaving)
-        except asyncio.CancelledError as error:
-            if spec.array in self._cancelled:
-                tasks.report_cancelled(spec, started_s)
-            else:
-                # Its own: some task of its was cancelled, by itself.
-                tasks.report_error(spec, started_s, RuntimeError(repr(error)))
+        except asyncio.CancelledError:
+            # By `cancel`, or its own: something that it awaited was cancelled.
+            tasks.report_cancelled(spec, started_s)
         except Exception as error:
             tasks.report_error(spec, started_s, error)
+        except self._world.unwinding:
+            raise
+        except BaseException as error:
+            if not self._loop.is_running():
+                raise  # the process has ended: nobody waits for its coroutines
+            self._crashed(error)
         else:
             tasks.report_values(spec, started_s, values)
-        self._cancelled.discard(spec.array)
         self._ended()
 
     async def _stream(self, spec: TaskSpec, items: Any) -> int:
@@ -304,7 +358,10 @@ class ActorRunner:
     def _cancel_coroutine(self, call: bytes) -> None:
         task = self._coroutines.get(call)
         if task is not None:
-            self._cancelled.add(call)
+            if inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CREATED:
+                # It would never begin, so that nothing would report its end.
+                self._loop.call_soon(self._cancel_coroutine, call)
+                return
             task.cancel()
 
     def _ended(self) -> None:

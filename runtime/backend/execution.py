@@ -20,6 +20,7 @@ from runtime.api.refs import ObjectRef
 from runtime.api.streams import DynamicObjectRefGenerator
 from runtime.backend import job_setup
 from runtime.backend.actor_execution import ActorRunner, ConstructorFailed, users_frames
+from runtime.backend.ends import was_cancelled
 from runtime.backend.protocol import World
 from runtime.backend.session import Input, Session, looks_large
 from runtime.backend.submission import ANY
@@ -176,8 +177,8 @@ class TaskRunner:
         except Exception as error:
             self.report_error(spec, started_s, error)
             return
-        except KeyboardInterrupt:
-            if self.executor.cancelled < 0:
+        except BaseException as error:
+            if not self._is_cancelled(error):
                 raise  # the task's own: it ends the worker
             self.report_cancelled(spec, started_s)
             return
@@ -203,8 +204,8 @@ class TaskRunner:
                 return
             self.report_last(spec, count, error)
             count += 1
-        except KeyboardInterrupt:
-            if self.executor.cancelled < 0:
+        except BaseException as error:
+            if not self._is_cancelled(error):
                 raise
             self.report_cancelled(spec, started_s)
             return
@@ -283,8 +284,8 @@ class TaskRunner:
                         break
             except Exception as raised:
                 error = raised
-            except KeyboardInterrupt:
-                if executor.cancelled < 0:
+            except BaseException as raised:
+                if not self._is_cancelled(raised):
                     raise
                 cancelled = True
             self.session.futures.abandon()
@@ -426,6 +427,11 @@ class TaskRunner:
         else:
             status, payload = USER_ERROR, self._pack_error(spec.name, error)
         return self._report_failure(spec, started_s, status, payload)
+
+    def _is_cancelled(self, error: BaseException) -> bool:
+        """Whether an error is a cancellation: by `cancel`, or within asyncio."""
+        by_cancel = isinstance(error, KeyboardInterrupt) and self.executor.cancelled >= 0
+        return by_cancel or was_cancelled(error)
 
     def report_cancelled(self, spec: TaskSpec, started_s: float) -> float:
         """Report an element that a cancellation has ended; see `cancellation`."""

@@ -227,8 +227,16 @@ class World(Protocol):
     def spawn(self, run: Callable[[], None]) -> None:
         """Run something beside the program that calls: a thread, or what stands for one."""
 
-    def start_event_loop(self) -> asyncio.AbstractEventLoop:
-        """Return an event loop that runs beside the program, until the process ends."""
+    unwinding: tuple[type[BaseException], ...]
+    """What the world ends user code with whose process is gone."""
+
+    def start_event_loop(
+        self, failed: Callable[[BaseException], None]
+    ) -> asyncio.AbstractEventLoop:
+        """Return an event loop that runs beside the program, until the process ends.
+
+        `failed` is called if something ends the loop: a coroutine raised SystemExit.
+        """
 
     def nudge(self) -> None:
         """Make those who `block` look again: something changed without a message."""

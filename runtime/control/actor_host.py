@@ -25,11 +25,12 @@ Cost: a call is one dictionary entry and a share of three messages.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from runtime.control.actor_router import call_error
+from runtime.control.call_memory import CallMemory
 from runtime.control.cancelled import cancelled_result
 from runtime.control.context import Context, Timer
 from runtime.control.ids import job_number, job_of, same_job
@@ -51,6 +52,7 @@ from runtime.control.messages import (
     CancelCall,
     CancelTask,
     DrainCalls,
+    Event,
     ExitActor,
     FetchLineage,
     LogCalls,
@@ -63,20 +65,24 @@ from runtime.control.messages import (
     TaskSpec,
     Timing,
 )
+from runtime.control.pieces import cut, record_bytes
 from runtime.control.timeline import ACTOR, CALL, REPLAY
 from runtime.control.worker_table import Worker
 
 if TYPE_CHECKING:
     from runtime.control.local_scheduler import LocalScheduler
 
-REMEMBERED_MAX = 1024
-"""Calls of an actor whose results are remembered, for callers that run again."""
 REPLAY_PATIENCE_S = 1.0
 """How long a replayed call of a concurrent actor may hold up the next one."""
 UNAVAILABLE = (
     "ActorUnavailableError: {}: the actor started anew before the call took effect, and the"
     " call has no retries left (max_task_retries)"
 )
+
+
+REPLAYED, CALLS_AGAIN = "calls_replayed", "calls_sent_again"
+"""Events: calls repeated to rebuild an actor, counted by node and heartbeat; calls that an
+earlier incarnation has not answered and the new one runs."""
 
 
 class State(Enum):
@@ -119,8 +125,6 @@ class Actor:
         """Calls to hand to the worker with this turn."""
         self.running: dict[bytes, Assignment] = {}
         """Calls that the worker has, by array."""
-        self.remembered: OrderedDict[bytes, RangeResult] = OrderedDict()
-        """Results of the last calls."""
         self.restored: dict[bytes, RangeResult] = {}
         """Results of calls that took effect in earlier incarnations."""
         self.executed = 0
@@ -149,9 +153,12 @@ class ActorHost:
         self._scheduler = scheduler
         self.actors: dict[bytes, Actor] = {}
         self.queued: deque[Actor] = deque()
+        self.memory = CallMemory()
         self._dirty: dict[bytes, Actor] = {}
         self._ended: dict[tuple[bytes, int], Actor] = {}
         """By actor and incarnation: ended ones, whose results still wait for the log."""
+        self._replays = 0
+        """Replayed calls of all actors that the event log does not have yet."""
 
     # -- coming to life --------------------------------------------------------
 
@@ -272,6 +279,8 @@ class ActorHost:
     def _replay_next(self, actor: Actor) -> None:
         """Replay one after another what once ran beside one another, in the order it ended.
 
+        So the state is the one before where calls that overlapped did not depend on how
+        they took turns; nothing records that.
         A call that does not end may wait for what a later one did before that
         ended: then the next one runs beside it.
         """
@@ -295,13 +304,17 @@ class ActorHost:
         actor = self._current(message.actor, message.incarnation)
         if actor is None:
             return
-        for spec in message.tasks:
+        again = 0
+        for number, spec in enumerate(message.tasks):
             if self._scheduler.jobs.is_over(spec.array):
                 continue
             if not (actor.info.name or same_job(spec.array, actor.id)):
                 self._scheduler.results.finish_call(self._refused(actor, spec), spec.owner)
             elif not self._answer(actor, spec):
+                again += number < message.again
                 self._queue(actor, spec, spec.owner, ())
+        if again:
+            self._ctx.send("gcs", Event(CALLS_AGAIN, actor.spec.name, f"{again} calls", again))
         for spec in message.probes:
             if not self._answer(actor, spec) and spec.array not in actor.running:
                 error = call_error(spec, UNAVAILABLE.format(spec.name), self._node)
@@ -365,12 +378,13 @@ class ActorHost:
     def _cancelled(self, actor: Actor, spec: TaskSpec) -> None:
         result = cancelled_result(spec, self._node)
         # Sent once more, it does not run either.
-        self._remember(actor, result)
+        self.memory.keep(actor.id, actor.incarnation, result)
         self._scheduler.results.finish_call(result, spec.owner, actor.id)
 
     def _answer(self, actor: Actor, spec: TaskSpec) -> bool:
         """Answer a call that took effect before; return whether it did."""
-        result = actor.restored.get(spec.array) or actor.remembered.get(spec.array)
+        result = actor.restored.get(spec.array)
+        result = result or self.memory.find(actor.id, actor.incarnation, spec.array)
         if result is not None:
             self._scheduler.results.finish_call(result, spec.owner, actor.id, fresh=False)
             return True
@@ -514,6 +528,7 @@ class ActorHost:
             # Its caller has the small values, or asks again; large ones may have
             # been lost, and are made anew by this.
             actor.replaying.discard(result.array)
+            self._replays += 1
             kept = any(result.sizes)
             if not kept:
                 self._scheduler.custody.drop(result)
@@ -524,7 +539,7 @@ class ActorHost:
             elif not actor.running:
                 self._replay_next(actor)
             return
-        self._remember(actor, result)
+        self.memory.keep(actor.id, actor.incarnation, result)
         if not actor.logged:
             self._scheduler.results.finish_call(result, spec.owner, actor.id)
             return
@@ -534,13 +549,6 @@ class ActorHost:
         actor.records.append(CallRecord(spec, result, small))
         actor.held.append((number, result, spec.owner))
         self._dirty[actor.id] = actor
-
-    @staticmethod
-    def _remember(actor: Actor, result: RangeResult) -> None:
-        actor.remembered[result.array] = result
-        if len(actor.remembered) > REMEMBERED_MAX:
-            # A plain dictionary would look at all that it has forgotten to find the oldest.
-            actor.remembered.popitem(last=False)
 
     def on_logged(self, message: CallsLogged) -> None:
         """Results may leave whose calls cannot be lost any more."""
@@ -575,10 +583,27 @@ class ActorHost:
     def _send_records(self, actor: Actor) -> None:
         if actor.records:
             first = actor.executed - len(actor.records)
-            self._ctx.send("gcs", LogCalls(actor.id, actor.incarnation, first, actor.records))
+            for piece in cut(actor.records, record_bytes):
+                self._ctx.send("gcs", LogCalls(actor.id, actor.incarnation, first, piece))
+                first += len(piece)
             actor.records = []
 
     # -- ends ------------------------------------------------------------------
+
+    def end(self, actor: bytes, incarnation: int, reason: str) -> None:
+        """End an actor for good: it cannot go on, and could not be rebuilt either."""
+        ended = self._current(actor, incarnation)
+        if ended is not None:
+            text = f"ActorDiedError: {ended.spec.name} died: {reason}"
+            self._ctx.send("gcs", ActorFailed(actor, incarnation, text, True))
+            self._drop(ended, text)
+
+    def on_heartbeat(self) -> None:
+        """Tell the event log of replays: rarely, and before the node can be missed for long."""
+        if self._replays:
+            text = f"{self._replays} calls"
+            self._ctx.send("gcs", Event(REPLAYED, f"node:{self._node}", text, self._replays))
+            self._replays = 0
 
     def on_worker_died(self, worker: Worker, reason: str) -> None:
         """The GCS will say whether the actor starts again."""
@@ -596,6 +621,9 @@ class ActorHost:
 
     def on_exit(self, worker: Worker, message: ExitActor) -> None:
         """The actor ends itself; its process leaves."""
+        if message.crashed:
+            self.on_worker_died(worker, message.reason)
+            return
         actor = self.actors.get(worker.actor)
         if actor is not None and actor.worker is worker:
             self._send_records(actor)

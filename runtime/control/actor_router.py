@@ -38,6 +38,7 @@ from runtime.control.messages import (
     TaskSpec,
     WatchActors,
 )
+from runtime.control.pieces import cut, task_bytes
 
 ROUTES_MAX = 65_536
 """Ways to dead actors that are remembered; the GCS knows them for longer."""
@@ -47,8 +48,8 @@ class _Route:
     """What this node knows of one actor, and which calls are under way."""
 
     __slots__ = (
-        "actor", "incarnation", "logged", "node", "out", "probes", "reason", "received", "sent",
-        "state", "waiting",
+        "actor", "again", "incarnation", "logged", "node", "out", "probes", "reason", "received",
+        "sent", "state", "waiting",
     )  # fmt: skip
 
     def __init__(self, actor: bytes) -> None:
@@ -63,6 +64,8 @@ class _Route:
         """Calls without a result, by array, in order."""
         self.out: list[TaskSpec] = []
         """Calls to send with this turn."""
+        self.again = 0
+        """So many of the first of them are sent once more."""
         self.probes: list[TaskSpec] = []
         self.received: list[bytes] = []
         """Calls whose result is here, and the GCS wants to know."""
@@ -185,7 +188,7 @@ class ActorRouter:
         route.state, route.reason = message.state, message.reason
         if route.state == DEAD:
             # What was to leave with this turn does not.
-            route.out, route.probes = [], []
+            route.out, route.probes, route.again = [], [], 0
             there = route.node not in (-1, self._node) and route.node not in self._dead_nodes
             if route.sent and there:
                 # The news may have overtaken results of calls that took effect before.
@@ -226,13 +229,23 @@ class ActorRouter:
         while self._dirty:
             dirty, self._dirty = self._dirty, {}
             for route in dirty.values():
-                calls = ActorCalls(route.actor, route.incarnation, route.out, route.probes)
-                route.out, route.probes = [], []
-                if not calls.tasks and not calls.probes:
+                out, route.out = route.out, []
+                probes, route.probes = route.probes, []
+                again, route.again = route.again, 0
+                if not out and not probes:
                     continue
                 if route.node == self._node:
-                    self._deliver(calls)
-                else:
+                    self._deliver(ActorCalls(route.actor, route.incarnation, out, probes, again))
+                    continue
+                for piece in cut(out, task_bytes):
+                    # Those that are sent again are the first.
+                    calls = ActorCalls(
+                        route.actor, route.incarnation, piece, [], min(again, len(piece))
+                    )
+                    again -= calls.again
+                    self._ctx.send(f"node:{route.node}", calls)
+                for piece in cut(probes, task_bytes):
+                    calls = ActorCalls(route.actor, route.incarnation, [], piece)
                     self._ctx.send(f"node:{route.node}", calls)
 
     def _send(self, route: _Route, spec: TaskSpec) -> None:
@@ -246,11 +259,14 @@ class ActorRouter:
         waiting, route.waiting = route.waiting, []
         # What was to leave with this turn is among the calls that are sent again.
         fresh = {spec.array for spec in route.out}
-        route.out, route.probes = [], []
+        route.out, route.probes, route.again = [], [], 0
         for spec in again:
             if spec.array in fresh or spec.retries != 0:
-                if spec.array not in fresh and spec.retries > 0:
-                    spec.retries -= 1
+                if spec.array not in fresh:
+                    # Fresh ones are the last.
+                    route.again += 1
+                    if spec.retries > 0:
+                        spec.retries -= 1
                 self._send(route, spec)
             else:
                 route.sent[spec.array] = spec
@@ -262,6 +278,7 @@ class ActorRouter:
     def _bury(self, route: _Route) -> None:
         ended = [*route.sent.values(), *route.waiting]
         route.sent, route.waiting, route.out, route.probes = {}, [], [], []
+        route.again = 0
         for spec in ended:
             self._under_way.pop(spec.array, None)
             self._end(spec, route.reason)

@@ -15,6 +15,10 @@ only once the call is logged here, so an effect that anybody has seen survives.
 Results before the checkpoint are kept until their callers have them: a caller
 whose answer was lost with the node asks again and must not make the call twice.
 
+The logs of all actors together are bounded by ``actor_log_bytes_max``. Beyond that the
+longest is given up, which an event says: its actor works on, and is dead when it would
+start again, unless it has taken a checkpoint since.
+
 Cost: a restartable actor's call is one `CallRecord` here and a share of two
 messages; a call of an actor that never restarts does not come here at all.
 """
@@ -50,16 +54,22 @@ from runtime.control.messages import (
     SaveActor,
     StopActor,
     TaskSpec,
+    TooLong,
     WatchActors,
 )
+from runtime.control.pieces import cut, record_bytes
 from runtime.control.pubsub import PubSub
+from runtime.control.too_long import error_text
 
 PENDING, STARTING, ALIVE, DEAD = range(4)
 
 DEAD_MAX = 65_536
 """How many dead actors are remembered, for those who come late."""
-PIECE_CALLS = 256
-"""Calls in one message of a lineage; each may carry ``inline_bytes_max``."""
+
+OUTGREW = (
+    "its log of calls outgrew actor_log_bytes_max, which all actors share, and was given up;"
+    " with checkpoints (checkpoint_interval) it stays short"
+)
 
 
 class ActorRow(Struct):
@@ -80,6 +90,16 @@ class ActorRow(Struct):
     """Calls before it, by array, whose callers may not have the result yet."""
     awaited: set[bytes] = field(default_factory=set)
     """Calls of the log whose callers may not have it yet."""
+    log_bytes: int = 0
+    """What the log takes, roughly."""
+    dropped: int = 0
+    """Calls after the checkpoint that are in no log: it outgrew its bound. Until the
+    next checkpoint the actor cannot be rebuilt."""
+
+    @property
+    def logged(self) -> int:
+        """How many calls took effect, as far as is known here."""
+        return self.saved + self.dropped + len(self.log)
 
     @property
     def info(self) -> ActorInfo:
@@ -92,10 +112,19 @@ class ActorTable:
     """The part of the GCS that knows actors."""
 
     def __init__(
-        self, ctx: Context, pubsub: PubSub, alive: set[int], log: Any, jobs: JobTable
+        self,
+        ctx: Context,
+        pubsub: PubSub,
+        alive: set[int],
+        log: Any,
+        jobs: JobTable,
+        log_bytes_max: int,
     ) -> None:
         self.ctx = ctx
         self._jobs = jobs
+        self.log_bytes = 0
+        """What the logs of all actors take, roughly; bounded."""
+        self._log_bytes_max = log_bytes_max
         self.rows: dict[bytes, ActorRow] = {}
         self.names: dict[tuple[str, str], bytes] = {}
         self.dead: dict[bytes, str] = {}
@@ -119,6 +148,7 @@ class ActorTable:
             SaveActor: self._on_save,
             FetchLineage: self._on_fetch,
             FindActor: self._on_find,
+            TooLong: self._on_too_long,
         }
 
     # -- creation and names ----------------------------------------------------
@@ -248,8 +278,12 @@ class ActorTable:
 
     def _fail(self, row: ActorRow, reason: str, final: bool) -> None:
         actor = row.spec.array
+        if row.dropped and not final:
+            final = True
+            reason += f"; it does not start again: {OUTGREW}"
         row.reason = reason
         if final or row.restarts_left == 0:
+            self._shrink(row, len(row.log))
             row.state = DEAD
             self._log("actor_died", row.spec.name, reason)
             self._tell(row)
@@ -313,32 +347,74 @@ class ActorTable:
         """Whether any actor is being rebuilt that makes that call again for it."""
         return any(self.replays(actor, call) for actor in self.rows)
 
+    def _on_too_long(self, source: str, message: TooLong) -> None:
+        """What it is rebuilt from does not travel; see `too_long`."""
+        row = self._current(message.actor, message.incarnation)
+        if row is not None:
+            self._stop(row)
+            self._fail(row, f"ActorDiedError: it cannot be rebuilt: {error_text(message)}", True)
+
     # -- lineage ---------------------------------------------------------------
 
     def _on_log(self, source: str, message: LogCalls) -> None:
         row = self._current(message.actor, message.incarnation)
         if row is None:
             return  # its results never leave that node
-        known = row.saved + len(row.log)
+        known = row.logged
         assert message.first <= known, "a gap in an actor's lineage"
         new = message.calls[known - message.first :]
         row.log += new
+        nbytes = sum(map(record_bytes, new))
+        row.log_bytes += nbytes
+        self.log_bytes += nbytes
         row.awaited.update(record.task.array for record in new)
-        upto = row.saved + len(row.log)
-        self.ctx.send(source, CallsLogged(message.actor, message.incarnation, upto))
+        if row.dropped:
+            self._drop_log(row)
+        elif self.log_bytes > self._log_bytes_max:
+            self._make_room()
+        self.ctx.send(source, CallsLogged(message.actor, message.incarnation, row.logged))
 
-    def _on_save(self, source: str, message: SaveActor) -> None:
-        row = self._current(message.actor, message.incarnation)
-        if row is None or message.upto <= row.saved:
-            return
-        count = message.upto - row.saved
-        assert count <= len(row.log), "a checkpoint of calls that are not logged"
-        for record in row.log[:count]:
+    def _make_room(self) -> None:
+        """Give up the longest logs, of actors that are not just being rebuilt from them."""
+        for row in sorted(self.rows.values(), key=lambda row: row.log_bytes, reverse=True):
+            if self.log_bytes <= self._log_bytes_max:
+                return
+            if row.state == ALIVE and row.log:
+                self._log("actor_log_outgrown", row.spec.name, f"{row.log_bytes:,} bytes")
+                self._drop_log(row)
+
+    def _drop_log(self, row: ActorRow) -> None:
+        """Forget an actor's log: it is not rebuilt unless it takes a checkpoint."""
+        count = len(row.log)
+        self._shrink(row, count)
+        row.dropped += count
+        if not row.info.checkpoint_interval:
+            # It never starts again, so that nobody will ask what it did before.
+            row.kept.clear()
+
+    def _shrink(self, row: ActorRow, count: int) -> None:
+        """Take calls off the log; those that callers may ask for are kept by their ID."""
+        gone = row.log[:count]
+        for record in gone:
             array = record.task.array
             if array in row.awaited:
                 row.awaited.discard(array)
                 row.kept[array] = record
         del row.log[:count]
+        nbytes = sum(map(record_bytes, gone))
+        row.log_bytes -= nbytes
+        self.log_bytes -= nbytes
+
+    def _on_save(self, source: str, message: SaveActor) -> None:
+        row = self._current(message.actor, message.incarnation)
+        if row is None or message.upto <= row.saved:
+            return
+        assert message.upto <= row.logged, "a checkpoint of calls that are not logged"
+        count = message.upto - row.saved - row.dropped
+        if count < 0:
+            return  # calls since then are in no log: the next one may do
+        self._shrink(row, count)
+        row.dropped = 0
         row.saved, row.checkpoint = message.upto, message.state
 
     def _on_received(self, source: str, message: CallsReceived) -> None:
@@ -354,19 +430,12 @@ class ActorTable:
         if row is None:
             self.ctx.send(source, StopActor(message.actor, message.incarnation))
             return
-        records = [*row.kept.values(), *row.log]
-        kept = len(row.kept)
-        for at in range(0, max(1, len(records)), PIECE_CALLS):
-            end = at + PIECE_CALLS
-            self.ctx.send(
-                source,
-                ActorLineage(
-                    message.actor,
-                    message.incarnation,
-                    row.saved,
-                    b"" if at else row.checkpoint,
-                    records[max(at, kept) : max(end, kept)],
-                    records[at : min(end, kept)],
-                    end < len(records),
-                ),
-            )
+        kept: list[tuple[list[CallRecord], list[CallRecord]]] = [
+            ([], piece) for piece in cut(list(row.kept.values()), record_bytes)
+        ]
+        pieces = kept + [(piece, []) for piece in cut(row.log, record_bytes)]
+        about = message.actor, message.incarnation, row.saved
+        # The checkpoint has a message to itself: it may be long.
+        self.ctx.send(source, ActorLineage(*about, row.checkpoint, [], [], bool(pieces)))
+        for number, (calls, before) in enumerate(pieces, start=1):
+            self.ctx.send(source, ActorLineage(*about, b"", calls, before, number < len(pieces)))

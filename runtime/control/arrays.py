@@ -500,8 +500,11 @@ class ArrayTable:
                 del self._early[next(iter(self._early))]
         if row is None or row.released:
             return
-        if node not in row.owners and row.live_owner(self._alive):
-            return  # no owner there any more: what it has is for the one who lives
+        orphaned = row.actor is None and row.former and self._is_dead(row.former)
+        if node not in row.owners and (orphaned or row.live_owner(self._alive)):
+            # No owner there any more: what it has is for one who lives, or for the owner's
+            # task when it has run again.
+            return
         row.former = row.owners.pop(node, row.former)
         owner = row.live_owner(self._alive)
         if owner:

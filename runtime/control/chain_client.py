@@ -43,6 +43,26 @@ UNACKNOWLEDGED_MAX = 64
 ASK_S = 0.02
 """How soon the master is asked again after a connection broke."""
 
+REQUEST_BYTES = 64 << 20
+"""A turn that is longer than this is several requests."""
+
+
+def _requests(frames: list[Frame]) -> list[bytes]:
+    """Encode a turn; a very long one in parts, in order."""
+    body = encode_frames(frames)
+    count = sum(len(frame.messages) for frame in frames)
+    if len(body) <= REQUEST_BYTES or count == 1:
+        return [body]
+    if len(frames) == 1:
+        (whole,) = frames
+        half = count // 2
+        frames = [
+            Frame(whole.source, whole.destination, whole.messages[:half]),
+            Frame(whole.source, whole.destination, whole.messages[half:]),
+        ]
+    half = len(frames) // 2
+    return _requests(frames[:half]) + _requests(frames[half:])
+
 
 class _InnerContext:
     """The wrapped component's context: the world's, but for the chain."""
@@ -137,9 +157,10 @@ class Chained:
         self.inner.end_turn()
         if self._frames or self.received - self._acknowledged >= UNACKNOWLEDGED_MAX:
             frames, self._frames = self._frames, []
-            self._sequence += 1
-            self.unconfirmed.append((self._sequence, encode_frames(frames)))
-            self._send(*self.unconfirmed[-1])
+            for body in _requests(frames):
+                self._sequence += 1
+                self.unconfirmed.append((self._sequence, body))
+                self._send(*self.unconfirmed[-1])
 
     def request(self, to: str, message: Any, source: str = "") -> None:
         """Add a message to this turn's request."""

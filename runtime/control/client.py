@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from runtime.control.borrowing import Borrowing
 from runtime.control.config import Config
-from runtime.control.context import Context, Timer
+from runtime.control.context import Context, Timer, node_of
 from runtime.control.ids import (
     ARRAY_BYTES,
     STREAM_BASE,
@@ -68,11 +68,13 @@ from runtime.control.messages import (
     TaskFound,
     TaskResults,
     TaskSpec,
+    TooLong,
     Unpin,
     WantObjects,
 )
 from runtime.control.ranges import Ranges
 from runtime.control.ref_book import Book
+from runtime.control.too_long import results_of
 
 RELEASE_BATCH_MAX = 256
 
@@ -609,6 +611,9 @@ class Client:
             self.borrowing.on_gone(message)
         elif isinstance(message, GiveBack):
             self._give_back()
+        elif isinstance(message, TooLong):
+            results = results_of(message, node_of(self.address))
+            self.handle(self.node, TaskResults(self.address, results))
         else:
             raise TypeError(f"a client was sent {type(message).__name__}")
 

@@ -37,6 +37,11 @@ class Config(Struct, frozen=True, array_like=True):
     lineage_bytes_max: int = 100_000_000
     """How much the GCS keeps of tasks whose results were released, for those that
     depend on them; beyond it the oldest cannot be made again."""
+    actor_log_bytes_max: int = 512 << 20
+    """How much the GCS keeps of calls of actors that may restart since their last
+    checkpoints, some 1 KB each; beyond it the actor with the longest log is not rebuilt."""
+    checkpoint_bytes_max: int = 512 << 20
+    """The longest state of an actor that is kept; a longer checkpoint is not taken."""
     store_wait_s: float = 10.0
     """How long a `get` waits for room while all of the store is pinned; a task's input
     waits so long after the last that was unpinned."""

@@ -222,11 +222,11 @@ class Executor:
         self.flush()
         self.ctx.send(self.node, SaveActor(b"", 0, upto, state))
 
-    def exit_actor(self, reason: str) -> None:
-        """The actor ends itself."""
+    def exit_actor(self, reason: str, crashed: bool = False) -> None:
+        """The actor ends itself; with `crashed` its process does, and it may start again."""
         self.flush()
         self.exiting = True
-        self.ctx.send(self.node, ExitActor(reason))
+        self.ctx.send(self.node, ExitActor(reason, crashed))
 
     def _on_timer(self) -> None:
         self._timer = None

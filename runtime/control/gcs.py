@@ -85,7 +85,7 @@ class Gcs:
         self.config = config
         self.nodes: dict[int, NodeInfo] = {}
         self.functions: dict[bytes, bytes] = {}
-        self.events: deque[tuple[float, str, str, str]] = deque(maxlen=EVENTS_MAX)
+        self.events: deque[tuple[float, str, str, str, int]] = deque(maxlen=EVENTS_MAX)
         self.counts: Counter[str] = Counter()
         """How many events there were of each kind; of tasks, how many tasks."""
         self.detector = FailureDetector(config.heartbeat_timeout_s)
@@ -126,7 +126,9 @@ class Gcs:
             DescribeJob: self.jobs.on_describe,
             JobEnded: self._on_job_ended,
         }
-        self.actors = ActorTable(ctx, self.pubsub, self._alive, self._log, self.jobs)
+        self.actors = ActorTable(
+            ctx, self.pubsub, self._alive, self._log, self.jobs, config.actor_log_bytes_max
+        )
         self.actors.on_branch_ended = self._end_job
         self.actors.on_settled = self.table.on_actor_settled
         self.table.replays = self.actors.replays
@@ -272,7 +274,7 @@ class Gcs:
         self.ctx.send(source, QueryReply(message.key, message.client, rows))
 
     def _log(self, kind: str, subject: str, detail: str = "", count: int = 1) -> None:
-        self.events.append((self.ctx.now(), kind, subject, detail))
+        self.events.append((self.ctx.now(), kind, subject, detail, count))
         self.counts[kind] += count
 
     def _on_cancel(self, source: str, message: CancelTask) -> None:

@@ -116,6 +116,8 @@ from runtime.control.messages import (
     TasksClaimed,
     TasksDone,
     TaskSpec,
+    TimelineRows,
+    TooLong,
     Unblocked,
     Unpin,
     WantObjects,
@@ -138,6 +140,8 @@ from runtime.control.tables import attempt_of, needs_of
 from runtime.control.task_inputs import TaskInputs
 from runtime.control.task_log import TaskLog
 from runtime.control.timeline import RangeLog
+from runtime.control.timeline_archive import TimelineArchive
+from runtime.control.too_long import error_text, results_of
 from runtime.control.worker_table import Worker
 
 MISSING_MAX = 4096
@@ -201,8 +205,12 @@ class LocalScheduler:
             lambda: (self.queue, self.resources, self.pool.available()), self._disk_usage,
         )  # fmt: skip
         self.queries.add("actors", self.actors.rows)
-        self.queries.add("timeline", self.timeline.rows)
-        self.queries.add("transfers", self.objects.transfers.rows)
+        self.archive = TimelineArchive(
+            ctx, node, self.members, config.timeline_ranges_max, self.timeline,
+            self.objects.transfers,
+        )  # fmt: skip
+        self.queries.add("timeline", lambda: self.archive.rows("timeline"))
+        self.queries.add("transfers", lambda: self.archive.rows("transfers"))
         self._handlers: dict[type, Any] = {
             SubmitTasks: self._on_submit,
             TasksDone: self.dispatcher.on_done,
@@ -264,8 +272,10 @@ class LocalScheduler:
             TaskFound: lambda _, m: self.ctx.send(m.client, m),
             KvReply: lambda _, m: self.ctx.send(m.client, m),
             RefUpdates: self._on_refs,
+            TimelineRows: self.archive.on_rows,
             Query: self.queries.on_query,
             QueryReply: self.queries.on_reply,
+            TooLong: self._on_too_long,
         }
 
     def start(self, host: str, port: int) -> None:
@@ -527,6 +537,19 @@ class LocalScheduler:
         self.ctx.send(f"pool:{self.node}", KillWorker(worker.address))
         self._on_worker_died(f"pool:{self.node}", WorkerDied(worker.address, reason))
 
+    def _on_too_long(self, source: str, message: TooLong) -> None:
+        """Something that this node has sent does not travel; see `too_long`."""
+        worker = self.dispatcher.workers.get(message.to)
+        if worker is not None:
+            self.end_worker(worker, error_text(message))
+        elif message.actor:
+            self.actors.end(message.actor, message.incarnation, error_text(message))
+        elif message.results:
+            self.ctx.send(message.to, TaskResults(message.owner, message.results))
+        else:
+            for result, task in zip(results_of(message, self.node), message.tasks, strict=True):
+                self.results.finish_call(result, task.owner)
+
     def end_job(self, job: bytes, reason: str) -> None:
         """Drop all that a job has here, queues first, so that nothing of it begins."""
         workers = self.dispatcher.end_job(job)
@@ -698,5 +721,7 @@ class LocalScheduler:
             assigned=self.accepted,
             available=self.pool.available(),
         )
+        self.actors.on_heartbeat()
+        self.archive.on_heartbeat()
         self.ctx.send("gcs", Heartbeat(self.node, self.incarnation, load))
         self.ctx.after(self.config.heartbeat_s, self._beat)

@@ -32,13 +32,14 @@ node    -> global    PlaceTasks, CancelTask, CreateGroup, RemoveGroup,
 global  -> node      AssignTasks, TaskResults (of what cannot be placed), CancelTask,
                      PrepareBundle, CommitBundle, ReturnBundle, QueryReply
 global  -> gcs       LocateObjects, TaskUpdates, CancelTask
-node    -> node      TaskResults, PullObject, ObjectPayload
+node    -> node      TaskResults, PullObject, ObjectPayload, TimelineRows
 node    -> store     Allocate, Free, Fetch, Spill, DropSpilled
 store   -> node      Allocated, Fetched, NoRoom, Spilled
 node    -> pool      StartWorker, StopWorker, KillWorker
 pool    -> node      WorkerDied
 node    -> links     NodeChanged
 world   -> gcs       NodeUnreachable
+world   -> any       TooLong (see `too_long`)
 client  -> node      KvPut, KvGet, KvDelete, FindTask (and on to the gcs, which
                      answers KvReply, TaskFound)
 gcs     -> storage   StoreRows, LoadRow, and RowLoaded back
@@ -897,13 +898,15 @@ class ActorCalls(Struct, array_like=True, tag=76):
     """Calls from the clients of one node, in order.
 
     ``probes``: calls that must not run any more (their retries are used up), but
-    whose result is wanted if they did run.
+    whose result is wanted if they did run. ``again``: so many of the first tasks were
+    sent to an earlier incarnation, which has not answered.
     """
 
     actor: bytes
     incarnation: int
     tasks: list[TaskSpec]
     probes: list[TaskSpec]
+    again: int = 0
 
 
 class CancelCall(Struct, array_like=True, tag=169):
@@ -977,6 +980,23 @@ class CallsLogged(Struct, array_like=True, tag=81):
     upto: int
 
 
+class TooLong(Struct, array_like=True, tag=175):
+    """From the world to whoever sent it: this message was longer than any may be.
+
+    It has not left and never will. ``tasks`` were in it; ``actor``: whose lineage was;
+    ``results``, for ``owner``: errors in place of those that were.
+    """
+
+    to: str
+    kind: str
+    reason: str
+    tasks: list[TaskSpec]
+    actor: bytes = b""
+    incarnation: int = 0
+    results: list[RangeResult] = []
+    owner: str = ""
+
+
 class SaveActor(Struct, array_like=True, tag=82):
     """The actor's state after its first ``upto`` calls."""
 
@@ -1020,6 +1040,8 @@ class ExitActor(Struct, array_like=True, tag=86):
     """The actor on this worker ends itself, after what it has reported."""
 
     reason: str
+    crashed: bool = False
+    """It did not mean to: it starts again if it has restarts left."""
 
 
 class FindActor(Struct, array_like=True, tag=87):
@@ -1353,12 +1375,23 @@ class Logged(Struct, array_like=True, tag=118):
     index: int
 
 
+class TimelineRows(Struct, array_like=True, tag=180):
+    """What a node has run, for another that keeps it; see `timeline_archive`."""
+
+    incarnation: int
+    kind: str
+    """``timeline`` or ``transfers``."""
+    count: int
+    rows: bytes
+    """So many, encoded."""
+
+
 Message = Union[
     RegisterJob, JobRegistered, DescribeJob, JobEnded, CancelCall,
     RefUpdates, BorrowersGone,
     CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
     DrainCalls, CallsDrained, CallsReceived, KillActor, StopActor, LogCalls, CallsLogged, SaveActor,
-    FetchLineage, ActorLineage, RestoreActor, ExitActor, FindActor, ActorFound,
+    FetchLineage, ActorLineage, RestoreActor, ExitActor, FindActor, ActorFound, TooLong,
     SubmitTasks, ExportFunction, FetchFunction, FunctionBlob, WantObjects, ObjectsReady,
     PutObjects, AllocateObject, ObjectAllocated, AbandonObject, Release, Unpin, Blocked,
     Unblocked, Resume, TasksDone, TakenBack, TaskResults, WorkerReady, RunTasks, TakeBack, Exit,
@@ -1369,6 +1402,7 @@ Message = Union[
     TasksClaimed, ForwardResults, StreamItems, CancelTask, KillWorker, CreateGroup,
     RemoveGroup, PrepareBundle, BundlePrepared, CommitBundle, ReturnBundle,
     Spill, Spilled, DropSpilled, NoRoom, GiveBack,
+    TimelineRows,
     KvPut, KvGet, KvDelete, KvReply, FindTask, TaskFound, StoreRows, LoadRow, RowLoaded,
     ChainRequest, ChainAttach, ChainOutput, ChainCommands, ChainAck, ChainConfigured,
     SnapshotPart, SnapshotTaken, ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected,

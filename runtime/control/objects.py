@@ -168,6 +168,21 @@ class ObjectDirectory:
         if array in self._wanted_of:
             self._resolve(array)
 
+    def outdoes(self, result: RangeResult) -> bool:
+        """Whether a result is an error of the system instead of values that are there.
+
+        A range may run twice, when its node dies after it has sent the result.
+        """
+        if result.status != SYSTEM_ERROR or result.array not in self._results:
+            return False
+        for index in range(result.start, _end(result)):
+            made = self._result(result.array, index)
+            if made is None or made.status == SYSTEM_ERROR:
+                return False
+            if any(made.sizes) and made.node in self._dead:
+                return False
+        return True
+
     @staticmethod
     def _outdate(results: list[RangeResult], newer: RangeResult) -> int:
         """Forget where the large values were that came again; return the newer one's place.

@@ -3,7 +3,8 @@
 The client asks its own node. ``nodes`` is answered from the node table there, and
 the GCS is asked for
 
-``events``        [time_s, kind, subject, detail] of the last events, by time
+``events``        [time_s, kind, subject, detail, how many of the kind it stands for] of
+                  the last events, by time
 ``jobs``          [number, driver, its PID, namespace, entrypoint, alive, why it ended] of the
                   jobs, by number
 ``event_counts``  how many there were of each kind, since the cluster started

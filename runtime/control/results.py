@@ -101,6 +101,10 @@ class Results:
             self._log.finish(result)
             self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
         elif result.array in self._objects.owners:
+            if self._objects.outdoes(result):
+                # Its first run's value has come, so its inputs were let go of.
+                self._log.finish(result)
+                return
             self._objects.add(result)
             self._log.finish(result)
             if self._told is None:
@@ -188,6 +192,8 @@ class Results:
                     self._log.finish(result)
             elif result.array in self._created and self._objects.has_array(result.array):
                 continue  # the actor was created once more
+            elif source != "gcs" and self._objects.outdoes(result):
+                continue  # its first run's value came, so its inputs were let go of
             self._objects.add(result)
             results.append(result)
         self.tell_owner(results)

@@ -6,12 +6,14 @@ in `queries`. A row holds IDs and numbers alone, no arguments and no values; row
 made when the work they tell of is over, and cost one tuple each.
 
 A range's inputs count like ranges, since a range may have any number of them: together
-the last ``timeline_ranges_max`` are kept. What a node remembers is gone when it dies.
+the last ``timeline_ranges_max`` are kept. What a node remembers is gone when it dies, and
+what was sent to another before is there: see `timeline_archive`.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from runtime.control.context import Context
@@ -41,6 +43,8 @@ class RangeLog:
         """The same, an older generation: what is never taken out ages and goes."""
         self._again: dict[tuple[bytes, int], int] = {}
         """How often this node has queued an element again."""
+        self.unsent: deque[tuple[Any, ...]] | None = None
+        """Rows that another node is to keep as well; None: none."""
 
     def accepted(self, spec: TaskSpec) -> None:
         """The node has taken a range: from now on it waits."""
@@ -73,19 +77,25 @@ class RangeLog:
         if self._again:
             attempt += self._again.get((array, start), 0)
         deps = spec.deps if len(spec.deps) < self._max else ()
-        self._rows.append(
-            (
-                timing.name, worker, timing.start_s, timing.elapsed_s, timing.count,
-                array, start, attempt, kind, result.status, since_s, deps,
-            )
+        row = (
+            timing.name, worker, timing.start_s, timing.elapsed_s, timing.count,
+            array, start, attempt, kind, result.status, since_s, deps,
         )  # fmt: skip
+        self._rows.append(row)
+        if self.unsent is not None:
+            self.unsent.append(row)
         self._size += 1 + len(deps)
         while self._size > self._max:
             self._size -= 1 + len(self._rows.popleft()[-1])
 
     def rows(self) -> list[list[Any]]:
         """Return the rows of ``timeline``, oldest first."""
-        return [[row[0], self._node, *row[1:]] for row in self._rows]
+        return [self.full(self._node, row) for row in self._rows]
+
+    @staticmethod
+    def full(node: int, row: Sequence[Any]) -> list[Any]:
+        """Return a row with its node."""
+        return [row[0], node, *row[1:]]
 
 
 class TransferLog:
@@ -94,15 +104,25 @@ class TransferLog:
     def __init__(self, ctx: Context, node: int) -> None:
         self._ctx = ctx
         self._node = node
-        self._rows: deque[tuple[int, float, float, int, bytes]] = deque(maxlen=TRANSFERS_MAX)
+        self._rows: deque[tuple[Any, ...]] = deque(maxlen=TRANSFERS_MAX)
+        self.unsent: deque[tuple[Any, ...]] | None = None
+        """As in `RangeLog`."""
 
     def arrived(self, source: int, elapsed_s: float, size: int, oid: bytes) -> None:
         """An object is here; `source` is this node if it came from its disk."""
-        self._rows.append((source, self._ctx.now() - elapsed_s, elapsed_s, size, oid))
+        row = (source, self._ctx.now() - elapsed_s, elapsed_s, size, oid)
+        self._rows.append(row)
+        if self.unsent is not None:
+            self.unsent.append(row)
 
     def rows(self) -> list[list[Any]]:
         """Return the rows of ``transfers``, oldest first."""
-        return [[self._node, *row] for row in self._rows]
+        return [self.full(self._node, row) for row in self._rows]
+
+    @staticmethod
+    def full(node: int, row: Sequence[Any]) -> list[Any]:
+        """Return a row with its node."""
+        return [node, *row]
 
 
 class PlacementLog:

@@ -103,6 +103,7 @@ from runtime.control.messages import (
     TasksClaimed,
     TasksDone,
     TaskUpdates,
+    TimelineRows,
     Unblocked,
     Unpin,
     WantObjects,
@@ -159,7 +160,7 @@ MASTER_TO_CLIENT: Kinds = frozenset({ChainConfigured})
 
 NODE_TO_NODE: Kinds = frozenset({
     TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, CancelCall, DrainCalls,
-    CallsDrained, RefUpdates,
+    CallsDrained, RefUpdates, TimelineRows,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({

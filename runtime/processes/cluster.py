@@ -330,6 +330,7 @@ def start(
     gcs_storage: str | os.PathLike[str] | None = None,
     gcs_memory_max: int = 0,
     task_history: bool = False,
+    actor_log_bytes_max: int = Config().actor_log_bytes_max,
 ) -> Session:
     """Start a cluster on this machine and become its driver."""
     resources = node_resources(nodes, cpus_per_node, os.cpu_count() or 1, more_resources)
@@ -345,6 +346,7 @@ def start(
             gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max, gcs_shards),
             gcs_memory_max=gcs_memory_max,
             task_history=task_history,
+            actor_log_bytes_max=actor_log_bytes_max,
         ),
         store_copy_threads,
         fetch_streams,

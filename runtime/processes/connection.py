@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+import time
 from collections.abc import Callable
 
 from runtime.control.messages import Frame
@@ -30,7 +31,9 @@ log = logging.getLogger("raytwin")
 
 HANDSHAKE_TIMEOUT_S = 10.0
 UNSENT_BYTES_MAX = 1 << 30
-"""A peer that does not read so much is taken for dead."""
+UNSENT_S_MAX = 10.0
+"""A peer for whom more than so much waits, and who has read none of it for so long, is
+taken for dead. Of much that is sent in one turn nobody can have read anything yet."""
 
 _scratch = scratch(1 << 20)
 """What is received goes here first."""
@@ -66,6 +69,8 @@ class Connection:
         self._reader = FrameReader(self.frame_bytes_max)
         self._unsent: list[bytes | memoryview] = []
         self._unsent_bytes = 0
+        self._moved_s = 0.0
+        """When the peer last took something, or something first had to wait for it."""
         self._writing = False
         sock.setblocking(False)
         if sock.family == socket.AF_INET:
@@ -90,9 +95,12 @@ class Connection:
             self._hold(memoryview(data)[sent:])
 
     def _hold(self, data: bytes | memoryview) -> None:
+        now_s = time.monotonic()
+        if not self._unsent:
+            self._moved_s = now_s
         self._unsent.append(data)
         self._unsent_bytes += len(data)
-        if self._unsent_bytes > UNSENT_BYTES_MAX:
+        if self._unsent_bytes > UNSENT_BYTES_MAX and now_s - self._moved_s > UNSENT_S_MAX:
             self.close(f"does not read: {self._unsent_bytes:,} bytes wait for it")
         elif self.open:
             self._want_write(True)
@@ -119,6 +127,7 @@ class Connection:
                 self.close(f"cannot send: {error}")
                 return
             self._unsent_bytes -= sent
+            self._moved_s = time.monotonic()
             if sent < len(data):
                 self._unsent[0] = memoryview(data)[sent:]
                 return

@@ -270,13 +270,24 @@ class LocalWorld:
         """Run something beside the program that calls."""
         threading.Thread(target=run, name="raytwin-call", daemon=True).start()
 
-    def start_event_loop(self) -> asyncio.AbstractEventLoop:
+    unwinding: tuple[type[BaseException], ...] = ()
+
+    def start_event_loop(
+        self, failed: Callable[[BaseException], None]
+    ) -> asyncio.AbstractEventLoop:
         """Return an event loop that runs in a thread of its own."""
         # Few programs need it, and every process of a cluster would have its 3 MB.
         import asyncio
 
         loop = asyncio.new_event_loop()
-        self.spawn(loop.run_forever)
+
+        def run() -> None:
+            try:
+                loop.run_forever()
+            except BaseException as error:
+                failed(error)
+
+        self.spawn(run)
         return loop
 
     def nudge(self) -> None:

@@ -12,6 +12,7 @@ Replayed through another context it must lead to the same outputs.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -21,9 +22,12 @@ from typing import Any
 from runtime.backend.journal import Journal
 from runtime.control.context import Component
 from runtime.control.messages import Frame
+from runtime.control.too_long import too_long
 from runtime.processes import wire
 from runtime.processes.connection import Connection
 from runtime.processes.reactor import Reactor
+
+log = logging.getLogger("raytwin")
 
 
 class ComponentContext:
@@ -157,9 +161,29 @@ class Process:
         if connection is None or connection.closed:
             connection = self.find_route(destination)
         if connection is not None:
-            longest = connection.frame_bytes_max
-            for frame in wire.encode_all(source, destination, messages, longest):
+            limits = connection.frame_bytes_max, wire.MESSAGE_BYTES_MAX
+            try:
+                frames = wire.encode_all(source, destination, messages, *limits)
+            except wire.WireError:
+                frames = self._encode_each(source, destination, messages, *limits)
+            for frame in frames:
                 connection.send(frame)
+
+    def _encode_each(
+        self, source: str, destination: str, messages: list[Any], *limits: int
+    ) -> list[bytes]:
+        """Encode messages one by one; who sent one that cannot travel is told."""
+        frames: list[bytes] = []
+        for message in messages:
+            try:
+                frames += wire.encode_all(source, destination, [message], *limits)
+            except wire.WireError as error:
+                kind = type(message).__name__
+                log.error("%s cannot send %s to %s: %s", source, kind, destination, error)
+                told = too_long(destination, message, str(error))
+                if told is not None:
+                    self.deliver(source, source, told)
+        return frames
 
     # -- running ---------------------------------------------------------------
 

@@ -3,9 +3,11 @@
     [u32 length, big-endian][length bytes: source, destination, messages]
 
 A frame is at most `FRAME_BYTES_MAX` long between nodes, and
-`LOCAL_FRAME_BYTES_MAX` between a node and its own clients. Whatever is not a frame raises
-`WireError`, and the connection that it came on is closed: decoding checks the
-type of every field, so nothing malformed gets further than this file.
+`LOCAL_FRAME_BYTES_MAX` between a node and its own clients. A message that is longer
+travels in pieces: each but the last has the top bit of its length set, and the reader
+joins them, up to `MESSAGE_BYTES_MAX`. Whatever is not a frame raises `WireError`, and
+the connection that it came on is closed: decoding checks the type of every field, so
+nothing malformed gets further than this file.
 """
 
 from __future__ import annotations
@@ -18,10 +20,14 @@ import msgspec
 from runtime.control.messages import Frame
 
 FRAME_BYTES_MAX = 64 * 1024 * 1024
-"""Larger than any turn's messages: values above 100 KB are not in messages."""
+"""Few messages are longer: values above 100 KB are not in messages."""
 LOCAL_FRAME_BYTES_MAX = 1024 * 1024 * 1024
 """A task is sent to its worker with all its small inputs, however many, in one message."""
+MESSAGE_BYTES_MAX = 1024 * 1024 * 1024
+"""What a reader joins; a sender has to do without a message that is longer."""
 
+_MORE = 1 << 31
+"""In a length: the next piece belongs to this one."""
 _LENGTH = struct.Struct(">I")
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
@@ -37,34 +43,61 @@ def encode(
     """Return the bytes of one frame; raises WireError if it is too long."""
     body = _encoder.encode(Frame(source, destination, messages))
     if len(body) > bytes_max:
-        raise WireError(f"a frame of {len(body):,} bytes; at most {bytes_max:,} may travel")
+        raise _too_long(len(body), bytes_max)
     return _LENGTH.pack(len(body)) + body
 
 
+def _too_long(length: int, bytes_max: int) -> WireError:
+    return WireError(f"a frame of {length:,} bytes; at most {bytes_max:,} may travel")
+
+
+def _in_pieces(body: bytes, bytes_max: int, message_bytes_max: int) -> bytes:
+    """Return the bytes of a frame that is longer than one may be."""
+    if len(body) > message_bytes_max:
+        raise _too_long(len(body), message_bytes_max)
+    pieces = bytearray()
+    for at in range(0, len(body), bytes_max):
+        piece = body[at : at + bytes_max]
+        more = _MORE if at + bytes_max < len(body) else 0
+        pieces += _LENGTH.pack(len(piece) | more)
+        pieces += piece
+    return bytes(pieces)
+
+
 def encode_all(
-    source: str, destination: str, messages: list[Any], bytes_max: int = FRAME_BYTES_MAX
+    source: str,
+    destination: str,
+    messages: list[Any],
+    bytes_max: int = FRAME_BYTES_MAX,
+    message_bytes_max: int = MESSAGE_BYTES_MAX,
 ) -> list[bytes]:
     """Return the bytes of as many frames as the messages need, mostly one.
 
-    Raises WireError if a single message is too long for a frame.
+    Raises WireError if a single message is longer than `message_bytes_max`.
     """
-    try:
-        return [encode(source, destination, messages, bytes_max)]
-    except WireError:
-        if len(messages) == 1:
-            raise
+    body = _encoder.encode(Frame(source, destination, messages))
+    if len(body) <= bytes_max:
+        return [_LENGTH.pack(len(body)) + body]
+    if len(messages) == 1:
+        return [_in_pieces(body, bytes_max, message_bytes_max)]
     half = len(messages) // 2
-    return encode_all(source, destination, messages[:half], bytes_max) + encode_all(
-        source, destination, messages[half:], bytes_max
+    limits = bytes_max, message_bytes_max
+    return encode_all(source, destination, messages[:half], *limits) + encode_all(
+        source, destination, messages[half:], *limits
     )
 
 
 class FrameReader:
     """Cuts a stream of bytes into frames."""
 
-    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self, frame_bytes_max: int = FRAME_BYTES_MAX, message_bytes_max: int = MESSAGE_BYTES_MAX
+    ) -> None:
         self._max = frame_bytes_max
+        self._joined_max = message_bytes_max
         self._buffer = bytearray()
+        self._pieces = bytearray()
+        """The pieces so far of a frame that came in several."""
         self._start = 0
 
     def feed(self, data: bytes | memoryview) -> list[Frame]:
@@ -78,12 +111,23 @@ class FrameReader:
         frames = []
         start, end = self._start, len(buffer)
         while end - start >= 4:
-            (length,) = _LENGTH.unpack_from(buffer, start)
+            (header,) = _LENGTH.unpack_from(buffer, start)
+            length = header & ~_MORE
             if length > self._max:
-                raise WireError(f"a frame of {length:,} bytes; at most {self._max:,} may travel")
+                raise _too_long(length, self._max)
             if end - start - 4 < length:
                 break
             body = memoryview(buffer)[start + 4 : start + 4 + length]
+            if header & _MORE or self._pieces:
+                self._pieces += body
+                body.release()
+                if len(self._pieces) > self._joined_max:
+                    raise _too_long(len(self._pieces), self._joined_max)
+                if header & _MORE:
+                    start += 4 + length
+                    continue
+                joined, self._pieces = self._pieces, bytearray()
+                body = memoryview(joined)
             try:
                 frames.append(_decoder.decode(body))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -55,6 +55,21 @@ def test_a_failing_seed_is_written_and_the_exit_code_is_one(tmp_path: Path) -> N
     assert isinstance(data["steps"], list)
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["fig11a", "--nodes", "2"],
+        ["fig11a", "--set", "nodes=3"],
+        ["fig10a", "--set", "seconds=1", "--set", "kill_s=5"],
+    ],
+)
+def test_scenarios_that_cannot_have_their_faults(args: list[str], tmp_path: Path) -> None:
+    done = raytwin("run", *args, "--backend", "sim", "--out", str(tmp_path))
+    assert done.returncode == 2, done.stdout + done.stderr
+    wrong = [line for line in done.stderr.splitlines() if not line.startswith(args[0])]
+    assert len(wrong) == 1, done.stderr
+
+
 @pytest.mark.parametrize("args", [["--seeds", "0"], ["--seeds", "5", "--jobs", "0"], []])
 def test_fuzz_with_bad_arguments(args: list[str]) -> None:
     done = raytwin("fuzz", *args)
@@ -74,6 +89,30 @@ def test_a_plan_is_applied_to_a_scenario(tmp_path: Path) -> None:
     events = json.loads((tmp_path / "out" / "fig8b" / "sim" / "timeline.json").read_text())
     found = events["traceEvents"] if isinstance(events, dict) else events
     assert any(event.get("cat") == "fault" for event in found)
+
+
+@pytest.mark.parametrize(
+    ("step", "code", "says"),
+    [
+        ('"at_s": 0.05, "action": "kill", "target": "worker:0.0"', 0, "2 times, in 2 clusters"),
+        ('"at_s": 0.05, "action": "kill", "target": "node:77"', 1, "cluster 1: kill node:77"),
+        ('"at_s": 5000, "action": "kill", "target": "worker:0.0"', 1, "it was never due"),
+        ('"after": "mark:x", "action": "kill", "target": "worker:0.0"', 1, "it was never due"),
+    ],
+)
+def test_a_plan_that_was_not_carried_out_fails(
+    tmp_path: Path, step: str, code: int, says: str
+) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"steps": [{' + step + "}]}")
+    done = raytwin(
+        "run", "fig8b", "--backend", "sim", "--nodes", "1", "--set", "tasks=4000",
+        "--faults", str(plan), "--out", str(tmp_path / "out"),
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    result = json.loads((tmp_path / "out" / "fig8b" / "sim" / "result.json").read_text())
+    (check,) = [check for check in result["checks"] if "fault plan" in check["name"]]
+    assert says in check["detail"]
 
 
 @pytest.mark.parametrize(

@@ -225,6 +225,12 @@ def test_who_does_not_own_lets_go_of_nothing() -> None:
         table.on_updates(f"node:{node}", message)
     found = table.rows[array(1)].locate(object_id(array(1), 0, 0), {0, 1, 2})
     assert found is not None and found.nodes == (1,)
+    # Nor of what waits for its owner's task to run again, as the owner's node died.
+    table.rows[array(2)] = row = ArrayRow()
+    row.former = "worker:1.1"
+    world.gcs.nodes[1].incarnation = 2
+    table.on_updates("node:1", TaskUpdates(1, [], [], [], [array(2)], incarnation=2))
+    assert array(2) in table.rows and not table.rows[array(2)].released
 
 
 def test_lineage_books() -> None:
@@ -293,4 +299,4 @@ def test_events_are_counted_though_their_rows_are_dropped() -> None:
         replies.append(driver.client.replies.pop(asked[0][0]))
     rows, counts = replies
     assert counts == {"boom": 2 * many, "node_added": 1}
-    assert len(rows) == EVENTS_MAX and rows[-1][1:] == ["boom", "x", ""]
+    assert len(rows) == EVENTS_MAX and rows[-1][1:] == ["boom", "x", "", 2]

@@ -86,6 +86,19 @@ def test_an_error_stands_for_the_large_values_that_it_came_instead_of() -> None:
         assert value is not None and value.payload == b"lost"
 
 
+def test_an_error_of_a_second_run_does_not_stand_for_the_value_of_the_first() -> None:
+    """Its node died after it had sent the value, and the inputs were let go of since."""
+    directory = Directory()
+    directory.own(array(1), "driver:0.0")
+    error = result(1, 0, 2, status=SYSTEM_ERROR, payload=b"an input is lost", node=2)
+    directory.add(result(1, 0, payload=b"small", node=1))
+    assert not directory.outdoes(error)
+    directory.add(result(1, 1, size=500, node=3))
+    assert directory.outdoes(error)
+    directory.on_node_changed(3, alive=False)
+    assert not directory.outdoes(error)
+
+
 def test_memory_is_freed_when_it_is_released_and_no_pin_is_left() -> None:
     directory = Directory()
     directory.own(array(1), "driver:0.0")

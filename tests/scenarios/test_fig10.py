@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from runtime.backend.session import Session
+from runtime.control.messages import SnapshotPart
 from scenarios import fig10a, fig10b
-from scenarios.base import Outcome, Request
+from scenarios.base import Outcome, Request, UsageError
+from simulator.costs import load_profile
+from simulator.replicas import ReplicaCosts
 
 
 def run_10a(backend: str, member: str) -> Outcome:
@@ -27,6 +32,8 @@ def test_no_write_is_lost_when_a_member_is_killed(backend: str, member: str) -> 
     assert read_back[0].ok, read_back[0].detail
     events = {row["event"]: row["time_s"] for row in outcome.rows if row["event"] != "write"}
     assert 0.3 <= events["killed"] < events["joined"]
+    kinds = {event["cat"] for event in outcome.timeline}
+    assert {"write", "event", "fault"} <= kinds
     writes = [row for row in outcome.rows if row["event"] == "write"]
     assert max(row["latency_ms"] for row in writes) == outcome.metrics["latency_ms_max"]
 
@@ -35,6 +42,42 @@ def test_the_simulated_client_is_not_kept_waiting() -> None:
     """In virtual time the published bound is exact: nothing else uses the machine."""
     outcome = run_10a("sim", "both")
     assert all(check.ok for check in outcome.checks), outcome.checks
+
+
+def test_every_write_is_read_back_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All keys that were written are asked for, and one that is not there is found out."""
+    asked: list[bytes] = []
+    real = Session.kv_get
+
+    def forgetful(session: Session, key: bytes) -> bytes | None:
+        asked.append(key)
+        return None if key == fig10a._key(3) else real(session, key)
+
+    monkeypatch.setattr(Session, "kv_get", forgetful)
+    monkeypatch.setattr(fig10a, "READ_BACK_MAX", 100, raising=False)
+    outcome = run_10a("sim", "tail")
+    assert len(asked) == outcome.metrics["writes_tail_killed"] > 100
+    check = next(check for check in outcome.checks if "read back" in check.name)
+    assert not check.ok
+    assert check.detail.endswith(", 1 wrong")
+
+
+def test_a_kill_after_the_end_is_refused() -> None:
+    settings = {**fig10a.SCENARIO.settings("quick", {}), "seconds": 1.0, "kill_s": 1.0}
+    with pytest.raises(UsageError, match="kill_s"):
+        fig10a.run(Request("sim", settings=settings))
+
+
+def test_the_state_of_a_new_member_is_charged_for() -> None:
+    """Memory a thousand times slower: whoever joins is later by about as much."""
+    profile = load_profile("paper")
+    quick = ReplicaCosts(profile)
+    slow = ReplicaCosts(msgspec.structs.replace(profile, memory_bandwidth=8e6))
+    parts = [SnapshotPart(1, 9, part, 2, b"x" * 1_000_000) for part in (0, 1)]
+    # Put together at once, before the first part; taken apart as the parts come.
+    assert slow.sent(parts[:1])[0] - quick.sent(parts[:1])[0] == pytest.approx(0.25, rel=0.01)
+    assert slow.sent(parts[1:])[0] == quick.sent(parts[1:])[0]
+    assert slow.received(parts) - quick.received(parts) == pytest.approx(0.25, rel=0.01)
 
 
 def test_simulated_memory_is_flat_with_flushing_and_grows_without() -> None:
@@ -47,12 +90,26 @@ def test_simulated_memory_is_flat_with_flushing_and_grows_without() -> None:
     assert all(check.ok for check in outcome.checks), outcome.checks
     assert outcome.metrics["memory_mb_with_flushing"] <= 0.4
     # Linear: a row for every task.
+    assert any(event["ph"] == "X" for event in outcome.timeline)
     rows = [row for row in outcome.rows if row["series"] == "without flushing"]
     early, late = rows[len(rows) // 2], rows[-1]
     assert late["tasks"] / early["tasks"] == pytest.approx(2, rel=0.1)
     assert late["memory_mb"] / early["memory_mb"] == pytest.approx(
         late["tasks"] / early["tasks"], rel=0.1
     )
+
+
+@pytest.mark.parametrize(("growth", "ok"), [(0.0, True), (0.09, True), (0.15, False)])
+def test_memory_that_grows_steadily_is_not_flat(growth: float, ok: bool) -> None:
+    """From the first sample that counts to the last; before, it grows as it may."""
+    early = [(at, 2e5 * at) for at in range(200)]
+    late = [(200 + at, 40e6 * (1 + growth * at / 300)) for at in range(301)]
+    assert fig10b._flat(early + late, 200).ok is ok
+
+
+def test_memory_that_rises_and_falls_is_flat() -> None:
+    saw = [(at, 2e6 + 1e4 * (at % 200)) for at in range(1000)]
+    assert fig10b._flat(saw, 400).ok, "judged where it happens to be low"
 
 
 def test_flushed_rows_are_found_on_real_processes() -> None:

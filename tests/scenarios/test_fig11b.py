@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from runtime.control.actor_host import REPLAYED
 from scenarios import fig11b
 from scenarios.base import Request, UsageError
 from scenarios.fig11b import HOST, WITH, WITHOUT
@@ -25,20 +26,42 @@ def test_actors_of_killed_nodes_move_and_lose_nothing(backend: str) -> None:
     assert [check.name.partition(",")[2] for check in failed] == [
         " checkpoints save at least nine of ten replays"
     ], checks
-    assert outcome.metrics["re_executions_with_checkpoints"] == 2
-    assert outcome.metrics["re_executions_without_checkpoints"] == 10
+    assert outcome.metrics["replays_with_checkpoints"] == 2
+    assert outcome.metrics["replays_without_checkpoints"] == 10
+    # Counted where they happened: after the fault, not in every row.
+    rows = [row for row in outcome.rows if row["policy"] == WITHOUT]
+    assert sum(row["replays"] for row in rows) == 10
+    assert sum(row["first_executions"] for row in rows) == 80
+    fault_s = SMALL["kill_step"] * SMALL["period_s"]
+    assert all(row["time_s"] > fault_s - SMALL["period_s"] for row in rows if row["replays"])
     assert {row["actors_moved"] for row in outcome.rows} == {2}
 
 
 def test_a_lost_call_is_seen() -> None:
     """The check on results fails if one call took effect twice or not at all."""
     outcome_of: dict[str, Any] = {
-        name: fig11b._Run(0.0, [[1.0]], wrong, replays, 2, 1.0, [])
+        name: fig11b._Run(0.0, [[1.0]], wrong, [], [], {REPLAYED: replays}, 2, 2, 1.0, [])
         for name, wrong, replays in ((WITH, 1, 1), (WITHOUT, 0, 20))
     }
     outcome = fig11b.Outcome(rows=[])
     fig11b._judge(outcome, HOST, outcome_of, SMALL, True)
     assert [check.ok for check in outcome.checks] == [False, True, True, True, True]
+
+
+def test_actors_that_nodes_share_unevenly() -> None:
+    """Fifteen actors on ten nodes: one node has two of them, another one."""
+    outcome = fig11b.run(Request("sim", settings={**SMALL, "actors": 15}))
+    moved = [check for check in outcome.checks if "moved" in check.name]
+    assert len(moved) == 2 and all(check.ok for check in moved), moved
+
+
+def test_an_actor_that_moved_without_need_is_seen() -> None:
+    for moved, ok in ((1, False), (2, True), (3, False)):
+        outcome = fig11b.Outcome(rows=[])
+        run = fig11b._Run(0.0, [[1.0]], 0, [], [], {REPLAYED: 20}, moved, 2, 1.0, [])
+        fig11b._judge(outcome, HOST, {WITH: run, WITHOUT: run}, SMALL, True)
+        checks = [check.ok for check in outcome.checks if "moved" in check.name]
+        assert checks == [ok, ok]
 
 
 def test_a_fault_after_the_end_is_refused() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from scenarios import fig9
 from scenarios.base import Outcome, Request
+from simulator import cluster
 from simulator.costs import load_profile
 
 
@@ -17,7 +20,13 @@ def run(backend: str, **settings: object) -> Outcome:
 def test_the_paper_s_machine_gains_by_threads_where_objects_are_large() -> None:
     outcome = run("sim", sizes=(1_000, 1_000_000, 250_000_000), repeats=2)
     assert all(check.ok for check in outcome.checks), outcome.checks
-    assert len(outcome.checks) == 3
+    assert [check.name.split(" bytes")[0] for check in outcome.checks] == [
+        "large objects are limited by memory, small ones by what each put costs",
+        "the published 15 GB/s of large objects are reached",
+        "the published 18,000 objects/s of small ones are reached",
+        "one thread is the better choice up to 1,000",
+        "8 threads are the better choice from 1,000,000",
+    ]
     rate = {
         (row["size_bytes"], row["threads"]): row["gb_per_s"]
         for row in outcome.rows
@@ -25,6 +34,33 @@ def test_the_paper_s_machine_gains_by_threads_where_objects_are_large() -> None:
     }
     assert rate[250_000_000, 8] > 1.5 * rate[250_000_000, 1]
     assert rate[1_000, 8] == pytest.approx(rate[1_000, 1])
+
+
+@pytest.mark.parametrize(
+    ("worse", "fails"),
+    [
+        # A hundred times slower at copying; and one where threads gain nothing, or cost nothing.
+        ({"memory_bandwidth": 8e7, "memory_bandwidth_all": 2.2e8}, "15 GB/s"),
+        ({"memory_bandwidth_all": 0.0}, "8 threads are the better choice"),
+        ({"copy_thread_s": 0.0}, "one thread is the better choice"),
+        ({"call_s": {"put": 1e-4}}, "18,000 objects/s"),
+    ],
+)
+def test_another_machine_than_the_paper_s_does_not_pass(
+    monkeypatch: pytest.MonkeyPatch, worse: dict[str, Any], fails: str
+) -> None:
+    profile = msgspec.structs.replace(load_profile("paper"), **worse)
+    for module in (fig9, cluster):
+        monkeypatch.setattr(module, "load_profile", lambda name: profile)
+    outcome = run("sim", sizes=(1_000, 250_000, 1_000_000, 64_000_000), threads=(1, 8), repeats=1)
+    assert any(fails in check.name for check in outcome.checks if not check.ok), outcome.checks
+
+
+def test_a_prediction_that_misses_is_named() -> None:
+    """Ten microseconds a put are an assumption, and too few for 18,000 puts a second."""
+    outcome = run("sim", sizes=(1_000, 64_000_000), threads=(1, 8), repeats=1)
+    (missed,) = [line for line in outcome.findings if "objects/s of small ones misses" in line]
+    assert "against 18,000" in missed
 
 
 def test_a_copy_takes_what_the_profile_says() -> None:

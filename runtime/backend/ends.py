@@ -1,0 +1,29 @@
+"""What user code raised: an error of its own, or the end of its process.
+
+An `Exception` is the call's error. So is asyncio's CancelledError, which is none: it
+is what a coroutine ends with that awaits something cancelled, and its process is
+well. Anything else (SystemExit, KeyboardInterrupt) ends the process, wherever it is
+raised: in the worker's own loop, in a thread, in a coroutine.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def was_cancelled(error: BaseException) -> bool:
+    """Whether an error is asyncio's CancelledError."""
+    # Few processes load asyncio, and only there anybody can raise it.
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and isinstance(error, asyncio.CancelledError)
+
+
+def is_error(error: BaseException) -> bool:
+    """Whether an error is the call's own; the process goes on."""
+    return isinstance(error, Exception) or was_cancelled(error)
+
+
+def last_words(error: BaseException) -> str:
+    """Return why a process has ended, in one line."""
+    name = type(error).__name__
+    return f"a call raised {name}: {error}" if str(error) else f"a call raised {name}"

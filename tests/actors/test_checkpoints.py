@@ -1,0 +1,68 @@
+"""Checkpoint hooks that fail: the actor and its callers know where they are."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+import raytwin as ray
+from runtime.api.exceptions import ActorDiedError
+from runtime.api.state import current
+from tests.actors.programs import rows
+
+WAIT_S = 30
+
+
+@ray.remote(max_restarts=-1, max_task_retries=-1, checkpoint_interval=3)
+class Fails:
+    """Counts; its hooks do what `how` says from the second checkpoint on."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        self.count = self.saves = 0
+
+    def add(self) -> int:
+        self.count += 1
+        return self.count
+
+    def __ray_save__(self) -> Any:
+        self.saves += 1
+        if self.saves > 1:
+            if self.how == "raise":
+                raise ValueError("the disk is full")
+            if self.how == "unpicklable":
+                return threading.Lock()
+            if self.how == "long":
+                config = current().client.config
+                current().client.config = msgspec.structs.replace(config, checkpoint_bytes_max=1000)
+                return bytes(2_000)
+        return self.count
+
+    def __ray_restore__(self, state: int) -> None:
+        if self.how == "restore":
+            raise KeyError("what is this?")
+        self.count = state
+
+
+@pytest.mark.parametrize("how", ["raise", "unpicklable", "long"])
+def test_a_checkpoint_that_fails_leaves_the_one_before(cluster: Any, how: str) -> None:
+    actor = Fails.remote(how)
+    calls = [actor.add.remote() for _ in range(10)]
+    assert ray.get(calls, timeout=WAIT_S) == list(range(1, 11))
+    ray.kill(actor, no_restart=False)
+    assert ray.get(actor.add.remote(), timeout=WAIT_S) == 11
+    replayed = [row[5] for row in rows(cluster, "Fails") if row[4] == 11]
+    assert replayed == [7]
+    ray.kill(actor)
+
+
+def test_a_state_that_cannot_be_restored_is_the_end(cluster: Any) -> None:
+    actor = Fails.remote("restore")
+    assert ray.get([actor.add.remote() for _ in range(4)], timeout=WAIT_S) == [1, 2, 3, 4]
+    ray.kill(actor, no_restart=False)
+    for _ in range(2):
+        with pytest.raises(ActorDiedError, match=r"(?s)__ray_restore__ raised.*what is this\?"):
+            ray.get(actor.add.remote(), timeout=WAIT_S)

@@ -1,0 +1,160 @@
+"""Long lists of calls go in messages of a bounded length, and come out whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.control import actor_host, actor_router, actor_table, chain_client, pieces, too_long
+from runtime.control.client import Client, Entry
+from runtime.control.config import Config
+from runtime.control.gcs import Gcs
+from runtime.control.local_scheduler import LocalScheduler
+from runtime.control.messages import (
+    SYSTEM_ERROR,
+    ActorCalls,
+    ActorChanged,
+    ActorLineage,
+    CreateActors,
+    FetchLineage,
+    Frame,
+    LogCalls,
+    RunTasks,
+    SaveActor,
+    SubmitTasks,
+    TaskResults,
+    TooLong,
+)
+from runtime.control.replicated import decode_frames
+from tests.control.alone import Alone, array, result, spec
+from tests.control.test_actor_table import ACTOR, call, creation
+
+SMALL = 4 * pieces.ITEM_BYTES
+
+
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(items: list, weigh: object) -> list:  # type: ignore[type-arg]
+        return pieces.cut(items, weigh, SMALL)  # type: ignore[arg-type]
+
+    for module in (actor_host, actor_router, actor_table):
+        monkeypatch.setattr(module, "cut", cut)
+
+
+def ignore(*told: object) -> None:
+    """Nobody is there to be told."""
+
+
+def test_what_waited_for_an_actor_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_pieces(monkeypatch)
+    ctx = Alone()
+    router = actor_router.ActorRouter(ctx, 0, Config(), ignore, ignore, ignore, ignore)
+    calls = [call(number).task for number in range(10, 31)]
+    for task in calls:
+        router.submit(task)
+    router.end_turn()
+    router.on_changed(ActorChanged(ACTOR, actor_table.ALIVE, 1, 0))
+    router.end_turn()
+    sent = ctx.take(ActorCalls, "node:1")
+    assert len(sent) > 3
+    assert [task for message in sent for task in message.tasks] == calls
+
+
+def test_a_lineage_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_pieces(monkeypatch)
+    ctx = Alone()
+    gcs = Gcs(ctx, Config())
+    gcs.handle("node:0", CreateActors([creation()]))
+    records = [call(number) for number in range(10, 31)]
+    gcs.handle("node:0", LogCalls(ACTOR, 0, 0, records))
+    gcs.handle("node:0", SaveActor(ACTOR, 0, 9, b"state"))
+    gcs.handle("node:0", FetchLineage(ACTOR, 0))
+    sent = ctx.take(ActorLineage, "node:0")
+    assert [message.checkpoint for message in sent if message.checkpoint] == [b"state"]
+    assert [record for message in sent for record in message.kept] == records[:9]
+    assert [record for message in sent for record in message.calls] == records[9:]
+    assert [message.more for message in sent] == [True] * (len(sent) - 1) + [False]
+    assert max(len(message.calls) + len(message.kept) for message in sent) <= 4
+
+
+def test_a_long_turn_is_several_requests_to_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_client, "REQUEST_BYTES", 1_000)
+    frames = [
+        Frame("node:0", to, [TaskResults("x" * 300, []) for _ in range(count)])
+        for to, count in (("gcs", 9), ("global", 2))
+    ]
+    bodies = chain_client._requests(frames)
+    assert len(bodies) > 3 and max(map(len, bodies)) <= 1_000
+    found = [
+        (frame.destination, message)
+        for body in bodies
+        for frame in decode_frames(body)
+        for message in frame.messages
+    ]
+    assert found == [(frame.destination, one) for frame in frames for one in frame.messages]
+
+
+def test_who_sent_what_does_not_travel_learns_what_it_was_about() -> None:
+    tasks = [spec(1), spec(2)]
+    told = too_long.too_long("node:1", ActorCalls(ACTOR, 0, tasks[:1], tasks[1:]), "why")
+    assert told == TooLong("node:1", "ActorCalls", "why", tasks)
+    results = too_long.results_of(told, 0)
+    assert [result.array for result in results] == [array(1), array(2)]
+    assert all(b"ActorCalls could not be sent: why" in result.payload for result in results)
+    logged = too_long.too_long("gcs", LogCalls(ACTOR, 3, 0, []), "why")
+    assert logged is not None and (logged.actor, logged.incarnation) == (ACTOR, 3)
+    assert too_long.too_long("worker:0.1", RunTasks([]), "why") is not None
+    assert too_long.too_long("gcs", CreateActors([]), "why") is None
+
+
+def alone() -> tuple[LocalScheduler, Alone]:
+    ctx = Alone()
+    node = LocalScheduler(ctx, 0, {"CPU": 2.0}, Config())
+    node.start("127.0.0.1", 1)
+    return node, ctx
+
+
+def test_calls_that_do_not_travel_end_with_the_error() -> None:
+    node, ctx = alone()
+    task = call(10).task
+    node.handle("driver:0.0", SubmitTasks([task]))
+    node.end_turn()
+    node.handle("gcs", ActorChanged(ACTOR, actor_table.ALIVE, 1, 0))
+    node.end_turn()
+    (calls,) = ctx.take(ActorCalls, "node:1")
+    told = too_long.too_long("node:1", calls, "why")
+    assert told is not None
+    node.handle("node:0", told)
+    node.end_turn()
+    (answer,) = ctx.take(TaskResults, "driver:0.0")
+    assert b"could not be sent: why" in answer.results[0].payload
+
+
+def test_results_that_do_not_travel_are_replaced_by_errors() -> None:
+    node, ctx = alone()
+    told = too_long.too_long("node:1", TaskResults("driver:1.0", [result(5)]), "why")
+    assert told is not None
+    node.handle("node:0", told)
+    (answer,) = ctx.take(TaskResults, "node:1")
+    assert answer.owner == "driver:1.0"
+    assert (answer.results[0].array, answer.results[0].status) == (array(5), SYSTEM_ERROR)
+
+
+def test_a_lineage_that_does_not_travel_is_the_actors_end() -> None:
+    ctx = Alone()
+    gcs = Gcs(ctx, Config())
+    gcs.handle("node:0", CreateActors([creation()]))
+    told = too_long.too_long("node:0", ActorLineage(ACTOR, 0, 0, b"", [], []), "why")
+    assert told is not None
+    gcs.handle("gcs", told)
+    assert "cannot be rebuilt" in gcs.actors.dead[ACTOR]
+
+
+def test_what_a_client_cannot_send_ends_with_the_error() -> None:
+    ctx = Alone()
+    client = Client(ctx, "driver:0.0", 0, Config())
+    submitted = spec(7)
+    client.entries[submitted.array] = Entry(submitted.array, 1, 1, 1, refs=1)
+    told = too_long.too_long("node:0", SubmitTasks([submitted]), "why")
+    assert told is not None
+    client.handle("driver:0.0", told)
+    found = client.entries[submitted.array].result
+    assert found is not None and b"could not be sent" in found.payload
