@@ -27,6 +27,7 @@ from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from runtime.control.borrowing import Borrowing
 from runtime.control.config import Config
@@ -656,7 +657,16 @@ class Client:
             self._complete(entry)
 
     def _on_item(self, entry: Entry, result: RangeResult, wants: list[bytes]) -> None:
-        if entry.items is not None and result.start not in entry.items:
+        if entry.items is None:
+            return
+        if result.status != OK and entry.result is None:
+            # It ran again and failed before it came as far as before: what came stays,
+            # and the error is what comes next.
+            known = entry.items.get(result.start)
+            if known is not None and known.status == OK:
+                while result.start in entry.items:
+                    result = replace(result, start=result.start + 1)
+        if result.start not in entry.items:
             entry.items[result.start] = result
             if entry.waiters is not None:
                 self._wake_elements(entry, result, wants)

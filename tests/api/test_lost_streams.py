@@ -84,6 +84,30 @@ def test_a_stream_without_retries_says_so(session: Any) -> None:
         ray.get(refs[0], timeout=LIMIT_S)
 
 
+@ray.remote
+def twice(notes: str) -> Iterator[int]:
+    """Yield two items, then wait; the second time, fail before the first."""
+    if Path(notes).exists():
+        raise KeyError("the second time")
+    Path(notes).touch()
+    yield from (0, 1)
+    ray.sleep(LIMIT_S)
+
+
+def test_a_stream_that_fails_when_it_runs_again_ends_with_the_error(
+    session: Any, tmp_path: Path
+) -> None:
+    place = NodeAffinitySchedulingStrategy("1", soft=True)
+    stream = twice.options(scheduling_strategy=place).remote(str(tmp_path / "ran"))
+    first = [next(stream), next(stream)]
+    assert ray.get(first, timeout=LIMIT_S) == [0, 1]
+    session.cluster.kill_node(1)
+    rest = list(stream)
+    assert len(rest) == 1
+    with pytest.raises(KeyError, match="the second time"):
+        ray.get(rest[0], timeout=LIMIT_S)
+
+
 def test_an_item_that_is_not_yielded_again_is_lost(session: Any, tmp_path: Path) -> None:
     refs = list(stream_on(1, 3, 1, str(tmp_path / "ran"), max_retries=-1))
     lose(session, refs)

