@@ -53,6 +53,7 @@ from runtime.control.pubsub import PubSub
 from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import part_of
 from runtime.control.tables import ArrayRow, Done, attempt_of, needs_of, task_of
+from runtime.control.unheard import Unheard
 
 RELEASED = "its owner has died or released it"
 JOB_ENDED = "its job has ended"
@@ -105,7 +106,8 @@ class ArrayTable:
         self._history = history
         self._ended: set[bytes] = set()
         """Jobs that are over: what still comes of them is ignored."""
-        self._unheard_s = UNHEARD_TIMEOUTS * config.heartbeat_timeout_s
+        wait_s = max(LOST_S, UNHEARD_TIMEOUTS * config.heartbeat_timeout_s)
+        self.unheard = Unheard(ctx, alive, wait_s, self._is_missing, self._has_no_owner)
 
     # -- news --------------------------------------------------------------------
 
@@ -271,6 +273,7 @@ class ArrayTable:
         for oid in [oid for oids in self.waited.values() for oid in oids]:
             if not self._pubsub.has(oid):
                 self._unwait(oid)  # only the dead node waited for it
+        self.unheard.on_node_died(node)
         orphans = []
         why = f"the only copy was on node {node}, which died: {reason}"
         for array, row in list(self.rows.items()):
@@ -647,9 +650,13 @@ class ArrayTable:
             if row is not None:
                 self._seek(array, row, oids)
             else:
-                gone = array in self.lineage.needed or self._is_gone(array)
-                wait_s = LOST_S if gone else max(LOST_S, self._unheard_s)
-                self._ctx.after(wait_s, partial(self._give_up, oids))
+                self._await_row(array, oids)
+
+    def _await_row(self, array: bytes, oids: list[bytes]) -> None:
+        if array in self.lineage.needed or self._is_gone(array):
+            self._ctx.after(LOST_S, partial(self._give_up, oids))
+        else:
+            self.unheard.watch([array])
 
     def _give_up(self, oids: list[bytes]) -> None:
         """Arrays that have no row have not been made again: tell who waits."""
@@ -661,6 +668,14 @@ class ArrayTable:
                     continue
                 why = self._released[array][2] if array in self._released else RELEASED
                 self._tell(oid, Location(oid, (), 0, lost=why))
+
+    def _is_missing(self, array: bytes) -> bool:
+        """Whether somebody waits for an array that has no row."""
+        return array in self.waited and array not in self.rows
+
+    def _has_no_owner(self, array: bytes) -> None:
+        """No node knows an owner of an array that is awaited and has no row."""
+        self._give_up(self._waited_for(array))
 
     def _waited_for(self, array: bytes) -> list[bytes]:
         return list(self.waited.get(array, ()))
@@ -683,6 +698,7 @@ class ArrayTable:
             "arrays": len(self.rows) - orphans,
             "orphans": orphans,
             "awaited": len(self.waited),
+            "unheard": len(self.unheard),
             "tombstones": len(self.tombstones),
         }
 

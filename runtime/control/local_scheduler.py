@@ -90,6 +90,7 @@ from runtime.control.messages import (
     ObjectPayload,
     ObjectsReady,
     ObjectValue,
+    OwnersFound,
     PlaceTasks,
     PrepareBundle,
     PullObject,
@@ -106,6 +107,7 @@ from runtime.control.messages import (
     ResultsMissing,
     ReturnBundle,
     SaveActor,
+    SeekOwners,
     Spilled,
     StopActor,
     StreamItems,
@@ -250,6 +252,7 @@ class LocalScheduler:
             Fetched: lambda _, m: self.objects.on_fetched(m),
             FreeObjects: self._on_free,
             TasksClaimed: self._on_claimed,
+            SeekOwners: self._on_seek_owners,
             ForwardResults: self.results.on_forward,
             PullObject: self._on_pull,
             ActorCalls: lambda _, m: self.actors.on_calls(m),
@@ -348,6 +351,11 @@ class LocalScheduler:
         for spec in message.tasks:
             if spec.array in self.objects.owners:
                 self._submit(spec)
+
+    def _on_seek_owners(self, source: str, message: SeekOwners) -> None:
+        owned = [array for array in message.arrays if array in self.objects.owners]
+        others = [array for array in message.arrays if array not in self.objects.owners]
+        self.ctx.send("gcs", OwnersFound(self.node, owned, others))
 
     def _is_actors(self, spec: TaskSpec, owner: str) -> bool:
         """Take the creation of an actor or a call; return whether it was one."""

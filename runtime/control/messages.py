@@ -20,10 +20,11 @@ node    -> client    TaskResults, ObjectsReady, ObjectAllocated, QueryReply, Giv
 node    -> worker    FunctionBlob, RunTasks, TakeBack, Resume, Exit, CancelTask
 node    -> gcs       RegisterNode, Heartbeat, ExportFunction, FetchFunction,
                      TaskUpdates, LocateObjects, Query, Event, ResultsMissing,
-                     ObjectsMissing, ClaimTasks
+                     ObjectsMissing, ClaimTasks, OwnersFound
 gcs     -> node      Registered, NodeChanged, FunctionBlob, ObjectLocations,
                      FreeObjects, QueryReply, TaskResults (of what cannot be
-                     placed again), TasksClaimed, ForwardResults
+                     placed again), TasksClaimed, ForwardResults,
+                     SeekOwners
 gcs     -> global    NodeChanged, LoadChanged, ObjectLocations, PlaceTasks
 gcs     -> links     NodeChanged
 gcs     -> global    CancelTask (with the nodes that have it)
@@ -616,6 +617,20 @@ class ObjectsMissing(Struct, array_like=True, tag=44):
     objects: list[bytes]
     reason: str = ""
     """Why, where that is known."""
+
+
+class SeekOwners(Struct, array_like=True, tag=147):
+    """Which of these arrays, that the table has never heard of, are clients' of yours?"""
+
+    arrays: list[bytes]
+
+
+class OwnersFound(Struct, array_like=True, tag=148):
+    """The answer: those that have an owner on ``node``, and the others that were asked for."""
+
+    node: int
+    owned: list[bytes]
+    others: list[bytes]
 
 
 class ClaimTasks(Struct, array_like=True, tag=45):
@@ -1407,7 +1422,7 @@ Message = Union[
     ChainRequest, ChainAttach, ChainOutput, ChainCommands, ChainAck, ChainConfigured,
     SnapshotPart, SnapshotTaken, ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected,
     ReplicaLost, ChainHello, StartReplica, ClientGone, LogCommands, LogSnapshot, Logged,
-    LineageChanges, TasksPlaced, NodesSeen, AskReplay, ActorSettled,
+    LineageChanges, TasksPlaced, NodesSeen, AskReplay, ActorSettled, SeekOwners, OwnersFound,
 ]  # fmt: skip
 
 

@@ -41,6 +41,7 @@ from runtime.control.messages import (
     LineageChanges,
     LocateObjects,
     ObjectsMissing,
+    OwnersFound,
     Registered,
     ResultsMissing,
     TaskSpec,
@@ -212,6 +213,10 @@ def _array_of_object(oid: bytes) -> bytes:
     return oid[:ARRAY_BYTES]
 
 
+def _itself(array: bytes) -> bytes:
+    return array
+
+
 def _first(row: Any) -> bytes:
     array: bytes = row[0]
     return array
@@ -297,6 +302,15 @@ def _split_claim(message: ClaimTasks, shards: int) -> Parts:
     return [(shard, ClaimTasks(specs)) for shard, specs in found.items()]
 
 
+def _split_owners(message: OwnersFound, shards: int) -> Parts:
+    owned = _by_array(message.owned, _itself, shards)
+    others = _by_array(message.others, _itself, shards)
+    return [
+        (shard, OwnersFound(message.node, owned.get(shard, []), others.get(shard, [])))
+        for shard in dict.fromkeys((*owned, *others))
+    ]
+
+
 def _whole(message: Any, key: bytes, shards: int) -> Parts:
     return [(shard_of(key, shards), message)]
 
@@ -308,6 +322,7 @@ _SPLITS: dict[type, Callable[[Any, int], Parts]] = {
     ResultsMissing: _split_results_missing,
     ObjectsMissing: _split_objects_missing,
     ClaimTasks: _split_claim,
+    OwnersFound: _split_owners,
     CancelTask: lambda m, n: _whole(m, m.array, n),
     FindTask: lambda m, n: _whole(m, m.array, n),
     ExportFunction: lambda m, n: _whole(m, m.function, n),

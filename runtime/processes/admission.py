@@ -73,6 +73,7 @@ from runtime.control.messages import (
     ObjectLocations,
     ObjectPayload,
     ObjectsMissing,
+    OwnersFound,
     PlaceTasks,
     PrepareBundle,
     PullObject,
@@ -92,6 +93,7 @@ from runtime.control.messages import (
     ResultsMissing,
     ReturnBundle,
     SaveActor,
+    SeekOwners,
     SnapshotPart,
     SnapshotTaken,
     StopActor,
@@ -117,7 +119,7 @@ Kinds = frozenset[type]
 NODE_TO_HEAD: Mapping[str, Kinds] = {
     "gcs": frozenset({
         RegisterNode, Heartbeat, ExportFunction, FetchFunction, TaskUpdates, LocateObjects, Event,
-        Query, ResultsMissing, ObjectsMissing, ClaimTasks,
+        Query, ResultsMissing, ObjectsMissing, ClaimTasks, OwnersFound,
         CreateActors, ActorStarted, ActorFailed, WatchActors, KillActor, LogCalls, SaveActor,
         FetchLineage, CallsReceived, FindActor, KvPut, KvGet, KvDelete,
         FindTask, RegisterJob, DescribeJob, JobEnded,
@@ -130,7 +132,7 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
 
 NODE_TO_SHARD: Kinds = frozenset({
     ExportFunction, FetchFunction, TaskUpdates, LocateObjects, ResultsMissing, ObjectsMissing,
-    ClaimTasks, KvPut, KvGet, KvDelete, FindTask, LineageChanges,
+    ClaimTasks, OwnersFound, KvPut, KvGet, KvDelete, FindTask, LineageChanges,
 })  # fmt: skip
 
 CLIENT_TO_MASTER: Kinds = frozenset({ChainHello, ReplicaSuspected})
@@ -146,7 +148,7 @@ REPLICA_TO_REPLICA: Kinds = frozenset({ChainCommands, ChainAck, SnapshotPart, Sn
 HEAD_TO_NODE: Mapping[str, Kinds] = {
     "gcs": frozenset({
         Registered, NodeChanged, FunctionBlob, ObjectLocations, FreeObjects, TaskResults,
-        QueryReply, TasksClaimed, ForwardResults, KvReply, TaskFound,
+        QueryReply, TasksClaimed, ForwardResults, SeekOwners, KvReply, TaskFound,
         ActorChanged, StopActor, CallsLogged, ActorLineage, ActorFound, JobRegistered, JobEnded,
     }),
     "global": frozenset({
