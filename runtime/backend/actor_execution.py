@@ -65,6 +65,8 @@ class ActorRunner:
         self._executor = tasks.executor
         self._executor.actor = True
         self._info = spec.extra.actor
+        self._plain = self._info.max_concurrency == 1 and not self._info.max_restarts
+        """Its results need no log, and come in order: they may be reported together."""
         self._instance: Any = None
         self._calls = 0
         """Calls that took effect, those of a restored state included."""
@@ -185,7 +187,8 @@ class ActorRunner:
                 if spec.extra is not None and spec.extra.stream:
                     self._tasks.run_stream(spec, lambda: _plainly(call()), started_s)
                 else:
-                    self._tasks.run_call(spec, lambda: self._finished(call()), started_s)
+                    alone = self._plain and spec.extra is not None and spec.extra.method != READY
+                    self._tasks.run_call(spec, lambda: self._finished(call()), started_s, alone)
             except ActorExit as leaving:
                 self._exit(leaving)
                 return

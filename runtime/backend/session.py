@@ -463,11 +463,17 @@ class Session(ClusterContext):
             array = self._next_array(once=True)
             pending.append(array)
             returns = call.returns
+            keeper = call.actor if call.rebuilt else b""
+            if returns == 1 and not (deps or held or call.extra.stream or call.extra.inside):
+                entry = self.client.call(
+                    array, call.extra, call.name, call.retries, payload, call.hold, keeper
+                )
+                entry.refs += 1
+                return [counted_ref(object_id(array, 0, 0), self)]
             spec = TaskSpec(
                 array, 0, 1, b"", payload, self.client.address, "", deps, returns, call.retries,
                 -1, call.name, call.extra,
             )  # fmt: skip
-            keeper = call.actor if call.rebuilt else b""
             holds: tuple[bytes, ...] = (call.hold,)
             if held:
                 inside = arrays_of(held)

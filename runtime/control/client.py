@@ -30,6 +30,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from runtime.control.borrowing import Borrowing
+from runtime.control.call_runs import RUN_MAX, run_of, split
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer, node_of
 from runtime.control.ids import (
@@ -65,6 +66,7 @@ from runtime.control.messages import (
     RefUpdates,
     Release,
     SubmitTasks,
+    TaskExtra,
     TaskFound,
     TaskResults,
     TaskSpec,
@@ -115,6 +117,8 @@ class Entry(Struct, eq=False):
     """Unfinished tasks that have it as input."""
     is_call: bool = False
     """Of an actor."""
+    position: int = 0
+    """Of an array of one: where in the result's payload its first value is."""
     book: Book | None = None
     """Who else has references to it."""
     deps: tuple[bytes, ...] = ()
@@ -182,6 +186,11 @@ class Client:
         self._object_waiters: dict[bytes, list[Waiter]] = {}
         self._exported: set[bytes] = set()
         self._submitted: list[TaskSpec] = []
+        self._run_spec: TaskSpec | None = None
+        """What the calls have in common that the next one may join; see `call_runs`."""
+        self._run_extra: TaskExtra | None = None
+        self._run_arrays: list[bytes] = []
+        self._run_args: list[bytes] = []
         self._puts: list[RangeResult] = []
         self._released: list[bytes] = []
         self._unpinned: list[bytes] = []
@@ -253,12 +262,58 @@ class Client:
             holds += spec.deps
         if holds:
             self._hold(entry, holds)
+        if self._run_arrays:
+            self._end_run()
         self._submitted += specs
         if len(self._submitted) >= self.config.submit_batch_max:
             self.flush()
         else:
             self._flush_soon()
         return entry
+
+    def call(
+        self, array: bytes, extra: TaskExtra, name: str, retries: int, args: bytes,
+        actor: bytes, keeper: bytes = b"",
+    ) -> Entry:  # fmt: skip
+        """Submit a call without inputs and with one value, as `submit` does.
+
+        `actor` is an object that it holds. Calls with the same `extra`, the object
+        itself, have name and retries in common too.
+        """
+        entry = self.entries.get(array)
+        if entry is None:
+            entry = Entry(array, 1, 1, 1)
+            if self.borrowing.loans:
+                self._own(entry)
+            else:
+                self.entries[array] = entry
+        entry.keeper = keeper
+        entry.is_call = True
+        self._hold(entry, (actor,))
+        arrays = self._run_arrays
+        if extra is not self._run_extra:
+            self._end_run()
+            arrays = self._run_arrays
+            self._run_extra = extra
+            self._run_spec = TaskSpec(
+                b"", 0, 1, b"", b"", self.address, "", (), 1, retries, -1, name
+            )
+        arrays.append(array)
+        self._run_args.append(args)
+        if len(arrays) >= RUN_MAX or len(arrays) >= self.config.submit_batch_max:
+            self.flush()
+        elif self._timer is None:
+            self._flush_soon()
+        return entry
+
+    def _end_run(self) -> None:
+        """What is submitted from here on comes behind the run."""
+        if self._run_spec is not None and self._run_extra is not None:
+            self._submitted.append(
+                run_of(self._run_spec, self._run_extra, self._run_arrays, self._run_args)
+            )
+            self._run_arrays, self._run_args = [], []
+            self._run_spec = self._run_extra = None
 
     def cancel(self, oid: bytes, force: bool, recursive: bool) -> None:
         """The task of an object is not wanted any more, unless it is done."""
@@ -395,6 +450,7 @@ class Client:
         if self._puts:
             self.ctx.send(self.node, PutObjects(self._puts))
             self._puts = []
+        self._end_run()
         if self._submitted:
             self.ctx.send(self.node, SubmitTasks(self._submitted))
             self._submitted = []
@@ -515,7 +571,7 @@ class Client:
             result = entry.result
             if result is None or (result.status == OK and result.sizes and result.sizes[0] > 0):
                 return None
-            return ObjectValue(oid, result.status, result.payload)
+            return ObjectValue(oid, result.status, result.payload, entry.position)
         _, index, ret = split_object_id(oid)
         result = entry.find(index)
         if result is None:
@@ -524,7 +580,7 @@ class Client:
             return ObjectValue(oid, result.status, result.payload)
         if result.sizes and result.sizes[ret] > 0:
             return None
-        position = (index - result.start) * entry.returns + ret
+        position = result.position + (index - result.start) * entry.returns + ret
         return ObjectValue(oid, OK, result.payload, position)
 
     def values(self, oids: Iterable[bytes]) -> list[ObjectValue | None]:
@@ -536,7 +592,7 @@ class Client:
             if entry is not None and entry.count == entry.returns == 1 and entry.items is None:
                 result = entry.result
                 if result is not None and oid not in local and entry.is_small():
-                    found.append(ObjectValue(oid, result.status, result.payload))
+                    found.append(ObjectValue(oid, result.status, result.payload, entry.position))
                     continue
             found.append(self.value(oid))
         return found
@@ -584,7 +640,10 @@ class Client:
         if isinstance(message, TaskResults):
             wants: list[bytes] = []
             for result in message.results:
-                self._on_result(result, wants)
+                if result.calls:
+                    self._on_run(result, wants)
+                else:
+                    self._on_result(result, wants)
             if wants:
                 self.ctx.send(self.node, WantObjects(wants))
         elif isinstance(message, ObjectsReady):
@@ -620,6 +679,20 @@ class Client:
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""
 
+    def _on_run(self, run: RangeResult, wants: list[bytes]) -> None:
+        """Calls have ended; their values are one after another in the payload."""
+        entries = self.entries
+        for position, array in enumerate(split(run.calls)):
+            entry = entries.get(array)
+            if entry is None or entry.result is not None:
+                continue
+            entry.result = run
+            entry.position = position
+            entry.missing = 0
+            if entry.waiters is not None:
+                self._wake_elements(entry, run, wants)
+            self._complete(entry)
+
     def _on_result(self, result: RangeResult, wants: list[bytes]) -> None:
         entry = self.entries.get(result.array)
         if result.refs is not None:
@@ -636,6 +709,7 @@ class Client:
             if entry.result is not None:
                 return
             entry.result = result
+            entry.position = result.position
             entry.missing = 0
         else:
             if entry.covered is None:

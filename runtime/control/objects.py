@@ -32,6 +32,7 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
+from runtime.control.call_runs import result_of, split
 from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.eviction import CLIENT, Eviction, Request
@@ -92,6 +93,8 @@ class ObjectDirectory:
         """How many of them each client owns."""
         self._results: dict[bytes, list[RangeResult]] = {}
         """By start."""
+        self._runs: dict[bytes, RangeResult] = {}
+        """Of calls that ended together: see `call_runs`. What is in here is not in there."""
         self._overlapping: set[bytes] = set()
         """Arrays of which some elements ran twice, so that results overlap."""
         self._stored: dict[bytes, tuple[int, int]] = {}
@@ -143,7 +146,7 @@ class ObjectDirectory:
             return ObjectValue(oid, result.status, result.payload)
         if result.sizes and result.sizes[ret] > 0:
             return None
-        position = (index - result.start) * result.returns + ret
+        position = result.position + (index - result.start) * result.returns + ret
         return ObjectValue(oid, OK, result.payload, position)
 
     def add(self, result: RangeResult) -> None:
@@ -152,7 +155,7 @@ class ObjectDirectory:
         Large values that are elsewhere become known by it, not present.
         """
         array = result.array
-        results = self._results.get(array)
+        results = self._results_of(array)
         if results is None:
             self._results[array] = [result]
         else:
@@ -177,7 +180,7 @@ class ObjectDirectory:
 
         A range may run twice, when its node dies after it has sent the result.
         """
-        if result.status != SYSTEM_ERROR or result.array not in self._results:
+        if result.status != SYSTEM_ERROR or self._results_of(result.array) is None:
             return False
         for index in range(result.start, _end(result)):
             made = self._result(result.array, index)
@@ -213,12 +216,19 @@ class ObjectDirectory:
 
     def of_job(self, job: bytes) -> list[bytes]:
         """Return the arrays of a job that are here, owned here or wanted here."""
-        tables = (self.owners, self._results, self._stored, self._wanted, self.eviction.on_disk)
+        tables = (
+            self.owners,
+            self._results,
+            self._runs,
+            self._stored,
+            self._wanted,
+            self.eviction.on_disk,
+        )
         return list({key[:ARRAY_BYTES]: None for t in tables for key in t if job_of(key) == job})
 
     def has_array(self, array: bytes) -> bool:
         """Whether anything of the array is here."""
-        return array in self._results or array in self._stored_of
+        return array in self._results or array in self._runs or array in self._stored_of
 
     def has_end(self, array: bytes) -> bool:
         """Whether a call's own result is here; the items of its stream do not count."""
@@ -233,7 +243,7 @@ class ObjectDirectory:
         return result
 
     def _result(self, array: bytes, index: int) -> RangeResult | None:
-        results = self._results.get(array)
+        results = self._results_of(array)
         if results is None:
             return None
         at = bisect_right(results, index, key=_start)
@@ -244,7 +254,31 @@ class ObjectDirectory:
 
     def results_of(self, array: bytes) -> list[RangeResult]:
         """Return all that is known to be made of an array."""
-        return list(self._results.get(array, ()))
+        return list(self._results_of(array) or ())
+
+    def _results_of(self, array: bytes) -> list[RangeResult] | None:
+        results = self._results.get(array)
+        if results is None and array in self._runs:
+            # Few are asked for here: its owner has it.
+            run = self._runs.pop(array)
+            result = result_of(run, split(run.calls).index(array), array)
+            results = self._results[array] = [result]
+        return results
+
+    def may_add_run(self, arrays: Sequence[bytes], owner: str) -> bool:
+        """Whether `owner` alone waits for all of these calls, and none has a result here."""
+        if self.others or not self._wanted_of.keys().isdisjoint(arrays):
+            return False
+        if set(map(self.owners.get, arrays)) != {owner}:
+            return False
+        for table in (self._results, self._runs, self._stored_of):
+            if not table.keys().isdisjoint(arrays):
+                return False
+        return True
+
+    def add_run(self, run: RangeResult, arrays: Sequence[bytes]) -> None:
+        """Take the results of calls for which `may_add_run` holds."""
+        self._runs.update(dict.fromkeys(arrays, run))
 
     def _keep(self, array: bytes, oid: bytes, offset: int, size: int) -> None:
         if oid in self._doomed:
@@ -278,6 +312,14 @@ class ObjectDirectory:
             self.owners[array] = client
         else:
             self.others.setdefault(array, []).append(client)
+
+    def own_all(self, arrays: Sequence[bytes], client: str) -> bool:
+        """Own arrays that nobody has owned; return whether that was so, else nothing is done."""
+        if not self.owners.keys().isdisjoint(arrays):
+            return False
+        self.owners.update(dict.fromkeys(arrays, client))
+        self._owned[client] = self._owned.get(client, 0) + len(arrays)
+        return True
 
     def owners_of(self, array: bytes) -> list[str]:
         """Return the clients of this node that wait for the array's results."""
@@ -364,7 +406,8 @@ class ObjectDirectory:
         if self.others:
             for other in self.others.pop(array, ()):
                 self._disown(other)
-        self._results.pop(array, None)
+        if self._results.pop(array, None) is None:
+            self._runs.pop(array, None)
         if self._overlapping:
             self._overlapping.discard(array)
         if self._wanted_of:
