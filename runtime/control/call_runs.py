@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from runtime.control.ids import ARRAY_BYTES
 from runtime.control.messages import OK, CallRun, RangeResult, TaskExtra, TaskSpec
 
-RUN_MAX = 256
+RUN_MAX = 128
 """Calls in one run: the first does not wait long for the last."""
 
 

@@ -22,6 +22,7 @@ The world serializes calls: each method is called in a turn of its own or from
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
@@ -172,6 +173,8 @@ class Client:
         """References alive to objects of others."""
         self.local: dict[bytes, ObjectValue] = {}
         """Objects that the node has told of: large, borrowed or lost ones."""
+        self.large_results = 0
+        """How many results with large values have come."""
         self.replies: dict[int, Any] = {}
         self.allocations: dict[bytes, int] = {}
         self.full_reasons: dict[bytes, str] = {}
@@ -300,7 +303,7 @@ class Client:
             )
         arrays.append(array)
         self._run_args.append(args)
-        if len(arrays) >= RUN_MAX or len(arrays) >= self.config.submit_batch_max:
+        if len(arrays) >= RUN_MAX:
             self.flush()
         elif self._timer is None:
             self._flush_soon()
@@ -543,6 +546,23 @@ class Client:
                 # The request is under way: its key stays, so it is not made twice.
                 self._object_waiters[oid] = [w for w in waiting if w is not waiter]
 
+    def plain_entries(self, oids: Iterable[bytes]) -> list[Entry] | None:
+        """Return the entries of own objects that are single values, small or not made yet.
+
+        None if any of them is something else.
+        """
+        entries, local = self.entries, self.local
+        found = []
+        for oid in oids:
+            entry = entries.get(oid[:ARRAY_BYTES])
+            if entry is None or entry.count != 1 or entry.returns != 1 or entry.items is not None:
+                return None
+            result = entry.result
+            if result is not None and result.sizes and result.status == OK:
+                return None
+            found.append(entry)
+        return found if not local or local.keys().isdisjoint(oids) else None
+
     def unwatch_array(self, entry: Entry, waiter: Waiter) -> None:
         """Forget a waiter for a whole array that gave up."""
         if entry.all_waiters is not None:
@@ -682,6 +702,8 @@ class Client:
     def _on_run(self, run: RangeResult, wants: list[bytes]) -> None:
         """Calls have ended; their values are one after another in the payload."""
         entries = self.entries
+        held: Entry | None = None
+        ended = 0
         for position, array in enumerate(split(run.calls)):
             entry = entries.get(array)
             if entry is None or entry.result is not None:
@@ -691,7 +713,24 @@ class Client:
             entry.missing = 0
             if entry.waiters is not None:
                 self._wake_elements(entry, run, wants)
-            self._complete(entry)
+            deps = entry.deps
+            if len(deps) != 1 or entry.keeper or entry.all_waiters is not None:
+                self._complete(entry)
+                continue
+            # It holds its actor alone: let go of once for all calls.
+            of = entries.get(deps[0][:ARRAY_BYTES])
+            if of is None or (held is not None and of is not held):
+                self._complete(entry)
+                continue
+            held = of
+            ended += 1
+            entry.deps = ()
+            if not entry.refs:
+                self.release_if_free(entry)
+        if held is not None:
+            held.holds -= ended
+            if not held.holds:
+                self.release_if_free(held)
 
     def _on_result(self, result: RangeResult, wants: list[bytes]) -> None:
         entry = self.entries.get(result.array)
@@ -702,6 +741,8 @@ class Client:
                     self.hold(array)
         if entry is None:
             return  # released: it was made twice, and this is the second
+        if result.sizes:
+            self.large_results += 1
         if result.start >= STREAM_BASE:
             self._on_item(entry, result, wants)
             return
@@ -846,6 +887,19 @@ class Client:
         else:
             self.borrowed[oid] = self.borrowed.get(oid, 0) + 1
             self.borrowing.add(oid[:ARRAY_BYTES])
+
+    def drop_refs(self, oids: deque[bytes]) -> None:
+        """Drop a reference to each of these; what is added meanwhile too."""
+        entries = self.entries
+        while oids:
+            oid = oids.popleft()
+            entry = entries.get(oid[:ARRAY_BYTES])
+            if entry is None:
+                self.drop_ref(oid)
+                continue
+            entry.refs -= 1
+            if not (entry.refs or entry.missing or entry.holds or entry.book):
+                self.release_if_free(entry)
 
     def drop_ref(self, oid: bytes) -> None:
         """An `ObjectRef` to the object is gone."""
