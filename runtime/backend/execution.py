@@ -42,11 +42,6 @@ from runtime.control.messages import (
 )
 from runtime.control.streams import item_id
 
-_PLAIN_BYTES = 16
-"""A number's share of a list's serialized form, at most."""
-_PLAIN_BYTES_MAX = 1024
-"""What is longer is not worth holding back."""
-
 
 class _Returns(tuple[Any, ...]):
     """The values of a task with several return values."""
@@ -168,13 +163,8 @@ class TaskRunner:
             return once
         return lambda: function(*args, **kwargs)
 
-    def run_call(
-        self, spec: TaskSpec, call: Callable[[], Any], started_s: float, alone: bool = False
-    ) -> None:
-        """Run a call and report what became of it.
-
-        `alone`: of an actor that runs one call at a time and has no log.
-        """
+    def run_call(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
+        """Run a call and report what became of it."""
         try:
             try:
                 value = call()
@@ -183,8 +173,6 @@ class TaskRunner:
                     self.session.futures.abandon()
             if spec.returns != 1:
                 value = self.several(spec, value)
-            elif alone and self.report_plain(spec, started_s, value):
-                return
             values = [value]
             del value
         except Exception as error:
@@ -385,33 +373,6 @@ class TaskRunner:
         for value in values:
             started_s = self.report_values(spec, started_s, [value])
         return started_s
-
-    def report_plain(self, spec: TaskSpec, started_s: float, value: Any) -> bool:
-        """Report a call's value together with others if it is plain; else do nothing.
-
-        It is serialized later, so it must be one that does not change.
-        """
-        kind = type(value)
-        if kind is str or kind is bytes:
-            nbytes = _PLAIN_BYTES + 4 * len(value)
-        elif kind is int:
-            nbytes = _PLAIN_BYTES + value.bit_length()
-        elif value is None or kind is float or kind is bool:
-            nbytes = _PLAIN_BYTES
-        else:
-            return False
-        session = self.session
-        if nbytes > _PLAIN_BYTES_MAX or session.client.borrowing.guarded:
-            return False
-        world = self.world
-        world.charge("run", 1)
-        now_s = world.now()
-        with world:
-            session.collect()
-            executor = self.executor
-            executor.end_interrupt()
-            executor.report_plain(spec, value, nbytes, started_s, now_s)
-        return True
 
     def _pack_plain(self, values: list[Any]) -> bytes:
         return self.world.serialize(values).to_bytes()

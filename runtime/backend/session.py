@@ -52,6 +52,7 @@ from runtime.control.flush import unpack
 from runtime.control.ids import (
     ARRAY_BYTES,
     ELEMENTS_MAX,
+    FIRST,
     adopted,
     anew,
     array_id,
@@ -459,13 +460,16 @@ class Session(ClusterContext):
     ) -> list[ObjectRef] | ObjectRefGenerator:
         self._check_open()
         held: list[ObjectRef] = []
-        payload, deps = self._pack(args, kwargs, held)
+        payload, deps = self._pack(args, kwargs, held) if args or kwargs else (b"", ())
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
-            pending = pending_calls(self, call)
-            array = self._next_array(once=True)
-            pending.append(array)
+            if call.limited:
+                pending = pending_calls(self, call)
+                array = self._next_array(once=True)
+                pending.append(array)
+            else:
+                array = self._next_array(once=True)
             returns = call.returns
             keeper = call.actor if call.rebuilt else b""
             if returns == 1 and not (deps or held or call.extra.stream or call.extra.inside):
@@ -473,7 +477,7 @@ class Session(ClusterContext):
                     array, call.extra, call.name, call.retries, payload, call.hold, keeper
                 )
                 entry.refs += 1
-                return [counted_ref(object_id(array, 0, 0), self)]
+                return [counted_ref(array + FIRST, self)]
             spec = TaskSpec(
                 array, 0, 1, b"", payload, self.client.address, "", deps, returns, call.retries,
                 -1, call.name, call.extra,

@@ -97,7 +97,7 @@ class Waiter:
         """If not None, the objects that were missing and are not any more are noted here."""
 
 
-class Entry(Struct, eq=False):
+class Entry(Struct, eq=False, gc=False):
     """An array that this client owns."""
 
     array: bytes
@@ -192,6 +192,7 @@ class Client:
         self._run_spec: TaskSpec | None = None
         """What the calls have in common that the next one may join; see `call_runs`."""
         self._run_extra: TaskExtra | None = None
+        self._run_deps: tuple[bytes, ...] = ()
         self._run_arrays: list[bytes] = []
         self._run_args: list[bytes] = []
         self._puts: list[RangeResult] = []
@@ -283,6 +284,13 @@ class Client:
         `actor` is an object that it holds. Calls with the same `extra`, the object
         itself, have name and retries in common too.
         """
+        if extra is not self._run_extra:
+            self._end_run()
+            self._run_extra = extra
+            self._run_spec = TaskSpec(
+                b"", 0, 1, b"", b"", self.address, "", (), 1, retries, -1, name
+            )
+            self._run_deps = (actor,)
         entry = self.entries.get(array)
         if entry is None:
             entry = Entry(array, 1, 1, 1)
@@ -292,15 +300,12 @@ class Client:
                 self.entries[array] = entry
         entry.keeper = keeper
         entry.is_call = True
-        self._hold(entry, (actor,))
+        if entry.deps:
+            self._hold(entry, self._run_deps)
+        else:
+            entry.deps = self._run_deps
+            self.hold(actor[:ARRAY_BYTES])
         arrays = self._run_arrays
-        if extra is not self._run_extra:
-            self._end_run()
-            arrays = self._run_arrays
-            self._run_extra = extra
-            self._run_spec = TaskSpec(
-                b"", 0, 1, b"", b"", self.address, "", (), 1, retries, -1, name
-            )
         arrays.append(array)
         self._run_args.append(args)
         if len(arrays) >= RUN_MAX:

@@ -178,6 +178,7 @@ class Executor:
         """
         self.base += 1
         self.running = None
+        self.end_interrupt()
         arrays = self._run_arrays
         if arrays and (
             spec.name != self._run_name
