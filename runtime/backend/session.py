@@ -284,7 +284,7 @@ class Session(ClusterContext):
         demand, extra = specify(self, options, stream)
         key, blob = self._serialized(function)
         held: list[ObjectRef] = []
-        payload, deps = self._pack(args, kwargs, held)
+        payload, deps = self._pack(args, kwargs, held) if args or kwargs else (b"", ())
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
@@ -309,6 +309,8 @@ class Session(ClusterContext):
     def _refs_to(self, entry: Entry) -> list[ObjectRef]:
         """Return a reference to each value of a single task; call it in a turn."""
         entry.refs += entry.returns
+        if entry.returns == 1:
+            return [counted_ref(entry.array + FIRST, self)]
         return [counted_ref(object_id(entry.array, 0, ret), self) for ret in range(entry.returns)]
 
     def map(

@@ -219,6 +219,12 @@ class ActorRouter:
             route.sent.pop(call, None)
             route.waiting = [spec for spec in route.waiting if spec.array != call]
 
+    def forget_all(self, arrays: Sequence[bytes]) -> None:
+        """`forget` those of these that are calls under way."""
+        if not self._under_way.keys().isdisjoint(arrays):
+            for array in arrays:
+                self.forget(array)
+
     def on_changed(self, message: ActorChanged) -> None:
         """The GCS says where an actor is, or that it is not."""
         route = self._routes.get(message.actor)

@@ -625,31 +625,40 @@ class LocalScheduler:
             self.log.put(result.array, sum(result.sizes))
 
     def _on_release(self, source: str, message: Release) -> None:
-        for array in message.arrays:
-            if self.objects.let_go(array, source):
-                self._release(array)
+        arrays: Sequence[bytes] = message.arrays
+        if self.objects.others:
+            arrays = [array for array in arrays if self.objects.let_go(array, source)]
+        self._release_all(arrays)
 
     def _release(self, array: bytes) -> None:
+        self._release_all((array,))
+
+    def _release_all(self, arrays: Sequence[bytes]) -> None:
+        """Forget arrays; of most there is nothing but an owner and a small result."""
         if self._ends:
-            self._ends.pop(array, None)
-        self.results.released(array)
-        self.router.forget(array)
-        if array in self._owned_actors:
-            self._owned_actors.discard(array)
-            owner = self.objects.owners.get(array, NOBODY)
-            reason = "ActorDiedError: no handle of the actor is left, or its owner has died"
-            self.ctx.send("gcs", KillActor(array, reason, owner=owner))
-        self.log.release(array)
-        self.objects.release(array)
-        if array in self.custody.contained:
-            self.custody.release(array)
+            for array in arrays:
+                self._ends.pop(array, None)
+        self.results.released(arrays)
+        self.router.forget_all(arrays)
+        if not self._owned_actors.isdisjoint(arrays):
+            for actor in [array for array in arrays if array in self._owned_actors]:
+                self._owned_actors.discard(actor)
+                owner = self.objects.owners.get(actor, NOBODY)
+                reason = "ActorDiedError: no handle of the actor is left, or its owner has died"
+                self.ctx.send("gcs", KillActor(actor, reason, owner=owner))
+        self.log.release_all(arrays)
+        self.objects.release_all(arrays)
+        if self.custody.contained:
+            for array in arrays:
+                if array in self.custody.contained:
+                    self.custody.release(array)
 
     def _on_free(self, source: str, message: FreeObjects) -> None:
         for array in message.arrays:
             self.results.freed(array)
             if array in self.objects.owners:
                 continue  # made again by a client of this node, which will let go of it
-            self.results.released(array)
+            self.results.released((array,))
             self.log.forget(array)
             self.objects.release(array, by_owner=False)
             if array in self.custody.contained:

@@ -27,6 +27,7 @@ What has no pin may leave for the disk when the arena is full, see `eviction`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
@@ -348,8 +349,8 @@ class ObjectDirectory:
         self._owned[NOBODY] = self._owned.get(NOBODY, 0) + 1
         self.owners[array] = NOBODY
 
-    def _disown(self, client: str) -> None:
-        self._owned[client] -= 1
+    def _disown(self, client: str, count: int = 1) -> None:
+        self._owned[client] -= count
         if not self._owned[client]:
             del self._owned[client]
 
@@ -426,6 +427,23 @@ class ObjectDirectory:
                 self._doomed.add(oid)
             elif oid in self._stored:
                 self._free(oid)
+
+    def release_all(self, arrays: Sequence[bytes]) -> None:
+        """`release` each of these; their owners have let go."""
+        tables = (self.others, self._wanted_of, self._stored_of)
+        if not all(table.keys().isdisjoint(arrays) for table in tables if table):
+            for array in arrays:
+                self.release(array)
+            return
+        owners, results, runs = self.owners, self._results, self._runs
+        for owner, count in Counter(owners.pop(array, None) for array in arrays).items():
+            if owner is not None:
+                self._disown(owner, count)
+        for array in arrays:
+            if results.pop(array, None) is None:
+                runs.pop(array, None)
+        if self._overlapping:
+            self._overlapping.difference_update(arrays)
 
     def _free(self, oid: bytes) -> None:
         self._doomed.discard(oid)

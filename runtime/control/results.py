@@ -69,10 +69,11 @@ class Results:
         """The GCS will free it, when nobody needs it any more."""
         self._for_others.add(array)
 
-    def released(self, array: bytes) -> None:
-        """Its owner here has let go of it."""
+    def released(self, arrays: Sequence[bytes]) -> None:
+        """Their owners here have let go of them."""
         if self._heirs:
-            self._heirs.pop(array, None)
+            for array in arrays:
+                self._heirs.pop(array, None)
 
     def freed(self, array: bytes) -> None:
         """Nobody needs it, says the GCS."""

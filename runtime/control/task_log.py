@@ -176,6 +176,22 @@ class TaskLog:
             self._released[array] = None
             self._start_timer()
 
+    def release_all(self, arrays: Sequence[bytes]) -> None:
+        """`release` each of these."""
+        if (
+            self._history
+            or self._deps
+            or not self._exposed.isdisjoint(arrays)
+            or not self._known.isdisjoint(arrays)
+        ):
+            for array in arrays:
+                self.release(array)
+            return
+        for rows in self._rows():
+            if rows:
+                for array in arrays:
+                    rows.pop(array, None)
+
     def disown(self, array: bytes) -> None:
         """What another node has made for a client here has no owner any more."""
         self._released[array] = None
