@@ -53,6 +53,7 @@ from runtime.control.ids import (
     ARRAY_BYTES,
     ELEMENTS_MAX,
     FIRST,
+    JOB_BYTES,
     adopted,
     anew,
     array_id,
@@ -281,17 +282,24 @@ class Session(ClusterContext):
     ) -> list[ObjectRef] | ObjectRefGenerator:
         self._check_open()
         stream = options.stream if options.stream >= 0 else function.stream
-        demand, extra = specify(self, options, stream)
-        key, blob = self._serialized(function)
+        if options.plain and not stream and self._leaves_nothing:
+            demand, extra = options.demand, None
+        else:
+            demand, extra = specify(self, options, stream)
+        exported = function.exported
+        if exported is None or exported[0][:JOB_BYTES] != self.client.job:
+            exported = self._serialized(function)
+        key = exported[0]
         held: list[ObjectRef] = []
         payload, deps = self._pack(args, kwargs, held) if args or kwargs else (b"", ())
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
-            self.client.export(key, blob)
+            client = self.client
+            client.export(*exported)
             array = self._next_array()
             spec = TaskSpec(
-                array, 0, 1, key, payload, self.client.address, demand, deps,
+                array, 0, 1, key, payload, client.address, demand, deps,
                 options.num_returns, options.max_retries, -1,
                 options.name or function.function_name, extra,
             )  # fmt: skip
@@ -299,12 +307,17 @@ class Session(ClusterContext):
             if held:
                 holds = arrays_of(held)
                 spec.extra = with_inside(extra, holds)
-            entry = self.client.submit(array, [spec], 1, options.num_returns, holds)
+            entry = client.submit(array, [spec], 1, options.num_returns, holds)
             if stream:
                 entry.items = {} if entry.items is None else entry.items
             if stream == STREAM:
                 return ObjectRefGenerator(ObjectRef(object_id(array, 0, 0), self), self)
             return self._refs_to(entry)
+
+    @property
+    def _leaves_nothing(self) -> bool:
+        """Whether tasks that are submitted now have nothing from whoever submits them."""
+        return not self.env_vars and self.world.executor is None
 
     def _refs_to(self, entry: Entry) -> list[ObjectRef]:
         """Return a reference to each value of a single task; call it in a turn."""
@@ -697,11 +710,12 @@ class Session(ClusterContext):
 
     def _next_array(self, once: bool = False) -> bytes:
         """`once`: it must not take effect twice though its parent may; see `ids`."""
-        frame = frame_of_call.get()
-        if frame is not None:
-            frame.children += 1
-            return array_id(frame.parent if once else frame.anew, frame.children)
-        self._enter_element()
+        if self.world.executor is not None:
+            frame = frame_of_call.get()
+            if frame is not None:
+                frame.children += 1
+                return array_id(frame.parent if once else frame.anew, frame.children)
+            self._enter_element()
         return self.client.next_array(once)
 
     def _next_put(self) -> bytes:
