@@ -31,7 +31,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from runtime.control.borrowing import Borrowing
-from runtime.control.call_runs import RUN_MAX, run_of, split
+from runtime.control.call_runs import RUN_MAX, result_of, run_of, split
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer, node_of
 from runtime.control.ids import (
@@ -707,13 +707,17 @@ class Client:
         """Nothing is left for the end of a turn."""
 
     def _on_run(self, run: RangeResult, wants: list[bytes]) -> None:
-        """Calls have ended; their values are one after another in the payload."""
+        """Calls or tasks have ended; their values are one after another in the payload."""
         entries = self.entries
         held: Entry | None = None
         ended = 0
         for position, array in enumerate(split(run.calls)):
             entry = entries.get(array)
             if entry is None or entry.result is not None:
+                continue
+            if entry.count != 1:
+                # The first element of several, which came alone.
+                self._on_result(result_of(run, position, array), wants)
                 continue
             entry.result = run
             entry.position = position

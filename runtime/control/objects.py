@@ -266,8 +266,11 @@ class ObjectDirectory:
             results = self._results[array] = [result]
         return results
 
-    def may_add_run(self, arrays: Sequence[bytes], owner: str) -> bool:
-        """Whether `owner` alone waits for all of these calls, and none has a result here."""
+    def may_add_run(self, arrays: Sequence[bytes], owner: str | None) -> bool:
+        """Whether `owner` alone waits for all of these, and none has a result here.
+
+        None: nobody of this node waits for any.
+        """
         if self.others or not self._wanted_of.keys().isdisjoint(arrays):
             return False
         if set(map(self.owners.get, arrays)) != {owner}:
