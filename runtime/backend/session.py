@@ -931,7 +931,9 @@ class Session(ClusterContext):
             if result.sizes:
                 values.append(fetched[result.start])
             else:
-                values += self.world.deserialize(result.payload)[skip:]
+                first = result.position
+                found = self.world.deserialize(result.payload)
+                values += found[first + skip : first + result.count]
                 if self.received:
                     self.came_in_value(result.array)
         return values
