@@ -144,11 +144,10 @@ def test_the_options_of_init_are_its_options() -> None:
     assert named <= shared | set(local) | set(sim)
     assert (set(local) | set(sim)) - {"more_resources"} <= named
     for cells in rows:
+        only = re.search(r"only on `(local|sim)`", cells[1])
         for name in code(cells[0]):
-            only = re.search(r"only on `(local|sim)`", cells[1])
-            there = {
-                b for b, has in (("local", local), ("sim", sim)) if name in shared or name in has
-            }
+            takers = {"local": shared | set(local), "sim": shared | set(sim)}
+            there = {backend for backend, names in takers.items() if name in names}
             assert there == ({only[1]} if only else {"local", "sim"}), name
 
 
