@@ -347,6 +347,10 @@ def excuse(
     if not isinstance(error, WorkerCrashedError | ObjectLostError):
         return text
     if isinstance(error, ObjectLostError):
+        # A stream whose task ended otherwise when it was run again names the cause.
+        cause = str(error).partition(" has not yielded it again: ObjectLostError: ")[2]
+        if cause:
+            return excuse(ObjectLostError(cause), kills, deaths, puts, store_bytes, owned)
         lost = _OBJECT.search(str(error))
         if lost is not None and lost[1] in owned and kills:
             return ""
@@ -358,4 +362,7 @@ def excuse(
     if named is None:
         return f"{text} (it does not name its task)"
     retries = int(named[1])
+    if "which does not have it any more" in str(error):
+        # Let go of by its owner while a task that needs it was placed again: made once more.
+        kills += 1
     return f"{text} (there were {kills} kills)" if retries < 0 or kills <= retries else ""

@@ -635,7 +635,7 @@ class LocalScheduler:
                 continue  # made again by a client of this node, which will let go of it
             self.results.released(array)
             self.log.forget(array)
-            self.objects.release(array, by_owner=False)
+            self.objects.release(array)
             if array in self.custody.contained:
                 self.custody.release(array)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from runtime.control.context import Context, node_of
+from runtime.control.context import Context, is_gcs, node_of
 from runtime.control.custody import Custody
 from runtime.control.ids import STREAM_BASE, job_of, object_id
 from runtime.control.messages import ForwardResults, RangeResult, ResultsMissing, TaskResults
@@ -192,8 +192,13 @@ class Results:
                     self._log.finish(result)
             elif result.array in self._created and self._objects.has_array(result.array):
                 continue  # the actor was created once more
-            elif source != "gcs" and self._objects.outdoes(result):
-                continue  # its first run's value came, so its inputs were let go of
+            elif not is_gcs(source) and self._objects.outdoes(result):
+                # Its first run's value came, so its inputs were let go of.
+                self._objects.ended_again(result)
+                continue
+            elif self._objects.has_failed(result):
+                # Its node was declared dead, and did not know: its owner has the error.
+                continue
             self._objects.add(result)
             results.append(result)
         self.tell_owner(results)

@@ -213,10 +213,6 @@ def _array_of_object(oid: bytes) -> bytes:
     return oid[:ARRAY_BYTES]
 
 
-def _itself(array: bytes) -> bytes:
-    return array
-
-
 def _first(row: Any) -> bytes:
     array: bytes = row[0]
     return array
@@ -228,6 +224,10 @@ def _array_of_spec(spec: TaskSpec) -> bytes:
 
 def _array_of_copy(row: tuple[bytes, int]) -> bytes:
     return row[0][:ARRAY_BYTES]
+
+
+def _itself(array: bytes) -> bytes:
+    return array
 
 
 def _split_updates(message: TaskUpdates, shards: int) -> Parts:

@@ -144,6 +144,19 @@ def test_an_element_that_was_twice_on_a_dead_node_runs_again() -> None:
     assert [gaps for _, gaps in row.unfinished_at(1)] == [[(0, 1)], [(0, 1)]]
 
 
+def test_what_is_outstanding_of_a_freed_array_that_runs_twice_on_one_node() -> None:
+    """Each run that ends is counted, and the last one frees the values there."""
+    row = ArrayRow()
+    twice = [spec(1, 0, 2), spec(1, 4, 1), spec(1, 0, 1), spec(1, 4, 1)]
+    row.accepted = [(each, 1) for each in twice]
+    for index in (0, 1):
+        done(row, index, 1, 1)
+    before = row.outstanding()
+    row.forget_values({0, 1}, 0)
+    assert row.outstanding() == before == {1: 3}
+    assert sorted((each.start, each.count) for each, _ in row.accepted) == [(0, 1), (4, 1), (4, 1)]
+
+
 def test_a_lost_value_is_found_where_it_was_made_again() -> None:
     row = ArrayRow()
     again = placed_again(spec(1, 0, 10), 3, 2, "driver:0.0")
