@@ -353,8 +353,8 @@ class LocalScheduler:
                 self._submit(spec)
 
     def _on_seek_owners(self, source: str, message: SeekOwners) -> None:
-        owned = [array for array in message.arrays if array in self.objects.owners]
-        others = [array for array in message.arrays if array not in self.objects.owners]
+        owned = [array for array in message.arrays if self.objects.will_tell(array)]
+        others = [array for array in message.arrays if array not in owned]
         self.ctx.send("gcs", OwnersFound(self.node, owned, others))
 
     def _is_actors(self, spec: TaskSpec, owner: str) -> bool:

@@ -550,6 +550,11 @@ class ObjectDirectory:
         """Whether the node has died that made large values, and another may have them."""
         return result.node == NOWHERE or result.node in self._dead
 
+    def will_tell(self, array: bytes) -> bool:
+        """Whether results of an array are still to come, or are where somebody can find them."""
+        ends = self._results.get(array, ())
+        return array in self.owners and not any(self._is_gone(end) for end in ends)
+
     def _missing(self, oid: bytes, node: int, reason: str = "") -> None:
         self._ctx.send("gcs", ObjectsMissing(node, [oid], reason))
 
@@ -633,7 +638,11 @@ class ObjectDirectory:
             elif oid not in self._fetching:
                 _, index, ret = split_object_id(oid)
                 result = self._result(array, index)
-                if result is not None and not self._is_gone(result):
+                if result is None:
+                    continue
+                if self._is_gone(result):
+                    self._asking.append(oid)
+                else:
                     self._fetch(oid, result.sizes[ret], result.node, result.node)
 
     def _tell(self, value: ObjectValue) -> None:

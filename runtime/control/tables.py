@@ -227,7 +227,9 @@ class ArrayRow:
             else:
                 gone = done.lost or "its node died"
         if made and size == 0 and (self.again is None or index not in self.again):
-            nodes.update(dict.fromkeys(n for n in self.owners if n in alive))
+            # Its owners were sent it, and one that did not get it has said so.
+            told = [n for n in self.owners if n in alive and copies.get(n) != DROPPED]
+            nodes.update(dict.fromkeys(told))
         if nodes:
             return Location(oid, tuple(nodes), size, primary=primary)
         return Location(oid, (), size, lost=gone) if made else None

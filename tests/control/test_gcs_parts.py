@@ -104,6 +104,20 @@ def test_what_is_lost_and_what_the_owner_still_has() -> None:
     assert large is not None and large.nodes == (2,) and not large.lost
 
 
+def test_a_small_value_that_its_owner_did_not_get_is_lost_with_its_node() -> None:
+    row = ArrayRow()
+    row.owners[0] = "driver:0.0"
+    oid = object_id(array(1), 0, 0)
+    row.accept(spec(1, 0, 1), 1)
+    done(row, 0, 1, 1)
+    row.lose_node(1, "it burnt")
+    found = row.locate(oid, {0, 2})
+    assert found is not None and found.nodes == (0,), "it was sent there"
+    row.lose_object(oid, 0, "it was not")
+    found = row.locate(oid, {0, 2})
+    assert found is not None and found.nodes == () and found.lost == "it burnt"
+
+
 def test_ranges_that_ran_twice_hide_nothing(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(100):
