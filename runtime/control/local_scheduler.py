@@ -681,8 +681,15 @@ class LocalScheduler:
         return len(eviction.on_disk), eviction.spilled_bytes
 
     def _on_pull(self, source: str, message: PullObject) -> None:
-        result = self.objects.result_of(message.object)
-        self.ctx.send(source, ObjectPayload(message.object, result))
+        oid = message.object
+
+        def push() -> None:
+            self.ctx.send(source, ObjectPayload(oid, self.objects.result_of(oid)))
+
+        if self.objects.is_on_its_way(oid):
+            self.objects.want(oid, lambda _: push())
+        else:
+            push()
 
     def _on_locations(self, source: str, message: ObjectLocations) -> None:
         for location in message.locations:

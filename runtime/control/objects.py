@@ -236,6 +236,11 @@ class ObjectDirectory:
         """Whether a call's own result is here; the items of its stream do not count."""
         return self._result(array, 0) is not None
 
+    def is_on_its_way(self, oid: bytes) -> bool:
+        """Whether an owner here waits for it: another node may hear of it sooner."""
+        array, index, _ = split_object_id(oid)
+        return array in self.owners and self._result(array, index) is None
+
     def result_of(self, oid: bytes) -> RangeResult | None:
         """Return the range that a small object is part of, if it is here."""
         array, index, ret = split_object_id(oid)

@@ -109,6 +109,7 @@ class Results:
         elif result.array in self._objects.owners:
             if self._objects.outdoes(result):
                 # Its first run's value has come, so its inputs were let go of.
+                self._objects.ended_again(result)
                 self._log.finish(result)
                 return
             self._objects.add(result)

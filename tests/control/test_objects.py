@@ -284,3 +284,12 @@ def test_owners_come_and_go() -> None:
     assert directory.owners_of(array(1)) == ["worker:0.3"]
     directory.release(array(1))
     assert directory.is_empty()
+
+
+def test_what_is_on_its_way_to_its_owner_is_not_missing() -> None:
+    directory = Directory()
+    assert not directory.is_on_its_way(OID)
+    directory.own(array(1), "driver:0.0")
+    assert directory.is_on_its_way(OID)
+    directory.add(result(1, size=500, node=2))
+    assert not directory.is_on_its_way(OID), "it is large, and known to be elsewhere"
