@@ -29,12 +29,13 @@ Cost per task of a range of n: (2 messages + 2 dictionary entries) / n here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runtime.control.actor_host import ActorHost
 from runtime.control.actor_router import ActorRouter
 from runtime.control.actor_table import DEAD
+from runtime.control.call_runs import arrays_of, singles
 from runtime.control.cancellation import Canceller
 from runtime.control.config import Config
 from runtime.control.context import Context, node_of
@@ -187,7 +188,7 @@ class LocalScheduler:
         self.places = Places(ctx, node, config, self.objects, self._lives)
         self.results = Results(
             ctx, node, self.objects, self.log, self.places, self.orphans, self.custody,
-            self._received, self._owned_actors, self.jobs.is_over,
+            self._received, self._all_received, self._owned_actors, self.jobs.is_over,
         )  # fmt: skip
         self.router = ActorRouter(
             ctx,
@@ -320,6 +321,9 @@ class LocalScheduler:
         running = worker.assigned[0] if worker is not None and worker.assigned else None
         claims: list[TaskSpec] = []
         for spec in message.tasks:
+            if spec.extra is not None and spec.extra.run is not None:
+                self._on_run(source, spec)
+                continue
             array, end = spec.array, spec.start + spec.count
             new = spec.start
             if array in self.objects.owners:
@@ -345,6 +349,14 @@ class LocalScheduler:
                 self._ends[array] = max(end, self._ends.get(array, 0))
         if claims:
             self.ctx.send("gcs", ClaimTasks(claims))
+
+    def _on_run(self, source: str, spec: TaskSpec) -> None:
+        """A run of calls; one by one if any of them was submitted before."""
+        arrays = arrays_of(spec)
+        if self.objects.own_all(arrays, source):
+            self.router.submit_run(spec, arrays)
+        else:
+            self._on_submit(source, SubmitTasks(singles([spec])))
 
     def _on_claimed(self, source: str, message: TasksClaimed) -> None:
         """What of a repeated task's children is to be run after all."""
@@ -535,6 +547,9 @@ class LocalScheduler:
     def _received(self, array: bytes) -> bool:
         return self.router.received(array)
 
+    def _all_received(self, arrays: Sequence[bytes]) -> bool:
+        return self.router.all_received(arrays)
+
     def _lives(self, client: str) -> bool:
         if not client.startswith("worker:"):
             return client not in self.jobs.gone
@@ -555,7 +570,8 @@ class LocalScheduler:
         elif message.results:
             self.ctx.send(message.to, TaskResults(message.owner, message.results))
         else:
-            for result, task in zip(results_of(message, self.node), message.tasks, strict=True):
+            tasks = singles(message.tasks)
+            for result, task in zip(results_of(message, self.node), tasks, strict=True):
                 self.results.finish_call(result, task.owner)
 
     def end_job(self, job: bytes, reason: str) -> None:
@@ -609,31 +625,40 @@ class LocalScheduler:
             self.log.put(result.array, sum(result.sizes))
 
     def _on_release(self, source: str, message: Release) -> None:
-        for array in message.arrays:
-            if self.objects.let_go(array, source):
-                self._release(array)
+        arrays: Sequence[bytes] = message.arrays
+        if self.objects.others:
+            arrays = [array for array in arrays if self.objects.let_go(array, source)]
+        self._release_all(arrays)
 
     def _release(self, array: bytes) -> None:
+        self._release_all((array,))
+
+    def _release_all(self, arrays: Sequence[bytes]) -> None:
+        """Forget arrays; of most there is nothing but an owner and a small result."""
         if self._ends:
-            self._ends.pop(array, None)
-        self.results.released(array)
-        self.router.forget(array)
-        if array in self._owned_actors:
-            self._owned_actors.discard(array)
-            owner = self.objects.owners.get(array, NOBODY)
-            reason = "ActorDiedError: no handle of the actor is left, or its owner has died"
-            self.ctx.send("gcs", KillActor(array, reason, owner=owner))
-        self.log.release(array)
-        self.objects.release(array)
-        if array in self.custody.contained:
-            self.custody.release(array)
+            for array in arrays:
+                self._ends.pop(array, None)
+        self.results.released(arrays)
+        self.router.forget_all(arrays)
+        if not self._owned_actors.isdisjoint(arrays):
+            for actor in [array for array in arrays if array in self._owned_actors]:
+                self._owned_actors.discard(actor)
+                owner = self.objects.owners.get(actor, NOBODY)
+                reason = "ActorDiedError: no handle of the actor is left, or its owner has died"
+                self.ctx.send("gcs", KillActor(actor, reason, owner=owner))
+        self.log.release_all(arrays)
+        self.objects.release_all(arrays)
+        if self.custody.contained:
+            for array in arrays:
+                if array in self.custody.contained:
+                    self.custody.release(array)
 
     def _on_free(self, source: str, message: FreeObjects) -> None:
         for array in message.arrays:
             self.results.freed(array)
             if array in self.objects.owners:
                 continue  # made again by a client of this node, which will let go of it
-            self.results.released(array)
+            self.results.released((array,))
             self.log.forget(array)
             self.objects.release(array)
             if array in self.custody.contained:

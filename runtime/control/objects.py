@@ -27,11 +27,13 @@ What has no pin may leave for the disk when the arena is full, see `eviction`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from msgspec.structs import replace
 
+from runtime.control.call_runs import result_of, split
 from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.eviction import CLIENT, Eviction, Request
@@ -95,6 +97,8 @@ class ObjectDirectory:
         self._ended_again: dict[bytes, bytes] = {}
         self._failed: set[bytes] = set()
         """Arrays with errors of the system among the results."""
+        self._runs: dict[bytes, RangeResult] = {}
+        """Of calls that ended together: see `call_runs`. What is in here is not in there."""
         self._overlapping: set[bytes] = set()
         """Arrays of which some elements ran twice, so that results overlap."""
         self._stored: dict[bytes, tuple[int, int]] = {}
@@ -146,7 +150,7 @@ class ObjectDirectory:
             return ObjectValue(oid, result.status, result.payload)
         if result.sizes and result.sizes[ret] > 0:
             return None
-        position = (index - result.start) * result.returns + ret
+        position = result.position + (index - result.start) * result.returns + ret
         return ObjectValue(oid, OK, result.payload, position)
 
     def add(self, result: RangeResult) -> None:
@@ -157,7 +161,7 @@ class ObjectDirectory:
         array = result.array
         if result.status == SYSTEM_ERROR:
             self._failed.add(array)
-        results = self._results.get(array)
+        results = self._results_of(array)
         if results is None:
             self._results[array] = [result]
         else:
@@ -182,7 +186,7 @@ class ObjectDirectory:
 
         A range may run twice, when its node dies after it has sent the result.
         """
-        if result.status != SYSTEM_ERROR or result.array not in self._results:
+        if result.status != SYSTEM_ERROR or self._results_of(result.array) is None:
             return False
         for index in range(result.start, _end(result)):
             made = self._result(result.array, index)
@@ -225,12 +229,19 @@ class ObjectDirectory:
 
     def of_job(self, job: bytes) -> list[bytes]:
         """Return the arrays of a job that are here, owned here or wanted here."""
-        tables = (self.owners, self._results, self._stored, self._wanted, self.eviction.on_disk)
+        tables = (
+            self.owners,
+            self._results,
+            self._runs,
+            self._stored,
+            self._wanted,
+            self.eviction.on_disk,
+        )
         return list({key[:ARRAY_BYTES]: None for t in tables for key in t if job_of(key) == job})
 
     def has_array(self, array: bytes) -> bool:
         """Whether anything of the array is here."""
-        return array in self._results or array in self._stored_of
+        return array in self._results or array in self._runs or array in self._stored_of
 
     def has_end(self, array: bytes) -> bool:
         """Whether a call's own result is here; the items of its stream do not count."""
@@ -250,7 +261,7 @@ class ObjectDirectory:
         return result
 
     def _result(self, array: bytes, index: int) -> RangeResult | None:
-        results = self._results.get(array)
+        results = self._results_of(array)
         if results is None:
             return None
         at = bisect_right(results, index, key=_start)
@@ -261,7 +272,31 @@ class ObjectDirectory:
 
     def results_of(self, array: bytes) -> list[RangeResult]:
         """Return all that is known to be made of an array."""
-        return list(self._results.get(array, ()))
+        return list(self._results_of(array) or ())
+
+    def _results_of(self, array: bytes) -> list[RangeResult] | None:
+        results = self._results.get(array)
+        if results is None and array in self._runs:
+            # Few are asked for here: its owner has it.
+            run = self._runs.pop(array)
+            result = result_of(run, split(run.calls).index(array), array)
+            results = self._results[array] = [result]
+        return results
+
+    def may_add_run(self, arrays: Sequence[bytes], owner: str) -> bool:
+        """Whether `owner` alone waits for all of these calls, and none has a result here."""
+        if self.others or not self._wanted_of.keys().isdisjoint(arrays):
+            return False
+        if set(map(self.owners.get, arrays)) != {owner}:
+            return False
+        for table in (self._results, self._runs, self._stored_of):
+            if not table.keys().isdisjoint(arrays):
+                return False
+        return True
+
+    def add_run(self, run: RangeResult, arrays: Sequence[bytes]) -> None:
+        """Take the results of calls for which `may_add_run` holds."""
+        self._runs.update(dict.fromkeys(arrays, run))
 
     def _keep(self, array: bytes, oid: bytes, offset: int, size: int) -> None:
         if oid in self._doomed:
@@ -296,6 +331,14 @@ class ObjectDirectory:
         else:
             self.others.setdefault(array, []).append(client)
 
+    def own_all(self, arrays: Sequence[bytes], client: str) -> bool:
+        """Own arrays that nobody has owned; return whether that was so, else nothing is done."""
+        if not self.owners.keys().isdisjoint(arrays):
+            return False
+        self.owners.update(dict.fromkeys(arrays, client))
+        self._owned[client] = self._owned.get(client, 0) + len(arrays)
+        return True
+
     def owners_of(self, array: bytes) -> list[str]:
         """Return the clients of this node that wait for the array's results."""
         owner = self.owners.get(array, NOBODY)
@@ -323,8 +366,8 @@ class ObjectDirectory:
         self._owned[NOBODY] = self._owned.get(NOBODY, 0) + 1
         self.owners[array] = NOBODY
 
-    def _disown(self, client: str) -> None:
-        self._owned[client] -= 1
+    def _disown(self, client: str, count: int = 1) -> None:
+        self._owned[client] -= count
         if not self._owned[client]:
             del self._owned[client]
 
@@ -380,7 +423,8 @@ class ObjectDirectory:
         if self.others:
             for other in self.others.pop(array, ()):
                 self._disown(other)
-        self._results.pop(array, None)
+        if self._results.pop(array, None) is None:
+            self._runs.pop(array, None)
         if self._failed:
             self._failed.discard(array)
         if self._ended_again:
@@ -401,6 +445,28 @@ class ObjectDirectory:
                 self._doomed.add(oid)
             elif oid in self._stored:
                 self._free(oid)
+
+    def release_all(self, arrays: Sequence[bytes]) -> None:
+        """`release` each of these; their owners have let go."""
+        tables = (self.others, self._wanted_of, self._stored_of)
+        if not all(table.keys().isdisjoint(arrays) for table in tables if table):
+            for array in arrays:
+                self.release(array)
+            return
+        owners, results, runs = self.owners, self._results, self._runs
+        for owner, count in Counter(owners.pop(array, None) for array in arrays).items():
+            if owner is not None:
+                self._disown(owner, count)
+        for array in arrays:
+            if results.pop(array, None) is None:
+                runs.pop(array, None)
+        if self._failed:
+            self._failed.difference_update(arrays)
+        if self._ended_again:
+            for array in arrays:
+                self._ended_again.pop(array, None)
+        if self._overlapping:
+            self._overlapping.difference_update(arrays)
 
     def _free(self, oid: bytes) -> None:
         self._doomed.discard(oid)

@@ -8,13 +8,13 @@ from typing import Any
 from runtime.api.actor_options import ActorOptions
 from runtime.api.actors import ActorCall, ActorClass, ActorExit
 from runtime.api.exceptions import ActorAlreadyExistsError, RaySystemError
-from runtime.api.refs import ObjectRef
+from runtime.api.refs import ObjectRef, counted_ref
 from runtime.api.streams import ObjectRefGenerator
 from runtime.backend.protocol import World
 from runtime.backend.session.references import arrays_of
 from runtime.backend.session.submitting import Submitting, with_inside
 from runtime.backend.submission import pending_calls, specify
-from runtime.control.ids import object_id
+from runtime.control.ids import FIRST, object_id
 from runtime.control.messages import ActorInfo, TaskExtra, TaskSpec
 
 
@@ -85,19 +85,28 @@ class ActorCalls(Submitting):
     ) -> list[ObjectRef] | ObjectRefGenerator:
         self._check_open()
         held: list[ObjectRef] = []
-        payload, deps = self._pack(args, kwargs, held)
+        payload, deps = self._pack(args, kwargs, held) if args or kwargs else (b"", ())
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
-            pending = pending_calls(self, call)
-            array = self._next_array(once=True)
-            pending.append(array)
+            if call.limited:
+                pending = pending_calls(self, call)
+                array = self._next_array(once=True)
+                pending.append(array)
+            else:
+                array = self._next_array(once=True)
             returns = call.returns
+            keeper = call.actor if call.rebuilt else b""
+            if returns == 1 and not (deps or held or call.extra.stream or call.extra.inside):
+                entry = self.client.call(
+                    array, call.extra, call.name, call.retries, payload, call.hold, keeper
+                )
+                entry.refs += 1
+                return [counted_ref(array + FIRST, self)]
             spec = TaskSpec(
                 array, 0, 1, b"", payload, self.client.address, "", deps, returns, call.retries,
                 -1, call.name, call.extra,
             )  # fmt: skip
-            keeper = call.actor if call.rebuilt else b""
             holds: tuple[bytes, ...] = (call.hold,)
             if held:
                 inside = arrays_of(held)

@@ -22,7 +22,7 @@ from runtime.api.refs import ObjectRef, any_closed, counted_ref
 from runtime.backend.protocol import World
 from runtime.backend.wait_group import WaitGroup
 from runtime.control.client import Entry
-from runtime.control.ids import ARRAY_BYTES, object_id
+from runtime.control.ids import ARRAY_BYTES, FIRST, object_id
 from runtime.control.messages import ResultRefs
 
 GONE = "the cluster is gone: shut down"
@@ -117,8 +117,8 @@ class References(ClusterContext):
         if self._group is not None and self._group.abandoned():
             self._keep(None)
         dropped, unviewed = self._dropped, self._unviewed
-        while dropped:
-            self.client.drop_ref(dropped.popleft())
+        if dropped:
+            self.client.drop_refs(dropped)
         while unviewed:
             self.client.drop_view(unviewed.popleft())
         while self._inputs_done:
@@ -150,6 +150,8 @@ class References(ClusterContext):
     def _refs_to(self, entry: Entry) -> list[ObjectRef]:
         """Return a reference to each value of a single task; call it in a turn."""
         entry.refs += entry.returns
+        if entry.returns == 1:
+            return [counted_ref(entry.array + FIRST, self)]
         return [counted_ref(object_id(entry.array, 0, ret), self) for ret in range(entry.returns)]
 
 

@@ -58,7 +58,7 @@ class Submitting(Values):
         demand, extra = specify(self, options, stream)
         key, blob = self._serialized(function)
         held: list[ObjectRef] = []
-        payload, deps = self._pack(args, kwargs, held)
+        payload, deps = self._pack(args, kwargs, held) if args or kwargs else (b"", ())
         with self.world:
             self.collect()
             self.world.charge("submit", 1)

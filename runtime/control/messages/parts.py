@@ -51,6 +51,15 @@ class ActorInfo(Struct, array_like=True, gc=False):
     """Of a detached one: its number within its job, by which its IDs begin; see `ids`."""
 
 
+class CallRun(Struct, array_like=True, gc=False):
+    """Calls that differ in their IDs and arguments alone; see `call_runs`."""
+
+    arrays: bytes
+    """Their array IDs, one after another."""
+    args: tuple[bytes, ...] = ()
+    """As in `TaskSpec`, call by call; empty: none of them has arguments."""
+
+
 class TaskExtra(Struct, array_like=True, gc=False):
     """What few tasks need: `TaskSpec.extra` is None for all others."""
 
@@ -77,6 +86,8 @@ class TaskExtra(Struct, array_like=True, gc=False):
     inside: tuple[bytes, ...] = ()
     """Arrays of which references are inside its arguments: to run it again they are
     needed as its inputs are."""
+    run: Union[CallRun, None] = None
+    """It stands for several calls of one actor: ``count`` of them, ``array`` is the first's."""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):
@@ -141,6 +152,10 @@ class RangeResult(Struct, array_like=True, gc=False):
     """Where in that node's arena, for the node alone; -1 for no place."""
     refs: Union[ResultRefs, None] = None
     """None: there are no references to speak of."""
+    position: int = 0
+    """Where in the payload's list the values begin."""
+    calls: bytes = b""
+    """Not empty: the results of several calls, whose array IDs these are; see `call_runs`."""
 
 
 class Timing(Struct, array_like=True, gc=False):
