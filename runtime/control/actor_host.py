@@ -546,7 +546,9 @@ class ActorHost:
                 ran(worker.number, timing, actor.spec, result, ACTOR)
                 self._on_created(actor, result)
             else:
-                self._take_apart(actor, result.array)
+                if actor.logged or result.status == NOT_BEGUN:
+                    # Of the others, all that matters is the same in the whole run.
+                    self._take_apart(actor, result.array)
                 spec = actor.running[result.array].spec
                 kind = REPLAY if result.array in actor.replaying else CALL
                 if result.status != NOT_BEGUN:

@@ -261,9 +261,11 @@ class Client:
         entry = self.entries.get(array)
         if entry is None:
             entry = self._own(Entry(array, count, returns, count))
-        entry.keeper = keeper
+        if keeper:
+            entry.keeper = keeper
         for spec in specs:
-            holds += spec.deps
+            if spec.deps:
+                holds += spec.deps
         if holds:
             self._hold(entry, holds)
         if self._run_arrays:
@@ -271,7 +273,7 @@ class Client:
         self._submitted += specs
         if len(self._submitted) >= self.config.submit_batch_max:
             self.flush()
-        else:
+        elif self._timer is None:
             self._flush_soon()
         return entry
 

@@ -47,6 +47,8 @@ from runtime.control.task_inputs import TaskInputs
 from runtime.control.timeline import RangeLog
 from runtime.control.worker_table import State, Worker
 
+_WEIGHTS = tuple(1 - 0.9**count for count in range(11))
+
 
 class Dispatcher(Leases):
     """Hears of the ranges that were given to workers, until each is done or runs again."""
@@ -130,9 +132,10 @@ class Dispatcher(Leases):
         self.assigned -= result.count
         each_s = elapsed_s / result.count
         mean = self.means.get(spec.function)
-        worker.ahead_s = max(0.0, worker.ahead_s - result.count * (mean or 0.0))
+        ahead_s = worker.ahead_s - result.count * (mean or 0.0)
+        worker.ahead_s = ahead_s if ahead_s > 0.0 else 0.0
         # A range of n counts as n samples, but never wipes out all the past.
-        weight = 1 - 0.9 ** min(result.count, 10)
+        weight = _WEIGHTS[min(result.count, 10)]
         self.means[spec.function] = each_s if mean is None else mean + weight * (each_s - mean)
         past = self.mean_task_s
         self.mean_task_s = past + weight * (each_s - past) if past else each_s

@@ -177,6 +177,9 @@ class LocalScheduler:
         self.accepted = 0
         """Elements that the global scheduler has given to this node so far."""
         self._owned_actors: set[bytes] = set()
+        self._view_of = (b"", "")
+        """Function and demand of the task before in this message, none outside of one."""
+        self._view = LocalView(alone=True, feasible=False, queue=0, slots=0, mean_task_s=0.0)
         self._ends: dict[bytes, int] = {}
         """Of arrays of several elements: the end of what was submitted, in order."""
         self.jobs = NodeJobs(self)
@@ -320,6 +323,7 @@ class LocalScheduler:
         worker = self.dispatcher.workers.get(source)
         running = worker.assigned[0] if worker is not None and worker.assigned else None
         claims: list[TaskSpec] = []
+        self._view_of = (b"", "")
         for spec in message.tasks:
             if spec.extra is not None and spec.extra.run is not None:
                 self._on_run(source, spec)
@@ -347,6 +351,7 @@ class LocalScheduler:
                     self._submit(part)
             if end > 1:
                 self._ends[array] = max(end, self._ends.get(array, 0))
+        self._view_of = (b"", "")
         if claims:
             self.ctx.send("gcs", ClaimTasks(claims))
 
@@ -462,6 +467,10 @@ class LocalScheduler:
         self.ctx.send("global", PlaceTasks([rest]))
 
     def _kept(self, spec: TaskSpec) -> int:
+        if spec.extra is None and self._view_of == (spec.function, spec.demand):
+            # As the one before in this message: only the queue has changed.
+            self._view.queue = self.queue
+            return self.policy.keep(self._view, spec.count)
         slots = self.pool.slots(spec.demand)
         strategy = strategy_of(spec)
         if strategy:
@@ -474,6 +483,8 @@ class LocalScheduler:
             slots=slots,
             mean_task_s=self.dispatcher.means.get(spec.function, 0.0),
         )
+        if spec.extra is None:
+            self._view_of, self._view = (spec.function, spec.demand), view
         return self.policy.keep(view, spec.count)
 
     def _on_assign(self, source: str, message: AssignTasks) -> None:

@@ -79,11 +79,12 @@ class Numbering(References):
 
     def _next_array(self, once: bool = False) -> bytes:
         """`once`: it must not take effect twice though its parent may; see `ids`."""
-        frame = frame_of_call.get()
-        if frame is not None:
-            frame.children += 1
-            return array_id(frame.parent if once else frame.anew, frame.children)
-        self._enter_element()
+        if self.world.executor is not None:
+            frame = frame_of_call.get()
+            if frame is not None:
+                frame.children += 1
+                return array_id(frame.parent if once else frame.anew, frame.children)
+            self._enter_element()
         return self.client.next_array(once)
 
     def _next_put(self) -> bytes:

@@ -24,7 +24,7 @@ from runtime.backend.protocol import World
 from runtime.backend.session.references import arrays_of
 from runtime.backend.session.values import Values
 from runtime.backend.submission import specify
-from runtime.control.ids import ELEMENTS_MAX, function_id, job_of, object_id, same_job
+from runtime.control.ids import ELEMENTS_MAX, JOB_BYTES, function_id, job_of, object_id, same_job
 from runtime.control.jobs import foreign_object
 from runtime.control.messages import STREAM, TaskExtra, TaskSpec
 
@@ -55,17 +55,24 @@ class Submitting(Values):
     ) -> list[ObjectRef] | ObjectRefGenerator:
         self._check_open()
         stream = options.stream if options.stream >= 0 else function.stream
-        demand, extra = specify(self, options, stream)
-        key, blob = self._serialized(function)
+        if options.plain and not stream and self._leaves_nothing:
+            demand, extra = options.demand, None
+        else:
+            demand, extra = specify(self, options, stream)
+        exported = function.exported
+        if exported is None or exported[0][:JOB_BYTES] != self.client.job:
+            exported = self._serialized(function)
+        key = exported[0]
         held: list[ObjectRef] = []
         payload, deps = self._pack(args, kwargs, held) if args or kwargs else (b"", ())
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
-            self.client.export(key, blob)
+            client = self.client
+            client.export(*exported)
             array = self._next_array()
             spec = TaskSpec(
-                array, 0, 1, key, payload, self.client.address, demand, deps,
+                array, 0, 1, key, payload, client.address, demand, deps,
                 options.num_returns, options.max_retries, -1,
                 options.name or function.function_name, extra,
             )  # fmt: skip
@@ -73,12 +80,17 @@ class Submitting(Values):
             if held:
                 holds = arrays_of(held)
                 spec.extra = with_inside(extra, holds)
-            entry = self.client.submit(array, [spec], 1, options.num_returns, holds)
+            entry = client.submit(array, [spec], 1, options.num_returns, holds)
             if stream:
                 entry.items = {} if entry.items is None else entry.items
             if stream == STREAM:
                 return ObjectRefGenerator(ObjectRef(object_id(array, 0, 0), self), self)
             return self._refs_to(entry)
+
+    @property
+    def _leaves_nothing(self) -> bool:
+        """Whether tasks that are submitted now have nothing from whoever submits them."""
+        return not self.env_vars and self.world.executor is None
 
     def map(
         self, function: RemoteFunction, items: Sequence[Any], star: bool, options: TaskOptions
