@@ -127,8 +127,9 @@ from runtime.control.messages import (
     WorkerDied,
     WorkerReady,
 )
-from runtime.control.objects import NOBODY, ObjectDirectory
+from runtime.control.objects import ObjectDirectory
 from runtime.control.orphans import Orphans
+from runtime.control.owners import NOBODY
 from runtime.control.placement_groups import Bundles
 from runtime.control.places import Places
 from runtime.control.policies import LocalView, make_policy

@@ -26,8 +26,9 @@ from runtime.control.messages import (
     ResultsMissing,
     TaskResults,
 )
-from runtime.control.objects import NOBODY, ObjectDirectory
+from runtime.control.objects import ObjectDirectory
 from runtime.control.orphans import Orphans
+from runtime.control.owners import NOBODY
 from runtime.control.places import Places
 from runtime.control.ranges import Ranges
 from runtime.control.task_log import TaskLog
