@@ -13,7 +13,7 @@ they are, and one that was sent before may come again after a replay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from runtime.control.call_runs import results_of, split
 from runtime.control.context import Context, is_gcs, node_of
@@ -359,7 +359,9 @@ class Results:
 
         Returns whether they were.
         """
-        at = [r for r, offset in enumerate(result.offsets) if offset >= 0]
+        at: Iterable[int] = [r for r, offset in enumerate(result.offsets) if offset >= 0]
+        if result.status == SYSTEM_ERROR:
+            at = range(result.returns)  # there was no room for them this time: who waits hears it
         here = all(self._objects.lookup(object_id(result.array, 0, r)) for r in at)
         gone = node_of(owner) == self._node and result.array not in self._objects.owners
         if here or gone:
