@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from runtime.api.actors import CALL, READY, TERMINATE, ActorExit
 from runtime.backend.ends import is_error, last_words
 from runtime.backend.plain import again, plain_bytes
-from runtime.backend.session import Frame, frame_of_call
+from runtime.backend.session.numbering import Frame, frame_of_call
 from runtime.control.ids import task_id
 from runtime.control.messages import Assignment, RestoreActor, TaskSpec
 

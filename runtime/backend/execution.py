@@ -21,9 +21,11 @@ from runtime.api.streams import DynamicObjectRefGenerator
 from runtime.backend import job_setup
 from runtime.backend.actor_execution import ActorRunner, ConstructorFailed, users_frames
 from runtime.backend.ends import was_cancelled
+from runtime.backend.inputs import Input
 from runtime.backend.plain import again, plain_bytes
 from runtime.backend.protocol import World
-from runtime.backend.session import Input, Session, looks_large
+from runtime.backend.session import Session
+from runtime.backend.session.values import looks_large
 from runtime.backend.submission import ANY
 from runtime.control.cancelled import cancelled_error
 from runtime.control.executor import Executor

@@ -40,6 +40,7 @@ from runtime.control.messages import (
     NOT_BEGUN,
     OK,
     READY_METHOD,
+    SYSTEM_ERROR,
     USER_ERROR,
     ActorCalls,
     ActorFailed,
@@ -596,7 +597,8 @@ class ActorHost:
             # been lost, and are made anew by this.
             actor.replaying.discard(result.array)
             self._replays += 1
-            kept = any(result.sizes)
+            # So do calls whose values found no room this time: who waits for them hears it.
+            kept = any(result.sizes) or result.status == SYSTEM_ERROR
             if not kept:
                 self._scheduler.custody.drop(result)
             if not kept or self._scheduler.results.replayed(result, spec.owner, actor.id):
