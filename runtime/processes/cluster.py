@@ -10,7 +10,6 @@ socket is bound here, so that nodes can be started without waiting for it.
 from __future__ import annotations
 
 import os
-import secrets
 import select
 import signal
 import socket
@@ -83,7 +82,7 @@ class LocalCluster:
         self._removed: set[int] = set()
         self._paused: set[int] = set()
         self._token = auth.new_token()
-        self._door = f"raytwin-{secrets.token_hex(16)}"
+        self._door = f"raytwin-{os.urandom(16).hex()}"
         self._file: Path | None = None
         self._journal = journal
         self._storage = storage
@@ -115,7 +114,8 @@ class LocalCluster:
             ClusterFile(self.address, self._door, self._token.hex(), os.getpid(), time.time())
         )
         paths = [p or os.getcwd() for p in sys.path]
-        send_packet(self._control, ["start", paths, str(self._file)])
+        kinds = ["head", "node", *(["replica"] if self.config.chained else [])]
+        send_packet(self._control, ["start", paths, str(self._file), kinds])
         settings = HeadSettings(self.config, self._token, self._journal, self._storage)
         # A durable head that dies is forked anew: its state is in the file.
         self._spawn("head", "head", settings, (head.fileno(),), self.config.gcs_durable)

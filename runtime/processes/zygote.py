@@ -13,6 +13,8 @@ supervisor, which is why nothing can be left behind:
   name in any file system exists that could stay behind. But for one: the file by
   which other drivers find the cluster, which the zygote takes away.
 
+The first packet is ``["start", search path, cluster's file, kinds]``: of these kinds
+there will be processes as soon as can be, so what they need is loaded for all.
 Requests (one packet each, descriptors attached)::
 
     ["spawn", kind, key, payload, again]  kind: head, node, replica, worker
@@ -411,7 +413,8 @@ def main() -> None:
     if started is None:
         return
     sys.path[:] = started[0][1]
-    from runtime.processes import head, node, replica  # noqa: F401  (loaded before the forks)
+    for kind in started[0][3]:
+        import_module(MAINS[kind])
 
     _settle()  # for head and nodes, as `_warm_up` does for workers
     zygote = Zygote(control, int(sys.argv[2]))
