@@ -47,6 +47,7 @@ from runtime.processes import auth, clusters, joining
 from runtime.processes.clusters import ClusterFile
 from runtime.processes.connection import listen
 from runtime.processes.local_world import LocalWorld
+from runtime.processes.memory import trim
 from runtime.processes.sessions import DriverSession, make_driver
 from runtime.processes.settings import HeadSettings, NodeSettings
 from runtime.processes.zygote import packet_pair, send_packet
@@ -381,6 +382,7 @@ def start(
         else:
             cluster.end()
         raise
+    trim()
     return session
 
 
