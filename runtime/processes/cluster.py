@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import connected, set_current
@@ -116,7 +115,9 @@ class LocalCluster:
         )
         paths = [p or os.getcwd() for p in sys.path]
         kinds = ["head", "node", *(["replica"] if self.config.chained else [])]
-        send_packet(self._control, ["start", paths, str(self._file), kinds])
+        # 4 MB with OpenSSL, that a program without arrays does not need.
+        modules = ["numpy.random"] if "numpy" in sys.modules else []
+        send_packet(self._control, ["start", paths, str(self._file), kinds, modules])
         settings = HeadSettings(self.config, self._token, self._journal, self._storage)
         # A durable head that dies is forked anew: its state is in the file.
         self._spawn("head", "head", settings, (head.fileno(),), self.config.gcs_durable)
@@ -358,7 +359,7 @@ def start(
         ResourcePool(node)
         format_demand(node)
     if object_store_memory is None:
-        object_store_memory = int(psutil.virtual_memory().total * STORE_SHARE / len(resources))
+        object_store_memory = int(_memory_bytes() * STORE_SHARE / len(resources))
     if object_store_memory < 1 << 20:
         raise ValueError(f"an object store of {object_store_memory} bytes; 1 MiB is the least")
     if journal is not None:
@@ -384,6 +385,11 @@ def start(
         raise
     trim()
     return session
+
+
+def _memory_bytes() -> int:
+    """Return the size of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _spill_directory(given: str | os.PathLike[str] | None) -> str:

@@ -128,7 +128,8 @@ def main(payload: bytes, fds: list[int]) -> None:
         modules.install("ray")
     # Forked processes start with equal generators.
     random.seed()
-    np.random.seed(int.from_bytes(os.urandom(4)))
+    if "numpy.random" in sys.modules:  # else it seeds itself when it is loaded
+        np.random.seed(int.from_bytes(os.urandom(4)))
     worker = Worker(settings, socket.socket(fileno=fds[0]), fds[1])
     set_current(worker.session)
     interrupts.install(worker.client, worker.executor)

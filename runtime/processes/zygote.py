@@ -13,9 +13,9 @@ supervisor, which is why nothing can be left behind:
   name in any file system exists that could stay behind. But for one: the file by
   which other drivers find the cluster, which the zygote takes away.
 
-The first packet is ``["start", search path, cluster's file, kinds]``: of these kinds
-there will be processes as soon as can be, so what they need is loaded for all.
-Requests (one packet each, descriptors attached)::
+The first packet is ``["start", search path, cluster's file, kinds, modules]``: of
+these kinds there will be processes as soon as can be, so what they need is loaded for
+all; the modules are for workers. Requests (one packet each, descriptors attached)::
 
     ["spawn", kind, key, payload, again]  kind: head, node, replica, worker
     ["kill", key, signal]
@@ -175,6 +175,8 @@ class Zygote:
         self._due: list[tuple[int, list[Any], list[int]]] = []
         """Workers to fork now."""
         self._driver_fd = os.pidfd_open(driver_pid)
+        self.modules: list[str] = []
+        """What workers are to have loaded, besides what they need."""
         self.cluster_file = ""
         """Taken away at the end, in case the driver could not."""
         self._epoll.register(self._driver_fd, select.EPOLLIN)
@@ -206,7 +208,8 @@ class Zygote:
 
     def _warm_up(self) -> None:
         """Load what workers need, then fork those that were asked for meanwhile."""
-        for module in (MAINS["worker"], "numpy.random", "cloudpickle"):
+        gc.disable()
+        for module in (MAINS["worker"], "cloudpickle", *self.modules):
             import_module(module)
         import_module("runtime.processes.rehearsal").rehearse()
         import_module("runtime.processes.interrupts").catch()
@@ -450,6 +453,7 @@ def _become(kind: str, key: str, payload: bytes, fds: list[int], zygote_pid: int
 def _settle() -> None:
     """Prepare this process's memory for being shared with what is forked from it."""
     gc.collect()
+    gc.enable()  # it was in the way while modules were loaded
     # Shared pages stay shared: the collector does not write to old objects.
     gc.freeze()
     trim()  # or what loading modules has left behind would be counted in every process
@@ -468,12 +472,12 @@ def main() -> None:
     if started is None:
         return
     sys.path[:] = started[0][1]
+    gc.disable()
     for kind in started[0][3]:
         import_module(MAINS[kind])
-
     _settle()  # for head and nodes, as `_warm_up` does for workers
     zygote = Zygote(control, int(sys.argv[2]))
-    zygote.cluster_file = started[0][2]
+    zygote.cluster_file, zygote.modules = started[0][2], started[0][4]
     try:
         zygote.run()
     finally:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 DRIVER = """
@@ -28,7 +30,7 @@ def mapped(pid):
 assert ray.get(ray.put([1, "two", b"three"])) == [1, "two", b"three"]
 HEAVY = ["asyncio", "email", "hypothesis", "importlib.resources", "multiprocessing", "sqlite3",
          "ssl", "simulator", "simpy", "unittest"]
-MORE = [*HEAVY, "_hashlib", "numpy"]
+MORE = [*HEAVY, "_hashlib", "numpy", "numpy.random"]
 print([name for name in MORE if name in sys.modules], ray.get(loaded.remote(MORE)))
 pids = current().cluster.pids
 print(mapped(pids["head"]), mapped(pids["node:0"]))
@@ -44,9 +46,9 @@ ray.shutdown()
 """
 
 
-def test_no_process_has_loaded_what_it_does_not_need() -> None:
+def run(program: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER],
+        [sys.executable, "-c", program],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -54,7 +56,40 @@ def test_no_process_has_loaded_what_it_does_not_need() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    drivers_and_workers, heads_and_nodes = done.stdout.splitlines()
-    # numpy.random brings OpenSSL.
-    assert drivers_and_workers == "[] ['_hashlib', 'numpy']"
+    return done.stdout
+
+
+def test_no_process_has_loaded_what_it_does_not_need() -> None:
+    drivers_and_workers, heads_and_nodes = run(DRIVER).splitlines()
+    assert drivers_and_workers == "[] ['numpy']"
     assert heads_and_nodes == "[] []"
+
+
+RANDOM = """
+import raytwin as ray
+
+ray.init(cpus_per_node=1, object_store_memory=64 << 20)
+
+@ray.remote(num_cpus=0)
+class Dice:
+    def roll(self):
+        import random
+        import sys
+
+        there = "numpy.random" in sys.modules
+        import numpy as np
+
+        return there, random.random(), np.random.random()
+
+dice = [Dice.remote() for _ in range(3)]
+rolls = ray.get([each.roll.remote() for each in dice])
+print(*{there for there, _, _ in rolls}, *(len(set(found)) for found in list(zip(*rolls))[1:]))
+ray.shutdown()
+"""
+
+
+@pytest.mark.parametrize(("first", "loaded"), [("", "False"), ("import numpy\n", "True")])
+def test_workers_draw_different_numbers_wherever_the_generator_is_loaded(
+    first: str, loaded: str
+) -> None:
+    assert run(first + RANDOM) == f"{loaded} 3 3\n"
