@@ -42,7 +42,7 @@ from runtime.control.ids import root_task_id
 from runtime.control.policies import make_policy
 from runtime.control.resources import ResourcePool, format_demand
 from runtime.control.shards import chain_of
-from runtime.processes import auth, clusters, joining
+from runtime.processes import auth, clusters, joining, preload
 from runtime.processes.clusters import ClusterFile
 from runtime.processes.connection import listen
 from runtime.processes.local_world import LocalWorld
@@ -115,9 +115,8 @@ class LocalCluster:
         )
         paths = [p or os.getcwd() for p in sys.path]
         kinds = ["head", "node", *(["replica"] if self.config.chained else [])]
-        # 4 MB with OpenSSL, that a program without arrays does not need.
-        modules = ["numpy.random"] if "numpy" in sys.modules else []
-        send_packet(self._control, ["start", paths, str(self._file), kinds, modules])
+        given = [paths, str(self._file), kinds, preload.of_driver()]
+        send_packet(self._control, ["start", *given])
         settings = HeadSettings(self.config, self._token, self._journal, self._storage)
         # A durable head that dies is forked anew: its state is in the file.
         self._spawn("head", "head", settings, (head.fileno(),), self.config.gcs_durable)

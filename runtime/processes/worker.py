@@ -8,7 +8,6 @@ import socket
 import sys
 
 import msgspec
-import numpy as np
 
 from runtime.api import modules
 from runtime.api.state import set_current
@@ -26,7 +25,7 @@ from runtime.control.messages import (
     TakeBack,
     TooLong,
 )
-from runtime.processes import interrupts
+from runtime.processes import interrupts, preload
 from runtime.processes.connection import Connection
 from runtime.processes.local_world import LocalWorld
 from runtime.processes.process import Process
@@ -89,6 +88,11 @@ class Worker:
         world.has_drops, world.tidy = lambda: bool(session.uncounted), session.collect
         self.runner = TaskRunner(world, session, executor, settings.node)
         world.report_meanwhile = self.runner.report_meanwhile
+        executor.before_results = self._before_results
+
+    def _before_results(self) -> None:
+        preload.note()
+        self.client.flush()
 
     def say_ready(self) -> None:
         """Tell the node that tasks can come."""
@@ -129,6 +133,8 @@ def main(payload: bytes, fds: list[int]) -> None:
     # Forked processes start with equal generators.
     random.seed()
     if "numpy.random" in sys.modules:  # else it seeds itself when it is loaded
+        import numpy as np
+
         np.random.seed(int.from_bytes(os.urandom(4)))
     worker = Worker(settings, socket.socket(fileno=fds[0]), fds[1])
     set_current(worker.session)

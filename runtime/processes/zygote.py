@@ -1,7 +1,7 @@
 """The zygote: forks every other process of the cluster, and outlives none.
 
-It is started by the driver, with numpy and cloudpickle loaded once; a process
-forked from it costs milliseconds and shares its pages. It is also the
+It is started by the driver and loads once what workers need (see `preload`); a
+process forked from it costs milliseconds and shares its pages. It is also the
 supervisor, which is why nothing can be left behind:
 
 * it watches the driver's pidfd and its end of the control socket; when either
@@ -49,6 +49,7 @@ from typing import Any
 
 import msgspec
 
+from runtime.processes import preload
 from runtime.processes.memory import trim
 from runtime.processes.settings import set_up_logging
 from runtime.store.scratch import scratch
@@ -208,9 +209,7 @@ class Zygote:
 
     def _warm_up(self) -> None:
         """Load what workers need, then fork those that were asked for meanwhile."""
-        gc.disable()
-        for module in (MAINS["worker"], "cloudpickle", *self.modules):
-            import_module(module)
+        self._load(MAINS["worker"], "cloudpickle", *self.modules)
         import_module("runtime.processes.rehearsal").rehearse()
         import_module("runtime.processes.interrupts").catch()
         _settle()
@@ -223,6 +222,13 @@ class Zygote:
                 for unused in fds:
                     os.close(unused)
         self._fork_workers()
+
+    @staticmethod
+    def _load(*modules: str) -> None:
+        """Load modules for what will be forked; `_settle` has to follow."""
+        gc.disable()
+        for module in modules:
+            import_module(module)
 
     def _add_asker(self, sock: socket.socket) -> None:
         self._askers[sock.fileno()] = sock
@@ -304,6 +310,10 @@ class Zygote:
         due, self._due = self._due, []
         if not due:
             return
+        missing = preload.missing()
+        if missing:
+            self._load(*missing)
+            _settle()
         sys.stdout.flush()
         sys.stderr.flush()
         zygote_pid = os.getpid()

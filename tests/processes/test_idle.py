@@ -61,8 +61,35 @@ def run(program: str) -> str:
 
 def test_no_process_has_loaded_what_it_does_not_need() -> None:
     drivers_and_workers, heads_and_nodes = run(DRIVER).splitlines()
-    assert drivers_and_workers == "[] ['numpy']"
+    assert drivers_and_workers == "[] []"
     assert heads_and_nodes == "[] []"
+
+
+LATER = """
+import raytwin as ray
+
+ray.init(cpus_per_node=1, object_store_memory=64 << 20)
+
+@ray.remote(num_cpus=0)
+class Reader:
+    def loaded(self):
+        import sys
+
+        return "numpy" in sys.modules
+
+    def load(self):
+        import numpy
+
+print(ray.get(Reader.remote().loaded.remote()))
+loader = Reader.remote()
+ray.get(loader.load.remote())
+print(ray.get(loader.loaded.remote()), ray.get(Reader.remote().loaded.remote()))
+ray.shutdown()
+"""
+
+
+def test_what_one_worker_has_loaded_the_next_ones_begin_with() -> None:
+    assert run(LATER) == "False\nTrue True\n"
 
 
 RANDOM = """
