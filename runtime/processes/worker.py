@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import socket
 import sys
 
@@ -125,13 +124,9 @@ def main(payload: bytes, fds: list[int]) -> None:
     """Run tasks until the node closes the connection."""
     settings = _settings_of(payload)
     set_up_logging(settings.address)
-    # What a task prints is seen when it is printed: workers do not live to flush.
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     if os.environ.get(modules.AS_RAY):
         modules.install("ray")
-    # Forked processes start with equal generators.
-    random.seed()
+    # Forked processes start with equal generators; `random` sees to its own.
     if "numpy.random" in sys.modules:  # else it seeds itself when it is loaded
         import numpy as np
 

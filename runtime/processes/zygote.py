@@ -476,6 +476,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     set_up_logging("zygote")
+    # What a task prints is seen when it is printed: workers do not live to flush.
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     _libc.prctl(_PR_SET_NAME, b"rt-zygote", 0, 0, 0)
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     started = receive_packet(control)
