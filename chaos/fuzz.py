@@ -14,7 +14,9 @@ WorkerCrashedError names a task of r retries, and at least r + 1 kills came befo
 ObjectLostError    a node had died before, and what is lost was put (it may be
                    the input of a task that is to be run again, and released
                    since), or an actor's call made it, or names a task of r retries as above;
-                   or it was a task's, whose worker has owned it and was killed
+                   or it was a task's, whose worker has owned it and was killed;
+                   or a reference to it was inside a value that was made again when
+                   its owner had let go of it
 ActorDiedError     names an actor of r restarts, and at least r + 1 kills came before,
                    or one that cannot be rebuilt, as an input of a call is lost
 ActorUnavailableError names a call of r retries, likewise
@@ -48,6 +50,7 @@ from chaos.programs import (
     Boom,
     Sequential,
     draw,
+    passed_on,
     put_here,
     run_body,
     tasks_own,
@@ -239,6 +242,7 @@ def run_case(
     expected = run_body(Sequential(), case.program)
     put_here.clear()
     tasks_own.clear()
+    passed_on.clear()
     session: Any = connect(
         nodes=case.nodes,
         cpus_per_node=case.cpus,
@@ -305,7 +309,9 @@ def _compare(
         if right == got:
             continue
         if isinstance(got, Exception) and not isinstance(got, Boom):
-            wrong = excuse(got, kills, deaths, put_here, report.case.store_bytes, tasks_own)
+            wrong = excuse(
+                got, kills, deaths, put_here, report.case.store_bytes, tasks_own, passed_on
+            )
             if not wrong:
                 report.excused += 1
                 continue
@@ -325,10 +331,12 @@ def excuse(
     puts: Container[str] = frozenset(),
     store_bytes: int = STORE_BYTES,
     owned: Container[str] = frozenset(),
+    passed: Container[str] = frozenset(),
 ) -> str:
     """Return why an error may not come after so many kills and deaths of nodes; "" if it may.
 
-    `puts` are the objects that were put, `owned` those that tasks owned, in hexadecimal.
+    In hexadecimal, `puts` are the objects that were put, `owned` those that tasks owned,
+    `passed` those of which a task has given away a reference that it was lent.
     """
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
@@ -343,19 +351,29 @@ def excuse(
     if isinstance(error, ActorDiedError) and "it cannot be rebuilt: " in text:
         cause = text.partition("it cannot be rebuilt: ")[2]
         kind = ObjectStoreFullError if "ObjectStoreFullError: " in cause else ObjectLostError
-        return excuse(kind(cause), kills, deaths, puts, store_bytes, owned)
+        return excuse(kind(cause), kills, deaths, puts, store_bytes, owned, passed)
     if not isinstance(error, WorkerCrashedError | ObjectLostError):
         return text
     if isinstance(error, ObjectLostError):
+        # A stream whose task ended otherwise when it was run again names the cause.
+        cause = str(error).partition(" has not yielded it again: ObjectLostError: ")[2]
+        if cause:
+            return excuse(ObjectLostError(cause), kills, deaths, puts, store_bytes, owned, passed)
         lost = _OBJECT.search(str(error))
         if lost is not None and lost[1] in owned and kills:
             return ""
         if not deaths:
             return f"{text} (no node died)"
+        if lost is not None and lost[1] in passed and "has died or released it" in str(error):
+            return ""
         if "it was put" in str(error) or (lost is not None and lost[1] in puts):
             return ""
     named = _TASK.search(str(error))
     if named is None:
         return f"{text} (it does not name its task)"
     retries = int(named[1])
+    if "which does not have it any more" in str(error):
+        # Let go of by its owner while a task that needs it was placed again. So it is made
+        # once more, and more often if it has an input that was put and let go of, too.
+        kills = max(kills, retries + 1) if kills else 0
     return f"{text} (there were {kills} kills)" if retries < 0 or kills <= retries else ""

@@ -41,6 +41,8 @@ put_here: set[str] = set()
 of actors' calls. In a simulation all of them."""
 tasks_own: set[str] = set()
 """Objects that tasks own and have given away references of, likewise."""
+passed_on: set[str] = set()
+"""Objects that tasks were lent references of and have given those away."""
 
 
 class Boom(Exception):
@@ -173,6 +175,7 @@ def run_task(engine: Any, call: Call, inputs: Sequence[Any], lent: Sequence[Any]
     if call.gives:
         put = engine.put(make(number, call.nbytes))
         made = engine.call(Call(call.key, nbytes=call.nbytes, retries=call.retries), [])
+        engine.passing(*lent)
         return [*lent, *engine.giving(put, made)]
     if call.parts:
         return parts_of(call, number)
@@ -385,6 +388,9 @@ class Sequential:
     def giving(self, *values: Any) -> list[Any]:
         return list(values)
 
+    def passing(self, *values: Any) -> None:
+        """Values have no owners."""
+
     def outcomes(self, variable: Any) -> list[Any]:
         if isinstance(variable, Stream):
             return variable.rest(lambda value: self.outcomes(value)[0])
@@ -451,6 +457,9 @@ class Api:
     def follow(self, value: Any) -> Any:
         """Return what the references in a value lead to."""
         return [self.get(ref) for ref in value] if isinstance(value, list) else value
+
+    def passing(self, *refs: Any) -> None:
+        passed_on.update(ref.hex() for ref in refs)
 
     def giving(self, *refs: Any) -> list[Any]:
         tasks_own.update(ref.hex() for ref in refs)

@@ -397,7 +397,9 @@ class ArrayTable:
         for spec, start, count in by_recipe(row, list(absent)):
             lost = next((done.lost for done in row.ended(start)), "")
             if spec is None and not lost:
-                continue  # its log entry is on its way
+                if not (row.actor and row.released):
+                    continue  # its log entry is on its way
+                lost = f"an actor made it, and {RELEASED}"
             lost = lost or "its owner and the node that was to make it died"
             why = refusal(row, spec, lost)
             if not why and row.unrepeated(start):

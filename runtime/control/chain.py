@@ -399,11 +399,11 @@ class Replica:
             for output in islice(session.outbox, max(0, skip), None):
                 if output.index > limit:
                     break
-                self.ctx.send(client, ChainOutput(applied, output.sequence, output.body))
+                self.ctx.send(client, ChainOutput(applied, output.sequence, output.body, born))
                 sent = output.sequence
                 told = True
             if not told and applied:
-                self.ctx.send(client, ChainOutput(applied, 0, b""))
+                self.ctx.send(client, ChainOutput(applied, 0, b"", born))
             self._attached[client] = (born, sent)
             if sent < session.sent or not applied:
                 self._owed[client] = None

@@ -192,6 +192,8 @@ class Chained:
             )
 
     def _on_output(self, message: ChainOutput) -> None:
+        if message.born != self.born:
+            return  # for a former process of this address
         while self.unconfirmed and self.unconfirmed[0][0] <= message.applied:
             self.unconfirmed.popleft()
         # What is not the next one came over two ways: from a former tail and again.

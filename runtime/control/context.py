@@ -73,6 +73,15 @@ class Component(Protocol):
         """Act on all that this turn brought; called once a turn."""
 
 
+def is_gcs(address: Address) -> bool:
+    """Whether the address is that of the GCS, or of a shard of it.
+
+    >>> is_gcs("gcs"), is_gcs("gcs.2"), is_gcs("global")
+    (True, True, False)
+    """
+    return address.partition(".")[0] == "gcs"
+
+
 @lru_cache(maxsize=65_536)
 def node_of(address: Address) -> int:
     """Return the number of the node that `address` lives on.

@@ -353,8 +353,8 @@ class LocalScheduler:
                 self._submit(spec)
 
     def _on_seek_owners(self, source: str, message: SeekOwners) -> None:
-        owned = [array for array in message.arrays if array in self.objects.owners]
-        others = [array for array in message.arrays if array not in self.objects.owners]
+        owned = [array for array in message.arrays if self.objects.will_tell(array)]
+        others = [array for array in message.arrays if array not in owned]
         self.ctx.send("gcs", OwnersFound(self.node, owned, others))
 
     def _is_actors(self, spec: TaskSpec, owner: str) -> bool:
@@ -635,7 +635,7 @@ class LocalScheduler:
                 continue  # made again by a client of this node, which will let go of it
             self.results.released(array)
             self.log.forget(array)
-            self.objects.release(array, by_owner=False)
+            self.objects.release(array)
             if array in self.custody.contained:
                 self.custody.release(array)
 
@@ -681,8 +681,15 @@ class LocalScheduler:
         return len(eviction.on_disk), eviction.spilled_bytes
 
     def _on_pull(self, source: str, message: PullObject) -> None:
-        result = self.objects.result_of(message.object)
-        self.ctx.send(source, ObjectPayload(message.object, result))
+        oid = message.object
+
+        def push() -> None:
+            self.ctx.send(source, ObjectPayload(oid, self.objects.result_of(oid)))
+
+        if self.objects.is_on_its_way(oid):
+            self.objects.want(oid, lambda _: push())
+        else:
+            push()
 
     def _on_locations(self, source: str, message: ObjectLocations) -> None:
         for location in message.locations:

@@ -1274,12 +1274,14 @@ class ChainOutput(Struct, array_like=True, tag=102):
     """The tail to a client: output ``sequence``, a msgpack list of frames.
 
     ``applied`` is the last of its requests that took effect. With an empty body
-    that is all it says.
+    that is all it says. It is for the client that began at ``born``, not for one that
+    has taken its place since.
     """
 
     applied: int
     sequence: int
     body: bytes
+    born: float
 
 
 class ChainCommands(Struct, array_like=True, tag=103):

@@ -35,7 +35,7 @@ from msgspec.structs import replace
 from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.eviction import CLIENT, Eviction, Request
-from runtime.control.ids import ARRAY_BYTES, job_of, split_object_id
+from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, job_of, split_object_id
 from runtime.control.messages import (
     DROPPED,
     OK,
@@ -92,6 +92,9 @@ class ObjectDirectory:
         """How many of them each client owns."""
         self._results: dict[bytes, list[RangeResult]] = {}
         """By start."""
+        self._ended_again: dict[bytes, bytes] = {}
+        self._failed: set[bytes] = set()
+        """Arrays with errors of the system among the results."""
         self._overlapping: set[bytes] = set()
         """Arrays of which some elements ran twice, so that results overlap."""
         self._stored: dict[bytes, tuple[int, int]] = {}
@@ -152,6 +155,8 @@ class ObjectDirectory:
         Large values that are elsewhere become known by it, not present.
         """
         array = result.array
+        if result.status == SYSTEM_ERROR:
+            self._failed.add(array)
         results = self._results.get(array)
         if results is None:
             self._results[array] = [result]
@@ -186,6 +191,13 @@ class ObjectDirectory:
             if any(made.sizes) and self._is_gone(made):
                 return False
         return True
+
+    def has_failed(self, result: RangeResult) -> bool:
+        """Whether errors of the system stand for all of a result: what was told first, stays."""
+        if result.array not in self._failed:
+            return False
+        ends = (self._result(result.array, i) for i in range(result.start, _end(result)))
+        return all(end is not None and end.status == SYSTEM_ERROR for end in ends)
 
     @staticmethod
     def _outdate(results: list[RangeResult], newer: RangeResult) -> int:
@@ -223,6 +235,11 @@ class ObjectDirectory:
     def has_end(self, array: bytes) -> bool:
         """Whether a call's own result is here; the items of its stream do not count."""
         return self._result(array, 0) is not None
+
+    def is_on_its_way(self, oid: bytes) -> bool:
+        """Whether an owner here waits for it: another node may hear of it sooner."""
+        array, index, _ = split_object_id(oid)
+        return array in self.owners and self._result(array, index) is None
 
     def result_of(self, oid: bytes) -> RangeResult | None:
         """Return the range that a small object is part of, if it is here."""
@@ -352,11 +369,10 @@ class ObjectDirectory:
         owned = [array for array, owner in self.owners.items() if owner == client]
         return owned + [array for array, others in self.others.items() if client in others]
 
-    def release(self, array: bytes, by_owner: bool = True) -> None:
+    def release(self, array: bytes) -> None:
         """Free every object of the array, pinned ones when their pins are gone.
 
-        Who waits for one hears so; if it was not the owner who let go, the GCS
-        is asked first, since it may be made again meanwhile.
+        If somebody waits for one the GCS is asked, since it may be made again meanwhile.
         """
         owner = self.owners.pop(array, None)
         if owner is not None:
@@ -365,13 +381,15 @@ class ObjectDirectory:
             for other in self.others.pop(array, ()):
                 self._disown(other)
         self._results.pop(array, None)
+        if self._failed:
+            self._failed.discard(array)
+        if self._ended_again:
+            self._ended_again.pop(array, None)
         if self._overlapping:
             self._overlapping.discard(array)
         if self._wanted_of:
             for oid in sorted(self._wanted_of.get(array, ())):
-                if by_owner:
-                    self._tell(released_error(oid))
-                elif oid not in self._fetching:
+                if oid not in self._fetching:
                     self._asking.append(oid)
         if not self._stored_of:
             return
@@ -483,6 +501,7 @@ class ObjectDirectory:
             return
         if location.lost:
             message = f"ObjectLostError: object {oid.hex()} is lost: {location.lost}"
+            message += self._why_not_yielded(oid)
             self._tell(ObjectValue(oid, SYSTEM_ERROR, message.encode()))
         elif location.nodes:
             # Any copy will do; spread the load over those that have one.
@@ -522,9 +541,24 @@ class ObjectDirectory:
         for oid in [oid for oid, primary in self._primary.items() if primary == node]:
             del self._primary[oid]
 
+    def _why_not_yielded(self, oid: bytes) -> str:
+        """Return ": " and the error that a stream's task ended with, if an item is lost by it."""
+        array, index, _ = split_object_id(oid)
+        why = self._ended_again.get(array)
+        return f": {why.decode(errors='replace')}" if why and index >= STREAM_BASE else ""
+
+    def ended_again(self, result: RangeResult) -> None:
+        """A task whose value is known has run again, and ended with this error."""
+        self._ended_again[result.array] = bytes(result.payload)
+
     def _is_gone(self, result: RangeResult) -> bool:
         """Whether the node has died that made large values, and another may have them."""
         return result.node == NOWHERE or result.node in self._dead
+
+    def will_tell(self, array: bytes) -> bool:
+        """Whether results of an array are still to come, or are where somebody can find them."""
+        ends = self._results.get(array, ())
+        return array in self.owners and not any(self._is_gone(end) for end in ends)
 
     def _missing(self, oid: bytes, node: int, reason: str = "") -> None:
         self._ctx.send("gcs", ObjectsMissing(node, [oid], reason))
@@ -609,7 +643,11 @@ class ObjectDirectory:
             elif oid not in self._fetching:
                 _, index, ret = split_object_id(oid)
                 result = self._result(array, index)
-                if result is not None and not self._is_gone(result):
+                if result is None:
+                    continue
+                if self._is_gone(result):
+                    self._asking.append(oid)
+                else:
                     self._fetch(oid, result.sizes[ret], result.node, result.node)
 
     def _tell(self, value: ObjectValue) -> None:

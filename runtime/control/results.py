@@ -15,10 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from runtime.control.context import Context, node_of
+from runtime.control.context import Context, is_gcs, node_of
 from runtime.control.custody import Custody
 from runtime.control.ids import STREAM_BASE, job_of, object_id
-from runtime.control.messages import ForwardResults, RangeResult, ResultsMissing, TaskResults
+from runtime.control.messages import (
+    SYSTEM_ERROR,
+    ForwardResults,
+    RangeResult,
+    ResultsMissing,
+    TaskResults,
+)
 from runtime.control.objects import NOBODY, ObjectDirectory
 from runtime.control.orphans import Orphans
 from runtime.control.places import Places
@@ -103,6 +109,7 @@ class Results:
         elif result.array in self._objects.owners:
             if self._objects.outdoes(result):
                 # Its first run's value has come, so its inputs were let go of.
+                self._objects.ended_again(result)
                 self._log.finish(result)
                 return
             self._objects.add(result)
@@ -188,12 +195,17 @@ class Results:
                 else:
                     # The only copy of its values: here, where its owner is.
                     owner = owners[result.array]
-                    self._log.called(result.array, owner or f"node:{self._node}", b"")
+                    self._called(result, owner or f"node:{self._node}", b"")
                     self._log.finish(result)
             elif result.array in self._created and self._objects.has_array(result.array):
                 continue  # the actor was created once more
-            elif source != "gcs" and self._objects.outdoes(result):
-                continue  # its first run's value came, so its inputs were let go of
+            elif not is_gcs(source) and self._objects.outdoes(result):
+                # Its first run's value came, so its inputs were let go of.
+                self._objects.ended_again(result)
+                continue
+            elif self._objects.has_failed(result):
+                # Its node was declared dead, and did not know: its owner has the error.
+                continue
             self._objects.add(result)
             results.append(result)
         self.tell_owner(results)
@@ -242,8 +254,10 @@ class Results:
         if node_of(owner) == self._node:
             awaited = self._received(result.array)
             if not self._objects.has_end(result.array):
-                if result.array in self._objects.owners:
-                    self._log.called(result.array, owner, actor)
+                if any(result.sizes) and result.node != self._node:
+                    self._answer(result)
+                    return
+                self._called(result, owner, actor)
                 self.finish(result, owner)
             else:
                 self._custody.drop(result)
@@ -258,6 +272,24 @@ class Results:
         else:
             self._custody.drop(result)
         self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+
+    def _called(self, result: RangeResult, owner: str, actor: bytes) -> None:
+        """A call of a client here has ended, with a result that is here."""
+        if result.array in self._objects.owners:
+            self._log.called(result.array, owner, actor)
+            if result.status == SYSTEM_ERROR:
+                # It may have taken effect where nobody can say so any more.
+                self._log.made_elsewhere(result.array)
+
+    def _answer(self, result: RangeResult) -> None:
+        """A call that a checkpoint contains is asked for: its large values are elsewhere."""
+        if result.array in self._objects.owners:
+            self._custody.keep(result)
+            self._log.made_elsewhere(result.array)
+            self._objects.add(result)
+            self.tell_owner([result])
+        else:
+            self._custody.drop(result)
 
     def finish_item(self, result: RangeResult, owner: str, actor: bytes) -> None:
         """A call that runs has yielded an item: kept as the results of calls are."""

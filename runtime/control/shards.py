@@ -213,10 +213,6 @@ def _array_of_object(oid: bytes) -> bytes:
     return oid[:ARRAY_BYTES]
 
 
-def _itself(array: bytes) -> bytes:
-    return array
-
-
 def _first(row: Any) -> bytes:
     array: bytes = row[0]
     return array

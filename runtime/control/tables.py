@@ -198,7 +198,7 @@ class ArrayRow:
         """
         left: list[tuple[TaskSpec, int]] = []
         for node in dict.fromkeys(node for _, node in self.accepted if node in alive):
-            for spec, gaps in self.unfinished_at(node):
+            for spec, gaps in self._still_at(node):
                 if node != owner_node or node_of(spec.owner) != node:
                     left += [(part_of(spec, start, count), node) for start, count in gaps]
         self.lineage += [spec for spec, _ in self.accepted]
@@ -227,7 +227,9 @@ class ArrayRow:
             else:
                 gone = done.lost or "its node died"
         if made and size == 0 and (self.again is None or index not in self.again):
-            nodes.update(dict.fromkeys(n for n in self.owners if n in alive))
+            # Its owners were sent it, and one that did not get it has said so.
+            told = [n for n in self.owners if n in alive and copies.get(n) != DROPPED]
+            nodes.update(dict.fromkeys(told))
         if nodes:
             return Location(oid, tuple(nodes), size, primary=primary)
         return Location(oid, (), size, lost=gone) if made else None
@@ -286,6 +288,27 @@ class ArrayRow:
             # Some element was there twice and ended once: nobody knows for whom.
             return [(spec, [(spec.start, spec.count)]) for spec in specs]
         return [(spec, gaps) for spec, gaps in found if gaps]
+
+    def _still_at(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
+        """Return as much as is outstanding at a node: (spec, gaps).
+
+        Of elements that are there twice, the first run is taken to have ended first.
+        """
+        unfinished = self.unfinished_at(node)
+        count = sum(count for _, gaps in unfinished for _, count in gaps)
+        if count == self.outstanding().get(node, 0):
+            return unfinished
+        runs = [(spec, Ranges()) for spec, at in self.accepted if at == node]
+        for spec, left in runs:
+            left.add(spec.start, spec.count)
+        for done in self.done:
+            ended = [(done.start, done.count)] if done.node == node and not done.lost else []
+            for _, left in runs:
+                others = [gap for start, count in ended for gap in left.missing(start, count)]
+                for start, count in ended:
+                    left.remove(start, count)
+                ended = others
+        return [(spec, list(left)) for spec, left in runs if left.size]
 
     def holders(self) -> set[int]:
         """Return every node that may hold something of the array."""

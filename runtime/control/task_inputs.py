@@ -32,6 +32,7 @@ from runtime.control.messages import (
 )
 from runtime.control.objects import ObjectDirectory, released_error
 from runtime.control.ready_queue import cut
+from runtime.control.tables import attempt_of
 
 
 class Waiting:
@@ -137,6 +138,10 @@ class TaskInputs:
         for oid in spec.deps:
             value = self._objects.lookup(oid)
             if value is None:
+                if attempt_of(spec):
+                    # Its inputs were let go of when it had run for the first time.
+                    self._await_inputs(spec)
+                    return None
                 # An owner keeps the inputs of its unfinished tasks: it has died,
                 # or the range ran elsewhere and nobody waits for this run.
                 self.failed.append((spec, released_error(oid)))

@@ -215,12 +215,12 @@ def test_get_in_time_or_not(cluster: Any) -> None:
             return seconds
 
     sleeper = Sleeper.remote()
-    ref = sleeper.nap.remote(0.3)
+    ref = sleeper.nap.remote(2.0)
     with pytest.raises(GetTimeoutError):
         ray.get(ref, timeout=0.01)
     ready, rest = ray.wait([ref], timeout=0.01)
     assert ready == [] and rest == [ref]
-    assert ray.get(ref) == 0.3
+    assert ray.get(ref) == 2.0
 
 
 # -- handles -------------------------------------------------------------------

@@ -35,12 +35,6 @@ from runtime.control.task_inputs import TaskInputs
 FAILED = Path(__file__).with_name("failed_seeds.txt")
 
 
-FAILS = {10112: False, 20013: True, 20024: True}
-"""Seeds (lossless or not) that show a defect until it is mended: without any fault, in small
-stores, the large result of an actor's call waits long, and who asks for it is told that its
-owner has died or released it."""
-
-
 def failed_seeds() -> list[int]:
     lines = FAILED.read_text(encoding="utf-8").splitlines()
     return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
@@ -61,18 +55,11 @@ def test_what_failed_once_holds_now(seed: int) -> None:
 
 @pytest.mark.parametrize("start", [10_000, 10_050, 10_100])
 def test_programs_survive_faults(start: int) -> None:
-    assert run([seed for seed in range(start, start + 50) if seed not in FAILS]) == []
-
-
-@pytest.mark.xfail(strict=True, reason="a large result of an actor's call is lost: see FAILS")
-@pytest.mark.parametrize("seed", FAILS)
-def test_what_fails_still(seed: int) -> None:
-    assert run([seed], lossless=FAILS[seed]) == []
+    assert run(range(start, start + 50)) == []
 
 
 def test_nothing_is_lost_while_nodes_live() -> None:
-    seeds = [seed for seed in range(20_000, 20_050) if seed not in FAILS]
-    assert run(seeds, lossless=True) == []
+    assert run(range(20_000, 20_050), lossless=True) == []
 
 
 @pytest.mark.slow

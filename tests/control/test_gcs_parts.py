@@ -104,6 +104,20 @@ def test_what_is_lost_and_what_the_owner_still_has() -> None:
     assert large is not None and large.nodes == (2,) and not large.lost
 
 
+def test_a_small_value_that_its_owner_did_not_get_is_lost_with_its_node() -> None:
+    row = ArrayRow()
+    row.owners[0] = "driver:0.0"
+    oid = object_id(array(1), 0, 0)
+    row.accept(spec(1, 0, 1), 1)
+    done(row, 0, 1, 1)
+    row.lose_node(1, "it burnt")
+    found = row.locate(oid, {0, 2})
+    assert found is not None and found.nodes == (0,), "it was sent there"
+    row.lose_object(oid, 0, "it was not")
+    found = row.locate(oid, {0, 2})
+    assert found is not None and found.nodes == () and found.lost == "it burnt"
+
+
 def test_ranges_that_ran_twice_hide_nothing(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(100):
@@ -142,6 +156,19 @@ def test_an_element_that_was_twice_on_a_dead_node_runs_again() -> None:
     row.accepted = [(spec(1, 0, 1, owner="driver:0.0"), 1), (spec(1, 0, 1, owner="worker:2.1"), 1)]
     done(row, 0, 1, 1)
     assert [gaps for _, gaps in row.unfinished_at(1)] == [[(0, 1)], [(0, 1)]]
+
+
+def test_what_is_outstanding_of_a_freed_array_that_runs_twice_on_one_node() -> None:
+    """Each run that ends is counted, and the last one frees the values there."""
+    row = ArrayRow()
+    twice = [spec(1, 0, 2), spec(1, 4, 1), spec(1, 0, 1), spec(1, 4, 1)]
+    row.accepted = [(each, 1) for each in twice]
+    for index in (0, 1):
+        done(row, index, 1, 1)
+    before = row.outstanding()
+    row.forget_values({0, 1}, 0)
+    assert row.outstanding() == before == {1: 3}
+    assert sorted((each.start, each.count) for each, _ in row.accepted) == [(0, 1), (4, 1), (4, 1)]
 
 
 def test_a_lost_value_is_found_where_it_was_made_again() -> None:

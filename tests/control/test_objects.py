@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from runtime.control.ids import object_id
+from runtime.control.ids import STREAM_BASE, object_id
 from runtime.control.messages import (
     OK,
     SYSTEM_ERROR,
@@ -101,6 +101,21 @@ def test_an_error_of_a_second_run_does_not_stand_for_the_value_of_the_first() ->
     assert not directory.outdoes(error), "it has come back without the value"
 
 
+def test_an_error_that_was_told_stays() -> None:
+    """Its node was declared dead and has not heard of it: the value comes late."""
+    directory = Directory()
+    directory.own(array(1), "driver:0.0")
+    value = result(1, 0, 2, payload=b"late", node=1)
+    assert not directory.has_failed(value)
+    directory.add(result(1, 0, status=SYSTEM_ERROR, payload=b"its node died", node=-1))
+    assert directory.has_failed(result(1, 0, payload=b"late", node=1))
+    assert not directory.has_failed(value), "one of the two was not told"
+    directory.add(result(1, 1, status=SYSTEM_ERROR, payload=b"its node died", node=-1))
+    assert directory.has_failed(value)
+    directory.release(array(1))
+    assert not directory.has_failed(value)
+
+
 def test_memory_is_freed_when_it_is_released_and_no_pin_is_left() -> None:
     directory = Directory()
     directory.own(array(1), "driver:0.0")
@@ -182,10 +197,38 @@ def test_what_was_released_on_its_way_is_freed() -> None:
     directory.ask()
     directory.on_location(Location(OID, (2,), 500))
     directory.release(array(1))
-    assert directory.told[0].status == SYSTEM_ERROR
+    directory.on_location(Location(OID, (), 0, lost="it was released"))
+    assert directory.told == [], "what is on its way is still good for who waits"
     directory.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
+    assert directory.told[0].offset == 7
+    directory.release(array(1))
     assert directory.alone.take(Free) == [Free(OID, 7)]
     assert directory.is_empty()
+
+
+def test_what_is_released_while_it_is_wanted_is_asked_for() -> None:
+    """A task that was placed again may wait for it: the GCS knows whether it is made again."""
+    directory = Directory()
+    directory.own(array(1), "driver:0.0")
+    directory.ask()
+    directory.release(array(1))
+    assert directory.told == []
+    directory.end_turn()
+    assert directory.alone.take(LocateObjects, "gcs") == [LocateObjects([OID])]
+    directory.on_location(Location(OID, (), 0, lost="it was released"))
+    assert directory.told[0].status == SYSTEM_ERROR and directory.is_empty()
+
+
+def test_an_item_that_is_not_yielded_again_says_why() -> None:
+    directory = Directory()
+    directory.own(array(1), "driver:0.0")
+    item = object_id(array(1), STREAM_BASE + 1, 0)
+    directory.add(result(1, 0, payload=b"two items", node=1))
+    directory.ended_again(result(1, 0, status=SYSTEM_ERROR, payload=b"OSError: no disk", node=-1))
+    told: list[ObjectValue] = []
+    directory.want(item, told.append)
+    directory.on_location(Location(item, (), 0, lost="t has not yielded it again"))
+    assert told[0].payload.endswith(b" lost: t has not yielded it again: OSError: no disk")
 
 
 def test_a_small_object_is_pulled_and_again_if_its_node_dies_or_lacks_it() -> None:
@@ -241,3 +284,12 @@ def test_owners_come_and_go() -> None:
     assert directory.owners_of(array(1)) == ["worker:0.3"]
     directory.release(array(1))
     assert directory.is_empty()
+
+
+def test_what_is_on_its_way_to_its_owner_is_not_missing() -> None:
+    directory = Directory()
+    assert not directory.is_on_its_way(OID)
+    directory.own(array(1), "driver:0.0")
+    assert directory.is_on_its_way(OID)
+    directory.add(result(1, size=500, node=2))
+    assert not directory.is_on_its_way(OID), "it is large, and known to be elsewhere"
