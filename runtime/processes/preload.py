@@ -10,12 +10,12 @@ are sent.
 
 from __future__ import annotations
 
-import mmap
 import sys
 
+from runtime.store.scratch import shared
+
 MODULES = ("numpy", "numpy.random")
-_noted = mmap.mmap(-1, mmap.PAGESIZE)
-"""Shared with whatever this process forks."""
+_noted = shared(len(MODULES))
 
 
 def of_driver() -> list[str]:
