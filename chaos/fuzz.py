@@ -359,6 +359,8 @@ def excuse(
         cause = str(error).partition(" has not yielded it again: ObjectLostError: ")[2]
         if cause:
             return excuse(ObjectLostError(cause), kills, deaths, puts, store_bytes, owned, passed)
+        if str(error).endswith(" has not yielded it again") and deaths:
+            return ""  # it raised this time: by what it was lent, or by tasks of its own
         lost = _OBJECT.search(str(error))
         if lost is not None and lost[1] in owned and kills:
             return ""

@@ -33,6 +33,7 @@ from typing import Any
 
 import msgspec
 
+from runtime.control.call_runs import args_bytes
 from runtime.control.messages import (
     AssignTasks,
     ChainCommands,
@@ -165,7 +166,7 @@ def _size_of_tasks(message: Any) -> Size:
     nbytes = 120 * len(message.tasks)
     for spec in message.tasks:
         elements += spec.count
-        nbytes += len(spec.args)
+        nbytes += args_bytes(spec)
     return len(message.tasks), elements, nbytes
 
 
@@ -174,7 +175,7 @@ def _size_of_assignments(message: RunTasks) -> Size:
     nbytes = 120 * len(message.tasks)
     for assignment in message.tasks:
         elements += assignment.spec.count
-        nbytes += len(assignment.spec.args)
+        nbytes += args_bytes(assignment.spec)
     return len(message.tasks), elements, nbytes
 
 
@@ -183,7 +184,7 @@ def _size_of_results(message: Any) -> Size:
     nbytes = 60 * len(message.results)
     for result in message.results:
         elements += result.count
-        nbytes += len(result.payload)
+        nbytes += len(result.payload) + len(result.calls)
     return len(message.results), elements, nbytes
 
 

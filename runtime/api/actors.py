@@ -57,8 +57,8 @@ class ActorCall:
     """What a call is, apart from its arguments."""
 
     __slots__ = (
-        "actor", "extra", "hold", "method", "name", "num_returns", "pending_max", "rebuilt",
-        "retries", "retry_exceptions", "returns",
+        "actor", "extra", "hold", "limited", "method", "name", "num_returns", "pending_max",
+        "rebuilt", "retries", "retry_exceptions", "returns",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +90,8 @@ class ActorCall:
         self.retry_exceptions = retry_exceptions
         self.pending_max = pending_max
         """How many calls of one caller may be pending; 0: any number."""
+        self.limited = bool(pending_max or retry_exceptions)
+        """There is something to look after at each call: see `pending_calls`."""
 
 
 def method(*plain: Callable[..., Any], **options: Any) -> Any:
@@ -245,7 +247,8 @@ class ActorMethod:
         arguments that the method does not take, RaySystemError if the actor's
         cluster is gone.
         """
-        _check_open(self._ref)
+        if self._ref._holder.closed:
+            _check_open(self._ref)
         if (kwargs or not self._least <= len(args) + 1 <= self._most) and (
             self._signature is not None
         ):

@@ -79,7 +79,7 @@ def init(
     - ``store_copy_threads``: that copy one large value into the store (default 0:
       as many as pay);
     - ``fetch_streams``: connections over which one large object is fetched from
-      another node (default 4).
+      another node (default 4);
     - ``runtime_env``: ``{"env_vars": {...}}`` for every task;
     - ``namespace``: in which this job names actors and looks them up (default: one that
       no other job has);
@@ -94,11 +94,13 @@ def init(
       the rest in ``gcs_storage``;
     - ``actor_log_bytes_max``: what the GCS keeps of calls of actors that may
       restart, since their last checkpoints (default 512 MB, some 1 KB a call);
-      beyond it the actor with the longest log does not start again when it dies.
+      beyond it the actor with the longest log does not start again when it dies;
+    - ``heartbeat_timeout_s``: a node that was not heard of for so long is declared
+      dead (default 5);
+    - ``journal``: a directory for logs of every control-plane turn.
 
     ``local`` also takes ``object_spilling_dir`` (where evicted objects go, by
-    default the system's directory for temporary files) and ``journal`` (a
-    directory for logs of every control-plane turn); ``sim`` takes ``profile``
+    default the system's directory for temporary files); ``sim`` takes ``profile``
     (a name or a path), ``cores_per_host`` and ``nodes_per_host``.
 
     Of these a joining program may give ``namespace`` and ``runtime_env``. What Ray has

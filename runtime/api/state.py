@@ -24,6 +24,8 @@ _backends: dict[str, Connect] = {}
 
 def current() -> Backend:
     """Return the calling code's backend; start a local cluster if there is none."""
+    if _lookup is None and _current is not None:
+        return _current
     backend = connected()
     if backend is None:
         from runtime.api.cluster import init

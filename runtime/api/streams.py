@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from runtime.api.awaiting import in_thread
 from runtime.api.exceptions import GetTimeoutError
 from runtime.api.refs import ObjectRef
 from runtime.control.ids import ARRAY_BYTES
 
-if TYPE_CHECKING:
-    from runtime.backend.protocol import Backend
+
+class StreamHolder(Protocol):
+    """Who knows what a stream has yielded: the backend."""
+
+    virtual: bool
+    """Time is virtual, and passes only while the program waits."""
+
+    def next_item(self, array: bytes, index: int, timeout_s: float | None) -> ObjectRef | None:
+        """Wait for an item of a stream; None: it has ended. Raises GetTimeoutError."""
 
 
 class ObjectRefGenerator:
@@ -22,10 +29,10 @@ class ObjectRefGenerator:
     raises it. The items live until no reference to any of them is left.
     """
 
-    def __init__(self, end: ObjectRef, backend: Backend) -> None:
+    def __init__(self, end: ObjectRef, holder: StreamHolder) -> None:
         self._end = end
         self._array = end.binary()[:ARRAY_BYTES]
-        self._backend = backend
+        self._holder = holder
         self._index = 0
         self._over = False
 
@@ -41,7 +48,7 @@ class ObjectRefGenerator:
     def _next(self, timeout_s: float | None) -> ObjectRef | None:
         if self._over:
             return None
-        ref = self._backend.next_item(self._array, self._index, timeout_s)
+        ref = self._holder.next_item(self._array, self._index, timeout_s)
         if ref is None or ref == self._end:
             self._over = True
         self._index += 1
@@ -51,7 +58,7 @@ class ObjectRefGenerator:
         return self
 
     async def __anext__(self) -> ObjectRef:
-        if self._backend.virtual:
+        if self._holder.virtual:
             ref = self._next(None)  # waiting is what lets its time pass
         else:
             ref = await in_thread(lambda: self._next(None))
@@ -68,7 +75,7 @@ class ObjectRefGenerator:
         if self._over:
             return False
         try:
-            return self._backend.next_item(self._array, self._index, 0) is not None
+            return self._holder.next_item(self._array, self._index, 0) is not None
         except GetTimeoutError:
             return False
 
@@ -77,7 +84,7 @@ class ObjectRefGenerator:
         if self._over:
             return True
         try:
-            return self._backend.next_item(self._array, self._index, 0) is None
+            return self._holder.next_item(self._array, self._index, 0) is None
         except GetTimeoutError:
             return False
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.api.actors import CALL, READY, TERMINATE, ActorExit
 from runtime.backend.ends import is_error, last_words
-from runtime.backend.session import Frame, frame_of_call
+from runtime.backend.session.numbering import Frame, frame_of_call
 from runtime.control.ids import task_id
 from runtime.control.messages import Assignment, RestoreActor, TaskSpec
 
@@ -30,9 +30,32 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("raytwin")
 
+_BUILT_IN = (READY, TERMINATE, CALL)
 _HERE = __file__.rpartition("/")[0]
 TRACEBACK_CHARS_MAX = 16_384
 """The end of a constructor's traceback that every later call is answered with."""
+
+_PLAIN_BYTES = 16
+"""A number's share of a list's serialized form, at most."""
+_PLAIN_BYTES_MAX = 1024
+"""What is longer is not worth holding back."""
+
+
+def plain_bytes(value: Any) -> int:
+    """Return about how long a value is in a list's serialized form; -1 if it is not plain.
+
+    A plain value is short and cannot change, so that it may be serialized later.
+    """
+    kind = type(value)
+    if kind is bytes or kind is str:
+        nbytes = _PLAIN_BYTES + 4 * len(value)
+    elif kind is int:
+        nbytes = _PLAIN_BYTES + value.bit_length()
+    elif value is None or kind is float or kind is bool:
+        return _PLAIN_BYTES
+    else:
+        return -1
+    return nbytes if nbytes <= _PLAIN_BYTES_MAX else -1
 
 
 def users_frames(error: BaseException) -> TracebackType | None:
@@ -65,6 +88,9 @@ class ActorRunner:
         self._executor = tasks.executor
         self._executor.actor = True
         self._info = spec.extra.actor
+        info = self._info
+        self._plain = not (info.max_restarts or info.checkpoint_interval)
+        """Its results need no log: they may be reported together."""
         self._instance: Any = None
         self._calls = 0
         """Calls that took effect, those of a restored state included."""
@@ -121,7 +147,10 @@ class ActorRunner:
         if restore is not None and not self._restored(restore):
             return
         if self._info.max_concurrency == 1:
-            self._run(assignment)
+            if self._plain:
+                self._run_several(assignment)
+            else:
+                self._run(assignment)
             return
         # From the second assignment on: the creation has been reported the plain way.
         with self._world:
@@ -172,6 +201,53 @@ class ActorRunner:
             self._executor.save(self._calls, state)
 
     # -- one after another -----------------------------------------------------
+
+    def _run_several(self, first: Assignment) -> None:
+        """Run a call, and those behind it as long as they are of the simple kind.
+
+        Plain values are reported with those of the calls before, and need no more than
+        one turn a call.
+        """
+        tasks, world, executor = self._tasks, self._world, self._executor
+        session = tasks.session
+        assignment: Assignment | None = first
+        started_s = world.now()
+        while assignment is not None:
+            spec, extra = assignment.spec, assignment.spec.extra
+            assert extra is not None
+            special = extra.stream or extra.retry_on or extra.method in _BUILT_IN
+            if assignment.values or special or spec.returns != 1:
+                self._run(assignment)
+                return
+            try:
+                method = getattr(self._instance, extra.method)
+                value = tasks.prepare(assignment, method)() if spec.args else method()
+                if type(value) is CoroutineType:
+                    value = self._finished(value)
+                session.futures.abandon()
+            except ActorExit as leaving:
+                self._exit(leaving)
+                return
+            except BaseException as error:
+                raised = error
+                tasks.run_call(spec, lambda: _again(raised), started_s)  # noqa: B023
+                del raised
+                break
+            nbytes = plain_bytes(value)
+            if nbytes < 0 or session.client.borrowing.guarded:
+                given = [value]
+                del value
+                tasks.run_call(spec, given.pop, started_s)
+                break
+            world.charge("run", 1)
+            now_s = world.now()
+            with world:
+                session.collect()
+                executor.report_plain(spec, value, nbytes, started_s, now_s)
+                assignment = None if executor.exiting else executor.next()
+            started_s = now_s
+        if session.uncounted:
+            tasks.tidy()
 
     def _run(self, assignment: Assignment) -> None:
         spec = assignment.spec
@@ -370,6 +446,10 @@ class ActorRunner:
         with self._world:
             self._running -= 1
         self._world.nudge()
+
+
+def _again(error: BaseException) -> Any:
+    raise error
 
 
 def _plainly(items: Any) -> Any:

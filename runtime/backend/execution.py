@@ -21,8 +21,10 @@ from runtime.api.streams import DynamicObjectRefGenerator
 from runtime.backend import job_setup
 from runtime.backend.actor_execution import ActorRunner, ConstructorFailed, users_frames
 from runtime.backend.ends import was_cancelled
+from runtime.backend.inputs import Input
 from runtime.backend.protocol import World
-from runtime.backend.session import Input, Session, looks_large
+from runtime.backend.session import Session
+from runtime.backend.session.values import looks_large
 from runtime.backend.submission import ANY
 from runtime.control.cancelled import cancelled_error
 from runtime.control.executor import Executor
@@ -55,6 +57,7 @@ class TaskRunner:
         self.session = session
         self.executor = executor
         executor.before_results = session.client.flush
+        executor.pack = self._pack_plain
         self.node = node
         self._functions: dict[bytes, Callable[..., Any]] = {}
         session.loaded = self.function
@@ -372,6 +375,9 @@ class TaskRunner:
         for value in values:
             started_s = self.report_values(spec, started_s, [value])
         return started_s
+
+    def _pack_plain(self, values: list[Any]) -> bytes:
+        return self.world.serialize(values).to_bytes()
 
     def _report_large(self, spec: TaskSpec, started_s: float, values: list[Any]) -> float:
         """Report one element whose values do not all fit into a message."""

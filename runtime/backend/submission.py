@@ -19,18 +19,18 @@ from runtime.control.strategies import SPREAD, affinity
 
 if TYPE_CHECKING:
     from runtime.api.actors import ActorCall
-    from runtime.backend.session import Session
+    from runtime.backend.session.submitting import Submitting
 
 CAPTURE = "/capture"
 ANY = b"*"
 """`TaskExtra.retry_on` for ``retry_exceptions=True``."""
 
 
-def specify(session: Session, options: TaskOptions, stream: int) -> tuple[str, TaskExtra | None]:
+def specify(session: Submitting, options: TaskOptions, stream: int) -> tuple[str, TaskExtra | None]:
     """Return the demand and the extra of a task that is submitted now.
 
     What the submitting task was given for its children comes from
-    `Session.inherited`. Raises ValueError for a node or a placement group that
+    `Numbering.inherited`. Raises ValueError for a node or a placement group that
     cannot be.
     """
     inherited = session.inherited()
@@ -79,7 +79,7 @@ def _into_group(strategy: PlacementGroupSchedulingStrategy, demand: str, extra: 
         extra.group += CAPTURE
 
 
-def pending_calls(session: Session, call: ActorCall) -> list[bytes]:
+def pending_calls(session: Submitting, call: ActorCall) -> list[bytes]:
     """Return where a call that is made now is to be noted, if its actor limits them.
 
     Also completes what the call says of the errors that it is tried again for. Raises
@@ -102,7 +102,7 @@ def pending_calls(session: Session, call: ActorCall) -> list[bytes]:
     return noted
 
 
-def _retry_on(session: Session, classes: Any) -> bytes:
+def _retry_on(session: Submitting, classes: Any) -> bytes:
     if classes is True:
         return ANY
     if not classes:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 
 from runtime.control.actor_router import call_error
 from runtime.control.call_memory import CallMemory
+from runtime.control.call_runs import arrays_of, is_run, results_of, singles, split
 from runtime.control.cancelled import cancelled_result
 from runtime.control.context import Context, Timer
 from runtime.control.ids import job_number, job_of, same_job
@@ -39,6 +40,7 @@ from runtime.control.messages import (
     NOT_BEGUN,
     OK,
     READY_METHOD,
+    SYSTEM_ERROR,
     USER_ERROR,
     ActorCalls,
     ActorFailed,
@@ -306,19 +308,62 @@ class ActorHost:
             return
         again = 0
         for number, spec in enumerate(message.tasks):
-            if self._scheduler.jobs.is_over(spec.array):
+            if is_run(spec):
+                if not self._take_run(actor, spec):
+                    for single in singles([spec]):
+                        self._take(actor, single)
                 continue
-            if not (actor.info.name or same_job(spec.array, actor.id)):
-                self._scheduler.results.finish_call(self._refused(actor, spec), spec.owner)
-            elif not self._answer(actor, spec):
+            if self._take(actor, spec):
                 again += number < message.again
-                self._queue(actor, spec, spec.owner, ())
         if again:
             self._ctx.send("gcs", Event(CALLS_AGAIN, actor.spec.name, f"{again} calls", again))
         for spec in message.probes:
             if not self._answer(actor, spec) and spec.array not in actor.running:
                 error = call_error(spec, UNAVAILABLE.format(spec.name), self._node)
                 self._scheduler.results.finish_call(error, spec.owner)
+
+    def _take(self, actor: Actor, spec: TaskSpec) -> bool:
+        """Take a call; return whether it is to run."""
+        if self._scheduler.jobs.is_over(spec.array):
+            return False
+        if not (actor.info.name or same_job(spec.array, actor.id)):
+            self._scheduler.results.finish_call(self._refused(actor, spec), spec.owner)
+            return False
+        if self._answer(actor, spec):
+            return False
+        self._queue(actor, spec, spec.owner, ())
+        return True
+
+    def _take_run(self, actor: Actor, run: TaskSpec) -> bool:
+        """Hand a run of calls on if none of them waits or came before; else do nothing."""
+        calls = arrays_of(run)
+        if (
+            self._scheduler.jobs.is_over(run.array)
+            or not (actor.info.name or same_job(run.array, actor.id))
+            or actor.callers.get(run.owner)
+            or not actor.running.keys().isdisjoint(calls)
+            or not actor.restored.keys().isdisjoint(calls)
+            or self.memory.knows_any(calls)
+        ):
+            return False
+        assignment = Assignment(run)
+        actor.running.update(dict.fromkeys(calls, assignment))
+        actor.batch.append(assignment)
+        self._dirty[actor.id] = actor
+        return True
+
+    def _take_apart(self, actor: Actor, call: bytes) -> None:
+        """What happens to one call of a run does not happen to the others."""
+        run = actor.running.get(call)
+        if run is None or not is_run(run.spec):
+            return
+        apart = [Assignment(spec) for spec in singles([run.spec])]
+        for assignment in apart:
+            if actor.running.get(assignment.spec.array) is run:
+                actor.running[assignment.spec.array] = assignment
+        if run in actor.batch:
+            at = actor.batch.index(run)
+            actor.batch[at : at + 1] = apart
 
     def _refused(self, actor: Actor, spec: TaskSpec) -> RangeResult:
         """Another job has come by a handle of an actor that has no name."""
@@ -359,6 +404,7 @@ class ActorHost:
                 self._cancelled(actor, call.spec)
                 self._advance(actor, caller)
                 return
+        self._take_apart(actor, message.call)
         assignment = actor.running.get(message.call)
         if assignment is not None and assignment in actor.batch:
             actor.batch.remove(assignment)
@@ -388,6 +434,7 @@ class ActorHost:
         if result is not None:
             self._scheduler.results.finish_call(result, spec.owner, actor.id, fresh=False)
             return True
+        self._take_apart(actor, spec.array)
         running = actor.running.get(spec.array)
         if running is not None:
             running.spec.owner = spec.owner
@@ -494,15 +541,36 @@ class ActorHost:
             return  # it was stopped; nobody waits for it
         for result, timing in zip(results, timings, strict=True):
             ran = self._scheduler.timeline.ran
-            if result.array == actor.id:
+            if result.calls:
+                self._on_run(actor, result, timing)
+            elif result.array == actor.id:
                 ran(worker.number, timing, actor.spec, result, ACTOR)
                 self._on_created(actor, result)
             else:
+                if actor.logged or result.status == NOT_BEGUN:
+                    # Of the others, all that matters is the same in the whole run.
+                    self._take_apart(actor, result.array)
                 spec = actor.running[result.array].spec
                 kind = REPLAY if result.array in actor.replaying else CALL
                 if result.status != NOT_BEGUN:
                     ran(worker.number, timing, spec, result, kind)
                 self._on_called(actor, result)
+
+    def _on_run(self, actor: Actor, run: RangeResult, timing: Timing) -> None:
+        """Calls have ended one after another, with small values."""
+        assert not actor.logged and actor.worker is not None
+        calls = split(run.calls)
+        running = list(map(actor.running.pop, calls))
+        owners = {assignment.spec.owner for assignment in running}
+        spec = running[0].spec
+        self._scheduler.timeline.ran(actor.worker.number, timing, spec, run, CALL)
+        actor.executed += run.count
+        self.memory.keep(actor.id, actor.incarnation, run, calls)
+        if len(owners) == 1:
+            self._scheduler.results.finish_calls(run, spec.owner, actor.id)
+            return
+        for result, assignment in zip(results_of(run), running, strict=True):
+            self._scheduler.results.finish_call(result, assignment.spec.owner, actor.id)
 
     def on_item(self, worker: Worker, result: RangeResult) -> None:
         """A call that runs has yielded; items are not logged, only the end of the stream."""
@@ -529,7 +597,8 @@ class ActorHost:
             # been lost, and are made anew by this.
             actor.replaying.discard(result.array)
             self._replays += 1
-            kept = any(result.sizes)
+            # So do calls whose values found no room this time: who waits for them hears it.
+            kept = any(result.sizes) or result.status == SYSTEM_ERROR
             if not kept:
                 self._scheduler.custody.drop(result)
             if not kept or self._scheduler.results.replayed(result, spec.owner, actor.id):

@@ -20,9 +20,10 @@ Cost: two dictionary entries a call, one message an actor and turn.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from runtime.control.actor_table import ALIVE, DEAD, PENDING
+from runtime.control.call_runs import is_run, singles
 from runtime.control.cancelled import cancelled_result
 from runtime.control.config import Config
 from runtime.control.context import Context
@@ -69,6 +70,20 @@ class _Route:
         self.probes: list[TaskSpec] = []
         self.received: list[bytes] = []
         """Calls whose result is here, and the GCS wants to know."""
+
+    def take_apart(self) -> None:
+        """From here on every call is looked at: none is in a run any more."""
+        runs = {id(spec): spec for spec in (*self.sent.values(), *self.out) if is_run(spec)}
+        if not runs:
+            return
+        calls = {key: {call.array: call for call in singles([run])} for key, run in runs.items()}
+        for call, spec in self.sent.items():
+            if id(spec) in calls:
+                self.sent[call] = calls[id(spec)][call]
+        out: list[TaskSpec] = []
+        for spec in self.out:
+            out += calls[id(spec)].values() if id(spec) in calls else [spec]
+        self.out = out
 
 
 class ActorRouter:
@@ -119,6 +134,19 @@ class ActorRouter:
             self._under_way[spec.array] = route
             route.waiting.append(spec)
 
+    def submit_run(self, spec: TaskSpec, arrays: Sequence[bytes]) -> None:
+        """Send a run of calls, one by one if they have to wait."""
+        assert spec.extra is not None
+        route = self.watch(spec.extra.call)
+        if route.state == ALIVE:
+            self._under_way.update(dict.fromkeys(arrays, route))
+            route.sent.update(dict.fromkeys(arrays, spec))
+            route.out.append(spec)
+            self._dirty[route.actor] = route
+        else:
+            for single in singles([spec]):
+                self.submit(single)
+
     def watch(self, actor: bytes) -> _Route:
         """Be told where an actor is; return what is known of it."""
         route = self._routes.get(actor)
@@ -141,6 +169,7 @@ class ActorRouter:
         route = self._under_way.get(call)
         if route is None:
             return False
+        route.take_apart()
         left = call in route.sent and not any(spec.array == call for spec in route.out)
         if left and route.state == ALIVE:
             message = CancelCall(route.actor, call)
@@ -170,12 +199,31 @@ class ActorRouter:
                 self._ctx.after(self._config.log_linger_s, self._acknowledge)
         return True
 
+    def all_received(self, calls: Sequence[bytes]) -> bool:
+        """As `received` of all of these if they are under way; else nothing is done."""
+        under_way = self._under_way
+        routes = set(map(under_way.get, calls))
+        route = routes.pop()
+        if routes or route is None or route.logged:
+            return False
+        sent = route.sent
+        for call in calls:
+            del under_way[call]
+            sent.pop(call, None)
+        return True
+
     def forget(self, call: bytes) -> None:
         """Its owner is gone: nobody waits for the result."""
         route = self._under_way.pop(call, None)
         if route is not None:
             route.sent.pop(call, None)
             route.waiting = [spec for spec in route.waiting if spec.array != call]
+
+    def forget_all(self, arrays: Sequence[bytes]) -> None:
+        """`forget` those of these that are calls under way."""
+        if not self._under_way.keys().isdisjoint(arrays):
+            for array in arrays:
+                self.forget(array)
 
     def on_changed(self, message: ActorChanged) -> None:
         """The GCS says where an actor is, or that it is not."""
@@ -186,6 +234,7 @@ class ActorRouter:
             return
         anew = message.incarnation != route.incarnation
         route.state, route.reason = message.state, message.reason
+        route.take_apart()
         if route.state == DEAD:
             # What was to leave with this turn does not.
             route.out, route.probes, route.again = [], [], 0

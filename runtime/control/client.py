@@ -22,6 +22,7 @@ The world serializes calls: each method is called in a turn of its own or from
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
@@ -30,6 +31,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from runtime.control.borrowing import Borrowing
+from runtime.control.call_runs import RUN_MAX, run_of, split
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer, node_of
 from runtime.control.ids import (
@@ -65,6 +67,7 @@ from runtime.control.messages import (
     RefUpdates,
     Release,
     SubmitTasks,
+    TaskExtra,
     TaskFound,
     TaskResults,
     TaskSpec,
@@ -94,7 +97,7 @@ class Waiter:
         """If not None, the objects that were missing and are not any more are noted here."""
 
 
-class Entry(Struct, eq=False):
+class Entry(Struct, eq=False, gc=False):
     """An array that this client owns."""
 
     array: bytes
@@ -115,6 +118,8 @@ class Entry(Struct, eq=False):
     """Unfinished tasks that have it as input."""
     is_call: bool = False
     """Of an actor."""
+    position: int = 0
+    """Of an array of one: where in the result's payload its first value is."""
     book: Book | None = None
     """Who else has references to it."""
     deps: tuple[bytes, ...] = ()
@@ -168,6 +173,8 @@ class Client:
         """References alive to objects of others."""
         self.local: dict[bytes, ObjectValue] = {}
         """Objects that the node has told of: large, borrowed or lost ones."""
+        self.large_results = 0
+        """How many results with large values have come."""
         self.replies: dict[int, Any] = {}
         self.allocations: dict[bytes, int] = {}
         self.full_reasons: dict[bytes, str] = {}
@@ -182,6 +189,12 @@ class Client:
         self._object_waiters: dict[bytes, list[Waiter]] = {}
         self._exported: set[bytes] = set()
         self._submitted: list[TaskSpec] = []
+        self._run_spec: TaskSpec | None = None
+        """What the calls have in common that the next one may join; see `call_runs`."""
+        self._run_extra: TaskExtra | None = None
+        self._run_deps: tuple[bytes, ...] = ()
+        self._run_arrays: list[bytes] = []
+        self._run_args: list[bytes] = []
         self._puts: list[RangeResult] = []
         self._released: list[bytes] = []
         self._unpinned: list[bytes] = []
@@ -248,17 +261,69 @@ class Client:
         entry = self.entries.get(array)
         if entry is None:
             entry = self._own(Entry(array, count, returns, count))
-        entry.keeper = keeper
+        if keeper:
+            entry.keeper = keeper
         for spec in specs:
-            holds += spec.deps
+            if spec.deps:
+                holds += spec.deps
         if holds:
             self._hold(entry, holds)
+        if self._run_arrays:
+            self._end_run()
         self._submitted += specs
         if len(self._submitted) >= self.config.submit_batch_max:
             self.flush()
-        else:
+        elif self._timer is None:
             self._flush_soon()
         return entry
+
+    def call(
+        self, array: bytes, extra: TaskExtra, name: str, retries: int, args: bytes,
+        actor: bytes, keeper: bytes = b"",
+    ) -> Entry:  # fmt: skip
+        """Submit a call without inputs and with one value, as `submit` does.
+
+        `actor` is an object that it holds. Calls with the same `extra`, the object
+        itself, have name and retries in common too.
+        """
+        if extra is not self._run_extra:
+            self._end_run()
+            self._run_extra = extra
+            self._run_spec = TaskSpec(
+                b"", 0, 1, b"", b"", self.address, "", (), 1, retries, -1, name
+            )
+            self._run_deps = (actor,)
+        entry = self.entries.get(array)
+        if entry is None:
+            entry = Entry(array, 1, 1, 1)
+            if self.borrowing.loans:
+                self._own(entry)
+            else:
+                self.entries[array] = entry
+        entry.keeper = keeper
+        entry.is_call = True
+        if entry.deps:
+            self._hold(entry, self._run_deps)
+        else:
+            entry.deps = self._run_deps
+            self.hold(actor[:ARRAY_BYTES])
+        arrays = self._run_arrays
+        arrays.append(array)
+        self._run_args.append(args)
+        if len(arrays) >= RUN_MAX:
+            self.flush()
+        elif self._timer is None:
+            self._flush_soon()
+        return entry
+
+    def _end_run(self) -> None:
+        """What is submitted from here on comes behind the run."""
+        if self._run_spec is not None and self._run_extra is not None:
+            self._submitted.append(
+                run_of(self._run_spec, self._run_extra, self._run_arrays, self._run_args)
+            )
+            self._run_arrays, self._run_args = [], []
+            self._run_spec = self._run_extra = None
 
     def cancel(self, oid: bytes, force: bool, recursive: bool) -> None:
         """The task of an object is not wanted any more, unless it is done."""
@@ -395,6 +460,7 @@ class Client:
         if self._puts:
             self.ctx.send(self.node, PutObjects(self._puts))
             self._puts = []
+        self._end_run()
         if self._submitted:
             self.ctx.send(self.node, SubmitTasks(self._submitted))
             self._submitted = []
@@ -487,6 +553,23 @@ class Client:
                 # The request is under way: its key stays, so it is not made twice.
                 self._object_waiters[oid] = [w for w in waiting if w is not waiter]
 
+    def plain_entries(self, oids: Iterable[bytes]) -> list[Entry] | None:
+        """Return the entries of own objects that are single values, small or not made yet.
+
+        None if any of them is something else.
+        """
+        entries, local = self.entries, self.local
+        found = []
+        for oid in oids:
+            entry = entries.get(oid[:ARRAY_BYTES])
+            if entry is None or entry.count != 1 or entry.returns != 1 or entry.items is not None:
+                return None
+            result = entry.result
+            if result is not None and result.sizes and result.status == OK:
+                return None
+            found.append(entry)
+        return found if not local or local.keys().isdisjoint(oids) else None
+
     def unwatch_array(self, entry: Entry, waiter: Waiter) -> None:
         """Forget a waiter for a whole array that gave up."""
         if entry.all_waiters is not None:
@@ -515,7 +598,7 @@ class Client:
             result = entry.result
             if result is None or (result.status == OK and result.sizes and result.sizes[0] > 0):
                 return None
-            return ObjectValue(oid, result.status, result.payload)
+            return ObjectValue(oid, result.status, result.payload, entry.position)
         _, index, ret = split_object_id(oid)
         result = entry.find(index)
         if result is None:
@@ -524,7 +607,7 @@ class Client:
             return ObjectValue(oid, result.status, result.payload)
         if result.sizes and result.sizes[ret] > 0:
             return None
-        position = (index - result.start) * entry.returns + ret
+        position = result.position + (index - result.start) * entry.returns + ret
         return ObjectValue(oid, OK, result.payload, position)
 
     def values(self, oids: Iterable[bytes]) -> list[ObjectValue | None]:
@@ -536,7 +619,7 @@ class Client:
             if entry is not None and entry.count == entry.returns == 1 and entry.items is None:
                 result = entry.result
                 if result is not None and oid not in local and entry.is_small():
-                    found.append(ObjectValue(oid, result.status, result.payload))
+                    found.append(ObjectValue(oid, result.status, result.payload, entry.position))
                     continue
             found.append(self.value(oid))
         return found
@@ -584,7 +667,10 @@ class Client:
         if isinstance(message, TaskResults):
             wants: list[bytes] = []
             for result in message.results:
-                self._on_result(result, wants)
+                if result.calls:
+                    self._on_run(result, wants)
+                else:
+                    self._on_result(result, wants)
             if wants:
                 self.ctx.send(self.node, WantObjects(wants))
         elif isinstance(message, ObjectsReady):
@@ -620,6 +706,39 @@ class Client:
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""
 
+    def _on_run(self, run: RangeResult, wants: list[bytes]) -> None:
+        """Calls have ended; their values are one after another in the payload."""
+        entries = self.entries
+        held: Entry | None = None
+        ended = 0
+        for position, array in enumerate(split(run.calls)):
+            entry = entries.get(array)
+            if entry is None or entry.result is not None:
+                continue
+            entry.result = run
+            entry.position = position
+            entry.missing = 0
+            if entry.waiters is not None:
+                self._wake_elements(entry, run, wants)
+            deps = entry.deps
+            if len(deps) != 1 or entry.keeper or entry.all_waiters is not None:
+                self._complete(entry)
+                continue
+            # It holds its actor alone: let go of once for all calls.
+            of = entries.get(deps[0][:ARRAY_BYTES])
+            if of is None or (held is not None and of is not held):
+                self._complete(entry)
+                continue
+            held = of
+            ended += 1
+            entry.deps = ()
+            if not entry.refs:
+                self.release_if_free(entry)
+        if held is not None:
+            held.holds -= ended
+            if not held.holds:
+                self.release_if_free(held)
+
     def _on_result(self, result: RangeResult, wants: list[bytes]) -> None:
         entry = self.entries.get(result.array)
         if result.refs is not None:
@@ -629,6 +748,8 @@ class Client:
                     self.hold(array)
         if entry is None:
             return  # released: it was made twice, and this is the second
+        if result.sizes:
+            self.large_results += 1
         if result.start >= STREAM_BASE:
             self._on_item(entry, result, wants)
             return
@@ -636,6 +757,7 @@ class Client:
             if entry.result is not None:
                 return
             entry.result = result
+            entry.position = result.position
             entry.missing = 0
         else:
             if entry.covered is None:
@@ -772,6 +894,19 @@ class Client:
         else:
             self.borrowed[oid] = self.borrowed.get(oid, 0) + 1
             self.borrowing.add(oid[:ARRAY_BYTES])
+
+    def drop_refs(self, oids: deque[bytes]) -> None:
+        """Drop a reference to each of these; what is added meanwhile too."""
+        entries = self.entries
+        while oids:
+            oid = oids.popleft()
+            entry = entries.get(oid[:ARRAY_BYTES])
+            if entry is None:
+                self.drop_ref(oid)
+                continue
+            entry.refs -= 1
+            if not (entry.refs or entry.missing or entry.holds or entry.book):
+                self.release_if_free(entry)
 
     def drop_ref(self, oid: bytes) -> None:
         """An `ObjectRef` to the object is gone."""

@@ -26,7 +26,7 @@ class Config(Struct, frozen=True, array_like=True):
     """A range worth less than this is not split for the sake of parallelism."""
     linger_s: float = 0.001
     """How long a client or worker holds back what could go in a larger batch."""
-    submit_batch_max: int = 64
+    submit_batch_max: int = 128
     log_linger_s: float = 0.1
     """How long a node holds back what only the GCS's tables need to know.
 

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from runtime.control.call_runs import RUN_MAX, is_run, run_of_results, singles
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
 from runtime.control.messages import (
@@ -85,6 +86,15 @@ class Executor:
         """Called when the running element is cancelled."""
         self.on_cancel_call: Callable[[bytes], None] | None = None
         """In an actor of coroutines: called when one of the calls that run is cancelled."""
+        self.pack: Callable[[list[Any]], bytes] = _never_packed
+        """Serializes the list of values of calls that have ended one after another."""
+        self._run_arrays: list[bytes] = []
+        """Calls that ended with plain values, behind all of the results."""
+        self._run_values: list[Any] = []
+        self._run_bytes = 0
+        self._run_name = ""
+        self._run_started_s = 0.0
+        self._run_ended_s = 0.0
         self._results: list[RangeResult] = []
         self._timings: list[Timing] = []
         self._timer: Timer | None = None
@@ -97,7 +107,11 @@ class Executor:
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
         if isinstance(message, RunTasks):
-            self.queue.extend(message.tasks)
+            for assignment in message.tasks:
+                if is_run(assignment.spec):
+                    self.queue.extend(map(Assignment, singles([assignment.spec])))
+                else:
+                    self.queue.append(assignment)
             if self.suspended:
                 # Sent before the node knew: the running element may wait for these.
                 self._give_back(answer_always=False)
@@ -155,16 +169,61 @@ class Executor:
         """A call of a concurrent actor is done."""
         self._owe(result, timing)
 
+    def report_plain(
+        self, spec: TaskSpec, value: Any, nbytes: int, started_s: float, now_s: float
+    ) -> None:
+        """A call has ended with a value that cannot change: it is serialized with others.
+
+        Its serialized form has about `nbytes` bytes.
+        """
+        self.base += 1
+        self.running = None
+        self.end_interrupt()
+        arrays = self._run_arrays
+        if arrays and (
+            spec.name != self._run_name
+            or len(arrays) == RUN_MAX
+            or self._run_bytes + nbytes > self.config.inline_bytes_max
+        ):
+            self._end_run()
+            arrays = self._run_arrays
+        if not arrays:
+            self._run_name, self._run_started_s, self._run_bytes = spec.name, started_s, 0
+        arrays.append(spec.array)
+        self._run_values.append(value)
+        self._run_bytes += nbytes
+        self._run_ended_s = now_s
+        if not self.queue:
+            self.flush()
+        elif self._timer is None or now_s - started_s >= self.config.linger_s:
+            self._flush_soon()
+
+    def _end_run(self) -> None:
+        """What is reported from here on comes behind the run."""
+        arrays = self._run_arrays
+        if arrays:
+            payload = self.pack(self._run_values)
+            self._results.append(run_of_results(arrays, payload, int(self.node[5:])))
+            elapsed_s = self._run_ended_s - self._run_started_s
+            self._timings.append(
+                Timing(self._run_name, self._run_started_s, elapsed_s, len(arrays))
+            )
+            self._run_arrays, self._run_values = [], []
+
     def _owe(self, result: RangeResult, timing: Timing) -> None:
+        self._end_run()
         self._results.append(result)
         self._timings.append(timing)
         if self.running is None and not self.queue:
             self.flush()
         elif self._timer is None:
-            if self.ctx.now() - self._flushed_s >= self.config.linger_s:
-                self.flush()
-            else:
-                self._timer = self.ctx.after(self.config.linger_s, self._on_timer)
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if self.ctx.now() - self._flushed_s >= self.config.linger_s:
+            self.flush()
+        elif self._timer is None:
+            self._timer = self.ctx.after(self.config.linger_s, self._on_timer)
 
     def items(self, results: list[RangeResult]) -> None:
         """The running task has yielded; see `streams`."""
@@ -211,6 +270,7 @@ class Executor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._end_run()
         if self._results:
             self.before_results()
             self.ctx.send(self.node, TasksDone(self._results, self._timings))
@@ -261,3 +321,7 @@ class Executor:
         if ranges or answer_always:
             self.flush()
             self.ctx.send(self.node, TakenBack(ranges))
+
+
+def _never_packed(values: list[Any]) -> bytes:
+    raise AssertionError("nobody has said how values are serialized")

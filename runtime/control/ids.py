@@ -31,6 +31,7 @@ from __future__ import annotations
 
 # What `hashlib.blake2b` is, without the 2 MB of OpenSSL that come with it.
 from _blake2 import blake2b
+from functools import lru_cache
 
 JOB_BYTES = 4
 NUMBER_BYTES = 2
@@ -45,7 +46,11 @@ STREAM_BASE = 2**31
 """Item i of what a task yields is element ``STREAM_BASE + i`` of its array."""
 RETURNS_MAX = 2**16 - 1
 
-_FIRST = b"\0" * (OBJECT_BYTES - ARRAY_BYTES)
+_HASH_BYTES = ARRAY_BYTES - JOB_BYTES
+_AT_ONCE = 64 // _HASH_BYTES
+"""Hashes in the longest digest that there is."""
+FIRST = b"\0" * (OBJECT_BYTES - ARRAY_BYTES)
+"""Behind an array's ID: the first value of its first element."""
 
 
 def job_id(number: int, branch: int = 0) -> bytes:
@@ -82,10 +87,14 @@ def adopted(task: bytes, job: bytes) -> bytes:
 
 def array_id(parent: bytes, counter: int) -> bytes:
     """Return the ID of the `counter`-th submission of task `parent`."""
-    return (
-        parent[:JOB_BYTES]
-        + blake2b(parent + counter.to_bytes(8, "big"), digest_size=ARRAY_BYTES - JOB_BYTES).digest()
-    )
+    at = counter % _AT_ONCE * _HASH_BYTES
+    return parent[:JOB_BYTES] + _digests(parent, counter // _AT_ONCE)[at : at + _HASH_BYTES]
+
+
+@lru_cache(maxsize=64)
+def _digests(parent: bytes, block: int) -> bytes:
+    """Return the hashes of several submissions: a long one takes no longer than a short one."""
+    return blake2b(parent + block.to_bytes(8, "big"), digest_size=_AT_ONCE * _HASH_BYTES).digest()
 
 
 def put_id(parent: bytes, counter: int) -> bytes:
@@ -127,7 +136,7 @@ def anew(task: bytes, incarnation: int) -> bytes:
 def object_id(array: bytes, index: int, ret: int) -> bytes:
     """Return the ID of return value `ret` of element `index` of `array`."""
     if index == 0 and ret == 0:
-        return array + _FIRST
+        return array + FIRST
     return array + index.to_bytes(4, "big") + ret.to_bytes(2, "big")
 
 

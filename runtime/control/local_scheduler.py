@@ -29,12 +29,13 @@ Cost per task of a range of n: (2 messages + 2 dictionary entries) / n here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runtime.control.actor_host import ActorHost
 from runtime.control.actor_router import ActorRouter
 from runtime.control.actor_table import DEAD
+from runtime.control.call_runs import arrays_of, singles
 from runtime.control.cancellation import Canceller
 from runtime.control.config import Config
 from runtime.control.context import Context, node_of
@@ -126,8 +127,9 @@ from runtime.control.messages import (
     WorkerDied,
     WorkerReady,
 )
-from runtime.control.objects import NOBODY, ObjectDirectory
+from runtime.control.objects import ObjectDirectory
 from runtime.control.orphans import Orphans
+from runtime.control.owners import NOBODY
 from runtime.control.placement_groups import Bundles
 from runtime.control.places import Places
 from runtime.control.policies import LocalView, make_policy
@@ -176,6 +178,9 @@ class LocalScheduler:
         self.accepted = 0
         """Elements that the global scheduler has given to this node so far."""
         self._owned_actors: set[bytes] = set()
+        self._view_of = (b"", "")
+        """Function and demand of the task before in this message, none outside of one."""
+        self._view = LocalView(alone=True, feasible=False, queue=0, slots=0, mean_task_s=0.0)
         self._ends: dict[bytes, int] = {}
         """Of arrays of several elements: the end of what was submitted, in order."""
         self.jobs = NodeJobs(self)
@@ -187,7 +192,7 @@ class LocalScheduler:
         self.places = Places(ctx, node, config, self.objects, self._lives)
         self.results = Results(
             ctx, node, self.objects, self.log, self.places, self.orphans, self.custody,
-            self._received, self._owned_actors, self.jobs.is_over,
+            self._received, self._all_received, self._owned_actors, self.jobs.is_over,
         )  # fmt: skip
         self.router = ActorRouter(
             ctx,
@@ -319,7 +324,11 @@ class LocalScheduler:
         worker = self.dispatcher.workers.get(source)
         running = worker.assigned[0] if worker is not None and worker.assigned else None
         claims: list[TaskSpec] = []
+        self._view_of = (b"", "")
         for spec in message.tasks:
+            if spec.extra is not None and spec.extra.run is not None:
+                self._on_run(source, spec)
+                continue
             array, end = spec.array, spec.start + spec.count
             new = spec.start
             if array in self.objects.owners:
@@ -343,8 +352,17 @@ class LocalScheduler:
                     self._submit(part)
             if end > 1:
                 self._ends[array] = max(end, self._ends.get(array, 0))
+        self._view_of = (b"", "")
         if claims:
             self.ctx.send("gcs", ClaimTasks(claims))
+
+    def _on_run(self, source: str, spec: TaskSpec) -> None:
+        """A run of calls; one by one if any of them was submitted before."""
+        arrays = arrays_of(spec)
+        if self.objects.own_all(arrays, source):
+            self.router.submit_run(spec, arrays)
+        else:
+            self._on_submit(source, SubmitTasks(singles([spec])))
 
     def _on_claimed(self, source: str, message: TasksClaimed) -> None:
         """What of a repeated task's children is to be run after all."""
@@ -450,6 +468,10 @@ class LocalScheduler:
         self.ctx.send("global", PlaceTasks([rest]))
 
     def _kept(self, spec: TaskSpec) -> int:
+        if spec.extra is None and self._view_of == (spec.function, spec.demand):
+            # As the one before in this message: only the queue has changed.
+            self._view.queue = self.queue
+            return self.policy.keep(self._view, spec.count)
         slots = self.pool.slots(spec.demand)
         strategy = strategy_of(spec)
         if strategy:
@@ -462,6 +484,8 @@ class LocalScheduler:
             slots=slots,
             mean_task_s=self.dispatcher.means.get(spec.function, 0.0),
         )
+        if spec.extra is None:
+            self._view_of, self._view = (spec.function, spec.demand), view
         return self.policy.keep(view, spec.count)
 
     def _on_assign(self, source: str, message: AssignTasks) -> None:
@@ -535,6 +559,9 @@ class LocalScheduler:
     def _received(self, array: bytes) -> bool:
         return self.router.received(array)
 
+    def _all_received(self, arrays: Sequence[bytes]) -> bool:
+        return self.router.all_received(arrays)
+
     def _lives(self, client: str) -> bool:
         if not client.startswith("worker:"):
             return client not in self.jobs.gone
@@ -555,7 +582,8 @@ class LocalScheduler:
         elif message.results:
             self.ctx.send(message.to, TaskResults(message.owner, message.results))
         else:
-            for result, task in zip(results_of(message, self.node), message.tasks, strict=True):
+            tasks = singles(message.tasks)
+            for result, task in zip(results_of(message, self.node), tasks, strict=True):
                 self.results.finish_call(result, task.owner)
 
     def end_job(self, job: bytes, reason: str) -> None:
@@ -609,31 +637,40 @@ class LocalScheduler:
             self.log.put(result.array, sum(result.sizes))
 
     def _on_release(self, source: str, message: Release) -> None:
-        for array in message.arrays:
-            if self.objects.let_go(array, source):
-                self._release(array)
+        arrays: Sequence[bytes] = message.arrays
+        if self.objects.others:
+            arrays = [array for array in arrays if self.objects.let_go(array, source)]
+        self._release_all(arrays)
 
     def _release(self, array: bytes) -> None:
+        self._release_all((array,))
+
+    def _release_all(self, arrays: Sequence[bytes]) -> None:
+        """Forget arrays; of most there is nothing but an owner and a small result."""
         if self._ends:
-            self._ends.pop(array, None)
-        self.results.released(array)
-        self.router.forget(array)
-        if array in self._owned_actors:
-            self._owned_actors.discard(array)
-            owner = self.objects.owners.get(array, NOBODY)
-            reason = "ActorDiedError: no handle of the actor is left, or its owner has died"
-            self.ctx.send("gcs", KillActor(array, reason, owner=owner))
-        self.log.release(array)
-        self.objects.release(array)
-        if array in self.custody.contained:
-            self.custody.release(array)
+            for array in arrays:
+                self._ends.pop(array, None)
+        self.results.released(arrays)
+        self.router.forget_all(arrays)
+        if not self._owned_actors.isdisjoint(arrays):
+            for actor in [array for array in arrays if array in self._owned_actors]:
+                self._owned_actors.discard(actor)
+                owner = self.objects.owners.get(actor, NOBODY)
+                reason = "ActorDiedError: no handle of the actor is left, or its owner has died"
+                self.ctx.send("gcs", KillActor(actor, reason, owner=owner))
+        self.log.release_all(arrays)
+        self.objects.release_all(arrays)
+        if self.custody.contained:
+            for array in arrays:
+                if array in self.custody.contained:
+                    self.custody.release(array)
 
     def _on_free(self, source: str, message: FreeObjects) -> None:
         for array in message.arrays:
             self.results.freed(array)
             if array in self.objects.owners:
                 continue  # made again by a client of this node, which will let go of it
-            self.results.released(array)
+            self.results.released((array,))
             self.log.forget(array)
             self.objects.release(array)
             if array in self.custody.contained:

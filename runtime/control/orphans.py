@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from runtime.control.ids import job_of
 from runtime.control.messages import RangeResult, TaskSpec
-from runtime.control.objects import NOBODY, ObjectDirectory
+from runtime.control.objects import ObjectDirectory
+from runtime.control.owners import NOBODY
 
 
 class _Family:

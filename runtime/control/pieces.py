@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from runtime.control.call_runs import args_bytes
 from runtime.control.messages import CallRecord, TaskSpec
 
 PIECE_BYTES = 8 << 20
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 def task_bytes(task: TaskSpec) -> int:
     """Return roughly how long a call is in a message, and in memory."""
-    return ITEM_BYTES + len(task.args)
+    return ITEM_BYTES + args_bytes(task)
 
 
 def record_bytes(record: CallRecord) -> int:

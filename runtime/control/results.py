@@ -13,8 +13,9 @@ they are, and one that was sent before may come again after a replay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 
+from runtime.control.call_runs import results_of, split
 from runtime.control.context import Context, is_gcs, node_of
 from runtime.control.custody import Custody
 from runtime.control.ids import STREAM_BASE, job_of, object_id
@@ -25,8 +26,9 @@ from runtime.control.messages import (
     ResultsMissing,
     TaskResults,
 )
-from runtime.control.objects import NOBODY, ObjectDirectory
+from runtime.control.objects import ObjectDirectory
 from runtime.control.orphans import Orphans
+from runtime.control.owners import NOBODY
 from runtime.control.places import Places
 from runtime.control.ranges import Ranges
 from runtime.control.task_log import TaskLog
@@ -45,12 +47,13 @@ class Results:
         orphans: Orphans,
         custody: Custody,
         received: Callable[[bytes], bool],
+        all_received: Callable[[Sequence[bytes]], bool],
         created: Collection[bytes],
         is_over: Callable[[bytes], bool],
     ) -> None:
         """`received` takes a call off those that are awaited here and says whether it was
-        one; `created` are the actors that clients of this node have made; `is_over` says
-        whether an array's job has ended."""
+        one; `all_received` does so if all of several are; `created` are the actors that
+        clients of this node have made; `is_over` says whether an array's job has ended."""
         self._ctx = ctx
         self._node = node
         self._objects = objects
@@ -59,6 +62,7 @@ class Results:
         self._orphans = orphans
         self._custody = custody
         self._received = received
+        self._all_received = all_received
         self._created = created
         self._is_over = is_over
         self._for_others: set[bytes] = set()
@@ -72,10 +76,11 @@ class Results:
         """The GCS will free it, when nobody needs it any more."""
         self._for_others.add(array)
 
-    def released(self, array: bytes) -> None:
-        """Its owner here has let go of it."""
+    def released(self, arrays: Sequence[bytes]) -> None:
+        """Their owners here have let go of them."""
         if self._heirs:
-            self._heirs.pop(array, None)
+            for array in arrays:
+                self._heirs.pop(array, None)
 
     def freed(self, array: bytes) -> None:
         """Nobody needs it, says the GCS."""
@@ -175,7 +180,7 @@ class Results:
         """Results from another node for a client of this one."""
         owners = self._objects.owners
         results = []
-        for sent in message.results:
+        for sent in self._take_runs(message):
             result = sent
             # The items of a stream come before the call's own result.
             called = result.start < STREAM_BASE and self._received(result.array)
@@ -209,6 +214,18 @@ class Results:
             self._objects.add(result)
             results.append(result)
         self.tell_owner(results)
+
+    def _take_runs(self, message: TaskResults) -> list[RangeResult]:
+        """Take what has come of runs of calls as such; return all other results."""
+        if not any(result.calls for result in message.results):
+            return message.results
+        others = []
+        for result in message.results:
+            if not result.calls:
+                others.append(result)
+            elif not self._end_calls(result, split(result.calls), message.owner, b""):
+                others += results_of(result)
+        return others
 
     def on_forward(self, source: str, message: ForwardResults) -> None:
         """Somebody else waits for what was run here, or is to be, for a dead owner."""
@@ -291,6 +308,34 @@ class Results:
         else:
             self._custody.drop(result)
 
+    def finish_calls(self, run: RangeResult, owner: str, actor: bytes) -> None:
+        """`finish_call` of a run of results: small ones, reported for the first time."""
+        arrays = split(run.calls)
+        if not self._is_over(run.array):
+            if node_of(owner) != self._node:
+                self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [run]))
+                return
+            if self._end_calls(run, arrays, owner, actor):
+                return
+        for result in results_of(run):
+            self.finish_call(result, owner, actor)
+
+    def _end_calls(
+        self, run: RangeResult, arrays: Sequence[bytes], owner: str, actor: bytes
+    ) -> bool:
+        """Keep a run of results and tell its owner, if nothing is to be decided call by call."""
+        if self._heirs or self._orphans or not self._objects.may_add_run(arrays, owner):
+            return False
+        if not self._all_received(arrays):
+            return False
+        self._objects.add_run(run, arrays)
+        self._log.called_all(arrays, owner, actor)
+        if self._told is None:
+            self._ctx.send(owner, TaskResults(owner, [run]))
+        else:
+            self._told.append(run)
+        return True
+
     def finish_item(self, result: RangeResult, owner: str, actor: bytes) -> None:
         """A call that runs has yielded an item: kept as the results of calls are."""
         self._places.seal(result)
@@ -314,7 +359,9 @@ class Results:
 
         Returns whether they were.
         """
-        at = [r for r, offset in enumerate(result.offsets) if offset >= 0]
+        at: Iterable[int] = [r for r, offset in enumerate(result.offsets) if offset >= 0]
+        if result.status == SYSTEM_ERROR:
+            at = range(result.returns)  # there was no room for them this time: who waits hears it
         here = all(self._objects.lookup(object_id(result.array, 0, r)) for r in at)
         gone = node_of(owner) == self._node and result.array not in self._objects.owners
         if here or gone:

@@ -24,12 +24,12 @@ chain of a value that is lost later can be followed to its beginning.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Any
 
 from runtime.control.config import Config
 from runtime.control.context import Context
-from runtime.control.messages import RangeResult, TaskSpec, TaskUpdates
+from runtime.control.messages import OK, RangeResult, TaskSpec, TaskUpdates
 from runtime.control.ranges import Ranges
 from runtime.control.tables import needs_of
 
@@ -109,6 +109,22 @@ class TaskLog:
         self._calls[array] = (owner, actor)
         self._touch(array)
 
+    def called_all(self, arrays: Sequence[bytes], owner: str, actor: bytes) -> None:
+        """Calls have ended with small values, and these are here: `called` and `finish`."""
+        if not (
+            self._exposed.isdisjoint(arrays)
+            and self._done.keys().isdisjoint(arrays)
+            and (not self._released or self._released.keys().isdisjoint(arrays))
+            and (not self._kept or self._kept.keys().isdisjoint(arrays))
+        ):
+            for array in arrays:
+                self.called(array, owner, actor)
+                self.finish(RangeResult(array, 0, 1, OK, b"", self._node))
+            return
+        self._calls.update(dict.fromkeys(arrays, (owner, actor)))
+        self._done.update(dict.fromkeys(arrays, ((0, 1),)))
+        self._start_timer()
+
     def made_elsewhere(self, array: bytes) -> None:
         """Another node made it and logs it; its owner is here, and will let go of it."""
         self._known.add(array)
@@ -159,6 +175,22 @@ class TaskLog:
             self._known.discard(array)
             self._released[array] = None
             self._start_timer()
+
+    def release_all(self, arrays: Sequence[bytes]) -> None:
+        """`release` each of these."""
+        if (
+            self._history
+            or self._deps
+            or not self._exposed.isdisjoint(arrays)
+            or not self._known.isdisjoint(arrays)
+        ):
+            for array in arrays:
+                self.release(array)
+            return
+        for rows in self._rows():
+            if rows:
+                for array in arrays:
+                    rows.pop(array, None)
 
     def disown(self, array: bytes) -> None:
         """What another node has made for a client here has no owner any more."""

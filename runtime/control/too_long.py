@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from runtime.control.call_runs import singles
 from runtime.control.messages import (
     SYSTEM_ERROR,
     ActorCalls,
@@ -61,7 +62,7 @@ def too_long(to: str, message: Any, reason: str) -> TooLong | None:
 
 def results_of(told: TooLong, node: int) -> list[RangeResult]:
     """Return the results of the tasks that were in the message."""
-    return [_error(told, task, node) for task in told.tasks]
+    return [_error(told, task, node) for task in singles(told.tasks)]
 
 
 def _error(told: TooLong, of: TaskSpec | RangeResult, node: int) -> RangeResult:

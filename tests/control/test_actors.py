@@ -212,7 +212,7 @@ def kill_nodes(world: World, rng: random.Random) -> None:
 
 def left_by_nodes(world: World) -> list[str]:
     # As for tasks: a row of what a dead node's client had submitted may stay.
-    small = ("gcs.arrays", "._results", "._known")
+    small = ("gcs.arrays", "._results", "._runs", "._known")
     return [name for name in settle(world, ORPHANED_S) if not name.endswith(small)]
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from runtime.control.config import Config
-from runtime.control.dispatcher import WORKERS_WITHOUT_CPU_MAX
 from runtime.control.ids import object_id
+from runtime.control.leases import WORKERS_WITHOUT_CPU_MAX
 from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (
     SYSTEM_ERROR,

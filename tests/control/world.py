@@ -18,11 +18,12 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from runtime.control.call_runs import split
 from runtime.control.client import Client
 from runtime.control.config import Config
 from runtime.control.context import node_of
@@ -146,6 +147,8 @@ class World:
         """Nodes that nothing reaches and that reach nobody."""
         self.lost_links: set[tuple[str, str]] = set()
         """Links (source, destination) on which all is lost."""
+        self.answered_together = 0
+        """Calls whose results came as part of a run."""
         self.trace: list[tuple[float, str, str, Any]] = []
         """Every message that was delivered: (time, source, destination, message)."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -358,7 +361,7 @@ class World:
             if scheduler.pool.free != scheduler.pool.total:
                 found[f"{at}.pool"] = scheduler.pool.free
             look(
-                at, scheduler.objects, "owners", "others", "_owned", "_results", "_stored",
+                at, scheduler.objects, "owners", "others", "_owned", "_results", "_runs", "_stored",
                 "_stored_of", "_pins", "_doomed", "_wanted", "_wanted_of", "_fetching", "_pulling",
                 "_ranks", "_until_s", "_primary", "_dropped",
             )  # fmt: skip
@@ -376,6 +379,7 @@ class World:
                 look(
                     address, shell.client, "entries", "borrowed", "local", "allocations",
                     "_views", "_unpin_later", "_object_waiters", "_submitted", "_puts",
+                    "_run_arrays",
                 )  # fmt: skip
         return found
 
@@ -562,6 +566,8 @@ class Shell:
         self.history: list[int] | None = None
         """The state of an actor."""
         self._info = ActorInfo()
+        self._extras: dict[tuple[bytes, int], TaskExtra] = {}
+        """Of calls without inputs, by actor and retries."""
         self._calls = 0
         self._code: Code | None = None
         self._done: Callable[[Any], None] | None = None
@@ -573,6 +579,7 @@ class Shell:
         if self.executor is not None:
             executor = self.executor
             executor.before_results = self.client.flush
+            executor.pack = msgspec.msgpack.encode
             world.turn(address, lambda: executor.start(1))
             self.start(self._work())
 
@@ -584,6 +591,11 @@ class Shell:
             return
         if isinstance(message, TaskResults):
             for result in message.results:
+                for array in split(result.calls):
+                    self.results[array, 0] += 1
+                    self.world.answered_together += 1
+                if result.calls:
+                    continue
                 for index in range(result.start, result.start + result.count):
                     self.results[result.array, index] += 1
         self.client.handle(source, message)
@@ -696,18 +708,25 @@ class Shell:
         actor: bytes,
         body: Any,
         *,
-        deps: Iterable[bytes] = (),
+        deps: Collection[bytes] = (),
         retries: int = 0,
         restarts: int = 0,
     ) -> Ref:
         """Call the actor of this object; `body` as for a task, and a ``tag`` to remember."""
         array = self._next_array(once=True)
         to = actor[: len(array)]
+        args = msgspec.msgpack.encode([body])
+        keeper = to if restarts else b""
+        if not deps:
+            # The same object for all such calls, as an actor's handle has it.
+            extra = self._extras.setdefault((to, retries), TaskExtra(call=to, method="tell"))
+            self.client.call(array, extra, "Actor.tell", retries, args, actor, keeper)
+            return Ref(self, object_id(array, 0, 0))
         spec = TaskSpec(
-            array, 0, 1, b"", msgspec.msgpack.encode([body]), self.address, "", tuple(deps), 1,
+            array, 0, 1, b"", args, self.address, "", tuple(deps), 1,
             retries, -1, "Actor.tell", TaskExtra(call=to, method="tell"),
         )  # fmt: skip
-        self.client.submit(array, [spec], 1, 1, (actor,), to if restarts else b"")
+        self.client.submit(array, [spec], 1, 1, (actor,), keeper)
         return Ref(self, object_id(array, 0, 0))
 
     def map(
@@ -929,6 +948,12 @@ class Shell:
         payload = msgspec.msgpack.encode(small)
         if any(sizes):
             self._report(spec, payload, started_s, 1, OK, tuple(sizes), tuple(offsets))
+        elif spec.extra is not None and spec.extra.call and not self._info.max_restarts:
+            # It must not change until it is encoded.
+            (value,) = msgspec.msgpack.decode(payload)
+            executor = self.executor
+            assert executor is not None
+            executor.report_plain(spec, value, len(payload), started_s, self.ctx.now())
         else:
             self._report(spec, payload, started_s, 1)
 

@@ -1,0 +1,96 @@
+"""Which task calls, and the numbers that it gives to what it makes.
+
+The IDs of what a task submits and puts follow from its own ID and a counter
+(see `ids`), so a task that runs again names the same children. The counter is
+the client's, which starts anew with every element that the worker runs; calls
+of an actor that run beside one another have one each, in a `Frame`.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from runtime.backend.protocol import World
+from runtime.backend.session.references import References
+from runtime.control.ids import adopted, anew, array_id, put_id, task_id
+from runtime.control.messages import ActorInfo, TaskExtra, TaskSpec
+
+
+class Frame:
+    """A call that runs beside others in one worker: it numbers its own children.
+
+    They belong to the worker's job, whoever's the call is.
+    """
+
+    __slots__ = ("anew", "children", "parent", "puts", "task")
+
+    def __init__(self, task: bytes, job: bytes, incarnation: int = 0) -> None:
+        self.task = task
+        self.parent = adopted(task, job)
+        self.anew = anew(self.parent, incarnation)
+        self.children = 0
+        self.puts = 0
+
+
+frame_of_call: ContextVar[Frame | None] = ContextVar("frame_of_call", default=None)
+
+
+class Numbering(References):
+    """Knows the running task, and numbers its children."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.actor: tuple[bytes, ActorInfo | None] | None = None
+        self.env_vars: tuple[tuple[str, str], ...] = ()
+        """Of every task that this driver submits."""
+        self._element: tuple[bytes, int] | None = None
+
+    def task_id(self) -> bytes | None:
+        frame = frame_of_call.get()
+        if frame is not None:
+            return frame.task
+        task = self.running_task()
+        return None if task is None else task[1]
+
+    def running_task(self) -> tuple[TaskSpec, bytes] | None:
+        executor = self.world.executor
+        if executor is None or executor.running is None:
+            return None
+        return executor.running, task_id(executor.running.array, executor.current())
+
+    def inherited(self) -> TaskExtra | None:
+        """Return what the running task's children get from it, None for nothing."""
+        executor = self.world.executor
+        if executor is not None and executor.running is not None:
+            extra = executor.running.extra
+            return extra if extra is not None and (extra.env or extra.group) else None
+        return TaskExtra(env=self.env_vars) if self.env_vars else None
+
+    def _enter_element(self) -> None:
+        """In a worker, children are numbered within the element that runs."""
+        executor = self.world.executor
+        if executor is None or executor.running is None:
+            return
+        element = (executor.running.array, executor.current())
+        if element != self._element:
+            self._element = element
+            info = self.actor[1] if self.actor is not None else None
+            self.client.begin_task(task_id(*element), info.incarnation if info is not None else 0)
+
+    def _next_array(self, once: bool = False) -> bytes:
+        """`once`: it must not take effect twice though its parent may; see `ids`."""
+        if self.world.executor is not None:
+            frame = frame_of_call.get()
+            if frame is not None:
+                frame.children += 1
+                return array_id(frame.parent if once else frame.anew, frame.children)
+            self._enter_element()
+        return self.client.next_array(once)
+
+    def _next_put(self) -> bytes:
+        frame = frame_of_call.get()
+        if frame is not None:
+            frame.puts += 1
+            return put_id(frame.anew, frame.puts)
+        self._enter_element()
+        return self.client.next_put()

@@ -1,0 +1,342 @@
+"""Values: into the store and out of it, and the errors that stand for them.
+
+A small value rides in messages, as the serialized list that its range's results
+are. A large one is written into the node's store: allocate, write, then say so
+(`put`), and is looked at where it is; its pin is given back when no view is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from runtime.api.exceptions import (
+    GetTimeoutError,
+    ObjectStoreFullError,
+    RaySystemError,
+    UnserializableException,
+    make_task_error,
+    system_error,
+)
+from runtime.api.refs import ObjectRef, ObjectRefArray
+from runtime.backend.protocol import Serialized
+from runtime.backend.session.numbering import Numbering
+from runtime.backend.session.references import GONE
+from runtime.backend.session.waiting import Waiting
+from runtime.control.client import Entry
+from runtime.control.ids import object_id
+from runtime.control.messages import OK, USER_ERROR, ObjectValue, RangeResult
+from runtime.control.streams import item_id
+
+_CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
+_ITEM_BYTES = 4
+"""Of an item of a container, at least: a number's."""
+_TAKEN = object()
+"""In place of a value that was handed out already: everybody gets one of his own."""
+
+
+class Values(Numbering, Waiting):
+    """`put` and `get`, and what a worker does with inputs and results."""
+
+    def put(self, value: Any) -> ObjectRef:
+        self._check_open()
+        inline_bytes_max = self.client.config.inline_bytes_max
+        large: Serialized | None = None
+        if looks_large(value, inline_bytes_max):
+            large = self.world.serialize(value)
+            if large.nbytes <= inline_bytes_max:
+                large = None
+        # Small values travel as lists; a large one should be serialized only once.
+        serialized = large or self.world.serialize([value])
+        with self.world:
+            self.collect()
+            self.world.charge("put", 1)
+            array = self._next_put()
+            if serialized.nbytes <= self.client.config.inline_bytes_max:
+                payload = serialized.to_bytes()
+                node = int(self.client.node.partition(":")[2])
+                result = RangeResult(array, 0, 1, OK, payload, node)
+                if serialized.contained:
+                    result.refs = self.hand_over(array, serialized.contained)
+                return self._refs_to(self.client.put(result))[0]
+        return self._put_large(array, large or self.world.serialize(value))
+
+    def _put_large(self, array: bytes, value: Serialized) -> ObjectRef:
+        oid = object_id(array, 0, 0)
+        offset = self.store(oid, value)
+        with self.world:
+            node = int(self.client.node.partition(":")[2])
+            result = RangeResult(array, 0, 1, OK, b"", node, 1, (value.nbytes,), (offset,))
+            if value.contained:
+                result.refs = self.hand_over(array, value.contained)
+            self.client.put(result)
+            return ObjectRef(oid, self)
+
+    def store(self, oid: bytes, value: Serialized) -> int:
+        """Write a large value into the store and return where.
+
+        Raises ObjectStoreFullError.
+        """
+        offset = self._allocate(oid, value.nbytes)
+        reason = self.client.full_reasons.pop(oid, "")
+        if offset < 0:
+            raise ObjectStoreFullError(
+                f"{reason}; start the cluster with a larger object_store_memory, or drop references"
+            )
+        try:
+            self.world.write(oid, offset, value)
+        except BaseException:
+            with self.world:
+                self.client.abandon(oid)
+            raise
+        return offset
+
+    def _allocate(self, oid: bytes, nbytes: int) -> int:
+        with self.world:
+            self.collect()
+            # What is dropped here makes room first.
+            self.client.flush()
+            waiter = self.client.allocate(oid, nbytes)
+        self._block(waiter, None)
+        return self.client.allocations.pop(oid)
+
+    # -- getting ---------------------------------------------------------------
+
+    def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        self._check_open(refs)
+        oids = list(map(ObjectRef.binary, refs))
+        client = self.client
+        with self.world:
+            self.collect()
+            self.world.charge("get", len(oids))
+            client.flush()
+            plain = client.plain_entries(oids)
+        if plain is not None:
+            began_s = self.world.now()
+            taken = self._get_plain(oids, plain, timeout_s)
+            if taken is not None:
+                return taken
+            if timeout_s is not None:
+                timeout_s = max(0.0, timeout_s - (self.world.now() - began_s))
+        with self.world:
+            waiter = client.watch(oids)
+            # They may arrive as soon as this turn ends: what was so in it decides.
+            here = not waiter.missing
+            if here:
+                values = self._look_at(oids)
+            else:
+                # Large values that arrive stay until all are there, even if the store is full.
+                awaited = client.begin_get(oids)
+        if not here:
+            try:
+                in_time = self._wait(waiter, timeout_s)
+                with self.world:
+                    if in_time:
+                        values = self._look_at(oids)
+                    else:
+                        client.unwatch(oids, waiter)
+                        late = sum(client.value(oid) is None for oid in oids)
+            finally:
+                with self.world:
+                    client.end_get(awaited)
+            if not in_time:
+                raise GetTimeoutError(
+                    f"{late} of {len(oids)} values were not there after {timeout_s} s"
+                )
+        values.reverse()
+        found = []
+        try:
+            while values:
+                value = values.pop()
+                found.append(self._decode_viewed(value) if value.size else self.decode(value))
+        finally:
+            for value in values:
+                if value.size:
+                    self._unviewed.append(value.object)
+        return found
+
+    def _get_plain(
+        self, oids: Sequence[bytes], entries: list[Entry], timeout_s: float | None
+    ) -> list[Any] | None:
+        """`get` of own single values; None once one of any is large, or an error."""
+        # What is done stays done: only the last that is not is looked at.
+        left = len(entries)
+        client = self.client
+        large = client.large_results
+
+        def ready() -> bool:
+            nonlocal left
+            while left and entries[left - 1].result is not None:
+                left -= 1
+            # Large values are fetched as they are made: that is for `watch` to do.
+            return not left or client.large_results != large
+
+        if not ready() and not self._wait_until(ready, timeout_s):
+            late = sum(entry.result is None for entry in entries)
+            raise GetTimeoutError(
+                f"{late} of {len(oids)} values were not there after {timeout_s} s"
+            )
+        if left:
+            return None
+        found = []
+        payload: bytes | None = None
+        values: list[Any] = []
+        for oid, entry in zip(oids, entries, strict=True):
+            result = entry.result
+            assert result is not None
+            if result.sizes or result.status != OK:
+                return None
+            if result.payload is not payload or values[entry.position] is _TAKEN:
+                payload = result.payload
+                values = self.world.deserialize(payload)
+                if self.received:
+                    self.came_in_value(oid)
+                    payload = None
+            found.append(values[entry.position])
+            values[entry.position] = _TAKEN
+        return found
+
+    def _look_at(self, oids: Sequence[bytes]) -> list[ObjectValue]:
+        """Return the values, which are here; large ones count as looked at from now on."""
+        found = []
+        for value in self.client.values(oids):
+            assert value is not None, "a value vanished while it was awaited"
+            if value.size:
+                self.client.add_view(value.object)
+            found.append(value)
+        return found
+
+    def get_array(self, refs: ObjectRefArray, timeout_s: float | None) -> list[Any]:
+        count = len(refs)
+        if not count:
+            return []
+        if self.closed or refs._holder is not self:
+            raise RaySystemError(GONE)
+        began_s = self.world.now()
+        client = self.client
+        with self.world:
+            self.collect()
+            self.world.charge("get", 1)
+            client.flush()
+            entry = client.entries[refs._array]
+            waiter = client.watch_array(entry)
+        if waiter.missing and not self._wait(waiter, timeout_s):
+            with self.world:
+                client.unwatch_array(entry, waiter)
+            raise GetTimeoutError(
+                f"{entry.missing} of {count} values were not there after {timeout_s} s"
+            )
+        results = [entry.result] if entry.count == 1 else entry.results or []
+        large = [r.start for r in results if r is not None and r.status == OK and r.sizes]
+        if large:
+            left_s = None if timeout_s is None else max(0.0, began_s + timeout_s - self.world.now())
+            fetched = dict(zip(large, self.get([refs[i] for i in large], left_s), strict=True))
+        values: list[Any] = []
+        for result in results:
+            assert result is not None
+            # Ranges that ran twice may overlap what is there already.
+            skip = len(values) - result.start
+            if skip >= result.count:
+                continue
+            if result.status != OK:
+                raise self.error_of(result.status, result.payload)
+            if result.sizes:
+                values.append(fetched[result.start])
+            else:
+                values += self.world.deserialize(result.payload)[skip:]
+                if self.received:
+                    self.came_in_value(result.array)
+        return values
+
+    def next_item(self, array: bytes, index: int, timeout_s: float | None) -> ObjectRef | None:
+        self._check_open()
+        client = self.client
+        oid = item_id(array, index)
+        with self.world:
+            self.collect()
+            client.flush()
+            entry = client.entries[array]
+        assert entry.items is not None
+
+        def ready() -> bool:
+            return entry.result is not None or client.made(oid)
+
+        if not ready() and not self._wait_until(ready, timeout_s):
+            raise GetTimeoutError(f"item {index} was not there after {timeout_s} s")
+        if client.made(oid):
+            return ObjectRef(oid, self)
+        assert entry.result is not None
+        if entry.result.status != OK:
+            # The system failed: the end of the stream says so, once.
+            return ObjectRef(object_id(array, 0, 0), self) if index == len(entry.items) else None
+        if index >= self.world.deserialize(entry.result.payload)[0]:
+            return None
+        # It ran again, and the item is on its way from the first run.
+        self._wait_until(lambda: client.made(oid), timeout_s)
+        return ObjectRef(oid, self)
+
+    # -- decoding --------------------------------------------------------------
+
+    def _decode_viewed(self, value: ObjectValue) -> Any:
+        """Return a large value that `_look_at` has given."""
+        oid = value.object
+        read = self.world.read(oid, value.offset, value.size, lambda: self._unviewed.append(oid))
+        if self.received:
+            self.came_in_value(oid)
+        return read
+
+    def decode(self, value: ObjectValue) -> Any:
+        """Return a small value, or raise the error that it is."""
+        if value.status != OK:
+            raise self.error_of(value.status, value.payload, value.object)
+        decoded = self.world.deserialize(value.payload)[value.position]
+        if self.received:
+            self.came_in_value(value.object)
+        return decoded
+
+    def decode_input(self, value: ObjectValue) -> Any:
+        """Return a task's input, which its node has pinned for this one use."""
+        if not value.size:
+            if value.status != OK:
+                raise self.error_of(value.status, value.payload)
+            return self.world.deserialize(value.payload)[value.position]
+        oid = value.object
+        return self.world.read(oid, value.offset, value.size, lambda: self._inputs_done.append(oid))
+
+    def skip_input(self, value: ObjectValue) -> None:
+        """The task will not use an input after all."""
+        if value.size:
+            self._inputs_done.append(value.object)
+
+    def error_of(self, status: int, payload: bytes, oid: bytes = b"") -> BaseException:
+        """Return the exception that a failed range stands for."""
+        if status == USER_ERROR:
+            name, text, cause = self.world.deserialize(payload)
+            if isinstance(cause, bytes):
+                cause = self._cause_of(cause, text)
+            return make_task_error(name, text, cause)
+        return system_error(payload, oid)
+
+    def _cause_of(self, pickled: bytes, text: str) -> Any:
+        try:
+            return self.world.deserialize(pickled)
+        except Exception as error:
+            # The exception's class cannot be made here; its traceback can be read.
+            return UnserializableException(f"{type(error).__name__}: {error}\n{text}")
+
+
+def looks_large(value: Any, nbytes: int) -> bool:
+    """Guess whether `value` takes more than `nbytes` when it is serialized.
+
+    A wrong guess costs serializing it twice and nothing else.
+    """
+    kind = type(value)
+    if kind is bytes or kind is str or kind is bytearray:
+        return len(value) > nbytes
+    if kind in _CONTAINERS:
+        return len(value) > nbytes // _ITEM_BYTES
+    try:
+        size = getattr(value, "nbytes", None)
+    except Exception:
+        return False  # a property of the user's; only pickling matters here
+    return type(size) is int and size > nbytes

@@ -1,0 +1,54 @@
+"""Placement groups: bundles of resources, reserved in two phases; see `placement_groups`."""
+
+from __future__ import annotations
+
+from typing import Union
+
+from msgspec import Struct
+
+
+class CreateGroup(Struct, array_like=True, tag=27):
+    """Reserve these bundles; see `placement_groups`."""
+
+    group: str
+    name: str
+    bundles: list[dict[str, float]]
+    strategy: str
+    detached: bool = False
+    """It outlives its job."""
+
+
+class RemoveGroup(Struct, array_like=True, tag=28):
+    group: str
+
+
+class PrepareBundle(Struct, array_like=True, tag=121):
+    """Take these resources for a group; answered by `BundlePrepared`."""
+
+    group: str
+    index: int
+    resources: dict[str, float]
+
+
+class BundlePrepared(Struct, array_like=True, tag=122):
+    node: int
+    group: str
+    index: int
+    ok: bool
+
+
+class CommitBundle(Struct, array_like=True, tag=123):
+    """Every bundle is prepared: tasks may use this one."""
+
+    group: str
+    index: int
+
+
+class ReturnBundle(Struct, array_like=True, tag=124):
+    group: str
+    index: int
+
+
+GroupMessage = Union[
+    CreateGroup, RemoveGroup, PrepareBundle, BundlePrepared, CommitBundle, ReturnBundle,
+]  # fmt: skip

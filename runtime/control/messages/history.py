@@ -1,0 +1,73 @@
+"""The GCS's key-value table, the history of finished tasks, and its rows on disk."""
+
+from __future__ import annotations
+
+from typing import Union
+
+from msgspec import Struct
+
+
+class KvPut(Struct, array_like=True, tag=90):
+    """Set a key; answered by `KvReply`. ``request`` names it for its client."""
+
+    key: bytes
+    value: bytes
+    request: int
+    client: str = ""
+
+
+class KvGet(Struct, array_like=True, tag=91):
+    key: bytes
+    request: int
+    client: str = ""
+
+
+class KvDelete(Struct, array_like=True, tag=92):
+    key: bytes
+    request: int
+    client: str = ""
+
+
+class KvReply(Struct, array_like=True, tag=93):
+    """``value`` is what the key had before a put or delete, or has; None: nothing."""
+
+    request: int
+    client: str
+    value: Union[bytes, None]
+
+
+class FindTask(Struct, array_like=True, tag=94):
+    """What is known of an array of tasks that has finished? Answered by `TaskFound`."""
+
+    array: bytes
+    request: int
+    client: str = ""
+
+
+class TaskFound(Struct, array_like=True, tag=95):
+    """``row`` as `flush.TaskHistory` packs it; None: no such array has finished."""
+
+    request: int
+    client: str
+    row: Union[bytes, None]
+
+
+class StoreRows(Struct, array_like=True, tag=96):
+    """Write rows to disk; whoever loads one later finds it."""
+
+    rows: list[tuple[bytes, bytes]]
+
+
+class LoadRow(Struct, array_like=True, tag=97):
+    key: bytes
+    request: int
+
+
+class RowLoaded(Struct, array_like=True, tag=98):
+    request: int
+    row: Union[bytes, None]
+
+
+HistoryMessage = Union[
+    KvPut, KvGet, KvDelete, KvReply, FindTask, TaskFound, StoreRows, LoadRow, RowLoaded,
+]  # fmt: skip

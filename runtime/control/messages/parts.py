@@ -1,0 +1,191 @@
+"""What messages are made of: tasks, results, values, and the codes in them.
+
+Functions, arguments and values are opaque ``bytes`` here; only workers and
+drivers serialize and deserialize.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+from msgspec import Struct
+
+OK = 0
+USER_ERROR = 1
+"""The task's own code raised: `RangeResult.payload` is the pickled exception."""
+SYSTEM_ERROR = 2
+"""The system gave up: `payload` is a UTF-8 ``ExceptionName: message``."""
+OF_ACTOR = "\0"
+"""In such a message: the ID of the actor that was called comes next, in hexadecimal."""
+RETRY = 3
+"""Its own code raised what `TaskExtra.retry_on` names: from worker to node only."""
+NOT_BEGUN = 4
+"""A call of an actor that was cancelled in time: from worker to node only."""
+
+STREAM = 1
+DYNAMIC = 2
+
+DROPPED = -1
+"""In place of a copy's size: it was here, and may be asked for no more."""
+
+READY_METHOD = "__ray_ready__"
+"""A call without effect on the actor: it is neither counted nor logged."""
+
+
+class ActorInfo(Struct, array_like=True, gc=False):
+    """What makes a task an actor's creation: its array ID is the actor's ID."""
+
+    max_restarts: int = 0
+    """-1: for ever."""
+    max_concurrency: int = 1
+    checkpoint_interval: int = 0
+    """Take a checkpoint after so many calls; 0: never."""
+    name: str = ""
+    namespace: str = ""
+    detached: bool = False
+    handle: bytes = b""
+    """Opaque: what whoever looks the actor up by name needs to call it."""
+    incarnation: int = 0
+    """How often the actor was started before."""
+    branch: int = 0
+    """Of a detached one: its number within its job, by which its IDs begin; see `ids`."""
+
+
+class CallRun(Struct, array_like=True, gc=False):
+    """Calls that differ in their IDs and arguments alone; see `call_runs`."""
+
+    arrays: bytes
+    """Their array IDs, one after another."""
+    args: tuple[bytes, ...] = ()
+    """As in `TaskSpec`, call by call; empty: none of them has arguments."""
+
+
+class TaskExtra(Struct, array_like=True, gc=False):
+    """What few tasks need: `TaskSpec.extra` is None for all others."""
+
+    strategy: str = ""
+    """Where it should run; see `strategies`."""
+    attempt: int = 0
+    """How often the GCS has placed it again: what it submits may exist already."""
+    actor: Union[ActorInfo, None] = None
+    """It creates an actor."""
+    call: bytes = b""
+    """It is a call of this actor."""
+    method: str = ""
+    """Which one; `READY_METHOD` is answered by the worker itself."""
+    stream: int = 0
+    """`STREAM`: its items become objects as they are made; `DYNAMIC`: and its value
+    is the sequence of their references. See `streams`."""
+    retry_on: bytes = b""
+    """Classes of its own errors that count as failures of the system, serialized;
+    the worker knows them."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Environment variables for as long as it runs."""
+    group: str = ""
+    """The placement group that it runs in, ``id`` or ``id/capture``."""
+    inside: tuple[bytes, ...] = ()
+    """Arrays of which references are inside its arguments: to run it again they are
+    needed as its inputs are."""
+    run: Union[CallRun, None] = None
+    """It stands for several calls of one actor: ``count`` of them, ``array`` is the first's."""
+
+
+class TaskSpec(Struct, array_like=True, gc=False):
+    """A range of tasks: elements ``start`` to ``start + count`` of an array.
+
+    A call is a range of one with ``first = -1`` and ``args`` the serialized
+    ``(args, kwargs)``. A range of an array carries ``args`` as the serialized
+    sequence of single arguments whose item 0 belongs to element ``first``.
+    """
+
+    array: bytes
+    start: int
+    count: int
+    function: bytes
+    args: bytes
+    owner: str
+    """The client that waits for the results."""
+    demand: str = "CPU:1"
+    """Resources that one element needs while it runs; see `resources`."""
+    deps: tuple[bytes, ...] = ()
+    """Objects that must be on the node before it starts, in argument order."""
+    returns: int = 1
+    retries: int = 3
+    """How often a range may start again after its worker or node died."""
+    first: int = -1
+    name: str = ""
+    extra: Union[TaskExtra, None] = None
+
+
+class ResultRefs(Struct, array_like=True, gc=False):
+    """References that come with a result; see `borrowing`.
+
+    ``borrowed``: (array, owner, borrower, epoch) of what its worker has kept of the
+    arguments. ``contained``: (array, owner) of what is in the values, for which
+    the node ``keeper`` is entered.
+    """
+
+    borrowed: tuple[tuple[bytes, str, str, int], ...] = ()
+    contained: tuple[tuple[bytes, str], ...] = ()
+    keeper: str = ""
+
+
+class RangeResult(Struct, array_like=True, gc=False):
+    """What became of elements ``start`` to ``start + count`` of an array.
+
+    ``payload`` is the serialized list of their values, element by element,
+    return by return. Values too large to ride in messages are ``None`` there:
+    then count is 1 and ``sizes`` has one number per return value, its size in
+    the object store of ``node``, or 0 for a value that is in the payload.
+    """
+
+    array: bytes
+    start: int
+    count: int
+    status: int
+    payload: bytes
+    node: int
+    """Where it ran, and where values of ``sizes`` > 0 are."""
+    returns: int = 1
+    sizes: tuple[int, ...] = ()
+    offsets: tuple[int, ...] = ()
+    """Where in that node's arena, for the node alone; -1 for no place."""
+    refs: Union[ResultRefs, None] = None
+    """None: there are no references to speak of."""
+    position: int = 0
+    """Where in the payload's list the values begin."""
+    calls: bytes = b""
+    """Not empty: the results of several calls, whose array IDs these are; see `call_runs`."""
+
+
+class Timing(Struct, array_like=True, gc=False):
+    """When one range ran, for estimates and for the timeline."""
+
+    name: str
+    start_s: float
+    elapsed_s: float
+    count: int
+
+
+class ObjectValue(Struct, array_like=True, gc=False):
+    """One object as a client gets it.
+
+    Small: ``payload`` is a serialized list and the value is its item
+    ``position``. Large (``size`` > 0): the value's own serialized form stands
+    at ``offset`` of the node's arena, ``size`` bytes long, and is pinned until
+    the client sends `Unpin`. ``status`` as in `RangeResult`.
+    """
+
+    object: bytes
+    status: int
+    payload: bytes
+    position: int = 0
+    offset: int = -1
+    size: int = 0
+
+
+class Assignment(Struct, array_like=True, gc=False):
+    """A range for a worker to run, with the values of its `deps` in order."""
+
+    spec: TaskSpec
+    values: tuple[ObjectValue, ...] = ()

@@ -1,0 +1,180 @@
+"""Tasks on their way: submitted, placed, run, reported, taken back, logged.
+
+From client to node, from there to a worker or by way of the global scheduler to
+another node, and what the GCS's task table hears of it. A function travels ahead
+of its first task.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+from msgspec import Struct
+
+from runtime.control.messages.parts import Assignment, RangeResult, TaskSpec, Timing
+
+
+class SubmitTasks(Struct, array_like=True, tag=1):
+    tasks: list[TaskSpec]
+
+
+class ExportFunction(Struct, array_like=True, tag=2):
+    """Put a function into the GCS's function table."""
+
+    function: bytes
+    blob: bytes
+
+
+class FetchFunction(Struct, array_like=True, tag=3):
+    function: bytes
+
+
+class FunctionBlob(Struct, array_like=True, tag=4):
+    function: bytes
+    blob: bytes
+
+
+class Blocked(Struct, array_like=True, tag=13):
+    """The running task waits in `get` or `wait`: its CPU is free."""
+
+
+class Unblocked(Struct, array_like=True, tag=14):
+    """It need not wait any more and asks for its CPU; answered by `Resume`."""
+
+
+class Resume(Struct, array_like=True, tag=24):
+    """The CPU is yours again."""
+
+
+class TasksDone(Struct, array_like=True, tag=15):
+    """What a worker has run since it last said so, in order."""
+
+    results: list[RangeResult]
+    timings: list[Timing]
+
+
+class TakenBack(Struct, array_like=True, tag=16):
+    """Ranges that a worker was given, has not started and gives back.
+
+    Each is (array, start, count).
+    """
+
+    ranges: list[tuple[bytes, int, int]]
+
+
+class TaskResults(Struct, array_like=True, tag=17):
+    """Results on their way to their owner."""
+
+    owner: str
+    results: list[RangeResult]
+
+
+class WorkerReady(Struct, array_like=True, tag=18):
+    pid: int
+
+
+class RunTasks(Struct, array_like=True, tag=19):
+    tasks: list[Assignment]
+
+
+class TakeBack(Struct, array_like=True, tag=20):
+    """Give back what you have not started."""
+
+
+class Exit(Struct, array_like=True, tag=21):
+    """Leave, when the running task is done."""
+
+
+class StreamItems(Struct, array_like=True, tag=25):
+    """Items that the running task of a worker has yielded; see `streams`."""
+
+    results: list[RangeResult]
+
+
+class CancelTask(Struct, array_like=True, tag=26):
+    """Elements of an array are not wanted any more; see `cancellation`.
+
+    ``force``: end the worker that runs one of them. ``recursive``: cancel what
+    they have submitted, too. ``nodes``: from the GCS, who has accepted them.
+    """
+
+    array: bytes
+    start: int
+    count: int
+    force: bool
+    recursive: bool
+    nodes: tuple[int, ...] = ()
+
+
+class TaskUpdates(Struct, array_like=True, tag=35):
+    """A node's write-behind log of the task and object tables.
+
+    ``added``: ranges this node has accepted. ``done``: (array, start, count,
+    sizes) of ranges that ended here, whose values this node holds; ``sizes``
+    is empty where every value is small. ``copies``: (object, size) of objects
+    brought here from elsewhere, `DROPPED` in place of the size if it was dropped
+    again, to make room. ``released``: arrays whose owner has let go.
+    ``puts``: (array, size) of what clients here have put, size 0 for a small value.
+    ``incarnation``: the one of the node that is meant; 0: whichever it is.
+    ``calls``: (array, owner, actor) of results in ``done`` that an actor made; an
+    empty ID where the actor is not known or did not make it.
+    """
+
+    node: int
+    added: list[TaskSpec]
+    done: list[tuple[bytes, int, int, tuple[int, ...]]]
+    copies: list[tuple[bytes, int]]
+    released: list[bytes]
+    puts: list[tuple[bytes, int]] = []
+    incarnation: int = 0
+    calls: list[tuple[bytes, str, bytes]] = []
+
+
+class PlaceTasks(Struct, array_like=True, tag=39):
+    """Ranges that their node's scheduler does not keep."""
+
+    tasks: list[TaskSpec]
+
+
+class AssignTasks(Struct, array_like=True, tag=40):
+    tasks: list[TaskSpec]
+
+
+class ResultsMissing(Struct, array_like=True, tag=43):
+    """A node died, and these ranges that clients of ``node`` wait for have not come.
+
+    Each is (array, start, count). Results that were on their way from the dead
+    node are made again; what still runs elsewhere is left alone.
+    """
+
+    node: int
+    ranges: list[tuple[bytes, int, int]]
+
+
+class ClaimTasks(Struct, array_like=True, tag=45):
+    """Children of a task that was placed again: run only what is not there yet."""
+
+    tasks: list[TaskSpec]
+
+
+class TasksClaimed(Struct, array_like=True, tag=46):
+    """What of a `ClaimTasks` is to be run; the results of all else will come."""
+
+    tasks: list[TaskSpec]
+
+
+class ForwardResults(Struct, array_like=True, tag=47):
+    """``owner`` waits for this range too: send what there is, and what will be."""
+
+    array: bytes
+    start: int
+    count: int
+    owner: str
+
+
+TaskMessage = Union[
+    SubmitTasks, ExportFunction, FetchFunction, FunctionBlob, Blocked, Unblocked, Resume,
+    TasksDone, TakenBack, TaskResults, WorkerReady, RunTasks, TakeBack, Exit, StreamItems,
+    CancelTask, TaskUpdates, PlaceTasks, AssignTasks, ResultsMissing, ClaimTasks, TasksClaimed,
+    ForwardResults,
+]  # fmt: skip

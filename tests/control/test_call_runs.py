@@ -1,0 +1,419 @@
+"""Runs of calls: what may be done with several at once, and that the rest is done one by one."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from runtime.control.actor_router import ActorRouter
+from runtime.control.actor_table import ALIVE, DEAD
+from runtime.control.call_memory import CallMemory
+from runtime.control.call_runs import (
+    RUN_MAX,
+    args_bytes,
+    arrays_of,
+    is_run,
+    result_of,
+    results_of,
+    run_of,
+    run_of_results,
+    singles,
+    split,
+)
+from runtime.control.client import Client
+from runtime.control.config import Config
+from runtime.control.executor import Executor
+from runtime.control.messages import (
+    NOT_BEGUN,
+    OK,
+    SYSTEM_ERROR,
+    ActorCalls,
+    ActorChanged,
+    Assignment,
+    CancelCall,
+    CancelTask,
+    RangeResult,
+    Release,
+    RunTasks,
+    SubmitTasks,
+    TaskExtra,
+    TaskResults,
+    TasksDone,
+    TaskSpec,
+    Timing,
+)
+from runtime.control.objects import ObjectDirectory
+from runtime.control.too_long import results_of as errors_of
+from runtime.control.too_long import too_long
+from tests.control.alone import Alone, array, result
+from tests.control.alone import spec as task
+from tests.control.programs import random_world
+from tests.control.test_actors import (
+    DIED,
+    FOREVER,
+    SETTLE_S,
+    WORKERS_DIED,
+    Told,
+    check,
+    conclude,
+    kill_processes,
+    settle,
+)
+from tests.control.world import Code, Shell
+
+NODE, OWNER = "node:0", "driver:0.0"
+ACTOR = array(999)
+FIRST = bytes(6)
+EXTRA = TaskExtra(call=ACTOR, method="add")
+
+
+def call(number: int, args: bytes = b"args", extra: TaskExtra = EXTRA) -> TaskSpec:
+    return TaskSpec(array(number), 0, 1, b"", args, OWNER, "", (), 1, 3, -1, "A.add", extra)
+
+
+def run(*numbers: int) -> TaskSpec:
+    args = [b"%d" % number for number in numbers]
+    return run_of(call(0), EXTRA, [array(number) for number in numbers], args)
+
+
+def answers(*numbers: int) -> RangeResult:
+    payload = msgspec.msgpack.encode(list(numbers))
+    return run_of_results([array(number) for number in numbers], payload, 0)
+
+
+# -- the parts ------------------------------------------------------------------
+
+
+def test_a_run_is_its_calls() -> None:
+    made = run(3, 4, 5)
+    assert is_run(made) and made.count == 3
+    assert arrays_of(made) == (array(3), array(4), array(5))
+    apart = singles([call(1), made, call(9)])
+    assert [one.array for one in apart] == [array(n) for n in (1, 3, 4, 5, 9)]
+    assert apart[1:4] == [call(n, b"%d" % n) for n in (3, 4, 5)]
+    assert args_bytes(made) > args_bytes(apart[1])
+
+
+def test_one_call_is_no_run_and_no_arguments_need_no_room() -> None:
+    assert run(7) == call(7, b"7")
+    bare = run_of(call(0), EXTRA, [array(1), array(2)], [b"", b""])
+    assert bare.extra is not None and bare.extra.run is not None and bare.extra.run.args == ()
+    assert [one.args for one in singles([bare])] == [b"", b""]
+
+
+def test_results_one_by_one_say_where_their_value_is() -> None:
+    found = results_of(answers(5, 6, 7))
+    assert [(one.array, one.position, one.calls) for one in found] == [
+        (array(5), 0, b""), (array(6), 1, b""), (array(7), 2, b""),
+    ]  # fmt: skip
+    assert answers(5).calls == b""
+
+
+def test_memory_finds_each_call_of_a_run_until_it_goes_as_one() -> None:
+    memory = CallMemory(4 * 500 + 100)
+    calls = [array(n) for n in (1, 2, 3)]
+    memory.keep(ACTOR, 0, answers(1, 2, 3), calls)
+    assert memory.find(ACTOR, 0, array(2)) == result_of(answers(1, 2, 3), 1, array(2))
+    assert memory.knows_any([array(8), array(3)]) and not memory.knows_any([array(8)])
+    memory.keep(ACTOR, 1, result(2))  # it ran again
+    memory.keep(ACTOR, 0, result(4))
+    assert memory.find(ACTOR, 0, array(1)) is None
+    assert memory.find(ACTOR, 1, array(2)) == result(2)
+
+
+def test_a_message_that_is_too_long_ends_each_call() -> None:
+    told = too_long(NODE, SubmitTasks([run(1, 2), call(3)]), "long")
+    assert told is not None
+    ended = errors_of(told, 0)
+    assert [(one.array, one.status) for one in ended] == [
+        (array(n), SYSTEM_ERROR) for n in (1, 2, 3)
+    ]
+
+
+# -- the client -----------------------------------------------------------------
+
+
+def made_client() -> tuple[Alone, Client]:
+    ctx = Alone()
+    client = Client(ctx, OWNER, 0, Config())
+    client.submit(array(0), [task(0)], 1, 1)  # this one leaves at once
+    ctx.take(SubmitTasks)
+    return ctx, client
+
+
+def make_call(client: Client, number: int, extra: TaskExtra = EXTRA) -> None:
+    client.call(array(number), extra, extra.method, 3, b"%d" % number, ACTOR + FIRST)
+    client.add_ref(array(number) + FIRST)
+
+
+def test_what_comes_between_calls_stays_between_them() -> None:
+    ctx, client = made_client()
+    other = TaskExtra(call=ACTOR, method="other")
+    for number in (1, 2):
+        make_call(client, number)
+    client.submit(array(3), [task(3)], 1, 1)
+    make_call(client, 4)
+    make_call(client, 5, other)
+    make_call(client, 6)
+    make_call(client, 7)
+    client.flush()
+    [message] = ctx.take(SubmitTasks)
+    assert [is_run(spec) for spec in message.tasks] == [True, False, False, False, True]
+    assert [s.array for s in singles(message.tasks)] == [array(n) for n in range(1, 8)]
+    assert singles(message.tasks)[4].name == "other"
+
+
+def test_a_run_has_a_limit() -> None:
+    ctx, client = made_client()
+    for number in range(1, RUN_MAX + 3):
+        make_call(client, number)
+    [message] = ctx.take(SubmitTasks)
+    assert [spec.count for spec in message.tasks] == [RUN_MAX]
+    ctx.pass_time(client.config.linger_s)
+    [message] = ctx.take(SubmitTasks)
+    assert [spec.count for spec in message.tasks] == [2]
+
+
+def test_each_call_is_released_on_its_own_and_the_actor_after_the_last() -> None:
+    ctx, client = made_client()
+    client.submit(ACTOR, [task(999)], 1, 1)
+    client.add_ref(ACTOR + FIRST)
+    client.handle(NODE, TaskResults(OWNER, [result(999)]))
+    for number in (1, 2, 3):
+        make_call(client, number)
+    client.drop_ref(ACTOR + FIRST)
+    waiter = client.watch([array(2) + FIRST, array(3) + FIRST])
+    client.drop_ref(array(1) + FIRST)
+    client.flush()
+    assert ctx.take(Release) == [], "they are not done, and hold their actor"
+    client.handle(NODE, TaskResults(OWNER, [answers(1, 2)]))
+    assert waiter.missing == 1
+    value = client.value(array(2) + FIRST)
+    assert value is not None and msgspec.msgpack.decode(value.payload)[value.position] == 2
+    client.flush()
+    assert [m.arrays for m in ctx.take(Release)] == [[array(1)]]
+    client.handle(NODE, TaskResults(OWNER, [result(3)]))
+    client.flush()
+    assert [m.arrays for m in ctx.take(Release)] == [[ACTOR]]
+    client.handle(NODE, TaskResults(OWNER, [answers(1, 2, 3)]))  # once more: nothing changes
+    value = client.value(array(2) + FIRST)
+    assert value is not None and value.position == 1
+
+
+# -- the router -----------------------------------------------------------------
+
+
+def made_router() -> tuple[Alone, ActorRouter, list[RangeResult]]:
+    ctx = Alone()
+    failed: list[RangeResult] = []
+    router = ActorRouter(
+        ctx, 0, Config(), lambda calls: ctx.send("here", calls),
+        lambda error, owner: failed.append(error), lambda actor, reason: None,
+        lambda message: ctx.send("here", message),
+    )  # fmt: skip
+    router.watch(ACTOR)
+    router.on_changed(ActorChanged(ACTOR, ALIVE, 0, 0))
+    return ctx, router, failed
+
+
+def submit(router: ActorRouter, made: TaskSpec) -> None:
+    router.submit_run(made, arrays_of(made))
+
+
+def test_a_run_is_sent_as_it_came_and_again_call_by_call() -> None:
+    ctx, router, failed = made_router()
+    submit(router, run(1, 2, 3, 4))
+    router.end_turn()
+    [sent] = ctx.take(ActorCalls)
+    assert [is_run(spec) for spec in sent.tasks] == [True]
+    assert router.all_received([array(1), array(3)])
+    assert not router.all_received([array(2), array(3)]), "one has come before"
+    router.on_changed(ActorChanged(ACTOR, ALIVE, 0, 1))
+    router.end_turn()
+    [sent] = ctx.take(ActorCalls)
+    assert [(s.array, s.args, s.retries) for s in sent.tasks] == [
+        (array(2), b"2", 2), (array(4), b"4", 2),
+    ]  # fmt: skip
+    assert sent.again == 2 and failed == []
+
+
+def test_calls_of_a_run_that_the_actor_does_not_live_for_fail() -> None:
+    _, router, failed = made_router()
+    submit(router, run(1, 2, 3))
+    router.end_turn()
+    assert router.received(array(2))
+    router.on_changed(ActorChanged(ACTOR, DEAD, 0, 0, "ActorDiedError: gone"))
+    submit(router, run(4, 5))
+    assert [error.array for error in failed] == [array(n) for n in (1, 3, 4, 5)]
+
+
+def test_one_call_of_a_run_is_cancelled_before_it_leaves_and_after() -> None:
+    ctx, router, failed = made_router()
+    submit(router, run(1, 2, 3))
+    assert router.cancel(array(2))
+    assert [error.array for error in failed] == [array(2)]
+    router.end_turn()
+    [sent] = ctx.take(ActorCalls)
+    assert [s.array for s in singles(sent.tasks)] == [array(1), array(3)]
+    assert router.cancel(array(3))
+    assert ctx.take(CancelCall) == [CancelCall(ACTOR, array(3))]
+
+
+# -- the worker -----------------------------------------------------------------
+
+
+def made_executor() -> tuple[Alone, Executor]:
+    ctx = Alone()
+    executor = Executor(ctx, 0, Config(inline_bytes_max=1000))
+    executor.actor = True
+    executor.pack = msgspec.msgpack.encode
+    executor.flush()
+    return ctx, executor
+
+
+def answer(executor: Executor, value: Any, nbytes: int = 16) -> None:
+    assert executor.running is not None
+    executor.report_plain(executor.running, value, nbytes, 0.0, 0.0)
+    executor.next()
+
+
+def test_plain_results_travel_together_and_others_stay_in_their_place() -> None:
+    ctx, executor = made_executor()
+    executor.handle(NODE, RunTasks([Assignment(run(1, 2, 3, 4, 5))]))
+    executor.next()
+    answer(executor, "a")
+    answer(executor, "b")
+    executor.report(result(3), Timing("A.add", 0.0, 0.1, 1))
+    executor.next()
+    answer(executor, "c")
+    answer(executor, "d")
+    [done] = ctx.take(TasksDone)
+    assert [split(r.calls) or r.array for r in done.results] == [
+        (array(1), array(2)), array(3), (array(4), array(5)),
+    ]  # fmt: skip
+    assert msgspec.msgpack.decode(done.results[2].payload) == ["c", "d"]
+    assert [timing.count for timing in done.timings] == [2, 1, 2]
+
+
+def test_together_they_fit_into_a_message() -> None:
+    ctx, executor = made_executor()
+    executor.handle(NODE, RunTasks([Assignment(run(*range(1, 6)))]))
+    executor.next()
+    for number in range(5):
+        answer(executor, number, nbytes=400)
+    [done] = ctx.take(TasksDone)
+    assert [timing.count for timing in done.timings] == [2, 2, 1]
+
+
+def test_a_call_in_the_middle_that_has_not_begun_is_taken_back() -> None:
+    ctx, executor = made_executor()
+    executor.handle(NODE, RunTasks([Assignment(run(1, 2, 3))]))
+    executor.next()
+    executor.handle(NODE, CancelTask(array(2), 0, 1, False, False))
+    answer(executor, "a")
+    assert executor.running is not None and executor.running.array == array(3)
+    answer(executor, "c")
+    found = [r for done in ctx.take(TasksDone) for r in done.results]
+    assert [(split(r.calls) or r.array, r.status) for r in found] == [
+        (array(2), NOT_BEGUN), ((array(1), array(3)), OK),
+    ]  # fmt: skip
+
+
+# -- the node's objects ---------------------------------------------------------
+
+
+def made_objects() -> ObjectDirectory:
+    return ObjectDirectory(Alone(), 0, lambda array, oid, size: None)
+
+
+def test_a_run_of_results_is_looked_up_and_released_call_by_call() -> None:
+    objects = made_objects()
+    arrays = [array(n) for n in (1, 2, 3)]
+    assert objects.own_all(arrays, OWNER) and not objects.own_all(arrays[:1], OWNER)
+    assert objects.may_add_run(arrays, OWNER) and not objects.may_add_run(arrays, "driver:0.1")
+    objects.add_run(answers(1, 2, 3), arrays)
+    assert not objects.may_add_run(arrays[2:], OWNER)
+    value = objects.lookup(array(2) + FIRST)
+    assert value is not None and msgspec.msgpack.decode(value.payload)[value.position] == 2
+    assert objects.has_end(array(3)) and objects.has_array(array(1))
+    objects.release_all(arrays[:2])
+    assert objects.lookup(array(2) + FIRST) is None and objects.owns(OWNER)
+    objects.release_all(arrays[2:])
+    assert not objects.owns(OWNER) and objects.of_job(arrays[0][:4]) == []
+
+
+def test_a_result_that_somebody_waits_for_is_not_added_unseen() -> None:
+    objects = made_objects()
+    objects.own_all([array(1), array(2)], OWNER)
+    objects.want(array(2) + FIRST, lambda value: None)
+    assert not objects.may_add_run([array(1), array(2)], OWNER)
+
+
+# -- bursts, and faults in them --------------------------------------------------
+
+
+def burst(shell: Shell, rng: random.Random) -> Code:
+    """Generator: call actors in bursts with something else in between now and then."""
+    told = []
+    for _ in range(2):
+        restarts = rng.choice([0, 0, 1, FOREVER])
+        ref = shell.create_actor(restarts=restarts)
+        told.append(Told(ref, restarts, rng.choice([0, FOREVER]) if restarts else 0))
+    tag = 0
+    for _ in range(rng.randint(2, 6)):
+        actor = rng.choice(told)
+        for _ in range(rng.randint(1, 150)):
+            if rng.random() < 0.02:
+                actor = rng.choice(told)
+            deps = []
+            if rng.random() < 0.02:
+                deps.append((yield from shell.put(7, 0)))
+            body = {"tag": tag, "s": rng.choice([0.0, 0.0, 0.0, 0.002])}
+            ref = shell.tell(
+                actor.ref.oid, body, deps=[dep.oid for dep in deps], retries=actor.retries,
+                restarts=actor.restarts,
+            )  # fmt: skip
+            for dep in deps:
+                dep.drop()
+            actor.calls.append((tag, ref))
+            tag += 1
+        yield rng.choice([0.0, 0.001, 0.1])
+    for actor in told:
+        yield from conclude(shell, actor)
+    return told
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bursts(seed: int) -> None:
+    world, rng = random_world(seed)
+    driver = world.driver(rng.randrange(len(world.nodes)))
+    for actor in driver.call(burst(driver, rng)):
+        check(actor, set())
+        assert actor.history == [tag for tag, _ in actor.calls]
+    assert not settle(world, SETTLE_S)
+
+
+def test_bursts_are_answered_together() -> None:
+    together = 0
+    for seed in range(5):
+        world, rng = random_world(seed)
+        driver = world.driver(0)
+        driver.call(burst(driver, rng))
+        together += world.answered_together
+    assert together > 100
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_bursts_while_actors_die(seed: int) -> None:
+    world, rng = random_world(seed)
+    driver = world.driver(rng.randrange(len(world.nodes)))
+    kill_processes(world, rng, 8)
+    for actor in driver.call(burst(driver, rng)):
+        check(actor, WORKERS_DIED)
+        if actor.restarts == FOREVER and actor.retries == FOREVER:
+            assert DIED not in actor.outcome.values()
+            assert actor.history == [tag for tag, _ in actor.calls]
+    assert not settle(world, SETTLE_S)

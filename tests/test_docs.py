@@ -1,0 +1,178 @@
+"""The pages for readers name what is there: files, commands, targets, options, cases."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+import raytwin
+import runtime.processes.cluster
+import simulator.cluster
+from scenarios.bench.run import NAMES
+from scenarios.cli import app
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FOLDERS = ("runtime", "simulator", "chaos", "scenarios", "reports", "tests", "docs")
+FILES = [
+    "/" + path.relative_to(ROOT).as_posix()
+    for folder in FOLDERS
+    for path in (ROOT / folder).rglob("*")
+    if "__pycache__" not in path.parts
+]
+page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+
+
+def blocks(text: str) -> str:
+    """Return what stands in the fenced and indented blocks of a page."""
+    fenced = re.findall(r"(?ms)^```\w*\n(.*?)^```", text)
+    return "\n".join([*fenced, *re.findall(r"(?m)^ {4}(\S.*)$", text)])
+
+
+def table(text: str, heading: str) -> Iterator[list[str]]:
+    """Yield the cells of each row of the first table below a heading."""
+    below = text.split(f"{heading}\n", 1)[1]
+    rows = re.search(r"(?m)(^\|.*\n)+", below)
+    assert rows is not None, heading
+    for row in rows[0].splitlines()[2:]:
+        yield [cell.strip() for cell in row.strip("|").split(" | ")]
+
+
+def code(text: str) -> list[str]:
+    """Return what stands in backquotes."""
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def missing_paths(text: str) -> list[str]:
+    """Return the paths and file names in backquotes, or in a tree, that no file has."""
+    named = [word for word in code(text) if re.fullmatch(r"[\w./-]+\.(py|toml|md|json)", word)]
+    named += [word for word in code(text) if re.fullmatch(rf"({'|'.join(FOLDERS)})/[\w./-]+", word)]
+    named += re.findall(r"\b[a-z]\w*\.py\b", blocks(text).replace("script.py", ""))
+    suffixes = {"/" + word.strip("/") for word in named}
+    at_the_top = {"/" + path.name for path in ROOT.iterdir()}
+    return sorted(
+        suffix for suffix in suffixes - at_the_top if not any(f.endswith(suffix) for f in FILES)
+    )
+
+
+def missing_links(text: str, path: Path) -> list[str]:
+    """Return the relative links of a page that lead nowhere."""
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text)
+    return [link for link in links if "://" not in link and not (path.parent / link).exists()]
+
+
+def wrong_commands(text: str) -> list[str]:
+    """Return the ``raytwin`` command lines in blocks that the program would not know."""
+    commands = typer.main.get_command(app)
+    wrong = []
+    for line in blocks(text).splitlines():
+        found = re.match(r"(?:[A-Z_]+=\S+ )?raytwin (.*?)(?:  .*)?$", line.split("#")[0].rstrip())
+        if found is None:
+            continue
+        name, *words = shlex.split(found[1].replace("[", " ").replace("]", " "))
+        command = commands.commands.get(name)
+        if command is None:
+            wrong.append(line)
+            continue
+        known = {option for parameter in command.params for option in parameter.opts}
+        if not known >= {word for word in words if word.startswith("-")}:
+            wrong.append(line)
+    return wrong
+
+
+@page
+def test_files_that_are_named_exist(page: Path) -> None:
+    assert missing_paths(page.read_text()) == []
+
+
+@page
+def test_links_lead_somewhere(page: Path) -> None:
+    assert missing_links(page.read_text(), page) == []
+
+
+@page
+def test_commands_are_the_programs(page: Path) -> None:
+    assert wrong_commands(page.read_text()) == []
+
+
+@page
+def test_make_has_the_targets(page: Path) -> None:
+    targets = set(re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text()))
+    text = page.read_text()
+    named = re.findall(r"(?m)^(?:[A-Z_]+=\S+ )?make ([a-z]+)", blocks(text))
+    named += [word.split()[1] for word in code(text) if word.startswith("make ")]
+    assert set(named) <= targets
+
+
+def test_the_tests_of_this_file_can_fail() -> None:
+    text = (
+        "`runtime/control/nothing.py` `gcs.py` `tables/none.py` [x](nowhere.md) [y](api.md)\n"
+        "```\nraytwin list\nraytwin nothing\nraytwin run NAME --nothing 3   what it is\n```\n"
+    )
+    assert missing_paths(text) == ["/runtime/control/nothing.py", "/tables/none.py"]
+    assert missing_links(text, ROOT / "docs" / "page.md") == ["nowhere.md"]
+    assert len(wrong_commands(text)) == 2
+
+
+def test_the_control_planes_table_has_every_file() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = [
+        name for cells in table(text, "### The control plane, file by file")
+        for name in code(cells[0])
+    ]  # fmt: skip
+    there = [
+        path.name if path.is_file() else f"{path.name}/"
+        for path in (ROOT / "runtime" / "control").iterdir()
+        if path.name not in ("__init__.py", "__pycache__")
+    ]
+    assert sorted(named) == sorted(there)
+
+
+def test_the_options_of_init_are_its_options() -> None:
+    text = (ROOT / "docs" / "api.md").read_text()
+    rows = list(table(text, "## Options of `init`"))
+    local = inspect.signature(runtime.processes.cluster.start).parameters
+    sim = inspect.signature(simulator.cluster.start).parameters
+    shared = set(inspect.signature(raytwin.init).parameters) | {"more_resources"}
+    named = {name for cells in rows for name in code(cells[0])}
+    assert named <= shared | set(local) | set(sim)
+    assert (set(local) | set(sim)) - {"more_resources"} <= named
+    for cells in rows:
+        only = re.search(r"only on `(local|sim)`", cells[1])
+        for name in code(cells[0]):
+            takers = {"local": shared | set(local), "sim": shared | set(sim)}
+            there = {backend for backend, names in takers.items() if name in names}
+            assert there == ({only[1]} if only else {"local", "sim"}), name
+
+
+def test_the_benchmark_has_the_cases() -> None:
+    text = (ROOT / "docs" / "development.md").read_text()
+    listed = text.split("a row per case: ")[1].split(".\n")[0]
+    assert sorted(code(listed)) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("backend", [pytest.param("local", marks=pytest.mark.slow), "sim"])
+def test_the_programs_of_the_front_page_run(backend: str) -> None:
+    first, second = re.findall(r"(?ms)^```python\n(.*?)^```", (ROOT / "README.md").read_text())
+    call = re.search(r"ray\.init\((.*?)\)", first)
+    assert call is not None
+    first = first.replace(call[0], f"ray.init({call[1]}, backend={backend!r})")
+    use = (
+        "counter = Counter.remote()\nprint(ray.get([counter.add.remote(n) for n in range(12)])[-1])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{first}\n{second}\n{use}\n"],
+        cwd=ROOT, capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    squares, total, _, counted = done.stdout.splitlines()
+    assert squares == str([i * i for i in range(100)])
+    assert int(total) == sum(i * i for i in range(1000))
+    assert int(counted) == sum(range(12))
