@@ -43,8 +43,8 @@ OWNERS = {
 """The packages that may use a module or function."""
 
 CONTROL_MAY_IMPORT = {
-    "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "enum",
-    "functools", "hashlib", "heapq", "itertools", "math", "msgspec", "operator", "random",
+    "__future__", "_blake2", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses",
+    "enum", "functools", "heapq", "itertools", "math", "msgspec", "operator", "random",
     "statistics", "string", "struct", "types", "typing", "zlib.crc32",
     "importlib.import_module",  # A user's policy is named by its import path.
 }  # fmt: skip

@@ -14,11 +14,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from opcode import opmap
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 _IMPORT_FROM = opmap["IMPORT_FROM"]
@@ -108,8 +107,12 @@ def says_what_is_missing(kind: str) -> Callable[[type[T]], type[T]]:
     return dress
 
 
-class _Alias(Loader):
-    """Gives a module a second name."""
+class _Alias:
+    """Gives a module a second name.
+
+    A loader without that base class: `importlib.abc` would bring `tempfile` and more,
+    2 MB, into every process.
+    """
 
     def __init__(self, prefix: str, name: str) -> None:
         self._prefix = prefix
@@ -125,7 +128,7 @@ class _Alias(Loader):
             sys.modules[f"{self._prefix}.{name}"] = import_module(PUBLIC[name])
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
 
@@ -138,7 +141,7 @@ class _Finder(MetaPathFinder):
         if name not in PUBLIC:
             raise ModuleNotFoundError(missing(name), name=fullname)
         package = any(other.startswith(f"{name}.") for other in PUBLIC) or not name
-        return ModuleSpec(fullname, _Alias(self.prefix, name), is_package=package)
+        return ModuleSpec(fullname, cast(Any, _Alias(self.prefix, name)), is_package=package)
 
 
 def install(prefix: str) -> None:

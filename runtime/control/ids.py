@@ -29,8 +29,9 @@ too, drawn from a counter of its own.
 
 from __future__ import annotations
 
+# What `hashlib.blake2b` is, without the 2 MB of OpenSSL that come with it.
+from _blake2 import blake2b
 from functools import lru_cache
-from hashlib import blake2b
 
 JOB_BYTES = 4
 NUMBER_BYTES = 2

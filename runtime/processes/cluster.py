@@ -10,7 +10,6 @@ socket is bound here, so that nodes can be started without waiting for it.
 from __future__ import annotations
 
 import os
-import secrets
 import select
 import signal
 import socket
@@ -25,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import connected, set_current
@@ -44,10 +42,11 @@ from runtime.control.ids import root_task_id
 from runtime.control.policies import make_policy
 from runtime.control.resources import ResourcePool, format_demand
 from runtime.control.shards import chain_of
-from runtime.processes import auth, clusters, joining
+from runtime.processes import auth, clusters, joining, preload
 from runtime.processes.clusters import ClusterFile
 from runtime.processes.connection import listen
 from runtime.processes.local_world import LocalWorld
+from runtime.processes.memory import trim
 from runtime.processes.sessions import DriverSession, make_driver
 from runtime.processes.settings import HeadSettings, NodeSettings
 from runtime.processes.zygote import packet_pair, send_packet
@@ -83,7 +82,7 @@ class LocalCluster:
         self._removed: set[int] = set()
         self._paused: set[int] = set()
         self._token = auth.new_token()
-        self._door = f"raytwin-{secrets.token_hex(16)}"
+        self._door = f"raytwin-{os.urandom(16).hex()}"
         self._file: Path | None = None
         self._journal = journal
         self._storage = storage
@@ -115,7 +114,9 @@ class LocalCluster:
             ClusterFile(self.address, self._door, self._token.hex(), os.getpid(), time.time())
         )
         paths = [p or os.getcwd() for p in sys.path]
-        send_packet(self._control, ["start", paths, str(self._file)])
+        kinds = ["head", "node", *(["replica"] if self.config.chained else [])]
+        given = [paths, str(self._file), kinds, preload.of_driver()]
+        send_packet(self._control, ["start", *given])
         settings = HeadSettings(self.config, self._token, self._journal, self._storage)
         # A durable head that dies is forked anew: its state is in the file.
         self._spawn("head", "head", settings, (head.fileno(),), self.config.gcs_durable)
@@ -357,7 +358,7 @@ def start(
         ResourcePool(node)
         format_demand(node)
     if object_store_memory is None:
-        object_store_memory = int(psutil.virtual_memory().total * STORE_SHARE / len(resources))
+        object_store_memory = int(_memory_bytes() * STORE_SHARE / len(resources))
     if object_store_memory < 1 << 20:
         raise ValueError(f"an object store of {object_store_memory} bytes; 1 MiB is the least")
     if journal is not None:
@@ -381,7 +382,13 @@ def start(
         else:
             cluster.end()
         raise
+    trim()
     return session
+
+
+def _memory_bytes() -> int:
+    """Return the size of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _spill_directory(given: str | os.PathLike[str] | None) -> str:

@@ -11,9 +11,7 @@ from runtime.control.gcs import Gcs
 from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.messages import Frame, NodeUnreachable
 from runtime.processes.admission import NODE_TO_HEAD, foreign, is_node
-from runtime.processes.chain_head import ChainHead
 from runtime.processes.connection import AcceptedConnection, Connection, Listener
-from runtime.processes.durable_head import DurableHead
 from runtime.processes.links import Links
 from runtime.processes.process import Process
 from runtime.processes.settings import HeadSettings, journal_path, set_up_logging
@@ -79,9 +77,14 @@ def main(payload: bytes, fds: list[int]) -> None:
     set_up_logging("head")
     settings = _settings_of(payload)
     spawner, listener = (socket.socket(fileno=fd) for fd in fds)
+    # Loaded where they are needed: sqlite3 alone would be 1 MB of every cluster.
     if settings.config.gcs_durable:
+        from runtime.processes.durable_head import DurableHead
+
         DurableHead(settings, listener, spawner).run()
     elif settings.config.chained:
+        from runtime.processes.chain_head import ChainHead
+
         ChainHead(settings, listener, spawner).run()
     else:
         Head(settings, listener).process.run()

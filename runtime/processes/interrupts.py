@@ -37,21 +37,34 @@ _HARMLESS = {
 """The runtime's own, but nothing is half done in them."""
 
 
+_executor: Executor | None = None
+"""Of this process, if it runs tasks."""
+
+
+def catch() -> None:
+    """Handle SIGINT, in this process and in what is forked from it: where no task runs
+    it has no effect. The zygote does this, so that no worker has to."""
+    signal.signal(signal.SIGINT, _on_signal)
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    executor = _executor
+    if executor is not None and executor.interrupt and _in_user_code(frame):
+        executor.interrupt = False
+        raise KeyboardInterrupt
+
+
 def install(client: Client, executor: Executor) -> None:
     """Make cancellations reach the running task; called by the main thread."""
+    global _executor
 
     def on_cancel(message: CancelTask) -> None:
         running = executor.running
         if message.recursive and running is not None:
             client.cancel_children(task_id(running.array, executor.cancelled), message.force)
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if executor.interrupt and _in_user_code(frame):
-            executor.interrupt = False
-            raise KeyboardInterrupt
-
     executor.on_cancel = on_cancel
-    signal.signal(signal.SIGINT, on_signal)
+    _executor = executor
 
 
 def _in_user_code(frame: FrameType | None) -> bool:

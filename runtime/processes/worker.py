@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import random
 import socket
 import sys
 
 import msgspec
-import numpy as np
 
 from runtime.api import modules
 from runtime.api.state import set_current
@@ -26,7 +24,7 @@ from runtime.control.messages import (
     TakeBack,
     TooLong,
 )
-from runtime.processes import interrupts
+from runtime.processes import interrupts, preload
 from runtime.processes.connection import Connection
 from runtime.processes.local_world import LocalWorld
 from runtime.processes.process import Process
@@ -66,52 +64,76 @@ def _leave(reason: str) -> None:
     os._exit(0)
 
 
+class Worker:
+    """All of a worker but what belongs to the whole process: threads, signals, streams.
+
+    So that it can be made, and run something, where it is not the process's: see
+    `rehearsal`. It owns both descriptors.
+    """
+
+    def __init__(self, settings: WorkerSettings, sock: socket.socket, arena_fd: int) -> None:
+        process = Process(settings.config.seed)
+        ctx = process.context(settings.address)
+        self.client = Client(ctx, settings.address, settings.node, settings.config)
+        self.executor = executor = Executor(ctx, settings.node, settings.config)
+        process.add(settings.address, _Both(self.client, executor))
+        arena = Arena.attach(arena_fd)
+        self.world = world = LocalWorld(process, self.client, executor, arena, _leave)
+        process.routes[self.client.node] = Connection(
+            process.reactor, sock, world.on_frame, world.on_close, peer=self.client.node
+        )
+        self.session = session = Session(world)
+        session.on_drop = world.on_drop
+        world.has_drops, world.tidy = lambda: bool(session.uncounted), session.collect
+        self.runner = TaskRunner(world, session, executor, settings.node)
+        world.report_meanwhile = self.runner.report_meanwhile
+        executor.before_results = self._before_results
+
+    def _before_results(self) -> None:
+        preload.note()
+        self.client.flush()
+
+    def say_ready(self) -> None:
+        """Tell the node that tasks can come."""
+        with self.world:
+            self.executor.start(os.getpid())
+
+    def run(self) -> None:
+        """Run what comes until there is to be no more."""
+        executor, runner = self.executor, self.runner
+        while True:
+            with self.world:
+                assignment = executor.next() if runner.has_room() else None
+                leaving = executor.exiting
+            if assignment is not None:
+                runner.run(assignment)
+            elif leaving:
+                return
+            else:
+                self.before_waiting()
+                self.world.block(lambda: runner.has_work() or executor.exiting, None)
+
+    def before_waiting(self) -> None:
+        """Send what was held back, since nothing is left to do."""
+        with self.world:
+            self.session.collect()
+            self.client.flush()
+
+
 def main(payload: bytes, fds: list[int]) -> None:
     """Run tasks until the node closes the connection."""
     settings = _settings_of(payload)
     set_up_logging(settings.address)
-    # What a task prints is seen when it is printed: workers do not live to flush.
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     if os.environ.get(modules.AS_RAY):
         modules.install("ray")
-    # Forked processes start with equal generators.
-    random.seed()
-    np.random.seed(int.from_bytes(os.urandom(4)))
-    process = Process(settings.config.seed)
-    ctx = process.context(settings.address)
-    client = Client(ctx, settings.address, settings.node, settings.config)
-    executor = Executor(ctx, settings.node, settings.config)
-    process.add(settings.address, _Both(client, executor))
-    world = LocalWorld(process, client, executor, Arena.attach(fds[1]), _leave)
-    connection = Connection(
-        process.reactor,
-        socket.socket(fileno=fds[0]),
-        world.on_frame,
-        world.on_close,
-        peer=client.node,
-    )
-    process.routes[client.node] = connection
-    session = Session(world)
-    session.on_drop = world.on_drop
-    world.has_drops, world.tidy = lambda: bool(session.uncounted), session.collect
-    set_current(session)
-    runner = TaskRunner(world, session, executor, settings.node)
-    world.report_meanwhile = runner.report_meanwhile
-    interrupts.install(client, executor)
-    world.start()
-    with world:
-        executor.start(os.getpid())
-    while True:
-        with world:
-            assignment = executor.next() if runner.has_room() else None
-            leaving = executor.exiting
-        if assignment is not None:
-            runner.run(assignment)
-        elif leaving:
-            return
-        else:
-            with world:
-                session.collect()
-                client.flush()
-            world.block(lambda: runner.has_work() or executor.exiting, None)
+    # Forked processes start with equal generators; `random` sees to its own.
+    if "numpy.random" in sys.modules:  # else it seeds itself when it is loaded
+        import numpy as np
+
+        np.random.seed(int.from_bytes(os.urandom(4)))
+    worker = Worker(settings, socket.socket(fileno=fds[0]), fds[1])
+    set_current(worker.session)
+    interrupts.install(worker.client, worker.executor)
+    worker.world.start()
+    worker.say_ready()
+    worker.run()

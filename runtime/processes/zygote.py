@@ -1,7 +1,7 @@
 """The zygote: forks every other process of the cluster, and outlives none.
 
-It is started by the driver, with numpy and cloudpickle loaded once; a process
-forked from it costs milliseconds and shares its pages. It is also the
+It is started by the driver and loads once what workers need (see `preload`); a
+process forked from it costs milliseconds and shares its pages. It is also the
 supervisor, which is why nothing can be left behind:
 
 * it watches the driver's pidfd and its end of the control socket; when either
@@ -13,7 +13,9 @@ supervisor, which is why nothing can be left behind:
   name in any file system exists that could stay behind. But for one: the file by
   which other drivers find the cluster, which the zygote takes away.
 
-Requests (one packet each, descriptors attached)::
+The first packet is ``["start", search path, cluster's file, kinds, modules]``: of
+these kinds there will be processes as soon as can be, so what they need is loaded for
+all; the modules are for workers. Requests (one packet each, descriptors attached)::
 
     ["spawn", kind, key, payload, again]  kind: head, node, replica, worker
     ["kill", key, signal]
@@ -23,9 +25,10 @@ Requests (one packet each, descriptors attached)::
 With `again` the process is forked anew, with the same descriptors, when it ends;
 not if it has ended `AGAIN_MAX` times within `AGAIN_S` of its start.
 
-Answers: ``["spawned", key, pid]`` and ``["exited", key, reason]``. Whoever asked
-for a process is told of its end; when the asker is gone, what it has asked for
-is killed. The driver is told of replicas too, and may kill any process by its key.
+Answers: ``["spawned", key, pid]``, but of workers, and ``["exited", key, reason]``.
+Whoever asked for a process is told of its end; when the asker is gone, what it has
+asked for is killed. The driver is told of replicas too, and may kill any process by
+its key.
 """
 
 from __future__ import annotations
@@ -46,6 +49,11 @@ from typing import Any
 
 import msgspec
 
+from runtime.processes import preload
+from runtime.processes.memory import trim
+from runtime.processes.settings import set_up_logging
+from runtime.store.scratch import scratch
+
 MAINS = {
     "head": "runtime.processes.head",
     "node": "runtime.processes.node",
@@ -54,7 +62,11 @@ MAINS = {
 }
 AGAIN_MAX = 5
 AGAIN_S = 1.0
+BATCH = 16
+"""Requests of one process that are taken before those of the next one."""
 PACKET_BYTES_MAX = 1 << 20
+_FDS_BYTES = socket.CMSG_SPACE(8 * array("i").itemsize)
+_received = scratch(PACKET_BYTES_MAX)
 _FD_END = (1 << 31) - 1
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -74,10 +86,14 @@ def send_packet(sock: socket.socket, packet: list[Any], fds: tuple[int, ...] = (
         sock.send(data)
 
 
-def receive_packet(sock: socket.socket) -> tuple[list[Any], list[int]] | None:
+def receive_packet(sock: socket.socket, flags: int = 0) -> tuple[list[Any], list[int]] | None:
     """Receive one packet and its descriptors; None when the other side is gone."""
-    data, fds, _, _ = socket.recv_fds(sock, PACKET_BYTES_MAX, 8)
-    return (_decode(data), fds) if data else None
+    size, ancillary, _, _ = sock.recvmsg_into([_received], _FDS_BYTES, flags)
+    fds = array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return (_decode(_received[:size]), list(fds)) if size else None
 
 
 class PacketQueue:
@@ -156,7 +172,12 @@ class Zygote:
         self._warm = False
         self._short_lives = 0
         self._late: list[tuple[int, list[Any], list[int]]] = []
+        """Workers to fork when this process is warm: (asker, request, descriptors)."""
+        self._due: list[tuple[int, list[Any], list[int]]] = []
+        """Workers to fork now."""
         self._driver_fd = os.pidfd_open(driver_pid)
+        self.modules: list[str] = []
+        """What workers are to have loaded, besides what they need."""
         self.cluster_file = ""
         """Taken away at the end, in case the driver could not."""
         self._epoll.register(self._driver_fd, select.EPOLLIN)
@@ -180,6 +201,7 @@ class Zygote:
                         self._send_answers(fd)
                     if mask & ~select.EPOLLOUT and not self._serve(fd):
                         return
+                    self._fork_workers()
                 elif fd in self._children:
                     ended.append(self._children.pop(fd))
             if ended:
@@ -187,17 +209,26 @@ class Zygote:
 
     def _warm_up(self) -> None:
         """Load what workers need, then fork those that were asked for meanwhile."""
-        for module in (MAINS["worker"], "numpy.random", "cloudpickle"):
-            import_module(module)
+        self._load(MAINS["worker"], "cloudpickle", *self.modules)
+        import_module("runtime.processes.rehearsal").rehearse()
+        import_module("runtime.processes.interrupts").catch()
         _settle()
         self._warm = True
         late, self._late = self._late, []
         for fd, request, fds in late:
             if fd in self._askers:
-                self._spawn(fd, request, fds)
+                self._due.append((fd, request, fds))
             else:
                 for unused in fds:
                     os.close(unused)
+        self._fork_workers()
+
+    @staticmethod
+    def _load(*modules: str) -> None:
+        """Load modules for what will be forked; `_settle` has to follow."""
+        gc.disable()
+        for module in modules:
+            import_module(module)
 
     def _add_asker(self, sock: socket.socket) -> None:
         self._askers[sock.fileno()] = sock
@@ -205,17 +236,30 @@ class Zygote:
         self._epoll.register(sock.fileno(), select.EPOLLIN)
 
     def _serve(self, fd: int) -> bool:
-        """Take one request; return False when the driver is gone."""
-        try:
-            packet = receive_packet(self._askers[fd])
-        except ConnectionResetError:
-            packet = None
-        if packet is None:
-            if fd == self._control_fd:
-                return False
-            self._drop_asker(fd)
-            return True
-        request, fds = packet
+        """Take a process's requests; return False when the driver is gone."""
+        for _ in range(BATCH):
+            try:
+                packet = receive_packet(self._askers[fd], socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return True
+            except ConnectionResetError:
+                packet = None
+            if packet is None:
+                if fd == self._control_fd:
+                    return False
+                self._fork_workers()
+                self._drop_asker(fd)
+                return True
+            request, fds = packet
+            if request[:2] == ["spawn", "worker"]:
+                (self._due if self._warm else self._late).append((fd, request, fds))
+            else:
+                self._fork_workers()
+                self._do(fd, request, fds)
+        return True
+
+    def _do(self, fd: int, request: list[Any], fds: list[int]) -> None:
+        """Do what a request asks for."""
         if request[0] == "kill":
             for child in self._children.values():
                 if child.key == request[1] and fd in (child.owner, self._control_fd):
@@ -227,11 +271,8 @@ class Zygote:
             if workers:
                 child = workers[request[2] % len(workers)]
                 signal.pidfd_send_signal(child.pidfd, request[3])
-        elif request[1] == "worker" and not self._warm:
-            self._late.append((fd, request, fds))
         else:
             self._spawn(fd, request, fds)
-        return True
 
     def _of(self, owner: int, key: str) -> list[_Child]:
         return [c for c in self._children.values() if c.key == key and c.owner == owner]
@@ -259,6 +300,35 @@ class Zygote:
                 signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
             elif child.asks == fd:
                 child.asks = -1
+
+    def _fork_workers(self) -> None:
+        """Fork the workers that are due, then enter them all in the books.
+
+        After each fork, whatever this process writes to is copied: so it writes little
+        in between.
+        """
+        due, self._due = self._due, []
+        if not due:
+            return
+        missing = preload.missing()
+        if missing:
+            self._load(*missing)
+            _settle()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        zygote_pid = os.getpid()
+        pids = []
+        for _, request, fds in due:
+            pid = os.fork()
+            if pid == 0:
+                _become("worker", request[2], request[3], fds, zygote_pid)
+            pids.append(pid)
+        for pid, (asker, request, fds) in zip(pids, due, strict=True):
+            for fd in fds:
+                os.close(fd)
+            child = _Child("worker", request[2], asker, pid, os.pidfd_open(pid))
+            self._children[child.pidfd] = child
+            self._epoll.register(child.pidfd, select.EPOLLIN)
 
     def _spawn(self, asker: int, request: list[Any], fds: list[int]) -> None:
         _, kind, key, payload = request[:4]
@@ -378,7 +448,6 @@ def _become(kind: str, key: str, payload: bytes, fds: list[int], zygote_pid: int
             os.closerange(after, fd)
             after = fd + 1
         os.closerange(after, _FD_END)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         import_module(MAINS[kind]).main(payload, fds)
         code = 0
     except SystemExit as leaving:
@@ -394,10 +463,10 @@ def _become(kind: str, key: str, payload: bytes, fds: list[int], zygote_pid: int
 def _settle() -> None:
     """Prepare this process's memory for being shared with what is forked from it."""
     gc.collect()
+    gc.enable()  # it was in the way while modules were loaded
     # Shared pages stay shared: the collector does not write to old objects.
     gc.freeze()
-    # What loading modules has left behind would be counted in every process.
-    _libc.malloc_trim(0)
+    trim()  # or what loading modules has left behind would be counted in every process
 
 
 def main() -> None:
@@ -405,17 +474,23 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     # Ctrl-C is for the driver, which ends the cluster when it leaves.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    set_up_logging("zygote")
+    # What a task prints is seen when it is printed: workers do not live to flush.
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     _libc.prctl(_PR_SET_NAME, b"rt-zygote", 0, 0, 0)
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     started = receive_packet(control)
     if started is None:
         return
     sys.path[:] = started[0][1]
-    from runtime.processes import head, node, replica  # noqa: F401  (loaded before the forks)
-
+    gc.disable()
+    for kind in started[0][3]:
+        import_module(MAINS[kind])
     _settle()  # for head and nodes, as `_warm_up` does for workers
     zygote = Zygote(control, int(sys.argv[2]))
-    zygote.cluster_file = started[0][2]
+    zygote.cluster_file, zygote.modules = started[0][2], started[0][4]
     try:
         zygote.run()
     finally:

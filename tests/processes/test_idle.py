@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 DRIVER = """
 import sys
 import raytwin as ray
+from runtime.api.state import current
 
 ray.init(cpus_per_node=1, object_store_memory=64 << 20)
 
@@ -19,9 +22,18 @@ def loaded(names):
     import sys
     return [name for name in names if name in sys.modules]
 
+def mapped(pid):
+    with open(f"/proc/{pid}/maps") as file:
+        maps = file.read()
+    return [name for name in ("numpy", "libcrypto", "libsqlite3", "libbz2") if name in maps]
+
 assert ray.get(ray.put([1, "two", b"three"])) == [1, "two", b"three"]
-print([name for name in ("asyncio", "numpy") if name in sys.modules],
-      ray.get(loaded.remote(["asyncio", "numpy"])))
+HEAVY = ["asyncio", "email", "hypothesis", "importlib.resources", "multiprocessing", "sqlite3",
+         "ssl", "simulator", "simpy", "unittest"]
+MORE = [*HEAVY, "_hashlib", "numpy", "numpy.random"]
+print([name for name in MORE if name in sys.modules], ray.get(loaded.remote(MORE)))
+pids = current().cluster.pids
+print(mapped(pids["head"]), mapped(pids["node:0"]))
 
 import numpy as np
 
@@ -34,9 +46,9 @@ ray.shutdown()
 """
 
 
-def test_a_driver_without_arrays_has_no_numpy_and_nobody_asyncio() -> None:
+def run(program: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER],
+        [sys.executable, "-c", program],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -44,4 +56,67 @@ def test_a_driver_without_arrays_has_no_numpy_and_nobody_asyncio() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "[] ['numpy']\n"
+    return done.stdout
+
+
+def test_no_process_has_loaded_what_it_does_not_need() -> None:
+    drivers_and_workers, heads_and_nodes = run(DRIVER).splitlines()
+    assert drivers_and_workers == "[] []"
+    assert heads_and_nodes == "[] []"
+
+
+LATER = """
+import raytwin as ray
+
+ray.init(cpus_per_node=1, object_store_memory=64 << 20)
+
+@ray.remote(num_cpus=0)
+class Reader:
+    def loaded(self):
+        import sys
+
+        return "numpy" in sys.modules
+
+    def load(self):
+        import numpy
+
+print(ray.get(Reader.remote().loaded.remote()))
+loader = Reader.remote()
+ray.get(loader.load.remote())
+print(ray.get(loader.loaded.remote()), ray.get(Reader.remote().loaded.remote()))
+ray.shutdown()
+"""
+
+
+def test_what_one_worker_has_loaded_the_next_ones_begin_with() -> None:
+    assert run(LATER) == "False\nTrue True\n"
+
+
+RANDOM = """
+import raytwin as ray
+
+ray.init(cpus_per_node=1, object_store_memory=64 << 20)
+
+@ray.remote(num_cpus=0)
+class Dice:
+    def roll(self):
+        import random
+        import sys
+
+        there = "numpy.random" in sys.modules
+        import numpy as np
+
+        return there, random.random(), np.random.random()
+
+dice = [Dice.remote() for _ in range(3)]
+rolls = ray.get([each.roll.remote() for each in dice])
+print(*{there for there, _, _ in rolls}, *(len(set(found)) for found in list(zip(*rolls))[1:]))
+ray.shutdown()
+"""
+
+
+@pytest.mark.parametrize(("first", "loaded"), [("", "False"), ("import numpy\n", "True")])
+def test_workers_draw_different_numbers_wherever_the_generator_is_loaded(
+    first: str, loaded: str
+) -> None:
+    assert run(first + RANDOM) == f"{loaded} 3 3\n"

@@ -403,13 +403,17 @@ def test_killed_benchmark_leaves_nothing(tmp_path: Path) -> None:
         "from scenarios.bench import Effort, run_bench\n"
         "run_bench([], None, Silent(), Effort(round_s=0.2, rounds=9999, names=('tasks_sync',)))\n"
     )
+    # The directory of cluster files, which stays, is in another one.
+    files, runtime = tmp_path / "files", tmp_path / "runtime"
+    files.mkdir()
+    runtime.mkdir()
     with subprocess.Popen(
         [sys.executable, "-c", program],
         cwd=Path(run.__file__).parents[2],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(files), "XDG_RUNTIME_DIR": str(runtime)},
     ) as process:
         assert until(lambda: len(sides_alive()) > 3)
-        assert list(tmp_path.iterdir())
+        assert list(files.iterdir())
         process.kill()
     assert until(lambda: not sides_alive()), sides_alive()
-    assert not list(tmp_path.iterdir())
+    assert not list(files.iterdir())
