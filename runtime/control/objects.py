@@ -54,6 +54,8 @@ RETRY_S = 0.1
 """Pause before asking again where an object is, when its source failed."""
 
 Ready = Callable[[ObjectValue], None]
+FEW = 4
+"""Arrays for which it does not pay to look first whether all are of the plain kind."""
 
 
 class ObjectDirectory(Holdings):
@@ -163,7 +165,7 @@ class ObjectDirectory(Holdings):
     def release_all(self, arrays: Sequence[bytes]) -> None:
         """`release` each of these; their owners have let go."""
         tables = (self.others, self._wanted_of, self._stored_of)
-        if not all(table.keys().isdisjoint(arrays) for table in tables if table):
+        if len(arrays) < FEW or not all(table.keys().isdisjoint(arrays) for table in tables):
             for array in arrays:
                 self.release(array)
             return
