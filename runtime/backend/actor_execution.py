@@ -161,7 +161,7 @@ class ActorRunner:
     def _save(self) -> None:
         """Take a checkpoint; if that fails the one before still counts."""
         try:
-            state = self._tasks.session.dumps(self._instance.__ray_save__())
+            state = self._tasks.session.dumps_lasting(self._instance.__ray_save__())
             most = self._tasks.session.client.config.checkpoint_bytes_max
             if len(state) > most:
                 raise ValueError(f"a checkpoint of {len(state):,} bytes; at most {most:,} are kept")

@@ -112,6 +112,26 @@ class References(ClusterContext):
                     self.client.borrowing.pin(array)
         return serialized.to_bytes()
 
+    def dumps_lasting(self, value: Any) -> bytes:
+        """Serialize what is to outlive this process; the references inside are pinned.
+
+        Raises ValueError if this process owns what one of them leads to, which ends with it.
+        """
+        serialized = self.world.serialize(value)
+        if serialized.contained:
+            borrowing = self.client.borrowing
+            with self.world:
+                arrays = arrays_of(serialized.contained)
+                own = [each for each in arrays if borrowing.owner_of(each) == self.client.address]
+                if own:
+                    raise ValueError(
+                        f"it holds {len(own)} references to what its own worker has put or"
+                        " submitted, which end with that: hold the values"
+                    )
+                for array in arrays:
+                    borrowing.pin(array)
+        return serialized.to_bytes()
+
     def collect(self) -> None:
         """Count what the garbage collector has dropped; call it within a turn."""
         if self._group is not None and self._group.abandoned():
