@@ -21,7 +21,7 @@ from runtime.api.exceptions import RaySystemError
 from runtime.api.refs import ObjectRef, any_closed, counted_ref
 from runtime.backend.protocol import World
 from runtime.backend.wait_group import WaitGroup
-from runtime.control.client import Entry
+from runtime.control.entries import Entry
 from runtime.control.ids import ARRAY_BYTES, FIRST, object_id
 from runtime.control.messages import ResultRefs
 

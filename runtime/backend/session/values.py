@@ -23,7 +23,7 @@ from runtime.backend.protocol import Serialized
 from runtime.backend.session.numbering import Numbering
 from runtime.backend.session.references import GONE
 from runtime.backend.session.waiting import Waiting
-from runtime.control.client import Entry
+from runtime.control.entries import Entry
 from runtime.control.ids import object_id
 from runtime.control.messages import OK, USER_ERROR, ObjectValue, RangeResult
 from runtime.control.streams import item_id
