@@ -110,7 +110,7 @@ class Faults:
     def head(self) -> None:
         """The GCS and the global scheduler, which start again from what is on disk."""
         before = self.pid("head")
-        os.kill(before, signal.SIGKILL)
+        self.cluster.kill_head()
         self.load.step()
         eventually(lambda: self.pid("head") != before)
         # One that ends again and again, as soon as it has begun, is given up.
