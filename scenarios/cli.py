@@ -19,7 +19,13 @@ import typer
 from typer.core import TyperGroup
 
 from scenarios.base import BACKENDS, UsageError, did_you_mean, parse_number
-from scenarios.signals import TERMINATED, Terminated, leave_sigterm_alone, sigterm_raises
+from scenarios.signals import (
+    TERMINATED,
+    Interrupted,
+    Terminated,
+    leave_sigterm_alone,
+    sigterm_raises,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -605,6 +611,14 @@ def _escaped(text: str) -> str:
 
 
 def main() -> NoReturn:
-    """Run the command line and exit."""
-    app(prog_name="raytwin")
+    """Run the command line and exit.
+
+    After a script that Ctrl-C has ended as Python does then: by SIGINT, so that a shell
+    that runs it ends, too.
+    """
+    try:
+        app(prog_name="raytwin")
+    except Interrupted:
+        sys.excepthook = lambda *_: None
+        raise KeyboardInterrupt from None
     raise AssertionError("the command line always exits")

@@ -1,7 +1,8 @@
-"""SIGTERM as an exception, so that what a command has made is taken away.
+"""How signals end a command: SIGTERM as an exception, so that what it has made is taken away.
 
 The default action ends a process where it is: temporary files stay. `Terminated` is
-a KeyboardInterrupt, and whatever cleans up after Ctrl-C cleans up after it.
+a KeyboardInterrupt, and whatever cleans up after Ctrl-C cleans up after it. A script
+of ``raytwin exec`` is ended as Python ends it, by both signals.
 """
 
 from __future__ import annotations
@@ -19,6 +20,13 @@ TERMINATED = 128 + signal.SIGTERM
 
 class Terminated(KeyboardInterrupt):
     """The process was sent SIGTERM."""
+
+
+class Interrupted(BaseException):
+    """A script did not catch KeyboardInterrupt; its traceback has been printed.
+
+    No subclass of that, so that nothing says anything more on the way out.
+    """
 
 
 _owner = 0
