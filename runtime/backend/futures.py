@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from runtime.control.client import Waiter
+from runtime.control.entries import Waiter
 
 if TYPE_CHECKING:
     from runtime.api.refs import ObjectRef
