@@ -197,7 +197,8 @@ class Leases:
         while queued and self._idle:
             actor = queued.popleft()
             fits = self._pool.fits(actor.spec.demand)
-            worker = self._supply.take_idle(job_of_task(actor.spec)) if fits else None
+            job = job_of_task(actor.spec)
+            worker = self._supply.take_idle(job, for_good=True) if fits else None
             if worker is not None:
                 worker.demand = actor.spec.demand
                 worker.state = State.LEASED

@@ -64,14 +64,20 @@ class WorkerSupply:
         worker.pid = pid
         self.starting -= 1
 
-    def take_idle(self, job: bytes) -> Worker | None:
-        """Take the job's idle worker that ran last, or one that has run nothing yet."""
+    def take_idle(self, job: bytes, for_good: bool = False) -> Worker | None:
+        """Take the job's idle worker that ran last, or one that has run nothing yet.
+
+        With `for_good` it is to end with what it runs, an actor: one that owns nothing, as
+        what it has put or submitted would end with it.
+        """
         idle = self.idle
-        if idle[-1].job == job:
+        if not for_good and idle[-1].job == job:
             return idle.pop()
         for wanted in (job, b""):
             for at in range(len(idle) - 1, -1, -1):
                 if idle[at].job == wanted:
+                    if for_good and self._objects.owns(idle[at].address):
+                        continue
                     worker = idle.pop(at)
                     worker.job = job
                     return worker
