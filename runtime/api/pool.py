@@ -15,6 +15,7 @@ import multiprocessing
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 from runtime.api.calls import cancel, get, wait
@@ -102,6 +103,7 @@ class AsyncResult:
     ) -> None:
         """Call one of them once all is done; in virtual time, wait for that here."""
         missing = len(self._chunks)
+        futures: list[Future[Any]] = []
 
         def done(_: object) -> None:
             nonlocal missing
@@ -109,6 +111,9 @@ class AsyncResult:
             if missing:
                 return
             try:
+                for future in futures:
+                    # One that was given up may never have a value to wait for.
+                    future.result()
                 value = self.get()
             except Exception as error:
                 if error_callback is not None:
@@ -118,7 +123,8 @@ class AsyncResult:
                     callback(value)
 
         for chunk in self._chunks:
-            chunk.future().add_done_callback(done)
+            futures.append(chunk.future())
+            futures[-1].add_done_callback(done)
 
 
 def _value(outcome: Outcome) -> Any:
