@@ -10,6 +10,7 @@ from runtime.api.exceptions import GetTimeoutError, TaskPlacementGroupRemoved
 from runtime.api.ids import TaskID
 from runtime.api.refs import ObjectRef
 from runtime.api.remote_function import remote
+from runtime.api.runtime_context import group_of_caller
 from runtime.api.state import current
 from runtime.api.strategies import PlacementGroupSchedulingStrategy
 from runtime.control.ids import job_number
@@ -144,11 +145,10 @@ def _named(name: str) -> list[Any]:
 
 
 def get_current_placement_group() -> PlacementGroup | None:
-    """Return the group that the running task is in, None outside of any."""
-    task = current().running_task()
-    if task is None or task[0].extra is None or not task[0].extra.group:
+    """Return the group that the running task or actor is in, None outside of any."""
+    group = group_of_caller().partition("/")[0]
+    if not group:
         return None
-    group = task[0].extra.group.partition("/")[0]
     for row in current().query("groups"):
         if row[0] == group:
             return PlacementGroup(bytes.fromhex(group), row[2])
