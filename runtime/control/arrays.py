@@ -31,6 +31,7 @@ from runtime.control.flush import TaskHistory
 from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, job_of, object_id, split_object_id
 from runtime.control.jobs import without_ended
 from runtime.control.lineage import Lineage, by_recipe, placed_again, refusal
+from runtime.control.lost import MADE_BY_ACTOR, OWNER_DIED, PUT, RELEASED
 from runtime.control.messages import (
     SYSTEM_ERROR,
     ClaimTasks,
@@ -55,7 +56,6 @@ from runtime.control.ready_queue import part_of
 from runtime.control.tables import ArrayRow, Done, attempt_of, needs_of, task_of
 from runtime.control.unheard import Unheard
 
-RELEASED = "its owner has died or released it"
 JOB_ENDED = "its job has ended"
 RELEASED_MAX = 65_536
 """How many dropped rows are remembered, for messages that come late."""
@@ -94,6 +94,8 @@ class ArrayTable:
         and why it is lost for who asks."""
         self._early: dict[bytes, int] = {}
         """Arrays that were released before they were heard of, oldest first: by which node."""
+        self._bereaved: dict[bytes, None] = {}
+        """Released arrays whose owner has died, oldest first."""
         self.replays: Callable[[bytes, bytes], bool] = lambda actor, array: False
         """Whether an actor is being rebuilt, and makes that array again by it."""
         self.remakes: Callable[[bytes], bool] = lambda array: False
@@ -158,8 +160,9 @@ class ArrayTable:
                 self._ctx.send(f"node:{node}", FreeObjects([oid[:ARRAY_BYTES]]))
             else:
                 copied.copied(oid, node, size)
+        bereaved = frozenset(message.bereaved)
         for array in message.released:
-            self._release(array, node)
+            self._release(array, node, array in bereaved)
         for array in self.lineage.overweight():
             self._drop(array, -1)
 
@@ -200,6 +203,7 @@ class ArrayTable:
         """A client waits for the array's results, or has put it."""
         if row.released:
             row.released = False
+            self._bereaved.pop(array, None)
             self.lineage.unkeep(array)
         node = node_of(owner)
         if not self._is_dead(owner):
@@ -399,9 +403,11 @@ class ArrayTable:
             if spec is None and not lost:
                 if not (row.actor and row.released):
                     continue  # its log entry is on its way
-                lost = f"an actor made it, and {RELEASED}"
+                lost = f"{MADE_BY_ACTOR}{self._why_released(array)}"
             lost = lost or "its owner and the node that was to make it died"
             why = refusal(row, spec, lost)
+            if row.put and not row.owners and row.former and self._is_dead(row.former):
+                why = f"{PUT}{OWNER_DIED}, and {lost}"
             if not why and row.unrepeated(start):
                 assert spec is not None
                 blame = self._lost_input(spec) or f"{spec.name} has not yielded it again"
@@ -468,6 +474,7 @@ class ArrayTable:
             row = self.rows.get(spec.array)
             if row is None or row.released:
                 self._released.pop(spec.array, None)
+                self._bereaved.pop(spec.array, None)
                 if row is not None:
                     row.former = ""
                 run.append(spec)
@@ -495,14 +502,16 @@ class ArrayTable:
 
     # -- release -------------------------------------------------------------------
 
-    def _release(self, array: bytes, node: int) -> None:
-        """An owner on that node has let go."""
+    def _release(self, array: bytes, node: int, died: bool) -> None:
+        """An owner on that node has let go, or has died."""
         row = self.rows.get(array)
         if row is None:
             # A large result of an actor's call: the node that has it says so late.
             self._early[array] = node
             if len(self._early) > RELEASED_MAX:
                 del self._early[next(iter(self._early))]
+            if died:
+                self._bereave(array)
         if row is None or row.released:
             return
         orphaned = row.actor is None and row.former and self._is_dead(row.former)
@@ -527,12 +536,25 @@ class ArrayTable:
                         heir = ForwardResults(array, done.start, done.count, owner)
                         self._ctx.send(f"node:{node_of(owner)}", heir)
         else:
+            if died:
+                self._bereave(array)
             self._let_go(array, row, node)
+
+    def _bereave(self, array: bytes) -> None:
+        """Whoever asks for the array is told that its owner has died."""
+        self._bereaved[array] = None
+        if len(self._bereaved) > RELEASED_MAX:
+            del self._bereaved[next(iter(self._bereaved))]
+
+    def _why_released(self, array: bytes) -> str:
+        return OWNER_DIED if array in self._bereaved else RELEASED
 
     def _drop_orphans(self, arrays: list[bytes]) -> None:
         for array in arrays:
             row = self.rows.get(array)
             if row is not None and not row.released and not row.live_owner(self._alive):
+                if row.former and self._is_dead(row.former):
+                    self._bereave(array)
                 self._let_go(array, row, -1)
 
     def overtaken(self, spec: TaskSpec) -> None:
@@ -540,7 +562,7 @@ class ArrayTable:
         node = node_of(spec.owner)
         if spec.array not in self.rows and self._early.get(spec.array, -1) == node:
             del self._early[spec.array]
-            self._released[spec.array] = (spec.owner, node, RELEASED)
+            self._released[spec.array] = (spec.owner, node, self._why_released(spec.array))
 
     def _let_go(self, array: bytes, row: ArrayRow, node: int) -> None:
         """Nobody owns the array: free its values, keep its specs if they may be needed."""
@@ -553,7 +575,7 @@ class ArrayTable:
         row.released = True
         if array not in self.lineage.needed:
             for oid in self._waited_for(array):
-                self._tell(oid, Location(oid, (), 0, lost=RELEASED))
+                self._tell(oid, Location(oid, (), 0, lost=self._why_released(array)))
             self._free_values(array, row, node)
         else:
             row.forget_node(node)
@@ -587,11 +609,11 @@ class ArrayTable:
                 continue
             self.lineage.unkeep(array)
             self._released.pop(array, None)
-            why = RELEASED
+            why = self._why_released(array)
             if row.put:
-                why = f"it was put, and {RELEASED}"
+                why = f"{PUT}{why}"
             elif array in self.lineage.uses:
-                why = f"{RELEASED}, and the record of its task is gone"
+                why += ", and the record of its task is gone"
             self._released[array] = (row.former, node, why)
             if len(self._released) > RELEASED_MAX:
                 del self._released[next(iter(self._released))]
@@ -640,7 +662,7 @@ class ArrayTable:
             elif job_of(array) in self._ended:
                 found.append(Location(oid, (), 0, lost=JOB_ENDED))
             elif row is not None and self._is_void(array, row):
-                found.append(Location(oid, (), 0, lost=RELEASED))
+                found.append(Location(oid, (), 0, lost=self._why_released(array)))
             else:
                 self._pubsub.subscribe(oid, source)
                 self.waited.setdefault(array, {})[oid] = None
@@ -668,7 +690,8 @@ class ArrayTable:
                 if self.remakes(array):
                     self._ctx.after(LOST_S, partial(self._give_up, [oid]))
                     continue
-                why = self._released[array][2] if array in self._released else RELEASED
+                found = self._released.get(array)
+                why = self._why_released(array) if found is None else found[2]
                 self._tell(oid, Location(oid, (), 0, lost=why))
 
     def _is_missing(self, array: bytes) -> bool:
