@@ -8,12 +8,13 @@ from typing import Any
 from runtime.api.calls import cancel, get
 from runtime.api.exceptions import GetTimeoutError, TaskPlacementGroupRemoved
 from runtime.api.ids import TaskID
+from runtime.api.modules import says_what_is_missing
 from runtime.api.refs import ObjectRef
 from runtime.api.remote_function import remote
 from runtime.api.runtime_context import group_of_caller
 from runtime.api.state import current
 from runtime.api.strategies import PlacementGroupSchedulingStrategy
-from runtime.control.ids import job_number
+from runtime.control.ids import ARRAY_BYTES, job_number
 from runtime.control.placement_groups import STRATEGIES
 from runtime.control.resources import format_demand
 
@@ -27,12 +28,18 @@ class PlacementGroupID(TaskID):
         return f"PlacementGroupID({self.hex()})"
 
 
+@says_what_is_missing("PlacementGroup")
 class PlacementGroup:
     """A handle of a group; it may be sent to tasks."""
 
     def __init__(self, group: bytes, bundles: Sequence[dict[str, float]]) -> None:
         self.id = PlacementGroupID(group)
         self._bundles = [dict(bundle) for bundle in bundles]
+
+    @staticmethod
+    def empty() -> PlacementGroup:
+        """Return what stands for no group."""
+        return PlacementGroup(bytes(ARRAY_BYTES), [])
 
     @property
     def bundle_specs(self) -> list[dict[str, float]]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from runtime.api.calls import cancel, get, wait
 from runtime.api.cluster import cluster_resources, init, is_initialized
+from runtime.api.modules import says_what_is_missing
 from runtime.api.refs import ObjectRef
 from runtime.api.remote_function import RemoteFunction, remote
 from runtime.api.runtime_context import get_runtime_context
@@ -62,6 +63,7 @@ def run_chunk(
 _CHUNK = remote(num_returns=2, name="pool_chunk")(run_chunk)
 
 
+@says_what_is_missing("AsyncResult")
 class AsyncResult:
     """The result of `apply_async` (one value) or `map_async` (a list)."""
 
@@ -169,6 +171,7 @@ class IMapIterator:
         return _value(self._values.popleft())
 
 
+@says_what_is_missing("Pool")
 class Pool:
     """Runs functions in a pool of ``processes`` at once; see `multiprocessing.pool.Pool`.
 
