@@ -42,6 +42,7 @@ from typing import Any
 import runtime.api as api
 from chaos import invariants
 from chaos.attach import attach
+from chaos.drawing import draw, with_actors
 from chaos.injector import Injection
 from chaos.plan import Plan, Step
 from chaos.programs import (
@@ -49,12 +50,10 @@ from chaos.programs import (
     Body,
     Boom,
     Sequential,
-    draw,
     passed_on,
     put_here,
     run_body,
     tasks_own,
-    with_actors,
 )
 from chaos.several_values import with_several
 from chaos.targets.actor import Actor

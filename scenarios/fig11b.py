@@ -11,7 +11,7 @@ from chaos.attach import attach
 from chaos.injector import timeline
 from chaos.plan import Plan, Step
 from runtime.api.state import current
-from runtime.control.actor_host import CALLS_AGAIN, REPLAYED
+from runtime.control.actors_here import CALLS_AGAIN, REPLAYED
 from scenarios import trace
 from scenarios.base import (
     Check,

@@ -46,274 +46,26 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from heapq import heapify, heappop, heappush, heapreplace
+from collections.abc import Callable
 from math import inf, nextafter
 from typing import Any
 
-from simpy import Environment, Event
-from simpy.events import NORMAL, EventPriority
+from simpy import Environment
+from simpy.events import NORMAL
 
-_END_OF_INSTANT = EventPriority(2)
-"""After all that happens at the same time."""
-
-
-class _Call(Event):
-    """An event that calls `call()`, by way of the callback list it is given."""
-
-    __slots__ = ("call", "callbacks")
-
-    _ok = True
-    _value = None
-
-    def __init__(self, call: Callable[[], None], callbacks: list[Callable[[Any], None]]) -> None:
-        # SimPy's own constructor is skipped: it allocates a list per event.
-        self.call = call
-        self.callbacks = callbacks
+from simulator.flows import (
+    ALWAYS,
+    END_OF_INSTANT,
+    Callback,
+    Flow,
+    SharedRate,
+    Transfer,
+    fill,
+    nothing,
+)
 
 
-def _make_call(event: _Call) -> None:
-    event.call()
-
-
-_ALWAYS: list[Callable[[Any], None]] = [_make_call]
-
-
-class _Resource:
-    """A bandwidth in bytes/s that links share; `left` and `users` are `_fill`'s."""
-
-    __slots__ = ("bandwidth", "flows", "index", "left", "users")
-
-    def __init__(self, bandwidth: float, index: int) -> None:
-        self.bandwidth = bandwidth
-        self.index = index
-        self.flows: dict[_Flow, None] = {}  # those that use it now
-        self.left = 0.0
-        self.users = 0
-
-
-def _fill(resources: Iterable[_Resource]) -> dict[_Flow, float]:
-    """Return the max-min fair rate of one transfer of each flow on `resources`.
-
-    `resources` must be closed: with a resource, all others that its flows use.
-    Progressive filling: all rates grow together until a resource is full, whose
-    flows then keep their rate. The share that a resource could still give only
-    grows while others fill up, so a heap entry is at worst too low.
-    """
-    rates: dict[_Flow, float] = {}
-    heap = []
-    for resource in resources:
-        resource.left = resource.bandwidth
-        resource.users = sum(flow.active for flow in resource.flows)
-        if resource.users:
-            heap.append((resource.left / resource.users, resource.index, resource))
-    heapify(heap)
-    while heap:
-        share, index, resource = heap[0]
-        if not resource.users:
-            heappop(heap)
-            continue
-        share_now = resource.left / resource.users
-        if share_now > share:
-            heapreplace(heap, (share_now, index, resource))
-            continue
-        assert share_now > 0, "a resource was given away more than whole"
-        heappop(heap)
-        for flow in resource.flows:
-            if flow not in rates:
-                rates[flow] = share_now
-                for used in flow.resources:
-                    used.users -= flow.active
-                    used.left -= flow.active * share_now
-    return rates
-
-
-class Transfer:
-    """Bulk data on its way; made by `Network.transfer`."""
-
-    __slots__ = ("_done", "_flow", "_starts", "_state", "dst", "nbytes", "src")
-
-    def __init__(
-        self, src: int, dst: int, nbytes: int, done: Callable[[bool], None], flow: _Flow | None
-    ) -> None:
-        self.src = src
-        self.dst = dst
-        self.nbytes = nbytes
-        self._done = done
-        self._flow = flow
-        self._starts = 0.0  # the flow's `served` when this began
-        self._state = "flowing"  # then "landing" (last byte sent) or "failed", then "over"
-
-    @property
-    def sent_bytes(self) -> float:
-        """Bytes that have left the source."""
-        flow = self._flow
-        if flow is None or self._state != "flowing":
-            return self._starts  # frozen by whoever ended the flowing
-        return min(float(self.nbytes), max(0.0, flow.served_now() - self._starts))
-
-    @property
-    def rate(self) -> float:
-        """Bytes/s now; in the instant of a change it may still be zero."""
-        if self._flow is None or self._state != "flowing":
-            return 0.0
-        return self._flow.rate
-
-    def cancel(self) -> None:
-        """Give up: frees the bandwidth, and `done` is not called. Once over, does nothing."""
-        if self._state == "flowing" and self._flow is not None:
-            self._flow.drop(self)
-        elif self._flow is not None:
-            self._flow.transfers.pop(self, None)
-        self._state = "over"
-
-    def _land(self) -> None:
-        if self._state == "landing":
-            assert self._flow is not None
-            del self._flow.transfers[self]
-            self._state = "over"
-            self._done(True)
-
-    def _fail(self) -> None:
-        if self._state == "failed":
-            self._state = "over"
-            self._done(False)
-
-
-class _Flow:
-    """The transfers on one link, which all have the same rate."""
-
-    def __init__(self, network: Network, link: _Link) -> None:
-        self.network = network
-        self.link = link
-        self.resources = network._resources_of(link)
-        self.transfers: dict[Transfer, None] = {}  # in order of start; flowing and landing
-        self.active = 0  # those that flow
-        self.rate = 0.0
-        self._served = 0.0  # bytes each has got since the flow was last idle, as of _settled
-        self._settled = 0.0
-        self._ends: list[tuple[float, int, Transfer]] = []  # by value of `served`
-        self._started = 0
-        self._event: _Call | None = None  # in the schedule, at or before _due
-        self._event_at = inf
-        self._due = inf  # when the first transfer ends
-
-    def served_now(self) -> float:
-        return self._served + self.rate * (self.network.env.now - self._settled)
-
-    def add(self, transfer: Transfer) -> None:
-        self.transfers[transfer] = None
-        if transfer.nbytes == 0:
-            self._last_byte(transfer)
-            return
-        self.touch()
-        self.active += 1
-        transfer._starts = self._served
-        self._started += 1
-        heappush(self._ends, (self._served + transfer.nbytes, self._started, transfer))
-        self.attach()
-
-    def drop(self, transfer: Transfer) -> None:
-        """Forget a flowing transfer, whose bytes sent so far count as sent."""
-        transfer._starts = transfer.sent_bytes
-        self.link.sent_bytes += round(transfer._starts)
-        transfer._state = "over"
-        del self.transfers[transfer]
-        self.touch()
-        self.active -= 1
-        self._rest_if_idle()
-
-    def fail_all(self) -> None:
-        """End all transfers with `done(False)`, from events at this instant."""
-        self.touch()
-        self.detach()
-        for transfer in self.transfers:
-            if transfer._state == "flowing":
-                transfer._starts = transfer.sent_bytes
-                self.link.sent_bytes += round(transfer._starts)
-            transfer._state = "failed"
-            self.network.env.schedule(_Call(transfer._fail, _ALWAYS), NORMAL, 0)
-        self.transfers = {}
-        self.active = 0
-        self._ends = []
-
-    def touch(self) -> None:
-        """Stand still until the end of this instant, when rates are shared anew."""
-        now = self.network.env.now
-        self._served += self.rate * (now - self._settled)
-        self._settled = now
-        self.rate = 0.0
-        self._due = inf
-        self.network._mark(self.resources)
-
-    def attach(self) -> None:
-        """Take part in the sharing, unless idle or cut."""
-        if self.active and not self.link.cut and not self.link.stalled:
-            for resource in self.resources:
-                resource.flows[self] = None
-
-    def detach(self) -> None:
-        for resource in self.resources:
-            resource.flows.pop(self, None)
-
-    def set_rate(self, rate: float) -> None:
-        now = self.network.env.now
-        self._served += self.rate * (now - self._settled)
-        self._settled = now
-        self.rate = rate
-        while self._ends[0][2]._state != "flowing":  # cancelled
-            heappop(self._ends)
-        delay_s = max(0.0, (self._ends[0][0] - self._served) / rate)
-        self._due = now + delay_s
-        # An event that comes too early is put off when it comes.
-        if self._event is None or self._event_at > self._due:
-            self._schedule(delay_s)
-
-    def _schedule(self, delay_s: float) -> None:
-        env = self.network.env
-        self._event = _Call(_nothing, [self._on_event])
-        self._event_at = env.now + delay_s
-        env.schedule(self._event, NORMAL, delay_s)
-
-    def _on_event(self, event: _Call) -> None:
-        if event is not self._event:
-            return  # an earlier one took its place
-        self._event = None
-        now = self.network.env.now
-        if now < self._due:
-            if self._due < inf:
-                self._due = now + (self._due - now)  # exactly when the event will be due
-                self._schedule(self._due - now)
-            return
-        self.touch()
-        # Rounding must not leave a byte's billionth behind.
-        self._served = max(self._served, self._ends[0][0])
-        while self._ends and self._ends[0][0] <= self._served:
-            transfer = heappop(self._ends)[2]
-            if transfer._state == "flowing":
-                self.active -= 1
-                self._last_byte(transfer)
-        self._rest_if_idle()
-
-    def _last_byte(self, transfer: Transfer) -> None:
-        transfer._state = "landing"
-        transfer._starts = float(transfer.nbytes)
-        link = self.link
-        link.sent_bytes += transfer.nbytes
-        self.network.env.schedule(_Call(transfer._land, link.callbacks), NORMAL, link.latency_s)
-
-    def _rest_if_idle(self) -> None:
-        if not self.active:
-            self.detach()
-            self._ends = []
-            self._served = 0.0
-
-
-def _nothing() -> None:
-    """What an event calls whose callback does the work."""
-
-
-class _Link:
+class Link:
     """One direction between two nodes: what the hot path of `send` needs, and the faults."""
 
     __slots__ = (
@@ -348,13 +100,13 @@ class _Link:
         self.cut = False
         self.stalled = 0
         """How many of its ends are paused."""
-        self.flow: _Flow | None = None
-        self.cap: _Resource | None = None
+        self.flow: Flow | None = None
+        self.cap: SharedRate | None = None
         self._clear = True  # neither cut, nor dead, nor with held frames to deliver first
         self._held: deque[Callable[[], None]] = deque()
-        self._flush: _Call | None = None
+        self._flush: Callback | None = None
 
-    def _on_arrival(self, frame: _Call) -> None:
+    def _on_arrival(self, frame: Callback) -> None:
         if self._clear:
             frame.call()
         else:
@@ -369,7 +121,7 @@ class _Link:
     def open(self) -> None:
         """Heal the link: what was held arrives a latency from now."""
         self.cut = False
-        self._flush = _Call(_nothing, [self._on_flush])
+        self._flush = Callback(nothing, [self._on_flush])
         self.env.schedule(self._flush, NORMAL, self.latency_s)
 
     def kill(self) -> None:
@@ -378,7 +130,7 @@ class _Link:
         self._held.clear()
         self._flush = None
 
-    def _on_flush(self, event: _Call) -> None:
+    def _on_flush(self, event: Callback) -> None:
         if event is not self._flush:
             return  # cut again, or dead
         while self._held and self._flush is event:  # a delivery may cut or kill
@@ -434,12 +186,12 @@ class Network:
         self._hosts: dict[int, int] = {}  # of the nodes that are there
         self._removed: set[int] = set()
         self._paused: set[int] = set()
-        self._links: dict[int, dict[int, _Link]] = {}  # by source, then destination
+        self._links: dict[int, dict[int, Link]] = {}  # by source, then destination
         self._faults: dict[tuple[int, int], _Fault] = {}
         self._sent_before: Counter[tuple[int, int]] = Counter()  # on links that are gone
-        self._resources: dict[tuple[str, int], _Resource] = {}
+        self._resources: dict[tuple[str, int], SharedRate] = {}
         self._resource_count = 0
-        self._marked: dict[_Resource, None] = {}
+        self._marked: dict[SharedRate, None] = {}
 
     # -- nodes -------------------------------------------------------------
 
@@ -539,7 +291,7 @@ class Network:
                 delay_s = nextafter(delay_s, inf)
             arrival = now + delay_s
         link.last_arrival = arrival
-        self.env.schedule(_Call(deliver, link.callbacks), NORMAL, delay_s)
+        self.env.schedule(Callback(deliver, link.callbacks), NORMAL, delay_s)
 
     def transfer(self, src: int, dst: int, nbytes: int, done: Callable[[bool], None]) -> Transfer:
         """Move `nbytes` of bulk data; `done(True)` a latency after the last byte left.
@@ -554,10 +306,10 @@ class Network:
         if link is None:
             transfer = Transfer(src, dst, nbytes, done, None)
             transfer._state = "failed"
-            self.env.schedule(_Call(transfer._fail, _ALWAYS), NORMAL, 0)
+            self.env.schedule(Callback(transfer._fail, ALWAYS), NORMAL, 0)
             return transfer
         if link.flow is None:
-            link.flow = _Flow(self, link)
+            link.flow = Flow(self, link)
         transfer = Transfer(src, dst, nbytes, done, link.flow)
         link.flow.add(transfer)
         return transfer
@@ -647,20 +399,20 @@ class Network:
 
     # -- links -------------------------------------------------------------
 
-    def _connect(self, src: int, dst: int) -> _Link | None:
+    def _connect(self, src: int, dst: int) -> Link | None:
         """Return the new link between two nodes, None if either was removed."""
         for node in (src, dst):
             if node not in self._hosts:
                 if node in self._removed:
                     return None
                 raise ValueError(f"there is no node {node}")
-        link = _Link(self.env, self._hosts[src], self._hosts[dst])
+        link = Link(self.env, self._hosts[src], self._hosts[dst])
         self._configure(link, self._faults.get((src, dst)))
         link.stalled = len({src, dst} & self._paused)
         self._links[src][dst] = link
         return link
 
-    def _configure(self, link: _Link, fault: _Fault | None) -> None:
+    def _configure(self, link: Link, fault: _Fault | None) -> None:
         """Set a link's figures from the network's own and what was done to the link."""
         if link.src_host == link.dst_host:
             link.latency_s = self.loopback_latency_s
@@ -689,17 +441,17 @@ class Network:
 
     # -- sharing -----------------------------------------------------------
 
-    def _new_resource(self, bandwidth: float) -> _Resource:
+    def _new_resource(self, bandwidth: float) -> SharedRate:
         self._resource_count += 1
-        return _Resource(bandwidth, self._resource_count)
+        return SharedRate(bandwidth, self._resource_count)
 
-    def _resource(self, kind: str, host: int, bandwidth: float) -> _Resource:
+    def _resource(self, kind: str, host: int, bandwidth: float) -> SharedRate:
         resource = self._resources.get((kind, host))
         if resource is None:
             resource = self._resources[kind, host] = self._new_resource(bandwidth)
         return resource
 
-    def _resources_of(self, link: _Link) -> list[_Resource]:
+    def _resources_of(self, link: Link) -> list[SharedRate]:
         """Return what the transfers on `link` share with others or among themselves."""
         if link.src_host == link.dst_host:
             used = [self._resource("loopback", link.src_host, self.loopback_bandwidth)]
@@ -712,10 +464,10 @@ class Network:
             used.append(link.cap)
         return used
 
-    def _mark(self, resources: list[_Resource]) -> None:
+    def _mark(self, resources: list[SharedRate]) -> None:
         """Have these shared anew at the end of this instant."""
         if not self._marked:
-            self.env.schedule(_Call(self._share, _ALWAYS), _END_OF_INSTANT, 0)
+            self.env.schedule(Callback(self._share, ALWAYS), END_OF_INSTANT, 0)
         for resource in resources:
             self._marked[resource] = None
 
@@ -723,7 +475,7 @@ class Network:
         """Fill the marked resources, and all that are connected to them, anew."""
         reached, self._marked = self._marked, {}
         frontier = list(reached)
-        seen: set[_Flow] = set()
+        seen: set[Flow] = set()
         for resource in frontier:  # grows
             for flow in resource.flows:
                 if flow not in seen:
@@ -732,7 +484,7 @@ class Network:
                         if used not in reached:
                             reached[used] = None
                             frontier.append(used)
-        for flow, rate in _fill(frontier).items():
+        for flow, rate in fill(frontier).items():
             if rate != flow.rate:
                 flow.set_rate(rate)
 

@@ -30,7 +30,7 @@ from runtime.control.messages import (
 
 if TYPE_CHECKING:
     from simulator.cluster import SimCluster
-    from simulator.network import Transfer
+    from simulator.flows import Transfer
     from simulator.process import SimProcess
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.api.actors import CALL, READY, TERMINATE, ActorExit
 from runtime.backend.ends import is_error, last_words
+from runtime.backend.plain import again, plain_bytes
 from runtime.backend.session.numbering import Frame, frame_of_call
 from runtime.control.ids import task_id
 from runtime.control.messages import Assignment, RestoreActor, TaskSpec
@@ -34,28 +35,6 @@ _BUILT_IN = (READY, TERMINATE, CALL)
 _HERE = __file__.rpartition("/")[0]
 TRACEBACK_CHARS_MAX = 16_384
 """The end of a constructor's traceback that every later call is answered with."""
-
-_PLAIN_BYTES = 16
-"""A number's share of a list's serialized form, at most."""
-_PLAIN_BYTES_MAX = 1024
-"""What is longer is not worth holding back."""
-
-
-def plain_bytes(value: Any) -> int:
-    """Return about how long a value is in a list's serialized form; -1 if it is not plain.
-
-    A plain value is short and cannot change, so that it may be serialized later.
-    """
-    kind = type(value)
-    if kind is bytes or kind is str:
-        nbytes = _PLAIN_BYTES + 4 * len(value)
-    elif kind is int:
-        nbytes = _PLAIN_BYTES + value.bit_length()
-    elif value is None or kind is float or kind is bool:
-        return _PLAIN_BYTES
-    else:
-        return -1
-    return nbytes if nbytes <= _PLAIN_BYTES_MAX else -1
 
 
 def users_frames(error: BaseException) -> TracebackType | None:
@@ -182,7 +161,7 @@ class ActorRunner:
     def _save(self) -> None:
         """Take a checkpoint; if that fails the one before still counts."""
         try:
-            state = self._tasks.session.dumps(self._instance.__ray_save__())
+            state = self._tasks.session.dumps_lasting(self._instance.__ray_save__())
             most = self._tasks.session.client.config.checkpoint_bytes_max
             if len(state) > most:
                 raise ValueError(f"a checkpoint of {len(state):,} bytes; at most {most:,} are kept")
@@ -229,9 +208,8 @@ class ActorRunner:
                 self._exit(leaving)
                 return
             except BaseException as error:
-                raised = error
-                tasks.run_call(spec, lambda: _again(raised), started_s)  # noqa: B023
-                del raised
+                caught = [error]
+                tasks.run_call(spec, lambda: again(caught), started_s)  # noqa: B023
                 break
             nbytes = plain_bytes(value)
             if nbytes < 0 or session.client.borrowing.guarded:
@@ -446,10 +424,6 @@ class ActorRunner:
         with self._world:
             self._running -= 1
         self._world.nudge()
-
-
-def _again(error: BaseException) -> Any:
-    raise error
 
 
 def _plainly(items: Any) -> Any:

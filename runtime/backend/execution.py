@@ -22,6 +22,7 @@ from runtime.backend import job_setup
 from runtime.backend.actor_execution import ActorRunner, ConstructorFailed, users_frames
 from runtime.backend.ends import was_cancelled
 from runtime.backend.inputs import Input
+from runtime.backend.plain import again, plain_bytes
 from runtime.backend.protocol import World
 from runtime.backend.session import Session
 from runtime.backend.session.values import looks_large
@@ -72,6 +73,9 @@ class TaskRunner:
         spec = assignment.spec
         if not self.session.client.job:
             self.session.client.job = job_of_task(spec)
+        if _is_simple(spec):
+            self._run_several(assignment)
+            return
         if spec.extra is not None and (spec.extra.actor is not None or spec.extra.call):
             self._run_actor(assignment)
             return
@@ -105,6 +109,44 @@ class TaskRunner:
         if extra is not None and extra.env:
             self.world.environment.leave()
         if self.session.uncounted:
+            self.tidy()
+
+    def _run_several(self, first: Assignment) -> None:
+        """Run a call, and those behind it as long as they are of the simple kind.
+
+        Plain values are reported with those of the calls before, and need no more than
+        one turn a call.
+        """
+        world, session, executor = self.world, self.session, self.executor
+        assignment: Assignment | None = first
+        started_s = world.now()
+        while assignment is not None:
+            spec = assignment.spec
+            if not _is_simple(spec):
+                self.run(assignment)
+                return
+            try:
+                # Nothing here keeps the arguments: what they let go of is counted below.
+                value = (self.prepare(assignment) if spec.args else self.function(spec.function))()
+                session.futures.abandon()
+            except BaseException as error:
+                caught = [error]
+                self.run_call(spec, lambda: again(caught), started_s)  # noqa: B023
+                break
+            nbytes = plain_bytes(value)
+            if nbytes < 0 or session.client.borrowing.guarded:
+                given = [value]
+                del value
+                self.run_call(spec, given.pop, started_s)
+                break
+            world.charge("run", 1)
+            now_s = world.now()
+            with world:
+                session.collect()
+                executor.report_plain(spec, value, nbytes, started_s, now_s)
+                assignment = None if executor.exiting else executor.next()
+            started_s = now_s
+        if session.uncounted:
             self.tidy()
 
     def tidy(self) -> None:
@@ -517,6 +559,11 @@ class TaskRunner:
             function = self.world.loads_function(blob)
             self._functions[key] = function
         return function
+
+
+def _is_simple(spec: TaskSpec) -> bool:
+    """Whether its result can be part of a run: a call with one value, and nothing special."""
+    return spec.extra is None and spec.first < 0 and not spec.start and spec.returns == 1
 
 
 def _one(spec: TaskSpec, index: int) -> TaskSpec:

@@ -17,7 +17,7 @@ from concurrent.futures._base import _AsCompletedWaiter
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.exceptions import RaySystemError
-from runtime.control.client import Waiter
+from runtime.control.entries import Waiter
 
 if TYPE_CHECKING:
     from runtime.api.refs import ObjectRef

@@ -29,7 +29,8 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from runtime.api.refs import ObjectRef
-from runtime.control.client import Client, Waiter
+from runtime.control.client import Client
+from runtime.control.entries import Waiter
 
 KEPT_MIN = 16
 """Shorter lists are cheaper to look through than to remember."""

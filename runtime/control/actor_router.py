@@ -212,6 +212,10 @@ class ActorRouter:
             sent.pop(call, None)
         return True
 
+    def any_under_way(self, calls: Sequence[bytes]) -> bool:
+        """Whether any of these is a call that has no result yet."""
+        return not self._under_way.keys().isdisjoint(calls)
+
     def forget(self, call: bytes) -> None:
         """Its owner is gone: nobody waits for the result."""
         route = self._under_way.pop(call, None)

@@ -50,7 +50,7 @@ from runtime.control.ref_book import (
 )
 
 if TYPE_CHECKING:
-    from runtime.control.client import Client
+    from runtime.control.client_counts import ClientCounts
 
 LINGER_S = 0.1
 RETURN_BATCH_MAX = 1024
@@ -107,7 +107,7 @@ class Returns:
 class Borrowing:
     """A client's side: what it has lent, and what it has borrowed."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ClientCounts) -> None:
         self._client = client
         self.keeper = keeper_of(client.address)
         self._returns = Returns(client.ctx, self._send)

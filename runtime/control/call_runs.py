@@ -14,11 +14,12 @@ arguments, and what is done with them on their way is done with all::
 
 So there is one way for what happens seldom (an actor that starts anew, a call that
 comes again, is cancelled or is replayed), that of single calls, and a run may be taken
-apart wherever that begins. A run of results is of an actor that may not restart: the
-results of others are logged one by one.
+apart wherever that begins. Results of an actor that may restart are logged, and so
+reported, one by one. Those of tasks with nothing special about them may come as a run
+too, of which each is element 0 of its array.
 
 Cost: of a run of n calls, a message and a share of it; per call what C does with an ID
-in a dictionary.
+in a dictionary. A value in a payload keeps the payload: at most ``inline_bytes_max``.
 """
 
 from __future__ import annotations

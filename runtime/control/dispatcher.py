@@ -16,8 +16,10 @@ runs again: the running range element by element, since only one of them brought
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 from runtime.control.actor_host import ActorHost
+from runtime.control.call_runs import results_of, split
 from runtime.control.cancellation import Canceller
 from runtime.control.cancelled import cancelled_error
 from runtime.control.config import Config
@@ -36,6 +38,7 @@ from runtime.control.messages import (
     TakenBack,
     TasksDone,
     TaskSpec,
+    Timing,
     Unblocked,
     WorkerReady,
 )
@@ -92,10 +95,16 @@ class Dispatcher(Leases):
         if worker.actor:
             self._actors.on_done(worker, message.results, message.timings)
         else:
-            for result, timing in zip(message.results, message.timings, strict=True):
+            timings = iter(message.timings)
+            for result in message.results:
+                if result.calls:
+                    self._done_together(worker, result, timings)
+                    continue
+                timing = next(timings)
                 spec = worker.assigned[0]
                 self._timeline.ran(worker.number, timing, spec, result)
-                owner = self._take_off(worker, result, timing.elapsed_s)
+                assert result.array == spec.array, "out of order"
+                owner = self._take_off(worker, result.start, result.count, timing.elapsed_s)
                 if result.status == RETRY:
                     self._run_again(spec, result)
                 else:
@@ -103,6 +112,22 @@ class Dispatcher(Leases):
         self._results.tell()
         if not worker.actor:
             self._drain(worker)
+
+    def _done_together(self, worker: Worker, run: RangeResult, timings: Iterator[Timing]) -> None:
+        """Single tasks have ended one after another, with small values."""
+        owners = []
+        ran = self._timeline.ran
+        for array in split(run.calls):
+            timing = next(timings)
+            spec = worker.assigned[0]
+            assert spec.array == array, "out of order"
+            ran(worker.number, timing, spec, run)
+            owners.append(self._take_off(worker, spec.start, 1, timing.elapsed_s))
+        if len(set(owners)) == 1:
+            self._results.finish_together(run, owners[0])
+            return
+        for result, owner in zip(results_of(run), owners, strict=True):
+            self._results.finish(result, owner)
 
     def on_items(self, source: str, message: StreamItems) -> None:
         worker = self.workers.get(source)
@@ -119,23 +144,23 @@ class Dispatcher(Leases):
             owner = next(s.owner for s in worker.assigned if s.array == result.array)
             self._results.finish(result, owner)
 
-    def _take_off(self, worker: Worker, result: RangeResult, elapsed_s: float) -> str:
-        """Take a result off the worker's list, into the averages; return its owner."""
+    def _take_off(self, worker: Worker, start: int, count: int, elapsed_s: float) -> str:
+        """Take elements off the worker's list, into the averages; return their owner."""
         spec = worker.assigned[0]
-        assert spec.array == result.array and spec.start == result.start, "out of order"
-        if result.count == spec.count:
+        assert spec.start == start, "out of order"
+        if count == spec.count:
             worker.assigned.popleft()
         else:
             end = spec.start + spec.count
-            done = result.start + result.count
+            done = start + count
             worker.assigned[0] = part_of(spec, done, end - done)
-        self.assigned -= result.count
-        each_s = elapsed_s / result.count
+        self.assigned -= count
+        each_s = elapsed_s / count
         mean = self.means.get(spec.function)
-        ahead_s = worker.ahead_s - result.count * (mean or 0.0)
+        ahead_s = worker.ahead_s - count * (mean or 0.0)
         worker.ahead_s = ahead_s if ahead_s > 0.0 else 0.0
         # A range of n counts as n samples, but never wipes out all the past.
-        weight = _WEIGHTS[min(result.count, 10)]
+        weight = _WEIGHTS[min(count, 10)]
         self.means[spec.function] = each_s if mean is None else mean + weight * (each_s - mean)
         past = self.mean_task_s
         self.mean_task_s = past + weight * (each_s - past) if past else each_s

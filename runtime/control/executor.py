@@ -95,6 +95,8 @@ class Executor:
         self._run_name = ""
         self._run_started_s = 0.0
         self._run_ended_s = 0.0
+        self._run_timings: list[Timing] = []
+        """Of tasks, one each; of an actor's calls only their whole time is known."""
         self._results: list[RangeResult] = []
         self._timings: list[Timing] = []
         self._timer: Timer | None = None
@@ -193,6 +195,8 @@ class Executor:
         self._run_values.append(value)
         self._run_bytes += nbytes
         self._run_ended_s = now_s
+        if not self.actor:
+            self._run_timings.append(Timing(spec.name, started_s, now_s - started_s, 1))
         if not self.queue:
             self.flush()
         elif self._timer is None or now_s - started_s >= self.config.linger_s:
@@ -204,10 +208,13 @@ class Executor:
         if arrays:
             payload = self.pack(self._run_values)
             self._results.append(run_of_results(arrays, payload, int(self.node[5:])))
-            elapsed_s = self._run_ended_s - self._run_started_s
-            self._timings.append(
-                Timing(self._run_name, self._run_started_s, elapsed_s, len(arrays))
-            )
+            if self.actor:
+                began_s = self._run_started_s
+                elapsed_s = self._run_ended_s - began_s
+                self._timings.append(Timing(self._run_name, began_s, elapsed_s, len(arrays)))
+            else:
+                self._timings += self._run_timings
+                self._run_timings = []
             self._run_arrays, self._run_values = [], []
 
     def _owe(self, result: RangeResult, timing: Timing) -> None:

@@ -35,7 +35,8 @@ from functools import partial
 from typing import Any
 
 from runtime.control.actor_table import ActorTable
-from runtime.control.arrays import ORPHANED_S, ArrayTable
+from runtime.control.array_rows import ORPHANED_S
+from runtime.control.arrays import ArrayTable
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.flush import TaskHistory

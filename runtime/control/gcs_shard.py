@@ -23,7 +23,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from runtime.control.arrays import LOST_S
+from runtime.control.array_rows import LOST_S
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
 from runtime.control.gcs import Gcs

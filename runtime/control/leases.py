@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from runtime.control.actor_host import Actor, ActorHost
+from runtime.control.actor_host import ActorHost
+from runtime.control.actors_here import Actor
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
 from runtime.control.custody import Custody

@@ -192,7 +192,8 @@ class LocalScheduler:
         self.places = Places(ctx, node, config, self.objects, self._lives)
         self.results = Results(
             ctx, node, self.objects, self.log, self.places, self.orphans, self.custody,
-            self._received, self._all_received, self._owned_actors, self.jobs.is_over,
+            self._received, self._all_received, self._any_awaited, self._owned_actors,
+            self.jobs.is_over,
         )  # fmt: skip
         self.router = ActorRouter(
             ctx,
@@ -561,6 +562,9 @@ class LocalScheduler:
 
     def _all_received(self, arrays: Sequence[bytes]) -> bool:
         return self.router.all_received(arrays)
+
+    def _any_awaited(self, arrays: Sequence[bytes]) -> bool:
+        return self.router.any_under_way(arrays)
 
     def _lives(self, client: str) -> bool:
         if not client.startswith("worker:"):

@@ -55,6 +55,8 @@ RETRY_S = 0.1
 """Pause before asking again where an object is, when its source failed."""
 
 Ready = Callable[[ObjectValue], None]
+FEW = 4
+"""Arrays for which it does not pay to look first whether all are of the plain kind."""
 
 
 class ObjectDirectory(Holdings):
@@ -130,8 +132,11 @@ class ObjectDirectory(Holdings):
         array, index, _ = split_object_id(oid)
         return array in self.owners and self._result(array, index) is None
 
-    def may_add_run(self, arrays: Sequence[bytes], owner: str) -> bool:
-        """Whether `owner` alone waits for all of these calls, and none has a result here."""
+    def may_add_run(self, arrays: Sequence[bytes], owner: str | None) -> bool:
+        """Whether `owner` alone waits for all of these, and none has a result here.
+
+        None: nobody of this node waits for any.
+        """
         if self.others or not self._wanted_of.keys().isdisjoint(arrays):
             return False
         if set(map(self.owners.get, arrays)) != {owner}:
@@ -161,7 +166,7 @@ class ObjectDirectory(Holdings):
     def release_all(self, arrays: Sequence[bytes]) -> None:
         """`release` each of these; their owners have let go."""
         tables = (self.others, self._wanted_of, self._stored_of)
-        if not all(table.keys().isdisjoint(arrays) for table in tables if table):
+        if len(arrays) < FEW or not all(table.keys().isdisjoint(arrays) for table in tables):
             for array in arrays:
                 self.release(array)
             return

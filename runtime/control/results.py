@@ -48,12 +48,14 @@ class Results:
         custody: Custody,
         received: Callable[[bytes], bool],
         all_received: Callable[[Sequence[bytes]], bool],
+        any_awaited: Callable[[Sequence[bytes]], bool],
         created: Collection[bytes],
         is_over: Callable[[bytes], bool],
     ) -> None:
         """`received` takes a call off those that are awaited here and says whether it was
-        one; `all_received` does so if all of several are; `created` are the actors that
-        clients of this node have made; `is_over` says whether an array's job has ended."""
+        one; `all_received` does so if all of several are, and `any_awaited` asks; `created`
+        are the actors that clients of this node have made; `is_over` says whether an
+        array's job has ended."""
         self._ctx = ctx
         self._node = node
         self._objects = objects
@@ -63,6 +65,7 @@ class Results:
         self._custody = custody
         self._received = received
         self._all_received = all_received
+        self._any_awaited = any_awaited
         self._created = created
         self._is_over = is_over
         self._for_others: set[bytes] = set()
@@ -223,9 +226,22 @@ class Results:
         for result in message.results:
             if not result.calls:
                 others.append(result)
-            elif not self._end_calls(result, split(result.calls), message.owner, b""):
+            elif not self._take_run(result, message.owner):
                 others += results_of(result)
         return others
+
+    def _take_run(self, run: RangeResult, owner: str) -> bool:
+        """Take a run from another node, of calls or of tasks, or leave it as it is."""
+        arrays = split(run.calls)
+        if self._end_calls(run, arrays, owner, b""):
+            return True
+        if self._heirs or self._orphans or self._any_awaited(arrays):
+            return False
+        if not self._objects.may_add_run(arrays, owner):
+            return False
+        self._objects.add_run(run, arrays)
+        self._ctx.send(owner, TaskResults(owner, [run]))
+        return True
 
     def on_forward(self, source: str, message: ForwardResults) -> None:
         """Somebody else waits for what was run here, or is to be, for a dead owner."""
@@ -335,6 +351,24 @@ class Results:
         else:
             self._told.append(run)
         return True
+
+    def finish_together(self, run: RangeResult, owner: str) -> None:
+        """`finish` of a run of results of tasks."""
+        arrays = split(run.calls)
+        here = node_of(owner) == self._node
+        waiting = owner if here else None
+        if self._heirs or self._orphans or not self._objects.may_add_run(arrays, waiting):
+            for result in results_of(run):
+                self.finish(result, owner)
+            return
+        self._objects.add_run(run, arrays)
+        self._log.finish_all(arrays)
+        if not here:
+            self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [run]))
+        elif self._told is None:
+            self._ctx.send(owner, TaskResults(owner, [run]))
+        else:
+            self._told.append(run)
 
     def finish_item(self, result: RangeResult, owner: str, actor: bytes) -> None:
         """A call that runs has yielded an item: kept as the results of calls are."""

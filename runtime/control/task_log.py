@@ -111,21 +111,25 @@ class TaskLog:
         self._calls[array] = (owner, actor)
         self._touch(array)
 
-    def called_all(self, arrays: Sequence[bytes], owner: str, actor: bytes) -> None:
-        """Calls have ended with small values, and these are here: `called` and `finish`."""
-        if not (
-            self._exposed.isdisjoint(arrays)
-            and self._done.keys().isdisjoint(arrays)
+    def finish_all(self, arrays: Sequence[bytes]) -> None:
+        """`finish` each of these, with small values."""
+        if (
+            self._done.keys().isdisjoint(arrays)
             and (not self._released or self._released.keys().isdisjoint(arrays))
             and (not self._kept or self._kept.keys().isdisjoint(arrays))
         ):
-            for array in arrays:
-                self.called(array, owner, actor)
-                self.finish(RangeResult(array, 0, 1, OK, b"", self._node))
+            self._done.update(dict.fromkeys(arrays, ((0, 1),)))
+            if self._exposed and not self._exposed.isdisjoint(arrays):
+                self._urgent = True
+            self._start_timer()
             return
+        for array in arrays:
+            self.finish(RangeResult(array, 0, 1, OK, b"", self._node))
+
+    def called_all(self, arrays: Sequence[bytes], owner: str, actor: bytes) -> None:
+        """`called` and `finish` each of these, with small values."""
         self._calls.update(dict.fromkeys(arrays, (owner, actor)))
-        self._done.update(dict.fromkeys(arrays, ((0, 1),)))
-        self._start_timer()
+        self.finish_all(arrays)
 
     def made_elsewhere(self, array: bytes) -> None:
         """Another node made it and logs it; its owner is here, and will let go of it."""

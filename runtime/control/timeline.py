@@ -63,7 +63,7 @@ class RangeLog:
         self, worker: int, timing: Timing, spec: TaskSpec, result: RangeResult, kind: str = TASK
     ) -> None:
         """Remember a range that ran on a worker; `result` says which part of `spec`."""
-        array, start = result.array, result.start
+        array, start = (spec if result.calls and kind is TASK else result).array, result.start
         since_s = UNKNOWN_S
         if kind is TASK:
             single = spec.first < 0  # else more of the array may follow

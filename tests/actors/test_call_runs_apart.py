@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
+import weakref
 from typing import Any
 
 import pytest
@@ -76,3 +78,40 @@ def test_the_timeline_counts_every_call(start: Start) -> None:
     ray.get([mixed.plain.remote() for _ in range(500)])
     rows = [row for row in session.query("timeline") if row[0] == "Mixed.plain"]
     assert sum(row[5] for row in rows) == 500
+
+
+class Thing:
+    """What can be told to be gone."""
+
+
+MADE: list[Any] = []
+
+
+def make_and_fail() -> None:
+    thing = Thing()
+    MADE.append(weakref.ref(thing))
+    raise ValueError(thing is None)
+
+
+@ray.remote
+class Failing:
+    def fails(self) -> None:
+        make_and_fail()
+
+
+@pytest.mark.parametrize("kind", ["task", "call"])
+def test_an_error_keeps_nothing_alive_once_it_is_reported(kind: str) -> None:
+    # Virtual time: its workers are in this process.
+    ray.init(backend="sim", nodes=1, cpus_per_node=1)
+    MADE.clear()
+    gc.disable()
+    try:
+        method = ray.remote(make_and_fail) if kind == "task" else Failing.remote().fails
+        refs = [method.remote() for _ in range(3)]
+        for ref in refs:
+            with pytest.raises(ValueError, match="False"):
+                ray.get(ref)
+        assert [thing() for thing in MADE] == [None] * 3
+    finally:
+        gc.enable()
+        ray.shutdown()

@@ -66,3 +66,40 @@ def test_a_state_that_cannot_be_restored_is_the_end(cluster: Any) -> None:
     for _ in range(2):
         with pytest.raises(ActorDiedError, match=r"(?s)__ray_restore__ raised.*what is this\?"):
             ray.get(actor.add.remote(), timeout=WAIT_S)
+
+
+def test_references_to_its_own_results_outlive_a_restart(cluster: Any) -> None:
+    """They end with the worker: no checkpoint is taken, and the calls are repeated."""
+
+    @ray.remote
+    def model() -> int:
+        return 50
+
+    @ray.remote(max_restarts=-1, max_task_retries=-1, checkpoint_interval=1)
+    class Server:
+        def __init__(self) -> None:
+            self.refs: list[Any] = []
+
+        def take(self, refs: list[Any]) -> None:
+            self.refs += refs
+
+        def make(self) -> None:
+            self.refs.append(model.remote())
+
+        def total(self) -> int:
+            return int(sum(ray.get(self.refs)))
+
+        def __ray_save__(self) -> list[Any]:
+            return self.refs
+
+        def __ray_restore__(self, state: list[Any]) -> None:
+            self.refs = state
+
+    server = Server.remote()
+    ray.get(server.take.remote([ray.put(7)]))
+    ray.kill(server, no_restart=False)
+    assert ray.get(server.total.remote()) == 7, "what others own is in a checkpoint"
+    ray.get(server.make.remote())
+    assert ray.get(server.total.remote()) == 57
+    ray.kill(server, no_restart=False)
+    assert ray.get(server.total.remote()) == 57

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import raytwin as ray
-from runtime.control.actor_host import CALLS_AGAIN, REPLAYED
+from runtime.control.actors_here import CALLS_AGAIN, REPLAYED
 from tests.actors.conftest import Start
 from tests.actors.programs import Account
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from runtime.control.actor_router import ActorRouter
 from runtime.control.actor_table import ALIVE, DEAD
@@ -319,6 +320,23 @@ def test_a_call_in_the_middle_that_has_not_begun_is_taken_back() -> None:
     found = [r for done in ctx.take(TasksDone) for r in done.results]
     assert [(split(r.calls) or r.array, r.status) for r in found] == [
         (array(2), NOT_BEGUN), ((array(1), array(3)), OK),
+    ]  # fmt: skip
+
+
+def test_tasks_that_are_reported_together_keep_their_times() -> None:
+    ctx, executor = made_executor()
+    executor.actor = False
+    tasks = [replace(task(number), name="t") for number in (1, 2, 3)]
+    executor.handle(NODE, RunTasks(list(map(Assignment, tasks))))
+    executor.next()
+    for number in (1, 2, 3):
+        assert executor.running is not None
+        executor.report_plain(executor.running, number, 16, float(number), number + 0.25)
+        executor.next()
+    [done] = ctx.take(TasksDone)
+    assert [split(r.calls) for r in done.results] == [(array(1), array(2), array(3))]
+    assert [(t.start_s, t.elapsed_s, t.count) for t in done.timings] == [
+        (1.0, 0.25, 1), (2.0, 0.25, 1), (3.0, 0.25, 1),
     ]  # fmt: skip
 
 

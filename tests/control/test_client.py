@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from runtime.control.client import Client, Waiter
+from runtime.control.client import Client
 from runtime.control.config import Config
+from runtime.control.entries import Waiter
 from runtime.control.ids import ARRAY_BYTES, object_id
 from runtime.control.messages import (
     OK,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from runtime.control.client import Waiter
 from runtime.control.config import Config
+from runtime.control.entries import Waiter
 from runtime.control.gcs import EVENTS_MAX, Gcs
 from runtime.control.health import FailureDetector
 from runtime.control.ids import object_id

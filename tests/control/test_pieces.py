@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from runtime.control import actor_host, actor_router, actor_table, chain_client, pieces, too_long
-from runtime.control.client import Client, Entry
+from runtime.control.client import Client
 from runtime.control.config import Config
+from runtime.control.entries import Entry
 from runtime.control.gcs import Gcs
 from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (

@@ -893,6 +893,12 @@ class Shell:
         self.unpin_inputs(assignment)
         yield from self._report_one(spec, 0, values, started_s)
 
+    def _is_simple(self, spec: TaskSpec) -> bool:
+        """Whether a small result of it may be reported as part of a run."""
+        if spec.extra is None:
+            return spec.first < 0 and not spec.start and spec.returns == 1
+        return bool(spec.extra.call) and not self._info.max_restarts
+
     def unpin_inputs(self, assignment: Assignment) -> None:
         """The pins that came with the assignment are not needed any more."""
         for value in assignment.values:
@@ -948,7 +954,7 @@ class Shell:
         payload = msgspec.msgpack.encode(small)
         if any(sizes):
             self._report(spec, payload, started_s, 1, OK, tuple(sizes), tuple(offsets))
-        elif spec.extra is not None and spec.extra.call and not self._info.max_restarts:
+        elif self._is_simple(spec):
             # It must not change until it is encoded.
             (value,) = msgspec.msgpack.decode(payload)
             executor = self.executor

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runtime.control.actor_host import REPLAYED
+from runtime.control.actors_here import REPLAYED
 from scenarios import fig11b
 from scenarios.base import Request, UsageError
 from scenarios.fig11b import HOST, WITH, WITHOUT

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simpy import Environment
 
-from simulator.network import Network, Transfer
+from simulator.flows import Transfer
+from simulator.network import Network
 
 LATENCY_S = 0.001
 BANDWIDTH = 1e6

@@ -21,7 +21,7 @@ from runtime.api.exceptions import RaySystemError
 from runtime.api.refs import ObjectRef, any_closed, counted_ref
 from runtime.backend.protocol import World
 from runtime.backend.wait_group import WaitGroup
-from runtime.control.client import Entry
+from runtime.control.entries import Entry
 from runtime.control.ids import ARRAY_BYTES, FIRST, object_id
 from runtime.control.messages import ResultRefs
 
@@ -110,6 +110,26 @@ class References(ClusterContext):
             with self.world:
                 for array in arrays_of(serialized.contained):
                     self.client.borrowing.pin(array)
+        return serialized.to_bytes()
+
+    def dumps_lasting(self, value: Any) -> bytes:
+        """Serialize what is to outlive this process; the references inside are pinned.
+
+        Raises ValueError if this process owns what one of them leads to, which ends with it.
+        """
+        serialized = self.world.serialize(value)
+        if serialized.contained:
+            borrowing = self.client.borrowing
+            with self.world:
+                arrays = arrays_of(serialized.contained)
+                own = [each for each in arrays if borrowing.owner_of(each) == self.client.address]
+                if own:
+                    raise ValueError(
+                        f"it holds {len(own)} references to what its own worker has put or"
+                        " submitted, which end with that: hold the values"
+                    )
+                for array in arrays:
+                    borrowing.pin(array)
         return serialized.to_bytes()
 
     def collect(self) -> None:

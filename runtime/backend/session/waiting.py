@@ -18,7 +18,7 @@ from runtime.api.streams import ObjectRefGenerator
 from runtime.backend.protocol import World
 from runtime.backend.session.references import References
 from runtime.backend.wait_group import KEPT_MIN, WaitGroup
-from runtime.control.client import Waiter
+from runtime.control.entries import Waiter
 from runtime.control.executor import Executor
 from runtime.control.streams import item_id
 

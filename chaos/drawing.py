@@ -1,0 +1,158 @@
+"""Random programs: drawn from a seed, first of tasks, then with actors among them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from chaos.programs import DEPTH_MAX, LARGE_BYTES, RETRIES, Body, Call, Op, Teller
+
+
+class _Draw:
+    """Draws one program."""
+
+    def __init__(self, rng: random.Random, tasks_max: int) -> None:
+        self.rng = rng
+        self.left = tasks_max
+        self.keys = 0
+
+    def body(self, depth: int, ops_max: int) -> Body:
+        rng = self.rng
+        ops: list[Op] = []
+        single: list[int] = []
+        """Variables that hold one reference."""
+        before = self.left
+        for out in range(rng.randint(2, ops_max)):
+            do = rng.choices(
+                ("call", "lend", "give", "map", "put", "pack", "get", "wait", "drop"),
+                (10, 3, 3, 3, 2, 2, 2, 2, 2),
+            )[0]
+            if do in ("get", "wait", "lend", "give", "pack", "drop") and not single:
+                do = "call"
+            if do in ("call", "lend", "give", "map") and self.left <= 0:
+                do = "put"
+            if do in ("call", "lend"):
+                most = min(3, len(single))
+                ins = rng.sample(single, rng.randint(do == "lend", most))
+                ops.append(Op(do, tuple(ins), out, self.call(depth)))
+                single.append(out)
+            elif do == "give":
+                ins = rng.sample(single, rng.randint(1, min(3, len(single))))
+                self.left -= 1
+                ops.append(Op("lend", tuple(ins), out, replace(self.call(depth), gives=True)))
+                single.append(out)
+            elif do == "pack":
+                ins = rng.sample(single, rng.randint(1, min(3, len(single))))
+                ops.append(Op("pack", tuple(ins), out))
+                single.append(out)
+            elif do == "map":
+                count = min(self.left, rng.choice([2, 5, 10, 20]))
+                self.left -= count - 1
+                ops.append(Op("map", (), out, self.call(DEPTH_MAX), count))
+            elif do == "put":
+                ops.append(Op("put", (), out, nbytes=self.nbytes()))
+                single.append(out)
+            elif do == "wait":
+                ins = rng.sample(single, rng.randint(1, min(4, len(single))))
+                ops.append(Op("wait", tuple(ins), count=rng.randint(1, len(ins))))
+            else:
+                chosen = rng.choice(single)
+                ops.append(Op(do, (chosen,)))
+                if do == "drop":
+                    single.remove(chosen)
+        return Body(tuple(ops), before - self.left)
+
+    def call(self, depth: int) -> Call:
+        rng = self.rng
+        self.keys += 1
+        self.left -= 1
+        key = self.keys
+        body = None
+        if depth < DEPTH_MAX and rng.random() < 0.25:
+            body = self.body(depth + 1, 4)
+        return Call(
+            key,
+            seconds=rng.choice([0.0, 0.001, 0.01, 0.05, 0.1, rng.random() * 0.3]),
+            nbytes=self.nbytes(),
+            fails=rng.random() < 0.06,
+            retries=rng.choice(RETRIES),
+            cpus=rng.choice([1.0, 1.0, 1.0, 0.5, 0.0]),
+            body=body,
+        )
+
+    def nbytes(self) -> int:
+        return self.rng.choice([0, 0, 0, 8, 1000, LARGE_BYTES, LARGE_BYTES, 3 * LARGE_BYTES])
+
+
+def draw(rng: random.Random, tasks_max: int = 50) -> Body:
+    """Return a random program of up to so many tasks."""
+    return _Draw(rng, tasks_max).body(0, 16)
+
+
+# -- drawing actors ----------------------------------------------------------------
+
+ACTOR_KEYS = 10_000
+"""Keys of actors and of their calls begin here, rising through the program."""
+
+
+def with_actors(rng: random.Random, body: Body, roomy: bool) -> Body:
+    """Return the program with actors, and calls of them, in between its operations.
+
+    Unless it is `roomy`, a node's store may be too full for the large inputs of a call.
+    """
+    ops: list[Op] = []
+    single: list[int] = []
+    safe: set[int] = set()
+    """Variables that no fault may turn into an error."""
+    tellers: dict[int, Teller] = {}
+    out = key = ACTOR_KEYS
+    for op in body.ops:
+        ops.append(op)
+        if op.do in ("call", "lend", "put") and not (op.call is not None and op.call.gives):
+            single.append(op.out)
+            nbytes = op.call.nbytes if op.call is not None else op.nbytes
+            if (roomy or nbytes < LARGE_BYTES) and (op.call is None or _is_safe(op, safe)):
+                safe.add(op.out)
+        elif op.do == "drop":
+            single = [i for i in single if i not in op.ins]
+        for _ in range(rng.choice([0, 1, 2, 4])):
+            out, key = out + 1, key + 1
+            if not tellers or (len(tellers) < 3 and rng.random() < 0.15):
+                restarts = rng.choice([0, 1, 3, -1, -1, -1, -1])
+                retries = rng.choice([0, 2, -1, -1, -1, -1]) if restarts else 0
+                interval = rng.choice([0, 0, 1, 3]) if restarts else 0
+                tellers[out] = Teller(key, restarts, retries, interval)
+                ops.append(Op("actor", (), out, teller=tellers[out]))
+                continue
+            if rng.random() < 0.04:
+                dropped = rng.choice(list(tellers))
+                del tellers[dropped]
+                ops.append(Op("drop", (dropped,)))
+                continue
+            at, teller = rng.choice(list(tellers.items()))
+            inputs = [i for i in single if i in safe] if teller.exact else single
+            ins = rng.sample(inputs, min(len(inputs), rng.choice([0, 0, 1, 1, 2])))
+            call = Call(
+                key,
+                seconds=rng.choice([0.0, 0.0, 0.001, 0.01, 0.05]),
+                nbytes=rng.choice([0, 0, 0, 8, LARGE_BYTES]),
+                fails=rng.random() < 0.06,
+                retries=teller.retries,
+            )
+            ops.append(Op("tell", (at, *ins), out, call))
+            single.append(out)
+            if teller.exact and not call.nbytes and rng.random() < 0.5:
+                safe.add(out)
+            if rng.random() < 0.2:
+                # A task that waits for it.
+                out, key = out + 1, key + 1
+                ops.append(Op("call", (out - 1,), out, Call(key, 0.001)))
+                single.append(out)
+    told = sum(op.do == "tell" for op in ops)
+    return Body(tuple(ops), body.tasks + told)
+
+
+def _is_safe(op: Op, safe: set[int]) -> bool:
+    call = op.call
+    assert call is not None
+    return call.retries < 0 and call.body is None and safe.issuperset(op.ins)

@@ -1,0 +1,252 @@
+"""Calls of the actors of one node, from their callers to the worker.
+
+    come ──answered before?──yes──> the result that it had
+             │ no
+             ↓
+    in its caller's queue ──> inputs here ──> first in the queue ──> given to the worker
+                                  └─ one is an error: that is the result
+
+Those of one caller start in the order in which they were made.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from runtime.control.actor_router import call_error
+from runtime.control.actors_here import CALLS_AGAIN, Actor, ActorsHere, QueuedCall
+from runtime.control.call_runs import arrays_of, is_run, singles
+from runtime.control.cancelled import cancelled_result
+from runtime.control.ids import same_job
+from runtime.control.messages import (
+    OK,
+    USER_ERROR,
+    ActorCalls,
+    ActorFailed,
+    Assignment,
+    CancelCall,
+    CancelTask,
+    Event,
+    ObjectValue,
+    RangeResult,
+    TaskSpec,
+)
+
+if TYPE_CHECKING:
+    pass
+
+UNAVAILABLE = (
+    "ActorUnavailableError: {}: the actor started anew before the call took effect, and the"
+    " call has no retries left (max_task_retries)"
+)
+
+
+class QueuedCalls(ActorsHere):
+    """Actors with the calls that are to run."""
+
+    def on_calls(self, message: ActorCalls) -> None:
+        """Calls for an actor; those for another incarnation are their sender's to repeat."""
+        actor = self._current(message.actor, message.incarnation)
+        if actor is None:
+            return
+        again = 0
+        for number, spec in enumerate(message.tasks):
+            if is_run(spec):
+                if not self._take_run(actor, spec):
+                    for single in singles([spec]):
+                        self._take(actor, single)
+                continue
+            if self._take(actor, spec):
+                again += number < message.again
+        if again:
+            self._ctx.send("gcs", Event(CALLS_AGAIN, actor.spec.name, f"{again} calls", again))
+        for spec in message.probes:
+            if not self._answer(actor, spec) and spec.array not in actor.running:
+                error = call_error(spec, UNAVAILABLE.format(spec.name), self._node)
+                self._scheduler.results.finish_call(error, spec.owner)
+
+    def _take(self, actor: Actor, spec: TaskSpec) -> bool:
+        """Take a call; return whether it is to run."""
+        if self._scheduler.jobs.is_over(spec.array):
+            return False
+        if not (actor.info.name or same_job(spec.array, actor.id)):
+            self._scheduler.results.finish_call(self._refused(actor, spec), spec.owner)
+            return False
+        if self._answer(actor, spec):
+            return False
+        self._queue(actor, spec, spec.owner, ())
+        return True
+
+    def _take_run(self, actor: Actor, run: TaskSpec) -> bool:
+        """Hand a run of calls on if none of them waits or came before; else do nothing."""
+        calls = arrays_of(run)
+        if (
+            self._scheduler.jobs.is_over(run.array)
+            or not (actor.info.name or same_job(run.array, actor.id))
+            or actor.callers.get(run.owner)
+            or not actor.running.keys().isdisjoint(calls)
+            or not actor.restored.keys().isdisjoint(calls)
+            or self.memory.knows_any(calls)
+        ):
+            return False
+        assignment = Assignment(run)
+        actor.running.update(dict.fromkeys(calls, assignment))
+        actor.batch.append(assignment)
+        self._dirty[actor.id] = actor
+        return True
+
+    def _take_apart(self, actor: Actor, call: bytes) -> None:
+        """What happens to one call of a run does not happen to the others."""
+        run = actor.running.get(call)
+        if run is None or not is_run(run.spec):
+            return
+        apart = [Assignment(spec) for spec in singles([run.spec])]
+        for assignment in apart:
+            if actor.running.get(assignment.spec.array) is run:
+                actor.running[assignment.spec.array] = assignment
+        if run in actor.batch:
+            at = actor.batch.index(run)
+            actor.batch[at : at + 1] = apart
+
+    def cancel(self, message: CancelCall) -> None:
+        """End a call that has not begun; have its worker cancel one that has."""
+        actor = self.actors.get(message.actor)
+        if actor is None or message.call in actor.replaying:
+            return
+        for caller, calls in actor.callers.items():
+            call = next((call for call in calls if call.spec.array == message.call), None)
+            if call is not None and caller:
+                calls.remove(call)
+                call.missing = -1  # what arrives for it later is not counted to zero
+                self._scheduler.inputs.unclaim(call.spec)
+                self._cancelled(actor, call.spec)
+                self._advance(actor, caller)
+                return
+        self._take_apart(actor, message.call)
+        assignment = actor.running.get(message.call)
+        if assignment is not None and assignment in actor.batch:
+            actor.batch.remove(assignment)
+            self._not_begun(actor, assignment)
+        elif assignment is not None and actor.worker is not None:
+            self._ctx.send(actor.worker.address, CancelTask(message.call, 0, 1, False, False))
+
+    def _not_begun(self, actor: Actor, assignment: Assignment) -> None:
+        """A call was taken back from the actor's worker."""
+        assert actor.worker is not None
+        actor.running.pop(assignment.spec.array, None)
+        for value in assignment.values:
+            if value.size:
+                self._scheduler.objects.unpin(value.object, actor.worker.address)
+        self._cancelled(actor, assignment.spec)
+
+    def _cancelled(self, actor: Actor, spec: TaskSpec) -> None:
+        result = cancelled_result(spec, self._node)
+        # Sent once more, it does not run either.
+        self.memory.keep(actor.id, actor.incarnation, result)
+        self._scheduler.results.finish_call(result, spec.owner, actor.id)
+
+    def _answer(self, actor: Actor, spec: TaskSpec) -> bool:
+        """Answer a call that took effect before; return whether it did."""
+        result = actor.restored.get(spec.array)
+        result = result or self.memory.find(actor.id, actor.incarnation, spec.array)
+        if result is not None:
+            self._scheduler.results.finish_call(result, spec.owner, actor.id, fresh=False)
+            return True
+        self._take_apart(actor, spec.array)
+        running = actor.running.get(spec.array)
+        if running is not None:
+            running.spec.owner = spec.owner
+        return running is not None
+
+    def _queue(
+        self, actor: Actor, spec: TaskSpec, caller: str, known: tuple[ObjectValue, ...]
+    ) -> None:
+        """Line a call up behind those of the same caller; `known` has small inputs."""
+        calls = actor.callers.get(caller)
+        if not spec.deps:
+            if not calls:
+                self._give(actor, spec, ())
+            else:
+                calls.append(QueuedCall(spec))
+            return
+        call = QueuedCall(spec)
+        call.rank = self._scheduler.inputs.claim(spec)
+        call.known = {value.object: value for value in known if not value.size}
+        if calls is None:
+            calls = actor.callers[caller] = deque()
+        calls.append(call)
+        self._want(actor, caller, call, [oid for oid in spec.deps if oid not in call.known])
+
+    def _want(self, actor: Actor, caller: str, call: QueuedCall, oids: list[bytes]) -> None:
+        """Have inputs of a call brought here; it goes on when all are."""
+
+        def arrived(value: ObjectValue) -> None:
+            call.missing -= 1
+            if value.status != OK:
+                # Of several errors, that of the first argument: whichever came last would
+                # be one or the other.
+                at = call.spec.deps.index(value.object)
+                if call.failed is None or at < call.spec.deps.index(call.failed.object):
+                    call.failed = value
+            if not call.missing:
+                self._advance(actor, caller)
+
+        call.missing += 1  # held until every input was asked for
+        for oid in oids:
+            call.missing += 1
+            self._scheduler.objects.want(oid, arrived, call.rank)
+        arrived(ObjectValue(b"", OK, b""))
+
+    def _advance(self, actor: Actor, caller: str) -> None:
+        calls = actor.callers.get(caller)
+        while calls and not calls[0].missing:
+            if self.actors.get(actor.id) is not actor:
+                return  # it ended while the input was on its way, or for want of one
+            call = calls[0]
+            spec = call.spec
+            left = self._scheduler.objects.have_left(spec.deps) if call.failed is None else []
+            if left:
+                # They had to make room while the call waited for its turn.
+                self._want(actor, caller, call, left)
+                return
+            calls.popleft()
+            self._scheduler.inputs.unclaim(spec)
+            if call.failed is not None:
+                self._input_failed(actor, spec, call.failed)
+                continue
+            values = []
+            for oid in spec.deps:
+                value = call.known.get(oid) or self._scheduler.objects.lookup(oid)
+                if value is None:
+                    # Released meanwhile: its owner has died.
+                    gone = f"ObjectLostError: object {oid.hex()} is lost: its owner has died"
+                    self._input_failed(actor, spec, ObjectValue(oid, 2, gone.encode()))
+                    break
+                values.append(value)
+            else:
+                self._give(actor, spec, tuple(values))
+        if not calls:
+            actor.callers.pop(caller, None)
+
+    def _input_failed(self, actor: Actor, spec: TaskSpec, error: ObjectValue) -> None:
+        if spec.array in actor.replaying:
+            text = error.payload.decode() if error.status != USER_ERROR else "an input is an error"
+            reason = f"ActorDiedError: it cannot be rebuilt: {text}"
+            self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
+            self._drop(actor, reason)
+            return
+        self._scheduler.results.finish_call(
+            RangeResult(spec.array, 0, 1, error.status, error.payload, self._node, spec.returns),
+            spec.owner,
+        )
+
+    def _give(self, actor: Actor, spec: TaskSpec, values: tuple[ObjectValue, ...]) -> None:
+        assert actor.worker is not None
+        for value in values:
+            if value.size:
+                self._scheduler.objects.pin(value.object, actor.worker.address)
+        assignment = Assignment(spec, values)
+        actor.running[spec.array] = assignment
+        actor.batch.append(assignment)
+        self._dirty[actor.id] = actor

@@ -1,0 +1,163 @@
+"""The actors of one node: what is known of each, and how it is forgotten."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from runtime.control.actor_router import call_error
+from runtime.control.call_memory import CallMemory
+from runtime.control.context import Context, Timer
+from runtime.control.ids import job_number
+from runtime.control.messages import (
+    ActorInfo,
+    Assignment,
+    CallRecord,
+    ObjectValue,
+    RangeResult,
+    RestoreActor,
+    TaskSpec,
+)
+from runtime.control.worker_table import Worker
+
+if TYPE_CHECKING:
+    from runtime.control.local_scheduler import LocalScheduler
+
+REPLAYED, CALLS_AGAIN = "calls_replayed", "calls_sent_again"
+"""Events: calls repeated to rebuild an actor, counted by node and heartbeat; calls that an
+earlier incarnation has not answered and the new one runs."""
+
+
+class State(Enum):
+    """Where an actor is in its life."""
+
+    WAITING = "waiting"
+    QUEUED = "queued"
+    CREATING = "creating"
+    RESTORING = "restoring"
+    ALIVE = "alive"
+
+
+class QueuedCall:
+    """A call that waits for its inputs or for its turn."""
+
+    __slots__ = ("failed", "known", "missing", "rank", "spec")
+
+    def __init__(self, spec: TaskSpec) -> None:
+        self.spec = spec
+        self.rank = 0
+        self.known: dict[bytes, ObjectValue] = {}
+        """Small inputs that are not to be looked for."""
+        self.missing = 0
+        self.failed: ObjectValue | None = None
+
+
+class Actor:
+    """One actor of this node."""
+
+    def __init__(self, spec: TaskSpec, info: ActorInfo) -> None:
+        self.spec = spec
+        self.info = info
+        self.id = spec.array
+        self.incarnation = info.incarnation
+        self.logged = info.max_restarts != 0
+        self.state = State.WAITING
+        self.worker: Worker | None = None
+        self.callers: dict[str, deque[QueuedCall]] = {}
+        self.batch: list[Assignment] = []
+        """Calls to hand to the worker with this turn."""
+        self.running: dict[bytes, Assignment] = {}
+        """Calls that the worker has, by array."""
+        self.restored: dict[bytes, RangeResult] = {}
+        """Results of calls that took effect in earlier incarnations."""
+        self.executed = 0
+        """Calls that took effect, those of earlier incarnations included."""
+        self.replayed = 0
+        self.checkpoint = RestoreActor(b"", 0)
+        self.lineage: list[CallRecord] = []
+        """What is to be replayed."""
+        self.lineage_here = info.incarnation == 0
+        self.to_replay: deque[CallRecord] = deque()
+        """Of a concurrent actor: those that wait for the ones before them to end."""
+        self.patience: Timer | None = None
+        self.replaying: set[bytes] = set()
+        self.records: list[CallRecord] = []
+        """Calls to log with this turn."""
+        self.held: deque[tuple[int, RangeResult, str]] = deque()
+        """Results that wait for the log: (number of the call, result, owner)."""
+
+
+class ActorsHere:
+    """The actors of one node."""
+
+    def __init__(self, ctx: Context, node: int, scheduler: LocalScheduler) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._scheduler = scheduler
+        self.actors: dict[bytes, Actor] = {}
+        self.queued: deque[Actor] = deque()
+        self.memory = CallMemory()
+        self._dirty: dict[bytes, Actor] = {}
+        self._ended: dict[tuple[bytes, int], Actor] = {}
+        """By actor and incarnation: ended ones, whose results still wait for the log."""
+        self._replays = 0
+        """Replayed calls of all actors that the event log does not have yet."""
+
+    def _of_creation(self, spec: TaskSpec) -> Actor | None:
+        actor = self.actors.get(spec.array)
+        assert spec.extra is not None and spec.extra.actor is not None
+        if actor is None or actor.incarnation != spec.extra.actor.incarnation:
+            return None
+        return actor
+
+    def _refused(self, actor: Actor, spec: TaskSpec) -> RangeResult:
+        """Another job has come by a handle of an actor that has no name."""
+        reason = (
+            f"ActorOfOtherJobError: {actor.spec.name} belongs to job {job_number(actor.id)} and"
+            f" has no name: job {job_number(spec.array)} has no access to it"
+        )
+        return call_error(spec, reason, self._node)
+
+    def _let_out(self, actor: Actor) -> None:
+        """What was reported took effect, and nobody will ask for it again."""
+        held, actor.held = actor.held, deque()
+        for _, result, owner in held:
+            self._scheduler.results.finish_call(result, owner, actor.id)
+
+    def _drop(self, actor: Actor, reason: str) -> None:
+        """End an actor, and its worker with it."""
+        worker = actor.worker
+        self._forget(actor)
+        if worker is not None:
+            self._scheduler.end_worker(worker, reason)
+
+    def _forget(self, actor: Actor) -> None:
+        del self.actors[actor.id]
+        self._dirty.pop(actor.id, None)
+        actor.worker = None
+        self._discard(actor)
+        if actor in self.queued:
+            self.queued.remove(actor)
+            self._scheduler.inputs.unclaim(actor.spec)
+        for calls in actor.callers.values():
+            for call in calls:
+                self._scheduler.inputs.unclaim(call.spec)
+
+    def _discard(self, actor: Actor) -> None:
+        """What is not logged never took effect."""
+        for _, result, _ in actor.held:
+            self._scheduler.places.free(result)
+            self._scheduler.custody.drop(result)
+        actor.held.clear()
+
+    def _current(self, actor: bytes, incarnation: int) -> Actor | None:
+        found = self.actors.get(actor)
+        return found if found is not None and found.incarnation == incarnation else None
+
+    def rows(self) -> list[list[object]]:
+        """Return [name, node, incarnation, state, calls that took effect, replayed] each."""
+        return [
+            [a.spec.name, self._node, a.incarnation, a.state.value, a.executed, a.replayed]
+            for a in self.actors.values()
+        ]

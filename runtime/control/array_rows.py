@@ -1,0 +1,135 @@
+"""The rows of the GCS's task and object tables, who waits for what, what was dropped.
+
+What is done with them is in `remaking`, `releasing` and `arrays`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from runtime.control.config import Config
+from runtime.control.context import Context, incarnation_of, node_of
+from runtime.control.flush import TaskHistory
+from runtime.control.ids import ARRAY_BYTES
+from runtime.control.lineage import Lineage
+from runtime.control.lost import OWNER_DIED, RELEASED
+from runtime.control.messages import (
+    Location,
+    NodeInfo,
+    ObjectLocations,
+)
+from runtime.control.pubsub import PubSub
+from runtime.control.tables import ArrayRow
+
+JOB_ENDED = "its job has ended"
+RELEASED_MAX = 65_536
+"""How many dropped rows are remembered, for messages that come late."""
+LOST_S = 1.0
+"""How long an array without a row is awaited: its owner's task may run again."""
+UNHEARD_TIMEOUTS = 2.0
+"""The same of one that was never heard of, in timeouts of heartbeats: its owner's node
+may be slow to tell, or have died before it did."""
+ORPHANED_S = 60.0
+"""How long a row is kept that nobody owns: the same, on another node."""
+
+Log = Callable[[str, str, str, int], None]
+"""kind, subject, detail, how many"""
+
+
+class ArrayRows:
+    """The rows of all arrays that the GCS has heard of."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        config: Config,
+        nodes: Mapping[int, NodeInfo],
+        alive: set[int],
+        pubsub: PubSub,
+        log: Log,
+        history: TaskHistory | None = None,
+    ) -> None:
+        self.rows: dict[bytes, ArrayRow] = {}
+        self.lineage = Lineage(config.lineage_bytes_max)
+        self.tombstones: dict[bytes, dict[int, int]] = {}
+        self.waited: dict[bytes, dict[bytes, None]] = {}
+        """By array, the objects that somebody waits for."""
+        self._released: dict[bytes, tuple[str, int, str]] = {}
+        """The last dropped rows, oldest first: owner, if known, node that released it,
+        and why it is lost for who asks."""
+        self._early: dict[bytes, int] = {}
+        """Arrays that were released before they were heard of, oldest first: by which node."""
+        self._bereaved: dict[bytes, None] = {}
+        """Released arrays whose owner has died, oldest first."""
+        self.replays: Callable[[bytes, bytes], bool] = lambda actor, array: False
+        """Whether an actor is being rebuilt, and makes that array again by it."""
+        self.remakes: Callable[[bytes], bool] = lambda array: False
+        """Whether any actor is being rebuilt that does."""
+        self._ctx = ctx
+        self._nodes = nodes
+        self._alive = alive
+        self._pubsub = pubsub
+        self._log = log
+        self._history = history
+        self._ended: set[bytes] = set()
+        """Jobs that are over: what still comes of them is ignored."""
+
+    def _row(self, array: bytes) -> ArrayRow:
+        row = self.rows.get(array)
+        if row is None:
+            row = self.rows[array] = ArrayRow()
+        return row
+
+    def _is_dead(self, client: str) -> bool:
+        """Whether a client, or a node, was on an incarnation that is over."""
+        info = self._nodes.get(node_of(client))
+        if info is None or not info.alive:
+            return info is not None
+        return not client.startswith("node:") and incarnation_of(client) < info.incarnation
+
+    def _was_released(self, array: bytes, by: str) -> bool:
+        owner, node, _ = self._released.get(array, ("", -1, ""))
+        return owner == by or (not owner and node == node_of(by))
+
+    def _bereave(self, array: bytes) -> None:
+        """Whoever asks for the array is told that its owner has died."""
+        self._bereaved[array] = None
+        if len(self._bereaved) > RELEASED_MAX:
+            del self._bereaved[next(iter(self._bereaved))]
+
+    def _why_released(self, array: bytes) -> str:
+        return OWNER_DIED if array in self._bereaved else RELEASED
+
+    def _is_gone(self, array: bytes) -> bool:
+        return array in self._released or array in self._early
+
+    def _is_late(self, array: bytes, owner: str) -> bool:
+        """Whether the owner of a call's large result has let go of it before."""
+        row = self.rows.get(array)
+        if row is not None:
+            return row.released and row.former == owner
+        return self._early.get(array, -1) == node_of(owner) or self._was_released(array, owner)
+
+    def _waited_for(self, array: bytes) -> list[bytes]:
+        return list(self.waited.get(array, ()))
+
+    def _unwait(self, oid: bytes) -> None:
+        array = oid[:ARRAY_BYTES]
+        del self.waited[array][oid]
+        if not self.waited[array]:
+            del self.waited[array]
+
+    def _tell(self, oid: bytes, location: Location) -> None:
+        self._unwait(oid)
+        for address in self._pubsub.close(oid):
+            self._ctx.send(address, ObjectLocations([location]))
+
+    def sizes(self) -> dict[str, int]:
+        """Return how much is in the tables; orphans wait `ORPHANED_S` for a new owner."""
+        orphans = sum(not row.released and not row.owners for row in self.rows.values())
+        return {
+            "arrays": len(self.rows) - orphans,
+            "orphans": orphans,
+            "awaited": len(self.waited),
+            "tombstones": len(self.tombstones),
+        }

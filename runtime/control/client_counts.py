@@ -1,0 +1,284 @@
+"""What a client has references to, has pinned or looks at, and what it lets go of.
+
+What is let go of is told in batches: at once if nothing was sent for a while, with
+the next flush otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from runtime.control.borrowing import Borrowing
+from runtime.control.call_runs import run_of
+from runtime.control.config import Config
+from runtime.control.context import Context, Timer
+from runtime.control.entries import Entry, Waiter
+from runtime.control.ids import (
+    ARRAY_BYTES,
+    split_object_id,
+)
+from runtime.control.messages import (
+    ObjectValue,
+    PutObjects,
+    RangeResult,
+    Release,
+    SubmitTasks,
+    TaskExtra,
+    TaskSpec,
+    Unpin,
+)
+
+RELEASE_BATCH_MAX = 256
+
+
+class ClientCounts:
+    """The state of a client, and its counts."""
+
+    def __init__(self, ctx: Context, address: str, node: int, config: Config) -> None:
+        self.ctx = ctx
+        self.address = address
+        self.node = f"node:{node}"
+        self.config = config
+        self.entries: dict[bytes, Entry] = {}
+        self.borrowed: dict[bytes, int] = {}
+        """References alive to objects of others."""
+        self.local: dict[bytes, ObjectValue] = {}
+        """Objects that the node has told of: large, borrowed or lost ones."""
+        self.large_results = 0
+        """How many results with large values have come."""
+        self.replies: dict[int, Any] = {}
+        self.allocations: dict[bytes, int] = {}
+        self.full_reasons: dict[bytes, str] = {}
+        """Why an allocation failed, until its asker has looked."""
+        self.collect: Callable[[], None] = _nothing
+        """Counts what the garbage collector has dropped since the last turn."""
+        self._views: dict[bytes, int] = {}
+        """How often an object is looked at, or is about to be."""
+        self._awaited: list[frozenset[bytes]] = []
+        """What each `get` under way waits for."""
+        self._unpin_later: set[bytes] = set()
+        self._object_waiters: dict[bytes, list[Waiter]] = {}
+        self._exported: set[bytes] = set()
+        self._submitted: list[TaskSpec] = []
+        self._run_spec: TaskSpec | None = None
+        """What the calls have in common that the next one may join; see `call_runs`."""
+        self._run_extra: TaskExtra | None = None
+        self._run_deps: tuple[bytes, ...] = ()
+        self._run_arrays: list[bytes] = []
+        self._run_args: list[bytes] = []
+        self._puts: list[RangeResult] = []
+        self._released: list[bytes] = []
+        self._unpinned: list[bytes] = []
+        self._timer: Timer | None = None
+        self._flushed_s = float("-inf")
+        self._keys = 0
+        self.job = b""
+        """All that it makes begins with it: a driver's, or that of a worker's first task."""
+        self.parent = b""
+        self._anew = b""
+        self._children = 0
+        self._own_puts = 0
+        self.borrowing = Borrowing(self)
+
+    def _end_run(self) -> None:
+        """What is submitted from here on comes behind the run."""
+        if self._run_spec is not None and self._run_extra is not None:
+            self._submitted.append(
+                run_of(self._run_spec, self._run_extra, self._run_arrays, self._run_args)
+            )
+            self._run_arrays, self._run_args = [], []
+            self._run_spec = self._run_extra = None
+
+    def _hold(self, entry: Entry, oids: tuple[bytes, ...]) -> None:
+        entry.deps += oids
+        for oid in oids:
+            array = oid[:ARRAY_BYTES]
+            held = self.entries.get(array)
+            if held is not None:
+                held.holds += 1
+            else:
+                self.borrowing.add(array)
+
+    def hold(self, array: bytes) -> None:
+        """Keep an array, own or borrowed, until `let_go_of`."""
+        held = self.entries.get(array)
+        if held is not None:
+            held.holds += 1
+        else:
+            self.borrowing.add(array)
+
+    def flush(self) -> None:
+        """Send all that was held back to go in a larger batch."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._puts:
+            self.ctx.send(self.node, PutObjects(self._puts))
+            self._puts = []
+        self._end_run()
+        if self._submitted:
+            self.ctx.send(self.node, SubmitTasks(self._submitted))
+            self._submitted = []
+        if self._released:
+            self.ctx.send(self.node, Release(self._released))
+            self._released = []
+        if self._unpinned:
+            self.ctx.send(self.node, Unpin(self._unpinned))
+            self._unpinned = []
+        self._flushed_s = self.ctx.now()
+
+    def _flush_soon(self) -> None:
+        if self._timer is not None:
+            return
+        linger_s = self.config.linger_s
+        if self.ctx.now() - self._flushed_s >= linger_s:
+            self.flush()
+        else:
+            self._timer = self.ctx.after(linger_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.flush()
+
+    def _keep(self, keeper: bytes, oid: bytes) -> None:
+        """Hold an input as long as the actor, which may be rebuilt with it."""
+        actor = self.entries.get(keeper)
+        if actor is None:
+            # Another client's actor: who could say when it ends?
+            self.borrowing.pin(oid[:ARRAY_BYTES])
+            self.let_go_of(oid)
+            return
+        if actor.kept is None:
+            actor.kept = {}
+        if oid in actor.kept:
+            self.let_go_of(oid)
+        actor.kept[oid] = None
+
+    def let_go_of(self, oid: bytes) -> None:
+        """End one `hold` of an array, named by its ID or an object's."""
+        held = self.entries.get(oid[:ARRAY_BYTES])
+        if held is not None:
+            self._let_go(held)
+        else:
+            self.borrowing.drop(oid[:ARRAY_BYTES])
+
+    def _let_go(self, held: Entry) -> None:
+        held.holds -= 1
+        if not held.holds:
+            self.release_if_free(held)
+
+    def add_ref(self, oid: bytes) -> None:
+        """An `ObjectRef` to the object came to be."""
+        entry = self.entries.get(oid[:ARRAY_BYTES])
+        if entry is not None:
+            entry.refs += 1
+        else:
+            self.borrowed[oid] = self.borrowed.get(oid, 0) + 1
+            self.borrowing.add(oid[:ARRAY_BYTES])
+
+    def drop_refs(self, oids: deque[bytes]) -> None:
+        """Drop a reference to each of these; what is added meanwhile too."""
+        entries = self.entries
+        while oids:
+            oid = oids.popleft()
+            entry = entries.get(oid[:ARRAY_BYTES])
+            if entry is None:
+                self.drop_ref(oid)
+                continue
+            entry.refs -= 1
+            if not (entry.refs or entry.missing or entry.holds or entry.book):
+                self.release_if_free(entry)
+
+    def drop_ref(self, oid: bytes) -> None:
+        """An `ObjectRef` to the object is gone."""
+        entry = self.entries.get(oid[:ARRAY_BYTES])
+        if entry is not None:
+            entry.refs -= 1
+            if not entry.refs:
+                self.release_if_free(entry)
+        elif oid in self.borrowed:
+            self.borrowed[oid] -= 1
+            if not self.borrowed[oid]:
+                del self.borrowed[oid]
+                self._drop_local(oid)
+            self.borrowing.drop(oid[:ARRAY_BYTES])
+
+    def _give_back(self) -> None:
+        """Unpin large objects that nobody looks at: a later `get` asks for them again."""
+        self.collect()
+        idle = [oid for oid, value in self.local.items() if value.size and not self._in_view(oid)]
+        for oid in idle:
+            self._drop_local(oid)
+            entry = self.entries.get(split_object_id(oid)[0])
+            if entry is not None:
+                assert entry.local is not None
+                entry.local.remove(oid)
+        self.flush()
+
+    def add_view(self, oid: bytes) -> None:
+        """A value is made that shares the arena's memory, or is waited for."""
+        self._views[oid] = self._views.get(oid, 0) + 1
+
+    def drop_view(self, oid: bytes) -> None:
+        """The last such value of one `get` is gone."""
+        self._views[oid] -= 1
+        if not self._views[oid]:
+            del self._views[oid]
+            self._unpin_if_unseen(oid)
+
+    def begin_get(self, oids: Iterable[bytes]) -> frozenset[bytes]:
+        """All of these are waited for together: those that arrive count as looked at."""
+        awaited = frozenset(oids)
+        self._awaited.append(awaited)
+        return awaited
+
+    def end_get(self, awaited: frozenset[bytes]) -> None:
+        """They are not waited for any more; what was found has views of its own."""
+        self._awaited.remove(awaited)
+        for oid in awaited & self._unpin_later:
+            self._unpin_if_unseen(oid)
+
+    def _in_view(self, oid: bytes) -> bool:
+        return oid in self._views or any(oid in awaited for awaited in self._awaited)
+
+    def _unpin_if_unseen(self, oid: bytes) -> None:
+        if oid in self._unpin_later and not self._in_view(oid):
+            self._unpin_later.discard(oid)
+            self.unpin(oid)
+
+    def release_if_free(self, entry: Entry) -> None:
+        """Release an array that nobody has or waits for any more."""
+        if entry.refs or entry.missing or entry.holds or entry.book:
+            return
+        del self.entries[entry.array]
+        for oid in entry.local or ():
+            self._drop_local(oid)
+        if entry.deps or entry.kept:
+            # Named actors that were there already have never started to be created.
+            for oid in (*entry.deps, *(entry.kept or ())):
+                self.let_go_of(oid)
+        self._released.append(entry.array)
+        if len(self._released) >= RELEASE_BATCH_MAX:
+            self.flush()
+        else:
+            self._flush_soon()
+
+    def _drop_local(self, oid: bytes) -> None:
+        value = self.local.pop(oid, None)
+        if value is None or not value.size:
+            return
+        if self._in_view(oid):
+            self._unpin_later.add(oid)
+        else:
+            self.unpin(oid)
+
+    def unpin(self, oid: bytes) -> None:
+        """A large object that was pinned for this client is not in use any more."""
+        self._unpinned.append(oid)
+        self._flush_soon()
+
+
+def _nothing() -> None:
+    """Stand in for a `Client.collect` that there is no need for."""

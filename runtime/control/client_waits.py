@@ -1,0 +1,204 @@
+"""How a client finds values, and waits for those that are not there.
+
+A `Waiter` counts what is missing; whoever brings it wakes the waiter. How a thread
+or a simulated process sleeps until then is the world's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runtime.control.client_counts import ClientCounts
+from runtime.control.entries import Entry, Waiter
+from runtime.control.ids import (
+    ARRAY_BYTES,
+    split_object_id,
+)
+from runtime.control.messages import (
+    OK,
+    ObjectValue,
+    WantObjects,
+)
+
+
+class ClientWaits(ClientCounts):
+    """A client that looks at what there is."""
+
+    def watch(
+        self, oids: Iterable[bytes], fetch: bool = True, waiter: Waiter | None = None
+    ) -> Waiter:
+        """Return a waiter for these objects' values; fetches those not here.
+
+        Without `fetch`, own objects only need to exist somewhere.
+        """
+        waiter = Waiter(fetch) if waiter is None else waiter
+        wants: list[bytes] = []
+        entries, local = self.entries, self.local
+        for oid in oids:
+            entry = entries.get(oid[:ARRAY_BYTES])
+            if entry is None or entry.count != 1 or entry.items is not None or oid in local:
+                self._watch(oid, waiter, wants)
+            elif entry.result is None:
+                waiter.missing += 1
+                if entry.waiters is None:
+                    entry.waiters = {0: [(oid, waiter)]}
+                else:
+                    entry.waiters.setdefault(0, []).append((oid, waiter))
+            elif not entry.is_small():
+                self._watch(oid, waiter, wants)
+        if wants:
+            self.ctx.send(self.node, WantObjects(wants))
+        return waiter
+
+    def watch_more(self, oids: Iterable[bytes], waiter: Waiter) -> list[bytes]:
+        """Let a waiter wait for these too; return those that are ready already."""
+        wants: list[bytes] = []
+        ready = []
+        for oid in oids:
+            missing = waiter.missing
+            self._watch(oid, waiter, wants)
+            if waiter.missing == missing:
+                ready.append(oid)
+        if wants:
+            self.ctx.send(self.node, WantObjects(wants))
+        return ready
+
+    def unfetched(self, oids: Iterable[bytes], waiter: Waiter) -> list[bytes]:
+        """Return those that a waiter waited for because they were to be brought here."""
+        found = []
+        for oid in self._object_waiters.keys() & oids:
+            waiting = self._object_waiters[oid]
+            if waiter in waiting and self.made(oid):
+                self._object_waiters[oid] = [w for w in waiting if w is not waiter]
+                waiter.missing -= 1
+                found.append(oid)
+        return found
+
+    def unwatch(self, oids: Iterable[bytes], waiter: Waiter) -> None:
+        """Forget a waiter that gave up."""
+        for oid in oids:
+            array, index, _ = split_object_id(oid)
+            entry = self.entries.get(array)
+            if entry is not None and entry.waiters is not None and index in entry.waiters:
+                left = [pair for pair in entry.waiters[index] if pair[1] is not waiter]
+                if left:
+                    entry.waiters[index] = left
+                else:
+                    del entry.waiters[index]
+            waiting = self._object_waiters.get(oid)
+            if waiting is not None:
+                # The request is under way: its key stays, so it is not made twice.
+                self._object_waiters[oid] = [w for w in waiting if w is not waiter]
+
+    def plain_entries(self, oids: Iterable[bytes]) -> list[Entry] | None:
+        """Return the entries of own objects that are single values, small or not made yet.
+
+        None if any of them is something else.
+        """
+        entries, local = self.entries, self.local
+        found = []
+        for oid in oids:
+            entry = entries.get(oid[:ARRAY_BYTES])
+            if entry is None or entry.count != 1 or entry.returns != 1 or entry.items is not None:
+                return None
+            result = entry.result
+            if result is not None and result.sizes and result.status == OK:
+                return None
+            found.append(entry)
+        return found if not local or local.keys().isdisjoint(oids) else None
+
+    def unwatch_array(self, entry: Entry, waiter: Waiter) -> None:
+        """Forget a waiter for a whole array that gave up."""
+        if entry.all_waiters is not None:
+            entry.all_waiters = [w for w in entry.all_waiters if w is not waiter]
+
+    def watch_array(self, entry: Entry) -> Waiter:
+        """Return a waiter for every result of an array (large values stay put)."""
+        waiter = Waiter()
+        if entry.missing:
+            waiter.missing = 1
+            if entry.all_waiters is None:
+                entry.all_waiters = []
+            entry.all_waiters.append(waiter)
+        return waiter
+
+    def value(self, oid: bytes) -> ObjectValue | None:
+        """Return the object if its value is here, else None."""
+        value = self.local.get(oid)
+        if value is not None:
+            return value
+        entry = self.entries.get(oid[:ARRAY_BYTES])
+        if entry is None:
+            return None
+        if entry.count == entry.returns == 1 and entry.items is None:
+            # As nearly all are: nothing has to be looked for.
+            result = entry.result
+            if result is None or (result.status == OK and result.sizes and result.sizes[0] > 0):
+                return None
+            return ObjectValue(oid, result.status, result.payload, entry.position)
+        _, index, ret = split_object_id(oid)
+        result = entry.find(index)
+        if result is None:
+            return None
+        if result.status != OK:
+            return ObjectValue(oid, result.status, result.payload)
+        if result.sizes and result.sizes[ret] > 0:
+            return None
+        position = result.position + (index - result.start) * entry.returns + ret
+        return ObjectValue(oid, OK, result.payload, position)
+
+    def values(self, oids: Iterable[bytes]) -> list[ObjectValue | None]:
+        """Return what `value` does, of many."""
+        entries, local = self.entries, self.local
+        found: list[ObjectValue | None] = []
+        for oid in oids:
+            entry = entries.get(oid[:ARRAY_BYTES])
+            if entry is not None and entry.count == entry.returns == 1 and entry.items is None:
+                result = entry.result
+                if result is not None and oid not in local and entry.is_small():
+                    found.append(ObjectValue(oid, result.status, result.payload, entry.position))
+                    continue
+            found.append(self.value(oid))
+        return found
+
+    def made(self, oid: bytes) -> bool:
+        """Whether the object exists, here or on another node, as far as known."""
+        if oid in self.local:
+            return True
+        array, index, _ = split_object_id(oid)
+        entry = self.entries.get(array)
+        return entry is not None and entry.find(index) is not None
+
+    def _watch(self, oid: bytes, waiter: Waiter, wants: list[bytes]) -> None:
+        entry = self.entries.get(oid[:ARRAY_BYTES])
+        if entry is not None and entry.count == 1 and entry.result is None and entry.items is None:
+            if oid in self.local:
+                return
+            waiter.missing += 1
+            if entry.waiters is None:
+                entry.waiters = {0: [(oid, waiter)]}
+            else:
+                entry.waiters.setdefault(0, []).append((oid, waiter))
+            return
+        if self.value(oid) is not None or (not waiter.fetch and self.made(oid)):
+            return
+        waiter.missing += 1
+        array, index, _ = split_object_id(oid)
+        entry = self.entries.get(array)
+        if entry is not None and entry.find(index) is None:
+            if entry.waiters is None:
+                entry.waiters = {}
+            entry.waiters.setdefault(index, []).append((oid, waiter))
+            return
+        waiting = self._object_waiters.get(oid)
+        if waiting is None:
+            self._object_waiters[oid] = [waiter]
+            wants.append(oid)
+        else:
+            waiting.append(waiter)
+
+    def _wake(self, key: bytes) -> None:
+        for waiter in self._object_waiters.pop(key, ()):
+            waiter.missing -= 1
+            if waiter.arrived is not None:
+                waiter.arrived.append(key)

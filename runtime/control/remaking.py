@@ -1,0 +1,245 @@
+"""What the GCS has made again: which elements, by which spec, and when not.
+
+    lost, and somebody waits ──> under way? ──yes──> wait for it
+             ↑                        │ no
+             │                   by its recipe ──none, or no retries left──> lost for good
+             │                        │
+             └──its node dies──  placed again ──> made ──> who waits is told
+
+An element is placed once at a time, whoever asks: `ArrayRow.again` has it until
+it has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from runtime.control.array_rows import LOST_S, ArrayRows
+from runtime.control.context import node_of
+from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, object_id, split_object_id
+from runtime.control.lineage import by_recipe, placed_again, refusal
+from runtime.control.lost import MADE_BY_ACTOR, OWNER_DIED, PUT
+from runtime.control.messages import (
+    SYSTEM_ERROR,
+    FreeObjects,
+    Location,
+    PlaceTasks,
+    RangeResult,
+    ResultsMissing,
+    TaskResults,
+    TaskSpec,
+)
+from runtime.control.ranges import Ranges
+from runtime.control.tables import ArrayRow, Done, needs_of, task_of
+
+
+class Remaking(ArrayRows):
+    """Rows, and how what they lack is made again."""
+
+    def _seek(self, array: bytes, row: ArrayRow, oids: Iterable[bytes]) -> None:
+        """Have those of the awaited objects made again that are lost and not under way."""
+        absent: dict[int, list[bytes]] = {}
+        if row.actor and self.replays(row.actor, array):
+            return
+        for oid in oids:
+            index = split_object_id(oid)[1]
+            location = row.locate(oid, self._alive)
+            there = location is not None and bool(location.nodes)
+            if not there and not row.pending(index, self._alive):
+                absent.setdefault(index, []).append(oid)
+        for spec, start, count in by_recipe(row, list(absent)):
+            lost = next((done.lost for done in row.ended(start)), "")
+            if spec is None and not lost:
+                if not (row.actor and row.released):
+                    continue  # its log entry is on its way
+                lost = f"{MADE_BY_ACTOR}{self._why_released(array)}"
+            lost = lost or "its owner and the node that was to make it died"
+            why = refusal(row, spec, lost)
+            if row.put and not row.owners and row.former and self._is_dead(row.former):
+                why = f"{PUT}{OWNER_DIED}, and {lost}"
+            if not why and row.unrepeated(start):
+                assert spec is not None
+                blame = self._lost_input(spec) or f"{spec.name} has not yielded it again"
+                why = f"{lost}, and {blame}"
+            if not why:
+                assert spec is not None
+                if start < STREAM_BASE:
+                    self._place(array, row, spec, start, count, lost)
+                elif not row.pending(start, self._alive):
+                    self._place(array, row, spec, task_of(start), 1, lost)
+                continue
+            self._log("object_lost", spec.name if spec is not None else array.hex(), why, count)
+            for index in range(start, start + count):
+                for oid in absent[index]:
+                    self._tell(oid, Location(oid, (), 0, lost=why))
+
+    def _place(
+        self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, detail: str
+    ) -> None:
+        """Have elements run again somewhere."""
+        part = placed_again(spec, start, count, row.live_owner(self._alive))
+        made = any(row.ended(start))
+        if row.again is None:
+            row.again = Ranges()
+        row.again.add(start, count)
+        self.lineage.need(array, row)
+        self._log("task_reconstructed" if made else "task_retried", spec.name, detail, count)
+        self._ctx.send("global", PlaceTasks([part]))
+
+    def _lost_input(self, spec: TaskSpec) -> str:
+        """Return which input of a task cannot be had any more, in words; "" if all can."""
+        for need in needs_of(spec):
+            array, index, _ = split_object_id(need)
+            row = self.rows.get(array)
+            if row is None:
+                why = self._released[array][2] if array in self._released else ""
+            else:
+                at = row.locate(need, self._alive) if len(need) > ARRAY_BYTES else None
+                lost = at.lost if at is not None else "nobody makes it"
+                there = (at is not None and at.nodes) or row.pending(index, self._alive)
+                why = "" if there else refusal(row, row.recipe(index), lost)
+            if why:
+                return f"its task needs {need.hex()}, which is lost: {why}"
+        return ""
+
+    def seek_made_by(self, actor: bytes) -> None:
+        """Have made again what somebody waits for and an actor has made."""
+        for array in list(self.waited):
+            row = self.rows.get(array)
+            if row is not None and row.actor == actor:
+                self._seek(array, row, self._waited_for(array))
+
+    def on_actor_settled(self, actor: bytes) -> None:
+        """It is rebuilt, or dead: what it has not made again is lost."""
+        # The news of what it made may come after those of itself.
+        self._ctx.after(LOST_S, partial(self.seek_made_by, actor))
+
+    def _rerun(
+        self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, owner: str,
+        reason: str,
+    ) -> None:  # fmt: skip
+        """Run a dead node's unfinished range again, if its results are waited for."""
+        if not self._is_dead(spec.owner):
+            self._run_again(array, row, spec, start, count, owner, reason)
+            return
+        # Its owner died. Who owns the array now may have runs of its own.
+        for index in range(start, start + count):
+            made = any(not done.lost for done in row.ended(index))
+            if not made and not row.pending(index, self._alive):
+                self._run_again(array, row, spec, index, 1, owner, reason)
+
+    def _run_again(
+        self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, owner: str,
+        reason: str,
+    ) -> None:  # fmt: skip
+        lost = next((done.lost for done in row.ended(start)), "")
+        if spec.retries:
+            self._place(array, row, spec, start, count, lost or reason)
+        elif lost:
+            self._fail(
+                array, row, spec, start, count, owner, _lost_text(spec.name, row, spec, lost)
+            )
+        else:
+            text = f"WorkerCrashedError: the node that ran {spec.name} died: {reason}"
+            self._fail(array, row, spec, start, count, owner, text)
+
+    def on_results_missing(self, source: str, message: ResultsMissing) -> None:
+        """A node died while its clients' results were on their way from it."""
+        for array, start, count in message.ranges:
+            row = self.rows.get(array)
+            owner = row.owners.get(message.node) if row is not None else None
+            if row is None or owner is None or row.actor is not None:
+                continue  # a call: its caller's node asks the actor again
+            indices = {
+                index
+                for done in row.done
+                if done.lost
+                for index in range(
+                    max(start, done.start), min(start + count, done.start + done.count)
+                )
+            }
+            gone = [
+                index
+                for index in indices
+                if all(done.lost for done in row.ended(index))
+                and not row.pending(index, self._alive)
+            ]
+            for spec, first, length in by_recipe(row, gone):
+                lost = next(done.lost for done in row.ended(first))
+                why = refusal(row, spec, lost)
+                if why:
+                    name = spec.name if spec is not None else array.hex()
+                    returns = spec or TaskSpec(array, first, length, b"", b"", owner)
+                    text = _lost_text(name, row, spec, lost)
+                    self._fail(array, row, returns, first, length, owner, text)
+                else:
+                    assert spec is not None
+                    self._place(array, row, spec, first, length, lost)
+
+    def _fail(
+        self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, owner: str,
+        text: str,
+    ) -> None:  # fmt: skip
+        """Elements will never be made: their error is their value, at their owner."""
+        node = node_of(owner)
+        result = RangeResult(array, start, count, SYSTEM_ERROR, text.encode(), -1, spec.returns)
+        self._ctx.send(f"node:{node}", TaskResults(owner, [result]))
+        self._log("object_lost", spec.name, text, count)
+        row.finish(Done(start, count, node, ()))
+        self._on_made(array, row, start, count)
+
+    def _on_made(self, array: bytes, row: ArrayRow, start: int, count: int) -> None:
+        """Elements have ended: tell who waits, let go of what only they needed."""
+        if row.again is not None:
+            row.again.remove(start, count)
+        waited = self._waited_for(array)
+        if waited:
+            low, high = object_id(array, start, 0), object_id(array, start + count, 0)
+            for oid in waited:
+                if low <= oid < high:
+                    location = row.locate(oid, self._alive)
+                    if location is not None and location.nodes:
+                        self._tell(oid, location)
+            if start == 0:
+                # Items of a stream may have been lost while its task went on.
+                items = [oid for oid in self._waited_for(array) if _is_item(oid)]
+                if items:
+                    self._seek(array, row, items)
+        self._settle(array, row)
+        if self._is_void(array, row):
+            self._free_values(array, row, -1)
+
+    def _settle(self, array: bytes, row: ArrayRow) -> None:
+        """If nothing of it is being made again any more, its inputs are not needed."""
+        if row.again is not None and not row.again.size:
+            row.again = None
+            self._unneed(array, row)
+
+    def _unneed(self, array: bytes, row: ArrayRow) -> None:
+        for dep in self.lineage.unneed(array, row):
+            self.unneeded(dep)
+
+    def unneeded(self, array: bytes) -> None:
+        """Nothing that is being made again has the array as an input any more."""
+        row = self.rows.get(array)
+        if row is not None and row.released:
+            self._free_values(array, row, -1)
+
+    def _is_void(self, array: bytes, row: ArrayRow) -> bool:
+        """Whether the row is kept for its specs alone."""
+        return row.released and array not in self.lineage.needed
+
+    def _free_values(self, array: bytes, row: ArrayRow, owner_node: int) -> None:
+        holders = row.holders() - {owner_node}
+        row.forget_values(self._alive, owner_node)
+        for holder in sorted(holders & self._alive):
+            self._ctx.send(f"node:{holder}", FreeObjects([array]))
+
+
+def _is_item(oid: bytes) -> bool:
+    return split_object_id(oid)[1] >= STREAM_BASE
+
+
+def _lost_text(name: str, row: ArrayRow, spec: TaskSpec | None, lost: str) -> str:
+    return f"ObjectLostError: what {name} made is lost: {refusal(row, spec, lost)}"
