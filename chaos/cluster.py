@@ -47,10 +47,20 @@ class Cluster(Protocol):
         """Let a paused node and its workers go on (SIGCONT)."""
 
     def kill_worker(self, node: int, which: int = 0) -> None:
-        """End one worker (SIGKILL), counted from the node's oldest, round and round."""
+        """End one worker (SIGKILL), counted from the node's oldest, round and round.
+
+        Raises ValueError if the node has none.
+        """
 
     def pause_worker(self, node: int, which: int = 0) -> None:
-        """Stop one worker where it is; counted as in `kill_worker`."""
+        """Stop one worker where it is; counted as in `kill_worker`, and raises as that."""
+
+    def kill_actor(self, which: int = 0) -> None:
+        """End an actor's process (SIGKILL), counted by node and its age, round and round.
+
+        Raises ValueError if no actor lives; on `local` also while a node is paused,
+        which does not say who its actors are.
+        """
 
     def resume_workers(self, node: int) -> None:
         """Let every paused worker of a node that is not paused itself go on."""
@@ -65,8 +75,16 @@ class Cluster(Protocol):
 class SimulatedCluster(Cluster, Protocol):
     """What only virtual time can do as yet."""
 
-    def kill_actor(self, which: int = 0) -> None:
-        """End an actor's process, counted round and round by node and age."""
-
     def set_latency(self, source: int, destination: int, latency_s: float | None) -> None:
         """Give the link from one node to another a latency; None is its own again."""
+
+
+class RealCluster(Cluster, Protocol):
+    """What only real processes can do as yet."""
+
+    def kill_head(self) -> None:
+        """End the process of the GCS and the global scheduler (SIGKILL).
+
+        It starts again from its storage. Raises ValueError if it has none: the
+        cluster would end with it.
+        """

@@ -302,7 +302,8 @@ def _compare(
         report.failures.append(f"{len(outcomes)} outcomes instead of {len(expected)}")
         return
     kills = sum(
-        each.step.action in KILLS and each.step.target.kind != "replica" for each in injections
+        each.step.action in KILLS and each.step.target.kind != "replica" and not each.error
+        for each in injections
     )
     deaths = sum(row[1] == "node_died" for row in _events(session))
     for number, (right, got) in enumerate(zip(expected, outcomes, strict=True)):

@@ -20,6 +20,7 @@ from typing import Any
 
 from chaos.actions import ACTIONS
 from chaos.plan import Plan, Step
+from runtime.api.exceptions import RaySystemError
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Injector:
             error = ""
             try:
                 ACTIONS[step.action].apply(step.target, self.cluster, step.parameters)
-            except (ValueError, RuntimeError) as failed:
+            except (ValueError, RuntimeError, RaySystemError) as failed:
                 error = str(failed)
             self.injections.append(Injection(now_s - self.started_s, now_s, step, error))
             if step.name:

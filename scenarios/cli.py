@@ -2,7 +2,7 @@
 
 Exit codes: 0 all is well; 1 it ran, and a check failed or a scenario broke;
 2 the user asked for something that cannot be, and one line says what can;
-130 interrupted. Results go to stdout, progress and complaints to stderr.
+130 interrupted, 143 terminated (SIGTERM). Results go to stdout, progress and complaints to stderr.
 
 Heavy modules (matplotlib, the scenarios themselves) are imported by the
 commands that need them, so that ``--help`` is quick.
@@ -19,6 +19,13 @@ import typer
 from typer.core import TyperGroup
 
 from scenarios.base import BACKENDS, UsageError, did_you_mean, parse_number
+from scenarios.signals import (
+    TERMINATED,
+    Interrupted,
+    Terminated,
+    leave_sigterm_alone,
+    sigterm_raises,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,6 +47,9 @@ class OneLine(TyperGroup):
         """Run the command; an interrupt is an exit of its own."""
         try:
             return super().invoke(ctx)
+        except Terminated:
+            _say("terminated; what had been completed is kept")
+            raise typer.Exit(TERMINATED) from None
         except KeyboardInterrupt:
             _say("interrupted; what had been completed is kept")
             raise typer.Exit(130) from None
@@ -51,7 +61,8 @@ class OneLine(TyperGroup):
         standalone = extra.pop("standalone_mode", True)
         extra["standalone_mode"] = False
         try:
-            code = super().main(*args, **extra)
+            with sigterm_raises():
+                code = super().main(*args, **extra)
         except _ClickError as error:
             _say(f"{_sentence(error.format_message())} (see 'raytwin --help')")
             code = 2
@@ -404,6 +415,7 @@ def execute(
     """
     from scenarios.execute import execute as run_script
 
+    leave_sigterm_alone()
     if backend not in BACKENDS:
         raise UsageError(f"no backend {backend!r}: {did_you_mean(backend, BACKENDS)}")
     given = {"nodes": nodes, "cpus_per_node": cpus_per_node, "seed": seed}
@@ -599,6 +611,14 @@ def _escaped(text: str) -> str:
 
 
 def main() -> NoReturn:
-    """Run the command line and exit."""
-    app(prog_name="raytwin")
+    """Run the command line and exit.
+
+    After a script that Ctrl-C has ended as Python does then: by SIGINT, so that a shell
+    that runs it ends, too.
+    """
+    try:
+        app(prog_name="raytwin")
+    except Interrupted:
+        sys.excepthook = lambda *_: None
+        raise KeyboardInterrupt from None
     raise AssertionError("the command line always exits")

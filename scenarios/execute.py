@@ -19,13 +19,14 @@ from typing import Any
 
 from runtime.api import cluster, modules
 from scenarios.base import UsageError
+from scenarios.signals import Interrupted
 
 
 def execute(script: Path, args: Sequence[str], options: dict[str, Any]) -> int:
     """Run a script; return its exit code.
 
     ``options`` go before those of the script's ``init()``. Raises UsageError for
-    a script that cannot be read; SystemExit is the script's own.
+    a script that cannot be read, Interrupted; SystemExit is the script's own.
     """
     try:
         with io.open_code(str(script)) as file:
@@ -44,11 +45,15 @@ def execute(script: Path, args: Sequence[str], options: dict[str, Any]) -> int:
     sys.path[0] = str(script.resolve().parent)
     try:
         exec(compile(source, str(script), "exec"), main.__dict__)
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:
         here = error.__traceback__
         # Without the frame above: it is not the script's.
         error.__traceback__ = here.tb_next if here is not None else None
         sys.excepthook(type(error), error, error.__traceback__)
+        if type(error) is KeyboardInterrupt:
+            raise Interrupted from None
         return 1
     finally:
         sys.stdout.flush()

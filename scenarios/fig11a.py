@@ -27,6 +27,10 @@ from scenarios.base import (
 REMOVED_S = (25.0, 50.0, 100.0)
 ADDED_S = 210.0
 END_S = 270.0
+BEFORE_S = (5.0, REMOVED_S[0])
+WITHOUT_S = (REMOVED_S[2] + 10, ADDED_S)
+AFTER_S = (ADDED_S + 20, END_S)
+"""Parts of a run, on the paper's clock, in which throughput is compared."""
 NODES_MIN = len(REMOVED_S) + 1
 SOURCE = "OSDI 2018, section 5.1, figure 11a"
 MODULUS = 2**31 - 1
@@ -208,6 +212,30 @@ def _between(rows: list[dict[str, Any]], start_s: float, end_s: float, column: s
     return statistics.median(r[column] for r in rows if start_s <= r["paper_time_s"] < end_s)
 
 
+def throughput_checks(rows: list[dict[str, Any]]) -> list[Check]:
+    """Return whether nodes were slower when others had gone, and all when those were back.
+
+    More is no failure: before the first fault other programs may have had the machine.
+    """
+    before = _between(rows, *BEFORE_S, "tasks_per_s")
+    least = _between(rows, *WITHOUT_S, "tasks_per_s")
+    after = _between(rows, *AFTER_S, "tasks_per_s")
+    per_node_before = _between(rows, *BEFORE_S, "tasks_per_s_per_node")
+    per_node = _between(rows, *WITHOUT_S, "tasks_per_s_per_node")
+    return [
+        Check(
+            "per-node throughput stays stable, at most 25 % lower",
+            per_node >= 0.75 * per_node_before,
+            f"{per_node_before:.1f} tasks/s per node before, {per_node:.1f} without three nodes",
+        ),
+        Check(
+            "the original throughput returns with the nodes, at most 15 % lower",
+            after >= 0.85 * before,
+            f"{before:.1f} tasks/s before, {least:.1f} without three nodes, {after:.1f} after",
+        ),
+    ]
+
+
 def _judge(
     outcome: Outcome,
     settings: Any,
@@ -218,15 +246,10 @@ def _judge(
     rows = outcome.rows
     lengths, values = result.lengths, result.values
     right = sum(v == expected(c, n) for c, (n, v) in enumerate(zip(lengths, values, strict=True)))
-    before = _between(rows, 5, REMOVED_S[0], "tasks_per_s")
-    least = _between(rows, REMOVED_S[2] + 10, ADDED_S, "tasks_per_s")
-    after = _between(rows, ADDED_S + 20, END_S, "tasks_per_s")
-    per_node = _between(rows, REMOVED_S[2] + 10, ADDED_S, "tasks_per_s_per_node")
-    per_node_before = _between(rows, 5, REMOVED_S[0], "tasks_per_s_per_node")
     outcome.metrics |= {
-        "tasks_per_s_before": before,
-        "tasks_per_s_without_three_nodes": least,
-        "tasks_per_s_after": after,
+        "tasks_per_s_before": _between(rows, *BEFORE_S, "tasks_per_s"),
+        "tasks_per_s_without_three_nodes": _between(rows, *WITHOUT_S, "tasks_per_s"),
+        "tasks_per_s_after": _between(rows, *AFTER_S, "tasks_per_s"),
         "links": float(sum(lengths)),
         "tasks_retried": float(counts.get("task_retried", 0)),
         "tasks_reconstructed": float(counts.get("task_reconstructed", 0)),
@@ -248,16 +271,7 @@ def _judge(
             f"{counts.get('task_retried', 0)} retried,"
             f" {counts.get('task_reconstructed', 0)} reconstructed",
         ),
-        Check(
-            "per-node throughput stays stable, within 25 %",
-            abs(per_node / per_node_before - 1) <= 0.25,
-            f"{per_node_before:.1f} tasks/s per node before, {per_node:.1f} without three nodes",
-        ),
-        Check(
-            "the original throughput returns with the nodes, within 15 %",
-            abs(after / before - 1) <= 0.15,
-            f"{before:.1f} tasks/s before, {least:.1f} without three nodes, {after:.1f} after",
-        ),
+        *throughput_checks(rows),
     ]
     outcome.findings.append(
         f"The clock ran at {settings['time_factor']:g} of the paper's times, with tasks of"

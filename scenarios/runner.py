@@ -19,6 +19,7 @@ from typing import Any
 from chaos.attach import every_cluster
 from chaos.injector import Injection, timeline
 from chaos.plan import Plan, PlanError, load
+from runtime.api.exceptions import RayError
 from scenarios import host, registry, results
 from scenarios.base import (
     BACKENDS,
@@ -64,6 +65,7 @@ class Done:
     result: Result | None = None
     error: str = ""
     trace: str = ""
+    """Where the scenario is broken; "" if it was the fault plan that ended it."""
 
     @property
     def ok(self) -> bool:
@@ -254,12 +256,13 @@ def run_one(
     except Exception as error:
         results.discard(out, job.scenario.name, job.backend)
         line = " ".join(str(error).split())
-        return Done(
-            job,
-            time.perf_counter() - started_s,
-            error=f"{type(error).__name__}: {line}",
-            trace=traceback.format_exc(),
-        )
+        trace = traceback.format_exc()
+        if faults is not None and isinstance(error, RayError):
+            # Nothing is broken but what the plan broke.
+            steps, trace = ", ".join(map(str, faults.steps)), ""
+            line = f"{line} (with the fault plan: {steps})"
+        elapsed_s = time.perf_counter() - started_s
+        return Done(job, elapsed_s, error=f"{type(error).__name__}: {line}", trace=trace)
     return Done(job, time.perf_counter() - started_s, result)
 
 

@@ -26,10 +26,12 @@ from runtime.api.exceptions import RaySystemError
 from runtime.api.state import set_current
 from runtime.backend.journal import Journal
 from runtime.backend.nodes import (
+    NO_ACTOR,
     check_node,
     check_replicas,
     check_shards,
     check_storage,
+    no_worker,
     node_resources,
     store_config,
 )
@@ -346,28 +348,23 @@ class SimCluster:
 
     def kill_worker(self, node: int, which: int = 0) -> None:
         """End a worker, counted from the node's oldest, round and round."""
-        self._check(node)
-        workers = [address for address in self.workers if node_of(address) == node]
-        if workers:
-            self._end_worker(workers[which % len(workers)], "killed by SIGKILL")
+        self._end_worker(self._worker(node, which), "killed by SIGKILL")
 
     def kill_actor(self, which: int = 0) -> None:
-        """End an actor's process, counted round and round by node and age."""
+        """End an actor's process, counted round and round by node and its process's age."""
         actors = [
             worker.address
             for node in sorted(self.schedulers)
             for worker in self.schedulers[node].dispatcher.workers.values()
             if worker.actor and worker.address in self.workers
         ]
-        if actors:
-            self._end_worker(actors[which % len(actors)], "killed by SIGKILL")
+        if not actors:
+            raise ValueError(NO_ACTOR)
+        self._end_worker(actors[which % len(actors)], "killed by SIGKILL")
 
     def pause_worker(self, node: int, which: int = 0) -> None:
         """Have a worker stand still; counted as in `kill_worker`."""
-        self._check(node)
-        workers = [address for address in self.workers if node_of(address) == node]
-        if workers:
-            self.workers[workers[which % len(workers)]].process.pause()
+        self.workers[self._worker(node, which)].process.pause()
 
     def resume_workers(self, node: int) -> None:
         """Have all paused workers of a node go on, unless that is paused itself."""
@@ -395,6 +392,13 @@ class SimCluster:
         self.network.send(
             node, node, 0, partial(scheduler.arrive, f"pool:{node}", f"node:{node}", died)
         )
+
+    def _worker(self, node: int, which: int) -> str:
+        self._check(node)
+        workers = [address for address in self.workers if node_of(address) == node]
+        if not workers:
+            raise ValueError(no_worker(node))
+        return workers[which % len(workers)]
 
     def _processes_of(self, node: int) -> list[SimProcess]:
         """Return a node's scheduler and workers, not the driver."""

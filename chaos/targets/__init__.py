@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 from chaos.targets.actor import Actor
 from chaos.targets.cluster import WholeCluster
+from chaos.targets.head import Head
 from chaos.targets.link import Link
 from chaos.targets.node import Node
 from chaos.targets.replica import Replica
@@ -34,5 +35,5 @@ class Target(Protocol):
 
 
 TARGETS: dict[str, Any] = {
-    target.kind: target for target in (Node, Worker, Actor, Link, WholeCluster, Replica)
+    target.kind: target for target in (Node, Worker, Actor, Link, WholeCluster, Replica, Head)
 }

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from chaos.cluster import SimulatedCluster
+from chaos.cluster import Cluster
 
 
 @dataclass(frozen=True)
 class Actor:
-    """The `which`-th actor's process, by node and age, counted round and round from 0.
+    """The `which`-th actor's process, by node and its age, counted round and round from 0.
 
     A killed one starts again as often as the actor may restart.
     """
 
     kind: ClassVar[str] = "actor"
     form: ClassVar[str] = "actor:1"
-    backends: ClassVar[tuple[str, ...]] = ("sim",)
+    backends: ClassVar[tuple[str, ...]] = ("sim", "local")
     which: int
 
     @classmethod
@@ -28,6 +28,6 @@ class Actor:
     def __str__(self) -> str:
         return f"actor:{self.which}"
 
-    def kill(self, cluster: SimulatedCluster) -> None:
+    def kill(self, cluster: Cluster) -> None:
         """End its process."""
         cluster.kill_actor(self.which)

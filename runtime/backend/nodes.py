@@ -91,6 +91,15 @@ def check_node(
         raise ValueError("node 0 is the driver's own: it ends with the driver")
 
 
+NO_ACTOR = "no actor is alive"
+"""Why nothing can be done to one."""
+
+
+def no_worker(node: int) -> str:
+    """Return why nothing can be done to a worker of a node that has none."""
+    return f"node {node} has no worker now"
+
+
 def store_config(config: Config, store_copy_threads: int, fetch_streams: int) -> Config:
     """Return `config` with what `init` was told about the object store.
 

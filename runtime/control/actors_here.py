@@ -156,8 +156,11 @@ class ActorsHere:
         return found if found is not None and found.incarnation == incarnation else None
 
     def rows(self) -> list[list[object]]:
-        """Return [name, node, incarnation, state, calls that took effect, replayed] each."""
+        """Return a row of each, for the query ``actors``."""
         return [
-            [a.spec.name, self._node, a.incarnation, a.state.value, a.executed, a.replayed]
+            [
+                a.spec.name, self._node, a.incarnation, a.state.value, a.executed, a.replayed,
+                "" if a.worker is None else a.worker.address,
+            ]
             for a in self.actors.values()
-        ]
+        ]  # fmt: skip

@@ -21,8 +21,8 @@ The others are gathered from every living node, as flat rows:
               large objects that came to each
 ``placements`` [time_s, name, array ID, first element, count, node, owner] of what the
               global scheduler placed, which alone knows it
-``actors``    [name, node, incarnation, state, calls that took effect, calls replayed], of
-              those that live
+``actors``    [name, node, incarnation, state, calls that took effect, calls replayed, its
+              worker's address or ""], of those that live
 ``groups``    [id, name, bundles, {bundle: node}, strategy, state, detached] of the
               placement groups, as the global scheduler knows them
 ``available`` [node, {resource: amount that is free}], by node

@@ -10,6 +10,7 @@ socket is bound here, so that nodes can be started without waiting for it.
 from __future__ import annotations
 
 import os
+import queue
 import select
 import signal
 import socket
@@ -19,7 +20,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,18 @@ import msgspec
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import connected, set_current
 from runtime.backend.nodes import (
+    NO_ACTOR,
     check_node,
     check_replicas,
     check_shards,
     check_storage,
+    no_worker,
     node_resources,
     store_config,
 )
 from runtime.backend.session import Session
 from runtime.control.config import Config
+from runtime.control.context import node_of
 from runtime.control.health import FailureDetector
 from runtime.control.ids import root_task_id
 from runtime.control.policies import make_policy
@@ -56,6 +60,7 @@ START_TIMEOUT_S = 60.0
 NODES_MAX = 500
 """Of a cluster on one machine; each node is two processes at least."""
 END_TIMEOUT_S = 20.0
+ANSWER_LOOK_S = 0.02
 STORE_SHARE = 0.3
 """Part of the machine's memory that all object stores together may take."""
 
@@ -101,6 +106,11 @@ class LocalCluster:
         theirs.close()
         self.pids["zygote"] = self._zygote.pid
         self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        self._signaled: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """Answers to what `_signal_worker` asked for."""
+        self.query: Callable[[str], Any] = _unconnected
+        """The driver's session asks its node; see `runtime.control.queries`."""
         try:
             self._start(nodes)
         except BaseException:
@@ -177,6 +187,8 @@ class LocalCluster:
                 what, key, detail = msgspec.msgpack.decode(data)
                 if what == "spawned":
                     self.pids[key] = detail
+                elif what == "signaled":
+                    self._signaled.put(detail)
                 else:
                     self.exited[key] = detail
 
@@ -259,6 +271,33 @@ class LocalCluster:
         """Send SIGKILL to a worker, counted from the node's oldest, round and round."""
         self._signal_worker(node, which, signal.SIGKILL)
 
+    def kill_actor(self, which: int = 0) -> None:
+        """Send SIGKILL to an actor's worker, counted by node and the worker's age.
+
+        Nodes are asked who their actors are, so it takes a round trip to each;
+        raises ValueError while one is paused, too.
+        """
+        if self._paused:
+            raise ValueError(f"node {min(self._paused)} is paused and does not say who its"
+                             " actors are")  # fmt: skip
+        addresses = [row[-1] for row in self.query("actors") if row[-1]]
+        if not addresses:
+            raise ValueError(NO_ACTOR)
+        addresses.sort(key=lambda address: [int(n) for n in address[len("worker:") :].split(".")])
+        address = addresses[which % len(addresses)]
+        self._signal_worker(node_of(address), address, signal.SIGKILL)
+
+    def kill_head(self) -> None:
+        """Send SIGKILL to the head; raises ValueError unless it starts again from its storage."""
+        if not self.config.gcs_durable:
+            raise ValueError(
+                "without gcs_storage the head does not start again, and the cluster ends with it"
+            )
+        self.poll()
+        if "head" in self.exited:
+            raise ValueError(f"the head has ended: {self.exited['head']}")
+        self.kill("head", signal.SIGKILL)
+
     def pause_worker(self, node: int, which: int = 0) -> None:
         """Send SIGSTOP to a worker; counted as in `kill_worker`."""
         self._signal_worker(node, which, signal.SIGSTOP)
@@ -269,9 +308,23 @@ class LocalCluster:
         if node not in self._paused:
             self._signal(node, signal.SIGCONT)
 
-    def _signal_worker(self, node: int, which: int, number: int) -> None:
+    def _signal_worker(self, node: int, which: int | str, number: int) -> None:
+        """Send a signal to a worker, by number or address; raises ValueError if it is not there."""
         self._check(node)
-        send_packet(self._control, ["signal worker", f"node:{node}", which, int(number)])
+        with self._asking:
+            send_packet(self._control, ["signal worker", f"node:{node}", which, int(number)])
+            while True:
+                self.poll()
+                if not self._signaled.empty():
+                    break
+                if "zygote" in self.exited:
+                    raise RuntimeError("the cluster is gone")
+                # Another thread that polls may take the answer in.
+                select.select([self._control], [], [], ANSWER_LOOK_S)
+            if not self._signaled.get():
+                raise ValueError(
+                    no_worker(node) if isinstance(which, int) else f"{which} has ended"
+                )
 
     def _signal(self, node: int, number: int) -> None:
         (self._paused.add if number == signal.SIGSTOP else self._paused.discard)(node)
@@ -282,6 +335,7 @@ class LocalCluster:
 
     def end(self) -> None:
         """Kill everything and wait until it is gone."""
+        self.query = _unconnected
         if self._file is not None:
             self._file.unlink(missing_ok=True)
         self._control.close()
@@ -296,6 +350,10 @@ class LocalCluster:
                 # It hangs. Its children go with it: the kernel sees to that.
                 self._zygote.kill()
         self._zygote.wait()
+
+
+def _unconnected(kind: str) -> Any:
+    raise RaySystemError(f"nobody can be asked for {kind}: the cluster has no driver")
 
 
 def _environment() -> dict[str, str]:
@@ -418,6 +476,7 @@ class OwnerSession(DriverSession):
     def __init__(self, world: LocalWorld, cluster: LocalCluster) -> None:
         super().__init__(world, cluster.address, cluster.end)
         self.cluster = cluster
+        cluster.query = self.query
 
 
 def _await_nodes(session: Session, cluster: LocalCluster, count: int) -> None:

@@ -20,12 +20,14 @@ all; the modules are for workers. Requests (one packet each, descriptors attache
     ["spawn", kind, key, payload, again]  kind: head, node, replica, worker
     ["kill", key, signal]
     ["signal", key, signal]           a node, and every worker that it has asked for
-    ["signal worker", key, which, signal]   of that node, counted from its oldest
+    ["signal worker", key, which, signal]   of that node: by its key, or a number that
+                                      is counted from its oldest, round and round
 
 With `again` the process is forked anew, with the same descriptors, when it ends;
 not if it has ended `AGAIN_MAX` times within `AGAIN_S` of its start.
 
-Answers: ``["spawned", key, pid]``, but of workers, and ``["exited", key, reason]``.
+Answers: ``["spawned", key, pid]``, but of workers; ``["exited", key, reason]``; and
+``["signaled", key, whether there was such a worker]``.
 Whoever asked for a process is told of its end; when the asker is gone, what it has
 asked for is killed. The driver is told of replicas too, and may kill any process by
 its key.
@@ -267,10 +269,7 @@ class Zygote:
         elif request[0] == "signal":
             self._signal(fd, request[1], request[2])
         elif request[0] == "signal worker":
-            workers = [child for node in self._of(fd, request[1]) for child in self._asked(node)]
-            if workers:
-                child = workers[request[2] % len(workers)]
-                signal.pidfd_send_signal(child.pidfd, request[3])
+            self._signal_worker(fd, *request[1:])
         else:
             self._spawn(fd, request, fds)
 
@@ -288,6 +287,16 @@ class Zygote:
             # see them silent.
             for child in reversed(everyone) if number == signal.SIGCONT else everyone:
                 signal.pidfd_send_signal(child.pidfd, number)
+
+    def _signal_worker(self, owner: int, key: str, which: int | str, number: int) -> None:
+        workers = [child for node in self._of(owner, key) for child in self._asked(node)]
+        if isinstance(which, str):
+            workers = [child for child in workers if child.key == which]
+        elif workers:
+            workers = [workers[which % len(workers)]]
+        for child in workers:
+            signal.pidfd_send_signal(child.pidfd, number)
+        self._answer(owner, ["signaled", key, bool(workers)])
 
     def _drop_asker(self, fd: int) -> None:
         self._epoll.unregister(fd)

@@ -115,6 +115,20 @@ def test_a_plan_that_was_not_carried_out_fails(
     assert says in check["detail"]
 
 
+def test_a_plan_that_a_scenario_does_not_survive(tmp_path: Path) -> None:
+    """It needs the node that is killed: one line says what it waits for in vain."""
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"steps": [{"at_s": 0.01, "action": "kill", "target": "node:1"}]}')
+    done = raytwin(
+        "run", "fig8a", "--backend", "sim", "--faults", str(plan), "--out", str(tmp_path / "out")
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "failed" in line]
+    assert line.startswith("fig8a on sim failed: RaySystemError: nothing has happened")
+    assert line.endswith("(with the fault plan: kill node:1)")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

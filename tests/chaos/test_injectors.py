@@ -219,7 +219,8 @@ def test_a_late_process_does_not_take_a_nodes_place(start: Any) -> None:
     assert gcs.nodes[1].resources["CPU"] == 2.0
 
 
-def test_an_actors_process_is_killed(start: Any) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_actors_process_is_killed(start: Any, backend: str) -> None:
     @ray.remote(max_restarts=-1, max_task_retries=-1)
     class Counter:
         count = 0
@@ -229,12 +230,92 @@ def test_an_actors_process_is_killed(start: Any) -> None:
             self.count += 1
             return self.count
 
-    session = start("sim", nodes=2)
+    session = start(backend, nodes=2)
     counters = [Counter.remote() for _ in range(2)]
-    attach(session, Plan([Step("kill", "actor:0", 0.25), Step("kill", "actor:3", 0.35)]))
+    ray.get([counter.add.remote(0) for counter in counters])
+    injector = attach(session, Plan([Step("kill", "actor:0", 0.25), Step("kill", "actor:3", 0.35)]))
     refs = [counter.add.remote(0.1) for _ in range(5) for counter in counters]
-    assert ray.get(refs) == [n for n in range(1, 6) for _ in counters]
-    assert [row[2] for row in session.query("actors")] == [1, 1]
+    assert ray.get(refs) == [n for n in range(2, 7) for _ in counters]
+    assert [each.error for each in injector.injections] == ["", ""]
+    # Where the first one started again decides which of the two the second step found.
+    assert sum(row[2] for row in session.query("actors")) == 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_first_actor_is_the_same_on_every_backend(start: Any, backend: str) -> None:
+    """Counted by node, then by the age of the processes, not by when actors were made."""
+
+    @ray.remote(max_restarts=-1, num_cpus=1)
+    class Here:
+        def where(self) -> str:
+            return ray.get_runtime_context().get_node_id()
+
+    session = start(backend, nodes=3, cpus_per_node=1)
+    here = [Here.options(resources={f"node:{n}": 0.1}).remote() for n in (2, 0, 1)]
+    assert [ray.get(actor.where.remote()) for actor in here] == ["2", "0", "1"]
+    session.cluster.kill_actor(1)
+    session.cluster.kill_actor(5)  # round and round
+    restarts = {"0": 0, "1": 1, "2": 1}
+    for _ in range(1000):
+        found = {str(row[1]): row[2] for row in session.query("actors")}
+        if found == restarts:
+            return
+        ray.sleep(0.03)
+    raise AssertionError(f"restarts by node are {found}")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_step_that_finds_nobody_was_not_possible(start: Any, backend: str) -> None:
+    session = start(backend, nodes=2)
+    cluster = session.cluster
+    with pytest.raises(ValueError, match="no actor is alive"):
+        cluster.kill_actor(0)
+    cluster.kill_node(1)
+    await_nodes(n1=False)
+    for fault in (cluster.kill_worker, cluster.pause_worker):
+        with pytest.raises(ValueError, match="node 1 has no worker"):
+            fault(1, 0)
+    injector = attach(session, Plan([Step("kill", "actor:0", 0), Step("kill", "worker:1.0", 0)]))
+    ray.sleep(0.3)
+    injector.stop()
+    assert [bool(each.error) for each in injector.injections] == [True, True]
+
+
+def test_an_actor_of_a_paused_cluster_is_not_waited_for(start: Any) -> None:
+    """Its node would not say who its actors are until it is resumed: maybe by the next step."""
+    session = start("local", nodes=2)
+    session.cluster.pause_node(1)
+    with pytest.raises(ValueError, match="node 1 is paused"):
+        session.cluster.kill_actor(0)
+    session.cluster.resume_node(1)
+    doubles_are_right(5)
+
+
+def test_the_head_is_killed_where_it_starts_again(start: Any, tmp_path: Any) -> None:
+    session = start("local", nodes=2, gcs_storage=tmp_path / "gcs.sqlite3")
+    injector = attach(session, Plan([Step("kill", "head", 0.1)]))
+    before = session.cluster.pids["head"]
+    doubles_are_right(200)
+
+    def again() -> bool:
+        session.cluster.poll()
+        return bool(session.cluster.pids["head"] != before)
+
+    eventually(again)
+    session.kv_put(b"key", b"value")
+    doubles_are_right(50)
+    injector.stop()
+    assert [each.error for each in injector.injections] == [""]
+
+
+def test_the_head_is_spared_where_the_cluster_would_end_with_it(start: Any) -> None:
+    session = start("local", nodes=1)
+    injector = attach(session, Plan([Step("kill", "head", 0)]))
+    ray.sleep(0.2)
+    doubles_are_right(5)
+    injector.stop()
+    (only,) = injector.injections
+    assert "without gcs_storage the head does not start again" in only.error
 
 
 def test_latency_in_virtual_time(start: Any) -> None:

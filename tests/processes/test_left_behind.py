@@ -409,3 +409,35 @@ def test_what_tasks_print_is_seen() -> None:
     assert code == 0
     assert "to stdout\n" in out
     assert err == "to stderr\n"
+
+
+@pytest.mark.parametrize("backend", ["local", "sim"])
+def test_after_the_command_line_is_terminated(
+    backend: str, drivers: list[Driver], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory for the storage of fig10b's cluster is what only the command line takes away."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    command = ["raytwin", "run", "fig10b", "--backend", backend, "--out", str(tmp_path / "out")]
+    driver = Driver(f"""
+        from scenarios import cli
+        sys.argv[:] = {command}
+        cli.main()
+    """)
+    drivers.append(driver)
+    # That of cluster files is there for every cluster of this user.
+    own = f"raytwin-{os.getuid()}"
+
+    def folders() -> list[Path]:
+        return [path for path in temporary.glob("raytwin-*") if path.name != own]
+
+    eventually(folders)
+    time.sleep(0.2)
+    # As `timeout` does it, twice.
+    driver.process.send_signal(signal.SIGTERM)
+    driver.process.send_signal(signal.SIGTERM)
+    code, _, err = driver.end()
+    assert (code, folders()) == (143, []), err
+    assert "terminated" in err.splitlines()[-1]
+    assert "Traceback" not in err

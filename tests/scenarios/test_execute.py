@@ -111,6 +111,40 @@ def test_an_exception_looks_as_pythons(tmp_path: Path) -> None:
     assert err.splitlines()[-1].startswith("SyntaxError")
 
 
+INTERRUPTED = """
+import os, signal, sys, time
+if sys.argv[1:] == ["ray"]:
+    import ray
+    ray.init()
+    ray.get(ray.put(1))
+print("begun")
+def f():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+f()
+"""
+
+
+def test_ctrl_c_ends_it_as_it_ends_python(tmp_path: Path) -> None:
+    """Its traceback, and death by the signal: a loop in a shell ends with it."""
+    path = tmp_path / "script.py"
+    for args in ((), ("ray",)):
+        code, out, err = run(tmp_path, INTERRUPTED, args=args)
+        plain = subprocess.run(
+            [sys.executable, str(path)],
+            capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+        assert (code, out, err) == (plain.returncode, plain.stdout, plain.stderr)
+        assert code == -2
+    assert err.splitlines()[-1] == "KeyboardInterrupt"
+
+
+def test_sigterm_ends_it_as_it_ends_python(tmp_path: Path) -> None:
+    script = "import os, signal\nprint(signal.getsignal(15) is signal.SIG_DFL, flush=True)\n"
+    code, out, err = run(tmp_path, script + "os.kill(os.getpid(), signal.SIGTERM)")
+    assert (code, out, err) == (-15, "True\n", "")
+
+
 def test_exit_codes(tmp_path: Path) -> None:
     assert run(tmp_path, "import sys; sys.exit(3)")[0] == 3
     code, _, err = run(tmp_path, "raise SystemExit('so long')")
