@@ -87,6 +87,7 @@ KILLS = ("kill", "restart", "pause", "remove_node")
 """Actions that may take a running task along."""
 
 _OBJECT = re.compile(r"\bobject ([0-9a-f]{36}) is lost")
+_NOT_YIELDED = re.compile(r" has not yielded it again: (?:ObjectLost|OwnerDied)Error: (.+)", re.S)
 _TASK = re.compile(r"\bk\d+r(-?\d+)\b")
 _ACTOR = re.compile(r"ActorDiedError: a\d+r(-?\d+) died: ")
 _CALL = re.compile(r"ActorUnavailableError: t\d+r(-?\d+): ")
@@ -356,9 +357,10 @@ def excuse(
         return text
     if isinstance(error, ObjectLostError):
         # A stream whose task ended otherwise when it was run again names the cause.
-        cause = str(error).partition(" has not yielded it again: ObjectLostError: ")[2]
-        if cause:
-            return excuse(ObjectLostError(cause), kills, deaths, puts, store_bytes, owned, passed)
+        blamed = _NOT_YIELDED.search(str(error))
+        if blamed is not None:
+            lost_input = ObjectLostError(blamed[1])
+            return excuse(lost_input, kills, deaths, puts, store_bytes, owned, passed)
         if str(error).endswith(" has not yielded it again") and deaths:
             return ""  # it raised this time: by what it was lent, or by tasks of its own
         lost = _OBJECT.search(str(error))

@@ -198,7 +198,8 @@ def _size_of_updates(message: TaskUpdates) -> Size:
         elements += count
     nbytes += 30 * len(message.puts)
     ranges = len(message.added) + len(message.done) + len(message.copies) + len(message.puts)
-    return ranges + len(message.released), elements, nbytes + 12 * len(message.released)
+    gone = len(message.released) + len(message.bereaved)
+    return ranges + len(message.released), elements, nbytes + 12 * gone
 
 
 def _size_of_function(message: ExportFunction | FunctionBlob) -> Size:

@@ -1,11 +1,18 @@
-"""Values in virtual time: real pickles, and blobs that only claim their size."""
+"""Values in virtual time: real pickles, and blobs that only claim their size.
+
+Arrays come back read-only, as the views of shared memory do that real backends give:
+what `runtime.store.serialization` says of them holds here too.
+"""
 
 from __future__ import annotations
 
+import io
 import pickle
+import sys
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -44,6 +51,39 @@ sink: ContextVar[list[Any] | None] = ContextVar("sink", default=None)
 """As in `runtime.store.serialization`."""
 
 
+_REDUCERS: dict[type, Callable[[Any], Any]] = {}
+"""That of arrays, once a program has loaded numpy."""
+
+
+class _Pickler(cloudpickle.Pickler):
+    dispatch_table: ClassVar[Any] = ChainMap(_REDUCERS, cloudpickle.Pickler.dispatch_table)
+
+
+def _reduce_array(array: Any) -> Any:
+    if array.dtype.hasobject:
+        return array.__reduce_ex__(5)
+    if not (array.flags.c_contiguous or array.flags.f_contiguous):
+        array = array.copy()
+    return _read_only, array.__reduce_ex__(5)
+
+
+def _read_only(make: Callable[..., Any], made_of: tuple[Any, ...], *state: Any) -> Any:
+    array = make(*made_of)
+    if state:  # dates have no buffer
+        array.__setstate__(*state)
+    array.flags.writeable = False
+    return array
+
+
+def _dumps(value: Any) -> bytes:
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and not _REDUCERS:
+        _REDUCERS[numpy.ndarray] = _reduce_array
+    file = io.BytesIO()
+    _Pickler(file, 5).dump(value)
+    return file.getvalue()
+
+
 class SimSerialized:
     """A pickle and the size that it stands for."""
 
@@ -75,7 +115,7 @@ def serialize(value: Any) -> SimSerialized:
     contained: list[Any] = []
     outer = sink.set(contained)
     try:
-        payload = cloudpickle.dumps(value, 5)
+        payload = _dumps(value)
     finally:
         sink.reset(outer)
     return SimSerialized(payload, len(payload) + _claimed_bytes, contained)

@@ -199,8 +199,10 @@ class ActorClass:
             max(0, options.max_pending_calls),
         )  # fmt: skip
 
-    def __reduce__(self) -> Any:
-        return ActorClass, (self.cls, self.actor_options)
+    def __getstate__(self) -> dict[str, Any]:
+        # All that the class is known by, for a class that mentions itself is made before
+        # it has its methods.
+        return {**self.__dict__, "exported": None}
 
     def __repr__(self) -> str:
         return f"ActorClass({self.class_name})"

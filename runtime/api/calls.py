@@ -20,12 +20,20 @@ def get(object_refs: ObjectRef | Sequence[ObjectRef], *, timeout: float | None =
     Waits until all are there, at most ``timeout`` seconds. Raises the task's
     own exception (as a `RayTaskError` that also is of its class),
     GetTimeoutError, ObjectLostError or WorkerCrashedError; ValueError for what
-    is not a reference. Arrays are read-only and share the store's memory.
+    is neither a reference nor a list, TypeError for a list of anything else.
+    Arrays are read-only and share the store's memory. As in Ray, a stream is returned
+    as it is, and a ``timeout`` of -1 is none; ValueError for another negative one.
     """
+    if timeout is not None and timeout < 0:
+        if timeout != -1:
+            raise ValueError(f"a timeout is not negative, but {timeout}")
+        timeout = None
     if isinstance(object_refs, ObjectRef):
         return _backend_of([object_refs]).get([object_refs], timeout)[0]
     if isinstance(object_refs, ObjectRefArray):
         return _backend_of([object_refs]).get_array(object_refs, timeout)
+    if isinstance(object_refs, ObjectRefGenerator):
+        return object_refs
     checked = _checked(object_refs, "get", ValueError)
     return _backend_of(checked).get(checked, timeout) if checked else []
 
@@ -115,8 +123,10 @@ def _checked(refs: Any, what: str, error: type[Exception]) -> list[ObjectRef]:
     if set(map(type, refs)) <= _JUST_REFS:
         return list(refs)
     for ref in refs:
-        if not isinstance(ref, ObjectRef):
-            raise error(f"{what} takes ObjectRefs, not {type(ref).__name__}")
+        if not isinstance(ref, ObjectRef) and (
+            what == "get" or type(ref) is not ObjectRefGenerator
+        ):
+            raise TypeError(f"{what} takes ObjectRefs, not {type(ref).__name__}")
     return list(refs)
 
 

@@ -188,6 +188,30 @@ class UnserializableException(RayError):
     """A task's exception could not be loaded here; its traceback is the text."""
 
 
+class OufOfBandObjectRefSerializationException(RayError):
+    """A reference was pickled where nobody counts it; here it is pinned instead."""
+
+
+class StreamingGeneratorReplayInconsistentError(RaySystemError):
+    """A generator that ran again has yielded another number of items."""
+
+
+class RayDirectTransportError(RaySystemError):
+    """A transfer between GPUs failed."""
+
+
+class RayChannelError(RaySystemError):
+    """A channel of a compiled graph failed."""
+
+
+class RayChannelTimeoutError(RayChannelError, TimeoutError):
+    """A channel of a compiled graph did not answer in time."""
+
+
+class RayCgraphCapacityExceeded(RaySystemError):
+    """A compiled graph has as many calls pending as it may have."""
+
+
 class RpcError(RayError):
     """Two processes of the cluster could not speak to each other."""
 

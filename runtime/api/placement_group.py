@@ -8,11 +8,13 @@ from typing import Any
 from runtime.api.calls import cancel, get
 from runtime.api.exceptions import GetTimeoutError, TaskPlacementGroupRemoved
 from runtime.api.ids import TaskID
+from runtime.api.modules import says_what_is_missing
 from runtime.api.refs import ObjectRef
 from runtime.api.remote_function import remote
+from runtime.api.runtime_context import group_of_caller
 from runtime.api.state import current
 from runtime.api.strategies import PlacementGroupSchedulingStrategy
-from runtime.control.ids import job_number
+from runtime.control.ids import ARRAY_BYTES, job_number
 from runtime.control.placement_groups import STRATEGIES
 from runtime.control.resources import format_demand
 
@@ -26,12 +28,18 @@ class PlacementGroupID(TaskID):
         return f"PlacementGroupID({self.hex()})"
 
 
+@says_what_is_missing("PlacementGroup")
 class PlacementGroup:
     """A handle of a group; it may be sent to tasks."""
 
     def __init__(self, group: bytes, bundles: Sequence[dict[str, float]]) -> None:
         self.id = PlacementGroupID(group)
         self._bundles = [dict(bundle) for bundle in bundles]
+
+    @staticmethod
+    def empty() -> PlacementGroup:
+        """Return what stands for no group."""
+        return PlacementGroup(bytes(ARRAY_BYTES), [])
 
     @property
     def bundle_specs(self) -> list[dict[str, float]]:
@@ -144,11 +152,10 @@ def _named(name: str) -> list[Any]:
 
 
 def get_current_placement_group() -> PlacementGroup | None:
-    """Return the group that the running task is in, None outside of any."""
-    task = current().running_task()
-    if task is None or task[0].extra is None or not task[0].extra.group:
+    """Return the group that the running task or actor is in, None outside of any."""
+    group = group_of_caller().partition("/")[0]
+    if not group:
         return None
-    group = task[0].extra.group.partition("/")[0]
     for row in current().query("groups"):
         if row[0] == group:
             return PlacementGroup(bytes.fromhex(group), row[2])

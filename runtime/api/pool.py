@@ -15,10 +15,12 @@ import multiprocessing
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 from runtime.api.calls import cancel, get, wait
 from runtime.api.cluster import cluster_resources, init, is_initialized
+from runtime.api.modules import says_what_is_missing
 from runtime.api.refs import ObjectRef
 from runtime.api.remote_function import RemoteFunction, remote
 from runtime.api.runtime_context import get_runtime_context
@@ -61,6 +63,7 @@ def run_chunk(
 _CHUNK = remote(num_returns=2, name="pool_chunk")(run_chunk)
 
 
+@says_what_is_missing("AsyncResult")
 class AsyncResult:
     """The result of `apply_async` (one value) or `map_async` (a list)."""
 
@@ -102,6 +105,7 @@ class AsyncResult:
     ) -> None:
         """Call one of them once all is done; in virtual time, wait for that here."""
         missing = len(self._chunks)
+        futures: list[Future[Any]] = []
 
         def done(_: object) -> None:
             nonlocal missing
@@ -109,6 +113,9 @@ class AsyncResult:
             if missing:
                 return
             try:
+                for future in futures:
+                    # One that was given up may never have a value to wait for.
+                    future.result()
                 value = self.get()
             except Exception as error:
                 if error_callback is not None:
@@ -118,7 +125,8 @@ class AsyncResult:
                     callback(value)
 
         for chunk in self._chunks:
-            chunk.future().add_done_callback(done)
+            futures.append(chunk.future())
+            futures[-1].add_done_callback(done)
 
 
 def _value(outcome: Outcome) -> Any:
@@ -163,6 +171,7 @@ class IMapIterator:
         return _value(self._values.popleft())
 
 
+@says_what_is_missing("Pool")
 class Pool:
     """Runs functions in a pool of ``processes`` at once; see `multiprocessing.pool.Pool`.
 

@@ -88,7 +88,7 @@ class RuntimeContext:
 
     @property
     def runtime_env(self) -> dict[str, Any]:
-        """The running task's ``runtime_env``."""
+        """The running task's or actor's ``runtime_env``."""
         import json
 
         found: dict[str, Any] = json.loads(self.get_runtime_env_string())
@@ -96,7 +96,7 @@ class RuntimeContext:
 
     @property
     def current_placement_group_id(self) -> str | None:
-        """The ID of the placement group that the running task is in."""
+        """The ID of the placement group that the running task or actor is in."""
         return self.get_placement_group_id()
 
     def get_actor_name(self) -> str | None:
@@ -116,34 +116,31 @@ class RuntimeContext:
         return current().job_namespace()
 
     def get_assigned_resources(self) -> dict[str, float]:
-        """Return what the running task holds. Raises RuntimeError in a driver."""
-        spec = _running()
-        if spec is None:
+        """Return what the running task or actor holds. Raises RuntimeError in a driver."""
+        standing = current().standing()
+        if standing is None:
             raise RuntimeError("resources are assigned to tasks, and this is a driver")
-        return {name: units / UNIT for name, units in parse_demand(spec.demand)}
+        return {name: units / UNIT for name, units in parse_demand(standing[0])}
 
     def get_placement_group_id(self) -> str | None:
-        """Return the ID of the placement group that the running task is in."""
-        spec = _running()
-        group = "" if spec is None or spec.extra is None else spec.extra.group
-        return group.partition("/")[0] or None
+        """Return the ID of the placement group that the running task or actor is in."""
+        return group_of_caller().partition("/")[0] or None
 
     @property
     def should_capture_child_tasks_in_placement_group(self) -> bool:
-        """Whether what the running task submits runs in its placement group."""
-        spec = _running()
-        return spec is not None and spec.extra is not None and spec.extra.group.endswith("/capture")
+        """Whether what the running task or actor submits runs in its placement group."""
+        return group_of_caller().endswith("/capture")
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
         """Return the IDs of accelerators by kind; see `get_gpu_ids`."""
         return {"GPU": [str(number) for number in get_gpu_ids()]}
 
     def get_runtime_env_string(self) -> str:
-        """Return the running task's ``runtime_env`` as JSON."""
+        """Return the running task's or actor's ``runtime_env`` as JSON."""
         import json
 
-        spec = _running()
-        env = dict(spec.extra.env) if spec is not None and spec.extra is not None else {}
+        standing = current().standing()
+        env = dict(standing[1].env) if standing is not None and standing[1] is not None else {}
         return json.dumps({"env_vars": env} if env else {})
 
     @property
@@ -152,10 +149,18 @@ class RuntimeContext:
         return getattr(current(), "cluster_address", "") or "local"
 
     def get(self) -> dict[str, Any]:
-        """Return the IDs as a dictionary."""
-        found = {"job_id": self.get_job_id(), "node_id": self.get_node_id()}
-        task = self.get_task_id()
-        return found if task is None else {**found, "task_id": task}
+        """Return the IDs as a dictionary, and the namespace; what there is none of is missing."""
+        found = {
+            "job_id": self.get_job_id(),
+            "node_id": self.get_node_id(),
+            "namespace": self.namespace,
+        }
+        task, actor = self.get_task_id(), self.get_actor_id()
+        if task is not None:
+            found["task_id"] = task
+        if actor is not None:
+            found["actor_id"] = actor
+        return found
 
 
 _CONTEXT = RuntimeContext()
@@ -172,10 +177,19 @@ def get_gpu_ids() -> list[int]:
 
     Raises RaySystemError otherwise: GPUs are counted here, and have no numbers.
     """
-    spec = _running()
-    if spec is not None and any(name == "GPU" for name, _ in parse_demand(spec.demand)):
+    standing = current().standing()
+    if standing is not None and any(name == "GPU" for name, _ in parse_demand(standing[0])):
         raise RaySystemError("raytwin counts GPUs, and does not say which one a task has")
     return []
+
+
+def group_of_caller() -> str:
+    """Return the placement group of the running task or actor, "" outside of any.
+
+    It ends with "/capture" if what is submitted from here is to be in it too.
+    """
+    standing = current().standing()
+    return "" if standing is None or standing[1] is None else standing[1].group
 
 
 def _running() -> TaskSpec | None:

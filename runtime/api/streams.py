@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from runtime.api.awaiting import in_thread
 from runtime.api.exceptions import GetTimeoutError
+from runtime.api.modules import says_what_is_missing
 from runtime.api.refs import ObjectRef
 from runtime.control.ids import ARRAY_BYTES
 
@@ -21,6 +22,7 @@ class StreamHolder(Protocol):
         """Wait for an item of a stream; None: it has ended. Raises GetTimeoutError."""
 
 
+@says_what_is_missing("ObjectRefGenerator")
 class ObjectRefGenerator:
     """Iterates over the `ObjectRef`s of what a task yields.
 
@@ -103,6 +105,7 @@ class ObjectRefGenerator:
         return f"ObjectRefGenerator({self._array.hex()})"
 
 
+@says_what_is_missing("DynamicObjectRefGenerator")
 class DynamicObjectRefGenerator:
     """The value of a task with ``num_returns="dynamic"``: the references of its items."""
 

@@ -168,6 +168,7 @@ class TaskRunner:
             assert extra is not None
             spec = assignment.spec
             self.session.actor = (spec.array, extra.actor)
+            self.session.actor_stands = (spec.demand, extra)
             self.session.actor_function, self.session.actor_owner = spec.function, spec.owner
             self.actor = ActorRunner(self, assignment)
         else:

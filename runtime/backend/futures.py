@@ -2,10 +2,10 @@
 
 In real time one thread per session waits for all of them, as long as there are
 any: `FutureDesk`. In virtual time nothing happens while nobody waits, so there
-the simulation is run by whoever asks for the result or for a call-back:
-`LazyFuture`. An event loop in a simulated driver therefore awaits references in
-the order in which it comes to them; virtual time passes meanwhile, its own
-timers are in real time.
+the simulation is run by whoever asks for the result or for a call-back, or waits
+by `concurrent.futures`: `LazyFuture`. An event loop in a simulated driver
+therefore awaits references in the order in which it comes to them; virtual time
+passes meanwhile, its own timers are in real time.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from concurrent.futures._base import _AsCompletedWaiter
 from typing import TYPE_CHECKING, Any
 
+from runtime.api.exceptions import RaySystemError
 from runtime.control.entries import Waiter
 
 if TYPE_CHECKING:
@@ -51,13 +53,16 @@ class FutureDesk:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._done: list[NotifyingWaiter] = []
-        self._pending = 0
+        self._pending: set[NotifyingWaiter] = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopping = False
 
     def future(self, ref: ObjectRef) -> Future[Any]:
-        """Return a future of a reference's value."""
+        """Return a future of a reference's value.
+
+        It has RaySystemError once the cluster is gone, or the task that asked has ended.
+        """
         future: Future[Any] = Future()
         session = self._session
         waiter = NotifyingWaiter(ref, future, self._done)
@@ -69,7 +74,7 @@ class FutureDesk:
             self._complete(waiter)
             return future
         with self._lock:
-            self._pending += 1
+            self._pending.add(waiter)
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="raytwin-futures", daemon=True
@@ -86,7 +91,7 @@ class FutureDesk:
         self._session.world.look_again()
         thread.join()
         self._stopping = False
-        self._pending = 0
+        self._give_up("the task that asked for this value has ended")
         self._done.clear()
 
     def _run(self) -> None:
@@ -96,18 +101,33 @@ class FutureDesk:
                 while self._done:
                     waiter = self._done.pop()
                     # It was at nothing for a moment, and then a large value was fetched.
-                    if not waiter.missing and not waiter.future.done():
+                    if waiter.missing:
+                        continue
+                    with self._lock:
+                        known = waiter in self._pending
+                        self._pending.discard(waiter)
+                    if known:
                         self._complete(waiter)
-                        with self._lock:
-                            self._pending -= 1
                 with self._lock:
                     if self._stopping or not self._pending:
                         self._thread = None
                         return
+        except RaySystemError as error:
+            self._give_up(str(error))
         finally:
             with self._lock:
                 if self._thread is threading.current_thread():
                     self._thread = None
+
+    def _give_up(self, reason: str) -> None:
+        """What is pending will have no value; tell those that wait for it."""
+        with self._lock:
+            given_up, self._pending = self._pending, set()
+            if self._thread is threading.current_thread():
+                self._thread = None
+        for waiter in given_up:
+            if waiter.future.set_running_or_notify_cancel():
+                waiter.future.set_exception(RaySystemError(reason))
 
     def _complete(self, waiter: NotifyingWaiter) -> None:
         if not waiter.future.set_running_or_notify_cancel():
@@ -122,10 +142,11 @@ class LazyFuture(Future[Any]):
         super().__init__()
         self._session = session
         self._ref = ref
+        # Here `concurrent.futures.wait` and `as_completed` put what they wait with.
+        self._waiters = _Waiters(self)
 
     def done(self) -> bool:
-        if not super().done() and self._session.wait([self._ref], 1, 0.0, True)[0]:
-            self._get(None)
+        self.look(0.0)
         return super().done()
 
     def result(self, timeout: float | None = None) -> Any:
@@ -140,13 +161,89 @@ class LazyFuture(Future[Any]):
         self._get(None)
         super().add_done_callback(fn)
 
+    def look(self, timeout_s: float | None) -> bool:
+        """Wait for so long at most, and settle the future if it can be; return if it is."""
+        return bool(settle_first([self], timeout_s)) or super().done()
+
     def _get(self, timeout_s: float | None) -> None:
         if super().done():
             return
-        session = self._session
-        if timeout_s is not None and not session.wait([self._ref], 1, timeout_s, True)[0]:
+        if timeout_s is not None and not self.look(timeout_s):
             raise TimeoutError
-        settle(self, lambda: session.get([self._ref], None)[0])
+        if not super().done():
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait for the value, however long that takes."""
+        settle(self, lambda: self._session.get([self._ref], None)[0])
+
+
+def settle_first(futures: list[LazyFuture], timeout_s: float | None) -> bool:
+    """Let time pass until one of the futures has a value; settle all that have one.
+
+    Return whether there was any.
+    """
+    pending = [future for future in futures if not Future.done(future)]
+    if not pending:
+        return False
+    session = pending[0]._session
+    refs = list(dict.fromkeys(future._ref for future in pending))
+    try:
+        ready = set(session.wait(refs, 1, timeout_s, True)[0])
+        if ready and len(refs) > 1:
+            # Others may be there by now, too.
+            ready.update(session.wait(refs, len(refs), 0.0, True)[0])
+    except RaySystemError as error:
+        for future in pending:
+            future.set_exception(error)
+        return True
+    for future in pending:
+        if future._ref in ready:
+            future.settle()
+    return bool(ready)
+
+
+class _Waiters(list[Any]):
+    """The waiters of a lazy future; to each it adds that waiting lets time pass."""
+
+    def __init__(self, future: LazyFuture) -> None:
+        super().__init__()
+        self._future = future
+
+    def append(self, waiter: Any) -> None:
+        if not isinstance(waiter.event, _RunningEvent):
+            waiter.event = _RunningEvent(isinstance(waiter, _AsCompletedWaiter))
+        waiter.event.futures.append(self._future)
+        super().append(waiter)
+
+
+class _RunningEvent(threading.Event):
+    """Set by one or several futures: to wait for it runs the simulation."""
+
+    def __init__(self, raises: bool) -> None:
+        super().__init__()
+        self.futures: list[LazyFuture] = []
+        self._raises = raises
+        """`as_completed` would find by the machine's clock that it is not too late yet."""
+        self._until_s: float | None = None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        # They come from a set, whose order differs from one run to the next.
+        self.futures.sort(key=lambda future: future._ref.binary())
+        session = self.futures[0]._session
+        if timeout is not None and self._until_s is None:
+            # In whole milliseconds: a part of it may have passed in real time.
+            self._until_s = session.now() + round(timeout, 3)
+        while not self.is_set():
+            self.futures = [future for future in self.futures if not Future.done(future)]
+            if not self.futures:
+                return super().wait(timeout)  # for what other futures are among them
+            left_s = None if self._until_s is None else max(0.0, self._until_s - session.now())
+            if not settle_first(self.futures, left_s):
+                if self._raises:
+                    raise TimeoutError(f"{len(self.futures)} futures unfinished")
+                return False
+        return True
 
 
 def settle(future: Future[Any], get: Callable[[], Any]) -> None:

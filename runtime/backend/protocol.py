@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from runtime.backend.environment import Environment
 from runtime.control.client import Client
 from runtime.control.executor import Executor
-from runtime.control.messages import ActorInfo, TaskSpec
+from runtime.control.messages import ActorInfo, TaskExtra, TaskSpec
 
 if TYPE_CHECKING:
     import asyncio
@@ -52,6 +52,12 @@ class Backend(Protocol):
 
     def running_task(self) -> tuple[TaskSpec, bytes] | None:
         """Return the task that the calling code is part of and its ID; None in a driver."""
+
+    def standing(self) -> tuple[str, TaskExtra | None] | None:
+        """Return the demand and the extra that hold for the calling code; None in a driver.
+
+        They are the task's, and in the methods of an actor those that it was made with.
+        """
 
     def submit(
         self,

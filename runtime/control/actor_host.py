@@ -58,6 +58,7 @@ from runtime.control.messages import (
     Timing,
 )
 from runtime.control.pieces import cut, record_bytes
+from runtime.control.placement_groups import group_of
 from runtime.control.timeline import ACTOR, CALL, REPLAY
 from runtime.control.worker_table import Worker
 
@@ -99,6 +100,13 @@ class ActorHost(Rebuilding):
         if actor is not None:
             result = RangeResult(actor.id, 0, 1, error.status, error.payload, self._node)
             self._on_created(actor, result)
+
+    def withdraw(self, group: str) -> list[TaskSpec]:
+        """Take out the actors that wait for room in a placement group, and return them."""
+        waiting = [actor for actor in self.queued if group_of(actor.spec) == group]
+        for actor in waiting:
+            self._forget(actor)
+        return [actor.spec for actor in waiting]
 
     def begin(self, actor: Actor, worker: Worker) -> None:
         """Give an actor its worker; its resources are taken."""

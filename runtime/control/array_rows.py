@@ -12,6 +12,7 @@ from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.flush import TaskHistory
 from runtime.control.ids import ARRAY_BYTES
 from runtime.control.lineage import Lineage
+from runtime.control.lost import OWNER_DIED, RELEASED
 from runtime.control.messages import (
     Location,
     NodeInfo,
@@ -20,7 +21,6 @@ from runtime.control.messages import (
 from runtime.control.pubsub import PubSub
 from runtime.control.tables import ArrayRow
 
-RELEASED = "its owner has died or released it"
 JOB_ENDED = "its job has ended"
 RELEASED_MAX = 65_536
 """How many dropped rows are remembered, for messages that come late."""
@@ -59,6 +59,8 @@ class ArrayRows:
         and why it is lost for who asks."""
         self._early: dict[bytes, int] = {}
         """Arrays that were released before they were heard of, oldest first: by which node."""
+        self._bereaved: dict[bytes, None] = {}
+        """Released arrays whose owner has died, oldest first."""
         self.replays: Callable[[bytes, bytes], bool] = lambda actor, array: False
         """Whether an actor is being rebuilt, and makes that array again by it."""
         self.remakes: Callable[[bytes], bool] = lambda array: False
@@ -88,6 +90,15 @@ class ArrayRows:
     def _was_released(self, array: bytes, by: str) -> bool:
         owner, node, _ = self._released.get(array, ("", -1, ""))
         return owner == by or (not owner and node == node_of(by))
+
+    def _bereave(self, array: bytes) -> None:
+        """Whoever asks for the array is told that its owner has died."""
+        self._bereaved[array] = None
+        if len(self._bereaved) > RELEASED_MAX:
+            del self._bereaved[next(iter(self._bereaved))]
+
+    def _why_released(self, array: bytes) -> str:
+        return OWNER_DIED if array in self._bereaved else RELEASED
 
     def _is_gone(self, array: bytes) -> bool:
         return array in self._released or array in self._early

@@ -23,7 +23,6 @@ from runtime.control.array_rows import (
     JOB_ENDED,
     LOST_S,
     ORPHANED_S,
-    RELEASED,
     UNHEARD_TIMEOUTS,
     Log,
 )
@@ -120,8 +119,9 @@ class ArrayTable(Releasing):
                 self._ctx.send(f"node:{node}", FreeObjects([oid[:ARRAY_BYTES]]))
             else:
                 copied.copied(oid, node, size)
+        bereaved = frozenset(message.bereaved)
         for array in message.released:
-            self._release(array, node)
+            self._release(array, node, array in bereaved)
         for array in self.lineage.overweight():
             self._drop(array, -1)
 
@@ -224,6 +224,7 @@ class ArrayTable(Releasing):
             row = self.rows.get(spec.array)
             if row is None or row.released:
                 self._released.pop(spec.array, None)
+                self._bereaved.pop(spec.array, None)
                 if row is not None:
                     row.former = ""
                 run.append(spec)
@@ -264,7 +265,7 @@ class ArrayTable(Releasing):
             elif job_of(array) in self._ended:
                 found.append(Location(oid, (), 0, lost=JOB_ENDED))
             elif row is not None and self._is_void(array, row):
-                found.append(Location(oid, (), 0, lost=RELEASED))
+                found.append(Location(oid, (), 0, lost=self._why_released(array)))
             else:
                 self._pubsub.subscribe(oid, source)
                 self.waited.setdefault(array, {})[oid] = None
@@ -292,7 +293,8 @@ class ArrayTable(Releasing):
                 if self.remakes(array):
                     self._ctx.after(LOST_S, partial(self._give_up, [oid]))
                     continue
-                why = self._released[array][2] if array in self._released else RELEASED
+                found = self._released.get(array)
+                why = self._why_released(array) if found is None else found[2]
                 self._tell(oid, Location(oid, (), 0, lost=why))
 
     def _is_missing(self, array: bytes) -> bool:

@@ -224,7 +224,7 @@ class GlobalScheduler:
         strategy = strategy_of(spec)
         node = self._actors.place(spec, strategy)
         if node < 0 and self.groups.is_removed(spec):
-            self._fail_actor(spec, removed_error(spec.name, group_of(spec)).decode())
+            self._fail_actor(spec, removed_error(spec.name, group_of(spec), "Actor").decode())
             return
         if node < 0 and is_hard(strategy):
             text = f"no living {strategy} has what it needs ({spec.demand})"

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
+from runtime.control.lost import PUT
 from runtime.control.messages import TaskExtra, TaskSpec
 from runtime.control.ready_queue import part_of
 from runtime.control.tables import ArrayRow
@@ -112,7 +113,7 @@ def placed_again(spec: TaskSpec, start: int, count: int, owner: str) -> TaskSpec
 def refusal(row: ArrayRow, spec: TaskSpec | None, lost: str) -> str:
     """Return why a value cannot be made again, or an empty string."""
     if row.put:
-        return f"it was put, and {lost}"
+        return f"{PUT}{lost}"
     if row.actor is not None:
         return f"{lost}, and the actor that made it has gone on since"
     if spec is None:

@@ -554,7 +554,7 @@ class LocalScheduler:
 
     def _lose(self, array: bytes) -> None:
         """Its owner is dead: whoever has borrowed it asks the GCS, which has to know."""
-        self.log.expose(array)
+        self.log.bereave(array)
         self._release(array)
 
     def _received(self, array: bytes) -> bool:

@@ -32,6 +32,7 @@ from runtime.control.context import Context
 from runtime.control.eviction import CLIENT, Request
 from runtime.control.holdings import NOWHERE, Holdings, end_of, start_of
 from runtime.control.ids import ARRAY_BYTES, job_of, split_object_id
+from runtime.control.lost import RELEASED, lost_error
 from runtime.control.messages import (
     SYSTEM_ERROR,
     Fetch,
@@ -263,7 +264,7 @@ class ObjectDirectory(Holdings):
         if oid not in self._wanted or oid in self._fetching:
             return
         if location.lost:
-            message = f"ObjectLostError: object {oid.hex()} is lost: {location.lost}"
+            message = lost_error(oid, location.lost)
             message += self._why_not_yielded(oid)
             self._tell(ObjectValue(oid, SYSTEM_ERROR, message.encode()))
         elif location.nodes:
@@ -410,5 +411,4 @@ class ObjectDirectory(Holdings):
 
 def released_error(oid: bytes) -> ObjectValue:
     """Return what an object is whose owner has died, or released it."""
-    message = f"ObjectLostError: object {oid.hex()} is lost: its owner has died or released it"
-    return ObjectValue(oid, SYSTEM_ERROR, message.encode())
+    return ObjectValue(oid, SYSTEM_ERROR, lost_error(oid, RELEASED).encode())

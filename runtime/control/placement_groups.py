@@ -79,11 +79,11 @@ def group_resources(bundle: Mapping[str, float], group: str, index: int) -> Free
     return named
 
 
-def removed_error(name: str, group: str) -> bytes:
-    """Return the payload for a task whose group was removed."""
+def removed_error(name: str, group: str, kind: str = "Task") -> bytes:
+    """Return the payload for a task whose group was removed, or an ``Actor`` that waits."""
     return (
-        f"TaskPlacementGroupRemoved: {name} was in placement group {group}, which is gone".encode()
-    )
+        f"{kind}PlacementGroupRemoved: {name} was in placement group {group}, which is gone"
+    ).encode()
 
 
 # -- where bundles go ----------------------------------------------------------
@@ -405,6 +405,8 @@ class Bundles:
             self._send_back(
                 lambda spec, group=key[0]: group_of(spec) == group  # type: ignore[misc]
             )
+            for spec in self._scheduler.actors.withdraw(key[0]):
+                self._scheduler.ctx.send("global", PlaceTasks([spec]))
             if self._pool.is_free(bundle.resources):
                 del self._bundles[key]
                 self._pool.remove(bundle.resources)

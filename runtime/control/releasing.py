@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from runtime.control.array_rows import ORPHANED_S, RELEASED, RELEASED_MAX
+from runtime.control.array_rows import ORPHANED_S, RELEASED_MAX
 from runtime.control.context import node_of
+from runtime.control.lost import PUT
 from runtime.control.messages import (
     ForwardResults,
     FreeObjects,
@@ -29,6 +30,7 @@ class Releasing(Remaking):
         """A client waits for the array's results, or has put it."""
         if row.released:
             row.released = False
+            self._bereaved.pop(array, None)
             self.lineage.unkeep(array)
         node = node_of(owner)
         if not self._is_dead(owner):
@@ -38,14 +40,16 @@ class Releasing(Remaking):
             row.former = owner
             self._ctx.after(ORPHANED_S, partial(self._drop_orphans, [array]))
 
-    def _release(self, array: bytes, node: int) -> None:
-        """An owner on that node has let go."""
+    def _release(self, array: bytes, node: int, died: bool) -> None:
+        """An owner on that node has let go, or has died."""
         row = self.rows.get(array)
         if row is None:
             # A large result of an actor's call: the node that has it says so late.
             self._early[array] = node
             if len(self._early) > RELEASED_MAX:
                 del self._early[next(iter(self._early))]
+            if died:
+                self._bereave(array)
         if row is None or row.released:
             return
         orphaned = row.actor is None and row.former and self._is_dead(row.former)
@@ -70,6 +74,8 @@ class Releasing(Remaking):
                         heir = ForwardResults(array, done.start, done.count, owner)
                         self._ctx.send(f"node:{node_of(owner)}", heir)
         else:
+            if died:
+                self._bereave(array)
             self._let_go(array, row, node)
 
     def overtaken(self, spec: TaskSpec) -> None:
@@ -77,12 +83,14 @@ class Releasing(Remaking):
         node = node_of(spec.owner)
         if spec.array not in self.rows and self._early.get(spec.array, -1) == node:
             del self._early[spec.array]
-            self._released[spec.array] = (spec.owner, node, RELEASED)
+            self._released[spec.array] = (spec.owner, node, self._why_released(spec.array))
 
     def _drop_orphans(self, arrays: list[bytes]) -> None:
         for array in arrays:
             row = self.rows.get(array)
             if row is not None and not row.released and not row.live_owner(self._alive):
+                if row.former and self._is_dead(row.former):
+                    self._bereave(array)
                 self._let_go(array, row, -1)
 
     def _let_go(self, array: bytes, row: ArrayRow, node: int) -> None:
@@ -96,7 +104,7 @@ class Releasing(Remaking):
         row.released = True
         if array not in self.lineage.needed:
             for oid in self._waited_for(array):
-                self._tell(oid, Location(oid, (), 0, lost=RELEASED))
+                self._tell(oid, Location(oid, (), 0, lost=self._why_released(array)))
             self._free_values(array, row, node)
         else:
             row.forget_node(node)
@@ -120,11 +128,11 @@ class Releasing(Remaking):
                 continue
             self.lineage.unkeep(array)
             self._released.pop(array, None)
-            why = RELEASED
+            why = self._why_released(array)
             if row.put:
-                why = f"it was put, and {RELEASED}"
+                why = f"{PUT}{why}"
             elif array in self.lineage.uses:
-                why = f"{RELEASED}, and the record of its task is gone"
+                why += ", and the record of its task is gone"
             self._released[array] = (row.former, node, why)
             if len(self._released) > RELEASED_MAX:
                 del self._released[next(iter(self._released))]

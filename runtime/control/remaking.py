@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from runtime.control.array_rows import LOST_S, RELEASED, ArrayRows
+from runtime.control.array_rows import LOST_S, ArrayRows
 from runtime.control.context import node_of
 from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, object_id, split_object_id
 from runtime.control.lineage import by_recipe, placed_again, refusal
+from runtime.control.lost import MADE_BY_ACTOR, OWNER_DIED, PUT
 from runtime.control.messages import (
     SYSTEM_ERROR,
     FreeObjects,
@@ -52,9 +53,11 @@ class Remaking(ArrayRows):
             if spec is None and not lost:
                 if not (row.actor and row.released):
                     continue  # its log entry is on its way
-                lost = f"an actor made it, and {RELEASED}"
+                lost = f"{MADE_BY_ACTOR}{self._why_released(array)}"
             lost = lost or "its owner and the node that was to make it died"
             why = refusal(row, spec, lost)
+            if row.put and not row.owners and row.former and self._is_dead(row.former):
+                why = f"{PUT}{OWNER_DIED}, and {lost}"
             if not why and row.unrepeated(start):
                 assert spec is not None
                 blame = self._lost_input(spec) or f"{spec.name} has not yielded it again"

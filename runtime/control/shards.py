@@ -259,6 +259,7 @@ _ROWS: tuple[tuple[str, Callable[[Any], bytes]], ...] = (
     ("done", _first),
     ("copies", _array_of_copy),
     ("released", _itself),
+    ("bereaved", _itself),
     ("puts", _first),
     ("calls", _first),
 )

@@ -52,6 +52,8 @@ class TaskLog:
         self._large: dict[bytes, list[tuple[int, int, tuple[int, ...]]]] = {}
         self._copies: dict[bytes, list[tuple[bytes, int]]] = {}
         self._released: dict[bytes, None] = {}
+        self._bereaved: dict[bytes, None] = {}
+        """Arrays whose owner has died, just before they are released."""
         self._puts: dict[bytes, int] = {}
         self._calls: dict[bytes, tuple[str, bytes]] = {}
         self._deps: dict[bytes, tuple[bytes, ...]] = {}
@@ -156,6 +158,11 @@ class TaskLog:
             self._exposed.add(array)
             if any(array in rows for rows in self._rows()):
                 self._urgent = True
+
+    def bereave(self, array: bytes) -> None:
+        """The array's owner has died, and is about to be released for that: all may know."""
+        self.expose(array)
+        self._bereaved[array] = None
 
     def release(self, array: bytes) -> None:
         """Its owner has let go of the array: forget it, here or everywhere."""
@@ -271,15 +278,16 @@ class TaskLog:
         puts = list(self._puts.items())
         calls = [(array, owner, actor) for array, (owner, actor) in self._calls.items()]
         news = TaskUpdates(
-            self._node, added, done, copies, released, puts, self._incarnation, calls
-        )
+            self._node, added, done, copies, released, puts, self._incarnation, calls,
+            [array for array in self._bereaved if array in self._released],
+        )  # fmt: skip
         self._ctx.send("gcs", news)
         if self._history:
             self._known.difference_update(released)
             self._exposed.difference_update(released)
         self._added, self._done, self._large, self._copies = {}, {}, {}, {}
         self._puts, self._deps, self._uses, self._kept = {}, {}, {}, {}
-        self._released, self._calls = {}, {}
+        self._released, self._calls, self._bereaved = {}, {}, {}
 
     def _begin_again(self, array: bytes) -> None:
         """A parent that runs again makes its released arrays anew: not in one batch."""

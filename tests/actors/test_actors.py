@@ -381,3 +381,19 @@ def test_a_name_is_free_again(cluster: Any) -> None:
     with pytest.raises(ValueError):
         ray.get_actor("again")
     assert ray.get(Counter.options(name="again").remote(1).add.remote()) == 2
+
+
+def test_a_class_may_make_actors_of_itself(cluster: Any) -> None:
+    @ray.remote
+    class Nested:
+        def depth(self, left: int) -> int:
+            return 1 + ray.get(Nested.remote().depth.remote(left - 1)) if left else 0
+
+        def items(self) -> Any:
+            yield from "ab"
+
+        def items_of_another(self) -> Any:
+            return [ray.get(ref) for ref in Nested.remote().items.remote()]
+
+    assert ray.get(Nested.remote().depth.remote(3), timeout=30) == 3
+    assert ray.get(Nested.remote().items_of_another.remote(), timeout=30) == ["a", "b"]

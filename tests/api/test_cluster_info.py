@@ -34,6 +34,7 @@ def context() -> dict[str, Any]:
         "reconstructed": here.was_current_actor_reconstructed,
         "free": ray.available_resources().get("CPU", 0.0),
         "gpus": ray.get_gpu_ids(),
+        "all": here.get(),
     }
 
 
@@ -47,6 +48,8 @@ def test_the_runtime_context(name: str) -> None:
     assert here.get_task_name() is None
     with pytest.raises(RuntimeError, match="driver"):
         here.get_assigned_resources()
+    ids = {"job_id": here.get_job_id(), "node_id": here.get_node_id(), "namespace": "mine"}
+    assert here.get() == ids
     ref = context.options(num_cpus=2, name="it", runtime_env={"env_vars": {"A": "1"}}).remote()
     there = ray.get(ref)
     assert there["task"] == ref.task_id().hex()
@@ -59,6 +62,7 @@ def test_the_runtime_context(name: str) -> None:
     assert there["free"] == 2.0
     assert there["gpus"] == []
     assert not there["reconstructed"]
+    assert there["all"] == {**ids, "node_id": there["node"], "task_id": there["task"]}
 
 
 @ray.remote
@@ -66,6 +70,9 @@ class Here:
     def ids(self) -> Any:
         here = ray.get_runtime_context()
         return here.get_actor_id(), here.get_actor_name(), here.was_current_actor_reconstructed
+
+    def all(self) -> Any:
+        return ray.get_runtime_context().get()
 
     async def task(self) -> Any:
         return ray.get_runtime_context().get_task_id()
@@ -78,6 +85,7 @@ def test_the_runtime_context_of_an_actor(name: str) -> None:
     first, second = ray.get([one.ids.remote(), two.ids.remote()])
     assert first[1:] == ("one", False)
     assert second[1:] == ("", False)
+    assert ray.get(one.all.remote())["actor_id"] == first[0]
     assert first[0] != second[0]
     assert ray.get(one.ids.remote()) == first
     ref = two.task.remote()

@@ -161,3 +161,27 @@ def test_a_future_that_nobody_waits_for() -> None:
     assert ray.get([leaves.remote([long]) for _ in range(6)], timeout=LIMIT_S) == ["left"] * 6
     assert ray.get([later.remote(i, 0.0) for i in range(20)], timeout=LIMIT_S) == list(range(20))
     assert ray.get(long) == 0
+
+
+def test_as_completed_of_concurrent_futures() -> None:
+    slow, quick = later.remote("slow", 0.6).future(), later.remote("quick", 0.01).future()
+    again = later.remote(ValueError("no")).future()
+    found = list(concurrent.futures.as_completed([slow, quick, again]))
+    assert len(found) == 3 and found[-1] is slow
+    assert isinstance(again.exception(), ValueError)
+
+
+def test_waiting_by_concurrent_futures() -> None:
+    slow, quick = later.remote("slow", 0.6).future(), later.remote("quick", 0.01).future()
+    first = concurrent.futures.wait([slow, quick], return_when=concurrent.futures.FIRST_COMPLETED)
+    assert first == ({quick}, {slow})
+    assert concurrent.futures.wait([slow, quick], timeout=0.05) == ({quick}, {slow})
+    assert concurrent.futures.wait([slow, quick]) == ({slow, quick}, set())
+    assert concurrent.futures.wait([slow, quick]) == ({slow, quick}, set())
+
+
+def test_as_completed_stops_after_its_timeout() -> None:
+    slow = later.remote("slow", 0.6).future()
+    with pytest.raises(TimeoutError):
+        list(concurrent.futures.as_completed([slow], timeout=0.1))
+    assert slow.result(timeout=LIMIT_S) == "slow"

@@ -105,3 +105,61 @@ def test_missing_attributes_say_so() -> None:
             _ = thing.bogus  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="not its libraries"):
         ids.bind()  # type: ignore[attr-defined]
+
+
+def test_what_is_no_reference_is_refused_as_in_ray() -> None:
+    ref, stream = ids.remote(), yields.remote()
+    for wrong in (3, None, "x", (ref,), {ref}, iter([ref])):
+        with pytest.raises(ValueError, match="get takes"):
+            ray.get(wrong)
+    for listed in ([3], [ref, 3], [[ref]], [stream]):
+        with pytest.raises(TypeError, match="get takes ObjectRefs, not"):
+            ray.get(listed)
+    assert ray.get(stream) is stream
+    for wrong in (3, (ref,), ref, None, [3], [[ref]]):
+        with pytest.raises(TypeError):
+            ray.wait(wrong)
+    with pytest.raises(TypeError, match="not int"):
+        ray.wait([stream, 3])
+
+
+def test_a_negative_timeout_of_get(backend: str) -> None:
+    assert ray.get(ids.remote(), timeout=-1)[0] == ray.get_runtime_context().job_id
+    with pytest.raises(ValueError, match="not negative"):
+        ray.get(ids.remote(), timeout=-2)
+
+
+@ray.remote
+def yields() -> Any:
+    yield 1
+
+
+def test_objects_say_what_they_have_not() -> None:
+    group = util.placement_group([{"CPU": 1}])
+    queue = util.queue.Queue()
+    pool = ray.util.multiprocessing.Pool(1)
+    for thing, name in (
+        (group, "PlacementGroup"), (yields.remote(), "ObjectRefGenerator"), (queue, "Queue"),
+        (util.ActorPool([]), "ActorPool"), (pool, "Pool"), (pool.map_async(abs, []), "AsyncResult"),
+    ):  # fmt: skip
+        assert not hasattr(thing, "asend")
+        with pytest.raises(AttributeError, match=rf"raytwin has no {name}\.asend: docs/api\.md"):
+            _ = thing.asend
+    assert pickle.loads(pickle.dumps(group)) == group
+    assert group.empty().is_empty and not group.is_empty
+    queue.shutdown()
+    util.remove_placement_group(group)
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("OufOfBandObjectRefSerializationException", "RayError"),
+        ("StreamingGeneratorReplayInconsistentError", "RaySystemError"),
+        ("RayDirectTransportError", "RaySystemError"),
+        ("RayChannelTimeoutError", "RayChannelError"),
+        ("RayCgraphCapacityExceeded", "RaySystemError"),
+    ],
+)
+def test_exceptions_that_are_never_raised_may_be_caught(name: str, base: str) -> None:
+    assert issubclass(getattr(ray.exceptions, name), getattr(ray.exceptions, base))

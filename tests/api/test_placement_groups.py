@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from raytwin.exceptions import TaskPlacementGroupRemoved
+from raytwin.exceptions import (
+    ActorDiedError,
+    ActorPlacementGroupRemoved,
+    TaskPlacementGroupRemoved,
+)
 from raytwin.util.placement_group import PlacementGroup
 from raytwin.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -195,3 +199,27 @@ def kill(session: Any, number: int) -> None:
 def test_impossible_groups(bundles: Any, more: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         ray.util.placement_group(bundles, **more)
+
+
+@ray.remote(num_cpus=1)
+class Resident:
+    def one(self) -> int:
+        return 1
+
+
+def test_removal_ends_actors_in_it_and_those_to_come(cluster: Any) -> None:
+    group = reserve([{"CPU": 2}])
+    once, again = (
+        into(group, Resident).remote(),
+        into(group, Resident.options(max_restarts=-1)).remote(),
+    )
+    assert get([once.one.remote(), again.one.remote()]) == [1, 1]
+    waits = into(group, Resident).remote()
+    ray.sleep(0.2)
+    ray.util.remove_placement_group(group)
+    until(lambda: free_cpus() == 6)
+    with pytest.raises(ActorDiedError):
+        get(once.one.remote())
+    for actor in (again, waits, into(group, Resident).remote()):
+        with pytest.raises(ActorPlacementGroupRemoved, match="which is gone"):
+            get(actor.one.remote())

@@ -191,7 +191,7 @@ def test_what_was_put_is_lost_and_the_error_says_so() -> None:
 
     # The task's value and its input were on the same node.
     with pytest.raises(
-        TaskFailed, match=r"ObjectLostError.*put.*only copy was on node 1"
+        TaskFailed, match=r"OwnerDiedError.*put.*owner has died.*only copy was on node 1"
     ) as failed:
         driver.call(program())
     assert box[0].hex() in failed.value.text

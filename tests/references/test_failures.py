@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ObjectLostError, RayTaskError
+from runtime.api.exceptions import ObjectLostError, OwnerDiedError, RayTaskError
 from runtime.api.strategies import NodeAffinitySchedulingStrategy
 from tests.references.conftest import Start, nothing_left, stored, until
 from tests.references.test_borrowed import Box, first, large, on
@@ -34,8 +34,8 @@ def kill_one(session: Any, node: int, victim: str) -> None:
     until(lambda: session.query("event_counts").get("actor_died"))
 
 
-def lost(ref: Any) -> None:
-    with pytest.raises(ObjectLostError, match=r"died|lost"):
+def lost_with_its_owner(ref: Any) -> None:
+    with pytest.raises(OwnerDiedError, match="its owner has died"):
         ray.get(ref, timeout=LIMIT_S)
 
 
@@ -46,7 +46,7 @@ class Waiter:
         try:
             ray.get(refs[0])
         except ObjectLostError as error:
-            return f"lost: {error}"
+            return f"{type(error).__name__}: {error}"
         return "there"
 
 
@@ -121,7 +121,10 @@ def test_who_asks_for_what_a_dead_worker_owned_is_told(start: Start, victim: str
     ray.sleep(0.5)
     kill_one(session, 1, victim)
     for ref in refs:
-        lost(ref)
+        lost_with_its_owner(ref)
+    taken = on(0)(first).remote(refs[0])
+    with pytest.raises(OwnerDiedError):
+        ray.get(taken, timeout=LIMIT_S)
 
 
 @pytest.mark.parametrize("victim", ["worker", "node"])
@@ -136,7 +139,7 @@ def test_who_waits_already_is_told(start: Start, victim: str) -> None:
         # What a dead node owned is kept for a minute: its owner's task may run again.
         assert ray.wait([answer], timeout=0.5)[0] == []
     else:
-        assert ray.get(answer).startswith("lost")
+        assert ray.get(answer).startswith("OwnerDiedError: ")
 
 
 def test_a_node_dies_before_anybody_has_heard_of_what_it_has(start: Start) -> None:
@@ -144,7 +147,8 @@ def test_a_node_dies_before_anybody_has_heard_of_what_it_has(start: Start) -> No
     maker = on(1)(Maker).remote()
     [ref] = ray.get(maker.put_small.remote())
     kill_one(session, 1, "node")
-    lost(ref)
+    with pytest.raises(ObjectLostError, match=r"died|lost"):
+        ray.get(ref, timeout=LIMIT_S)
 
 
 def test_a_task_that_runs_again_finds_what_was_inside_its_arguments(start: Start) -> None:

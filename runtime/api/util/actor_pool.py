@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from runtime.api.calls import get, wait
+from runtime.api.modules import says_what_is_missing
 
 Work = Callable[[Any, Any], Any]
 
 
+@says_what_is_missing("ActorPool")
 class ActorPool:
     """Distributes calls over actors; see the module."""
 

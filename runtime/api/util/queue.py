@@ -15,6 +15,7 @@ from typing import Any
 from runtime.api.actors import ActorClass, kill
 from runtime.api.calls import get, wait
 from runtime.api.exceptions import RayActorError
+from runtime.api.modules import says_what_is_missing
 
 
 class Empty(queue.Empty):
@@ -25,6 +26,7 @@ class Full(queue.Full):
     """There is no room, or none came to be in time."""
 
 
+@says_what_is_missing("Queue")
 class Queue:
     """A distributed queue, with the methods of the standard library's.
 

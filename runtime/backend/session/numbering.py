@@ -41,6 +41,8 @@ class Numbering(References):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.actor: tuple[bytes, ActorInfo | None] | None = None
+        self.actor_stands: tuple[str, TaskExtra | None] = ("", None)
+        """The demand and the extra that the actor was made with: they hold for its calls."""
         self.env_vars: tuple[tuple[str, str], ...] = ()
         """Of every task that this driver submits."""
         self._element: tuple[bytes, int] | None = None
@@ -58,11 +60,21 @@ class Numbering(References):
             return None
         return executor.running, task_id(executor.running.array, executor.current())
 
-    def inherited(self) -> TaskExtra | None:
-        """Return what the running task's children get from it, None for nothing."""
+    def standing(self) -> tuple[str, TaskExtra | None] | None:
         executor = self.world.executor
-        if executor is not None and executor.running is not None:
-            extra = executor.running.extra
+        if executor is None:
+            return None
+        spec = executor.running
+        if spec is None or (spec.extra is not None and spec.extra.call):
+            # Calls that run beside one another are not known one by one: the same for all.
+            return self.actor_stands if self.actor is not None else None
+        return spec.demand, spec.extra
+
+    def inherited(self) -> TaskExtra | None:
+        """Return what the children of the running task or actor get, None for nothing."""
+        standing = self.standing()
+        if standing is not None:
+            extra = standing[1]
             return extra if extra is not None and (extra.env or extra.group) else None
         return TaskExtra(env=self.env_vars) if self.env_vars else None
 

@@ -117,7 +117,8 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     ``puts``: (array, size) of what clients here have put, size 0 for a small value.
     ``incarnation``: the one of the node that is meant; 0: whichever it is.
     ``calls``: (array, owner, actor) of results in ``done`` that an actor made; an
-    empty ID where the actor is not known or did not make it.
+    empty ID where the actor is not known or did not make it. ``bereaved``: those of
+    ``released`` whose owner has died.
     """
 
     node: int
@@ -128,6 +129,7 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     puts: list[tuple[bytes, int]] = []
     incarnation: int = 0
     calls: list[tuple[bytes, str, bytes]] = []
+    bereaved: list[bytes] = []
 
 
 class PlaceTasks(Struct, array_like=True, tag=39):

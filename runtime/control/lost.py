@@ -1,0 +1,21 @@
+"""Why an object is lost, in words, and the error that says so.
+
+A reason that is the owner's death alone makes an OwnerDiedError, any other an
+ObjectLostError, which that is a kind of.
+"""
+
+from __future__ import annotations
+
+OWNER_DIED = "its owner has died"
+RELEASED = "its owner has died or released it"
+"""Where it cannot be told which."""
+PUT = "it was put, and "
+MADE_BY_ACTOR = "an actor made it, and "
+
+
+def lost_error(oid: bytes, why: str) -> str:
+    """Return the error of a lost object, as a SYSTEM_ERROR's payload has it."""
+    reason = why.removeprefix(PUT).removeprefix(MADE_BY_ACTOR)
+    by_owner = reason == OWNER_DIED or reason.startswith(f"{OWNER_DIED}, ")
+    name = "OwnerDiedError" if by_owner else "ObjectLostError"
+    return f"{name}: object {oid.hex()} is lost: {why}"
