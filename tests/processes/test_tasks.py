@@ -296,9 +296,11 @@ def test_map_has_one_return_value_a_task() -> None:
 
 
 def test_get_takes_references_only() -> None:
-    for wrong in (1, [1], "ref", None, {square.remote(1)}):
+    for wrong in (1, "ref", None, {square.remote(1)}):
         with pytest.raises(ValueError):
             ray.get(wrong)
+    with pytest.raises(TypeError, match="get takes ObjectRefs, not int"):
+        ray.get([1])
     assert ray.get([]) == []
     ref = square.remote(3)
     assert get([ref, ref]) == [9, 9]
