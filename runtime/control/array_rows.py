@@ -6,6 +6,7 @@ What is done with them is in `remaking`, `releasing` and `arrays`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
@@ -20,6 +21,7 @@ from runtime.control.messages import (
 )
 from runtime.control.pubsub import PubSub
 from runtime.control.tables import ArrayRow
+from runtime.control.unheard import Unheard
 
 JOB_ENDED = "its job has ended"
 RELEASED_MAX = 65_536
@@ -73,6 +75,8 @@ class ArrayRows:
         self._history = history
         self._ended: set[bytes] = set()
         """Jobs that are over: what still comes of them is ignored."""
+        wait_s = max(LOST_S, UNHEARD_TIMEOUTS * config.heartbeat_timeout_s)
+        self.unheard = Unheard(ctx, alive, wait_s, self._is_missing, self._has_no_owner)
 
     def _row(self, array: bytes) -> ArrayRow:
         row = self.rows.get(array)
@@ -124,6 +128,26 @@ class ArrayRows:
         for address in self._pubsub.close(oid):
             self._ctx.send(address, ObjectLocations([location]))
 
+    def _give_up(self, oids: list[bytes]) -> None:
+        """Arrays that have no row have not been made again: tell who waits."""
+        for oid in oids:
+            array = oid[:ARRAY_BYTES]
+            if array not in self.rows and oid in self.waited.get(array, ()):
+                if self.remakes(array):
+                    self._ctx.after(LOST_S, partial(self._give_up, [oid]))
+                    continue
+                found = self._released.get(array)
+                why = self._why_released(array) if found is None else found[2]
+                self._tell(oid, Location(oid, (), 0, lost=why))
+
+    def _is_missing(self, array: bytes) -> bool:
+        """Whether somebody waits for an array that has no row."""
+        return array in self.waited and array not in self.rows
+
+    def _has_no_owner(self, array: bytes) -> None:
+        """No node knows an owner of an array that is awaited and has no row."""
+        self._give_up(self._waited_for(array))
+
     def sizes(self) -> dict[str, int]:
         """Return how much is in the tables; orphans wait `ORPHANED_S` for a new owner."""
         orphans = sum(not row.released and not row.owners for row in self.rows.values())
@@ -131,5 +155,6 @@ class ArrayRows:
             "arrays": len(self.rows) - orphans,
             "orphans": orphans,
             "awaited": len(self.waited),
+            "unheard": len(self.unheard),
             "tombstones": len(self.tombstones),
         }

@@ -16,19 +16,13 @@ What is lost is made again as `remaking` says, what is let go of ends as `releas
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 from runtime.control.array_rows import (
     JOB_ENDED,
     LOST_S,
     ORPHANED_S,
-    UNHEARD_TIMEOUTS,
-    Log,
 )
-from runtime.control.config import Config
-from runtime.control.context import Context
-from runtime.control.flush import TaskHistory
 from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, job_of
 from runtime.control.jobs import without_ended
 from runtime.control.messages import (
@@ -37,40 +31,20 @@ from runtime.control.messages import (
     FreeObjects,
     LocateObjects,
     Location,
-    NodeInfo,
     ObjectLocations,
     ObjectsMissing,
     TasksClaimed,
     TaskSpec,
     TaskUpdates,
 )
-from runtime.control.pubsub import PubSub
 from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import part_of
 from runtime.control.releasing import Releasing
 from runtime.control.tables import Done, attempt_of, needs_of
-from runtime.control.unheard import Unheard
 
 
 class ArrayTable(Releasing):
     """The tables: news and questions."""
-
-    def __init__(
-        self,
-        ctx: Context,
-        config: Config,
-        nodes: Mapping[int, NodeInfo],
-        alive: set[int],
-        pubsub: PubSub,
-        log: Log,
-        history: TaskHistory | None = None,
-    ) -> None:
-        super().__init__(ctx, config, nodes, alive, pubsub, log, history)
-        wait_s = max(LOST_S, UNHEARD_TIMEOUTS * config.heartbeat_timeout_s)
-        self.unheard = Unheard(ctx, alive, wait_s, self._is_missing, self._has_no_owner)
-
-    def sizes(self) -> dict[str, int]:
-        return {**super().sizes(), "unheard": len(self.unheard)}
 
     def on_updates(self, source: str, message: TaskUpdates) -> None:
         """A node's, or the global scheduler's, rows of the task and object tables."""
@@ -284,23 +258,3 @@ class ArrayTable(Releasing):
             self._ctx.after(LOST_S, partial(self._give_up, oids))
         else:
             self.unheard.watch([array])
-
-    def _give_up(self, oids: list[bytes]) -> None:
-        """Arrays that have no row have not been made again: tell who waits."""
-        for oid in oids:
-            array = oid[:ARRAY_BYTES]
-            if array not in self.rows and oid in self.waited.get(array, ()):
-                if self.remakes(array):
-                    self._ctx.after(LOST_S, partial(self._give_up, [oid]))
-                    continue
-                found = self._released.get(array)
-                why = self._why_released(array) if found is None else found[2]
-                self._tell(oid, Location(oid, (), 0, lost=why))
-
-    def _is_missing(self, array: bytes) -> bool:
-        """Whether somebody waits for an array that has no row."""
-        return array in self.waited and array not in self.rows
-
-    def _has_no_owner(self, array: bytes) -> None:
-        """No node knows an owner of an array that is awaited and has no row."""
-        self._give_up(self._waited_for(array))

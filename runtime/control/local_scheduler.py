@@ -372,8 +372,10 @@ class LocalScheduler:
                 self._submit(spec)
 
     def _on_seek_owners(self, source: str, message: SeekOwners) -> None:
-        owned = [array for array in message.arrays if self.objects.will_tell(array)]
-        others = [array for array in message.arrays if array not in owned]
+        owned: list[bytes] = []
+        others: list[bytes] = []
+        for array in message.arrays:
+            (owned if self.objects.will_tell(array) else others).append(array)
         self.ctx.send("gcs", OwnersFound(self.node, owned, others))
 
     def _is_actors(self, spec: TaskSpec, owner: str) -> bool:

@@ -158,6 +158,33 @@ def test_what_a_killed_worker_owned_may_be_lost() -> None:
     assert excuse(error, 1, 0, owned={"cd" * 18})
 
 
+def test_what_a_value_that_is_made_again_refers_to_may_be_lost() -> None:
+    oid = "ab" * 18
+    error = ObjectLostError(f"object {oid} is lost: its owner has died or released it")
+    assert excuse(error, 1, 1, passed={oid}) == ""
+    assert excuse(error, 0, 0, passed={oid}), "nothing was made again"
+    assert excuse(error, 1, 1, passed={"cd" * 18})
+    never = ObjectLostError(f"object {oid} is lost: it vanished")
+    assert excuse(never, 1, 1, passed={oid})
+
+
+@pytest.mark.parametrize(
+    ("why", "kills", "deaths", "ok"),
+    [
+        ("does not have it any more, and k3r1 has no retries left", 1, 1, True),
+        ("does not have it any more, and k3r1 has no retries left", 0, 1, False),
+        ("does not have it any more, and k3r1 has no retries left", 1, 0, False),
+        ("does not have it any more, and k3r-1 has no retries left", 9, 9, False),
+        ("died, and k3r-1 has not yielded it again", 1, 1, True),
+        ("died, and k3r-1 has not yielded it again", 1, 0, False),
+        ("died, and k3r-1 has not yielded it again: OSError: no disk", 1, 1, False),
+    ],
+)
+def test_which_lost_results_are_legitimate(why: str, kills: int, deaths: int, ok: bool) -> None:
+    error = ObjectLostError(f"object 12 is lost: the only copy was on node 1, which {why}")
+    assert (excuse(error, kills, deaths) == "") == ok
+
+
 # -- mutants: what is broken is seen -----------------------------------------------
 
 
