@@ -15,8 +15,8 @@ ObjectLostError    a node had died before, and what is lost was put (it may be
                    the input of a task that is to be run again, and released
                    since), or an actor's call made it, or names a task of r retries as above;
                    or it was a task's, whose worker has owned it and was killed;
-                   or a reference to it was inside a value that was made again when
-                   its owner had let go of it
+                   or it needs, or was to be yielded by a task that needs, what is
+                   lost for one of these reasons, and says so
 ActorDiedError     names an actor of r restarts, and at least r + 1 kills came before,
                    or one that cannot be rebuilt, as an input of a call is lost
 ActorUnavailableError names a call of r retries, likewise
@@ -50,7 +50,6 @@ from chaos.programs import (
     Body,
     Boom,
     Sequential,
-    passed_on,
     put_here,
     run_body,
     tasks_own,
@@ -87,7 +86,11 @@ KILLS = ("kill", "restart", "pause", "remove_node")
 """Actions that may take a running task along."""
 
 _OBJECT = re.compile(r"\bobject ([0-9a-f]{36}) is lost")
-_NOT_YIELDED = re.compile(r" has not yielded it again: (?:ObjectLost|OwnerDied)Error: (.+)", re.S)
+_CAUSE = re.compile(
+    r" (?:has not yielded it again|needs an input that is lost):"
+    r" (?:ObjectLost|OwnerDied)Error: (.+)",
+    re.S,
+)
 _TASK = re.compile(r"\bk\d+r(-?\d+)\b")
 _ACTOR = re.compile(r"ActorDiedError: a\d+r(-?\d+) died: ")
 _CALL = re.compile(r"ActorUnavailableError: t\d+r(-?\d+): ")
@@ -242,7 +245,6 @@ def run_case(
     expected = run_body(Sequential(), case.program)
     put_here.clear()
     tasks_own.clear()
-    passed_on.clear()
     session: Any = connect(
         nodes=case.nodes,
         cpus_per_node=case.cpus,
@@ -310,9 +312,7 @@ def _compare(
         if right == got:
             continue
         if isinstance(got, Exception) and not isinstance(got, Boom):
-            wrong = excuse(
-                got, kills, deaths, put_here, report.case.store_bytes, tasks_own, passed_on
-            )
+            wrong = excuse(got, kills, deaths, put_here, report.case.store_bytes, tasks_own)
             if not wrong:
                 report.excused += 1
                 continue
@@ -332,12 +332,10 @@ def excuse(
     puts: Container[str] = frozenset(),
     store_bytes: int = STORE_BYTES,
     owned: Container[str] = frozenset(),
-    passed: Container[str] = frozenset(),
 ) -> str:
     """Return why an error may not come after so many kills and deaths of nodes; "" if it may.
 
-    In hexadecimal, `puts` are the objects that were put, `owned` those that tasks owned,
-    `passed` those of which a task has given away a reference that it was lent.
+    In hexadecimal, `puts` are the objects that were put, `owned` those that tasks owned.
     """
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
@@ -352,32 +350,23 @@ def excuse(
     if isinstance(error, ActorDiedError) and "it cannot be rebuilt: " in text:
         cause = text.partition("it cannot be rebuilt: ")[2]
         kind = ObjectStoreFullError if "ObjectStoreFullError: " in cause else ObjectLostError
-        return excuse(kind(cause), kills, deaths, puts, store_bytes, owned, passed)
+        return excuse(kind(cause), kills, deaths, puts, store_bytes, owned)
     if not isinstance(error, WorkerCrashedError | ObjectLostError):
         return text
     if isinstance(error, ObjectLostError):
-        # A stream whose task ended otherwise when it was run again names the cause.
-        blamed = _NOT_YIELDED.search(str(error))
+        # What needs a lost input, or was to be yielded by what does, names the cause.
+        blamed = _CAUSE.search(str(error))
         if blamed is not None:
-            lost_input = ObjectLostError(blamed[1])
-            return excuse(lost_input, kills, deaths, puts, store_bytes, owned, passed)
-        if str(error).endswith(" has not yielded it again") and deaths:
-            return ""  # it raised this time: by what it was lent, or by tasks of its own
+            return excuse(ObjectLostError(blamed[1]), kills, deaths, puts, store_bytes, owned)
         lost = _OBJECT.search(str(error))
         if lost is not None and lost[1] in owned and kills:
             return ""
         if not deaths:
             return f"{text} (no node died)"
-        if lost is not None and lost[1] in passed and "has died or released it" in str(error):
-            return ""
         if "it was put" in str(error) or (lost is not None and lost[1] in puts):
             return ""
     named = _TASK.search(str(error))
     if named is None:
         return f"{text} (it does not name its task)"
     retries = int(named[1])
-    if "which does not have it any more" in str(error):
-        # Let go of by its owner while a task that needs it was placed again. So it is made
-        # once more, and more often if it has an input that was put and let go of, too.
-        kills = max(kills, retries + 1) if kills else 0
     return f"{text} (there were {kills} kills)" if retries < 0 or kills <= retries else ""

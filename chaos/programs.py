@@ -40,8 +40,6 @@ put_here: set[str] = set()
 of actors' calls. In a simulation all of them."""
 tasks_own: set[str] = set()
 """Objects that tasks own and have given away references of, likewise."""
-passed_on: set[str] = set()
-"""Objects that tasks were lent references of and have given those away."""
 
 
 class Boom(Exception):
@@ -174,7 +172,6 @@ def run_task(engine: Any, call: Call, inputs: Sequence[Any], lent: Sequence[Any]
     if call.gives:
         put = engine.put(make(number, call.nbytes))
         made = engine.call(Call(call.key, nbytes=call.nbytes, retries=call.retries), [])
-        engine.passing(*lent)
         return [*lent, *engine.giving(put, made)]
     if call.parts:
         return parts_of(call, number)
@@ -387,9 +384,6 @@ class Sequential:
     def giving(self, *values: Any) -> list[Any]:
         return list(values)
 
-    def passing(self, *values: Any) -> None:
-        """Values have no owners."""
-
     def outcomes(self, variable: Any) -> list[Any]:
         if isinstance(variable, Stream):
             return variable.rest(lambda value: self.outcomes(value)[0])
@@ -456,9 +450,6 @@ class Api:
     def follow(self, value: Any) -> Any:
         """Return what the references in a value lead to."""
         return [self.get(ref) for ref in value] if isinstance(value, list) else value
-
-    def passing(self, *refs: Any) -> None:
-        passed_on.update(ref.hex() for ref in refs)
 
     def giving(self, *refs: Any) -> list[Any]:
         tasks_own.update(ref.hex() for ref in refs)

@@ -13,7 +13,7 @@ from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.flush import TaskHistory
 from runtime.control.ids import ARRAY_BYTES
 from runtime.control.lineage import Lineage
-from runtime.control.lost import OWNER_DIED, RELEASED
+from runtime.control.lost import OWNER_DIED, PUT, RELEASED
 from runtime.control.messages import (
     Location,
     NodeInfo,
@@ -104,6 +104,10 @@ class ArrayRows:
     def _why_released(self, array: bytes) -> str:
         return OWNER_DIED if array in self._bereaved else RELEASED
 
+    def _was_put(self, array: bytes) -> bool:
+        """Whether a dropped row was of a value that was put, so that no task makes it again."""
+        return array in self._released and self._released[array][2].startswith(PUT)
+
     def _is_gone(self, array: bytes) -> bool:
         return array in self._released or array in self._early
 
@@ -133,7 +137,7 @@ class ArrayRows:
         for oid in oids:
             array = oid[:ARRAY_BYTES]
             if array not in self.rows and oid in self.waited.get(array, ()):
-                if self.remakes(array):
+                if not self._was_put(array) and self.remakes(array):
                     self._ctx.after(LOST_S, partial(self._give_up, [oid]))
                     continue
                 found = self._released.get(array)

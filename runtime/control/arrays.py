@@ -25,6 +25,7 @@ from runtime.control.array_rows import (
 )
 from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, job_of
 from runtime.control.jobs import without_ended
+from runtime.control.lost import LET_GO
 from runtime.control.messages import (
     ClaimTasks,
     ForwardResults,
@@ -40,7 +41,7 @@ from runtime.control.messages import (
 from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import part_of
 from runtime.control.releasing import Releasing
-from runtime.control.tables import Done, attempt_of, needs_of
+from runtime.control.tables import Done, attempt_of, inside_of, needs_of
 
 
 class ArrayTable(Releasing):
@@ -71,6 +72,10 @@ class ArrayTable(Releasing):
             row = self._row(array)
             row.actor = actor
             self._adopt(array, row, owner)
+        for array, why in message.barren:
+            if array in self.rows:
+                self.rows[array].barren = why
+        holding = frozenset(message.holding)
         for array, start, count, sizes in message.done:
             if array in late:
                 continue
@@ -85,6 +90,8 @@ class ArrayTable(Releasing):
                 self._ctx.after(ORPHANED_S, partial(self._drop_orphans, [array]))
             row = self._row(array)
             row.finish(Done(start, count, node, sizes))
+            if array in holding:
+                row.inner = inside_of(row)
             self._on_made(array, row, start, count)
         for oid, size in message.copies:
             copied = self.rows.get(oid[:ARRAY_BYTES])
@@ -171,6 +178,9 @@ class ArrayTable(Releasing):
                         row.again.remove(start, count)
                     if owner:
                         self._rerun(array, row, spec, start, count, owner, reason)
+                    elif row.released:
+                        why_not = f"the node that made it again died: {reason}"
+                        row.finish(Done(start, count, node, (), why_not))
             self._seek(array, row, self._waited_for(array))
             self._settle(array, row)
         if orphans:
@@ -187,7 +197,9 @@ class ArrayTable(Releasing):
                 # Its node died before it said what it had made.
                 self._released.setdefault(oid[:ARRAY_BYTES], ("", -1, why))
             elif message.node in self._alive:
-                row.lose_object(oid, message.node, why)
+                # An owner's node has it until that lets go, of which we are yet to hear.
+                let_go = message.node in row.owners and not message.reason
+                row.lose_object(oid, message.node, LET_GO if let_go else why)
 
     def on_claim(self, source: str, message: ClaimTasks) -> None:
         """A task that was placed again submits: what is there is not made twice."""
@@ -254,7 +266,9 @@ class ArrayTable(Releasing):
                 self._await_row(array, oids)
 
     def _await_row(self, array: bytes, oids: list[bytes]) -> None:
-        if array in self.lineage.needed or self._is_gone(array):
+        if self._was_put(array):
+            self.unheard.ask(array)
+        elif array in self.lineage.needed or self._is_gone(array):
             self._ctx.after(LOST_S, partial(self._give_up, oids))
         else:
             self.unheard.watch([array])

@@ -244,18 +244,14 @@ class Borrowing:
         """Enter who has kept arguments; return what is to be held as long as the values.
 
         That is what this client has borrowed, for the values may be here before the
-        owner knows of that, and what it owns under another name: when its task runs
-        again, values of the first run still name the first owner.
+        owner knows of that, and what it owns itself: the node that keeps the values may
+        die, and they are made again with the same references inside.
         """
         for array, owner, borrower, epoch in refs.borrowed:
             if borrower != self._client.address:
                 self._enter(array, owner, borrower, epoch)
-        me, entries = self._client.address, self._client.entries
-        return [
-            array
-            for array, owner in refs.contained
-            if array in self.loans or (owner != me and array in entries)
-        ]
+        entries = self._client.entries
+        return [array for array, _ in refs.contained if array in self.loans or array in entries]
 
     def on_updates(self, message: RefUpdates) -> None:
         """Others have references to arrays of this client, or have no more."""

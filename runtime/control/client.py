@@ -143,7 +143,7 @@ class Client(ClientSubmits):
         entry = self.entries.get(result.array)
         if result.refs is not None:
             for array in self.borrowing.on_result(result.refs):
-                if entry is not None and array not in (entry.kept or ()):
+                if entry is not None and array not in (entry.array, *(entry.kept or ())):
                     entry.kept = {**(entry.kept or {}), array: None}
                     self.hold(array)
         if entry is None:

@@ -255,11 +255,12 @@ class ClientCounts:
         del self.entries[entry.array]
         for oid in entry.local or ():
             self._drop_local(oid)
+        # Ahead of what its values refer to: while others need these, they need that too.
+        self._released.append(entry.array)
         if entry.deps or entry.kept:
             # Named actors that were there already have never started to be created.
             for oid in (*entry.deps, *(entry.kept or ())):
                 self.let_go_of(oid)
-        self._released.append(entry.array)
         if len(self._released) >= RELEASE_BATCH_MAX:
             self.flush()
         else:

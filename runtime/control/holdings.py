@@ -179,11 +179,18 @@ class Holdings(Owners):
         """A task whose value is known has run again, and ended with this error."""
         self._ended_again[result.array] = bytes(result.payload)
 
-    def _why_not_yielded(self, oid: bytes) -> str:
-        """Return ": " and the error that a stream's task ended with, if an item is lost by it."""
+    def end_instead_of(self, oid: bytes) -> RangeResult | None:
+        """Return the error that a stream's task has ended with here, if an item is lost by it."""
         array, index, _ = split_object_id(oid)
+        if index < STREAM_BASE:
+            return None
         why = self._ended_again.get(array)
-        return f": {why.decode(errors='replace')}" if why and index >= STREAM_BASE else ""
+        if why is not None:
+            return RangeResult(array, index, 1, SYSTEM_ERROR, why, self._node)
+        end = self._result(array, 0)
+        if end is None or end.status == OK:
+            return None
+        return RangeResult(array, index, 1, end.status, end.payload, self._node)
 
     def _is_gone(self, result: RangeResult) -> bool:
         """Whether the node has died that made large values, and another may have them."""

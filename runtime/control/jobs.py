@@ -146,6 +146,8 @@ def without_ended(message: TaskUpdates, ended: Iterable[bytes]) -> TaskUpdates:
         message.incarnation,
         [row for row in message.calls if job_of(row[0]) not in ended],
         message.bereaved,
+        message.holding,
+        message.barren,
     )
 
 

@@ -1,7 +1,8 @@
 """The rules of lineage: what may be made again, what that needs, what is kept for it.
 
 A value whose every copy is gone is made again by running its task again, and
-only if somebody asks for it. The run takes one of the task's retries. It asks
+only if somebody asks for it. The run takes one of the task's retries, as each is
+for one fault; what its owner had let go of, and others need, takes none. It asks
 for its inputs as any task does, and asking is what has those made again that
 are gone too; so the recursion needs no plan and no stack.
 
@@ -12,11 +13,14 @@ Three books are kept, all by array:
 ``kept``    those rows, oldest first, with what they weigh. Beyond
             ``lineage_bytes_max`` the oldest is dropped: memory is bounded, and
             what depends on it cannot be made again
-``needed``  which arrays are being made again and have it as an input. Values of
-            a released array may exist only while this is not empty
+``needed``  which arrays are being made again and have it as an input, and which
+            released ones have values that refer to it and are needed themselves.
+            Values of a released array may exist only while this is not empty
 
 What was put cannot be made again, nor what has no retries left, nor what has no
-spec any more; `refusal` says so in words.
+spec any more, nor what needs any of these; `refusal` says so in words. That an input
+is lost for good is found out by the run that asks for it: its node says so, and no
+other run is tried.
 """
 
 from __future__ import annotations
@@ -25,10 +29,10 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from runtime.control.lost import PUT
+from runtime.control.lost import NEEDS_LOST, PUT, root_of
 from runtime.control.messages import TaskExtra, TaskSpec
 from runtime.control.ready_queue import part_of
-from runtime.control.tables import ArrayRow
+from runtime.control.tables import ArrayRow, attempt_of
 
 SPEC_BYTES = 500
 """What a row weighs besides its arguments."""
@@ -86,11 +90,19 @@ class Lineage:
         for dep in row.deps:
             self.needed.setdefault(dep, set()).add(array)
 
-    def unneed(self, array: bytes, row: ArrayRow) -> list[bytes]:
-        """It has been; return the inputs that nothing else needs."""
+    def hold(self, array: bytes, inner: Iterable[bytes]) -> None:
+        """Values of a released array are still needed, and refer to these."""
+        for dep in inner:
+            self.needed.setdefault(dep, set()).add(array)
+
+    def unneed(self, array: bytes, row: ArrayRow, but: tuple[bytes, ...] = ()) -> list[bytes]:
+        """It has been; return the inputs that nothing else needs.
+
+        `but` are those that its values refer to, as long as these are needed.
+        """
         free = []
         for dep in row.deps:
-            by = self.needed.get(dep)
+            by = self.needed.get(dep) if dep not in but else None
             if by is not None and array in by:
                 by.remove(array)
                 if not by:
@@ -99,26 +111,35 @@ class Lineage:
         return free
 
 
-def placed_again(spec: TaskSpec, start: int, count: int, owner: str) -> TaskSpec:
-    """Return elements of a range as they are placed again: one retry less."""
-    assert spec.retries, "it has no retries left"
+def placed_again(
+    spec: TaskSpec, start: int, count: int, owner: str, let_go: bool = False
+) -> TaskSpec:
+    """Return elements of a range as they are placed again: one retry less, unless they were
+    let go of."""
+    assert spec.retries or (let_go and attempt_of(spec)), "it has no retries left"
     part = part_of(spec, start, count)
-    part.retries = spec.retries - 1 if spec.retries > 0 else -1
+    if spec.retries > 0 and not let_go:
+        part.retries = spec.retries - 1
     extra = spec.extra if spec.extra is not None else TaskExtra()
     part.extra = replace(extra, attempt=extra.attempt + 1)
     part.owner = owner or spec.owner
     return part
 
 
-def refusal(row: ArrayRow, spec: TaskSpec | None, lost: str) -> str:
-    """Return why a value cannot be made again, or an empty string."""
+def refusal(row: ArrayRow, spec: TaskSpec | None, lost: str, let_go: bool = False) -> str:
+    """Return why a value cannot be made again, or an empty string.
+
+    One that was let go of may be whose task has been run again before.
+    """
     if row.put:
         return f"{PUT}{lost}"
     if row.actor is not None:
         return f"{lost}, and the actor that made it has gone on since"
     if spec is None:
         return f"{lost}, and the record of its task is gone"
-    if not spec.retries:
+    if row.barren:
+        return f"{lost}, and {spec.name}{NEEDS_LOST}{root_of(row.barren)}"
+    if not spec.retries and not (let_go and attempt_of(spec)):
         return f"{lost}, and {spec.name} has no retries left"
     return ""
 

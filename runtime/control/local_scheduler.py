@@ -43,6 +43,7 @@ from runtime.control.custody import Custody
 from runtime.control.dispatcher import Dispatcher
 from runtime.control.ids import STREAM_BASE, object_id
 from runtime.control.jobs import NodeJobs
+from runtime.control.lost import is_lost
 from runtime.control.membership import Membership
 from runtime.control.messages import (
     SYSTEM_ERROR,
@@ -624,6 +625,8 @@ class LocalScheduler:
         if spec.extra is not None and spec.extra.actor is not None:
             self.actors.creation_failed(spec, error)
             return
+        if attempt_of(spec) and error.status == SYSTEM_ERROR and is_lost(error.payload):
+            self.log.barren(spec.array, error.payload.decode(errors="replace"))
         self.results.finish(
             RangeResult(
                 spec.array, spec.start, spec.count, error.status, error.payload, self.node,
@@ -727,9 +730,10 @@ class LocalScheduler:
         oid = message.object
 
         def push() -> None:
-            self.ctx.send(source, ObjectPayload(oid, self.objects.result_of(oid)))
+            found = self.objects.result_of(oid) or self.objects.end_instead_of(oid)
+            self.ctx.send(source, ObjectPayload(oid, found))
 
-        if self.objects.is_on_its_way(oid):
+        if self.objects.is_on_its_way(oid) and self.objects.end_instead_of(oid) is None:
             self.objects.want(oid, lambda _: push())
         else:
             push()

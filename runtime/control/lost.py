@@ -9,7 +9,10 @@ from __future__ import annotations
 OWNER_DIED = "its owner has died"
 RELEASED = "its owner has died or released it"
 """Where it cannot be told which."""
+LET_GO = "its owner has let go of it"
+"""Nothing was lost by a fault: who made it may be asked once more."""
 PUT = "it was put, and "
+NEEDS_LOST = " needs an input that is lost: "
 MADE_BY_ACTOR = "an actor made it, and "
 
 
@@ -19,3 +22,13 @@ def lost_error(oid: bytes, why: str) -> str:
     by_owner = reason == OWNER_DIED or reason.startswith(f"{OWNER_DIED}, ")
     name = "OwnerDiedError" if by_owner else "ObjectLostError"
     return f"{name}: object {oid.hex()} is lost: {why}"
+
+
+def is_lost(payload: bytes) -> bool:
+    """Whether an error of the system says that an object is lost for good."""
+    return payload.startswith((b"ObjectLostError: ", b"OwnerDiedError: "))
+
+
+def root_of(error: str) -> str:
+    """Return the error of the input at whose loss a chain of them begins."""
+    return error.rpartition(NEEDS_LOST)[2]

@@ -81,6 +81,8 @@ class ObjectDirectory(Holdings):
         """What the store was asked for, and which node has the primary (-1: unknown)."""
         self._pulling: dict[bytes, int] = {}
         """Small objects that were asked of a node, which may die instead of answering."""
+        self._blaming: dict[bytes, str] = {}
+        """Lost items, and why, of which a node is asked how their task has ended."""
         self._asking: list[bytes] = []
         """What to ask the GCS for at the end of the turn: in one message."""
         self.transfers = TransferLog(ctx, node)
@@ -264,9 +266,12 @@ class ObjectDirectory(Holdings):
         if oid not in self._wanted or oid in self._fetching:
             return
         if location.lost:
-            message = lost_error(oid, location.lost)
-            message += self._why_not_yielded(oid)
-            self._tell(ObjectValue(oid, SYSTEM_ERROR, message.encode()))
+            if location.ended in (-1, self._node) or location.ended in self._dead:
+                self._lost(oid, location.lost, self.end_instead_of(oid))
+            else:
+                self._blaming[oid] = location.lost
+                self._pulling[oid] = location.ended
+                self._ctx.send(f"node:{location.ended}", PullObject(oid))
         elif location.nodes:
             # Any copy will do; spread the load over those that have one.
             nodes = [n for n in location.nodes if n != self._node and n not in self._dead]
@@ -282,6 +287,17 @@ class ObjectDirectory(Holdings):
                 self._pulling[oid] = node
                 self._ctx.send(f"node:{node}", PullObject(oid))
 
+    def _lost(self, oid: bytes, why: str, end: RangeResult | None) -> None:
+        """An object is lost; `end` is the error of the task that was to yield it again."""
+        if end is not None and end.status != SYSTEM_ERROR:
+            # It raised this time. Whoever asks for the item hears what, and where.
+            self._tell(ObjectValue(oid, end.status, end.payload))
+            return
+        message = lost_error(oid, why)
+        if end is not None:
+            message += f": {end.payload.decode(errors='replace')}"
+        self._tell(ObjectValue(oid, SYSTEM_ERROR, message.encode()))
+
     def on_node_changed(self, node: int, alive: bool) -> None:
         """Look elsewhere for what a node was asked for that is dead."""
         if alive:
@@ -295,6 +311,7 @@ class ObjectDirectory(Holdings):
                     results[at] = replace(result, node=NOWHERE)
         for oid in [oid for oid, source in self._pulling.items() if source == node]:
             del self._pulling[oid]
+            self._blaming.pop(oid, None)
             self._asking.append(oid)
         for oid, (fetch, primary) in list(self._fetching.items()):
             if fetch.node == node:
@@ -311,7 +328,11 @@ class ObjectDirectory(Holdings):
     def on_payload(self, message: ObjectPayload) -> None:
         """A small object arrived from another node."""
         asked = self._pulling.pop(message.object, None)
+        why = self._blaming.pop(message.object, "")
         if message.object not in self._wanted:
+            return
+        if why:
+            self._lost(message.object, why, message.result)
             return
         if message.result is None:
             if asked is not None:
@@ -399,6 +420,7 @@ class ObjectDirectory(Holdings):
         oid = value.object
         array = split_object_id(oid)[0]
         self._pulling.pop(oid, None)
+        self._blaming.pop(oid, None)
         self._ranks.pop(oid, None)
         self._until_s.pop(oid, None)
         of_array = self._wanted_of[array]

@@ -28,6 +28,7 @@ class Releasing(Remaking):
 
     def _adopt(self, array: bytes, row: ArrayRow, owner: str) -> None:
         """A client waits for the array's results, or has put it."""
+        row.barren = ""  # its task puts and submits again what was lost
         if row.released:
             row.released = False
             self._bereaved.pop(array, None)
@@ -108,6 +109,7 @@ class Releasing(Remaking):
             self._free_values(array, row, node)
         else:
             row.forget_node(node)
+            self.lineage.hold(array, row.inner)
             self._seek(array, row, self._waited_for(array))
         self.lineage.keep(array, row)
 

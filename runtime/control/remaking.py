@@ -17,7 +17,7 @@ from functools import partial
 
 from runtime.control.array_rows import LOST_S, ArrayRows
 from runtime.control.context import node_of
-from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, object_id, split_object_id
+from runtime.control.ids import STREAM_BASE, object_id, split_object_id
 from runtime.control.lineage import by_recipe, placed_again, refusal
 from runtime.control.lost import MADE_BY_ACTOR, OWNER_DIED, PUT
 from runtime.control.messages import (
@@ -31,7 +31,7 @@ from runtime.control.messages import (
     TaskSpec,
 )
 from runtime.control.ranges import Ranges
-from runtime.control.tables import ArrayRow, Done, needs_of, task_of
+from runtime.control.tables import ArrayRow, Done, task_of
 
 
 class Remaking(ArrayRows):
@@ -54,14 +54,17 @@ class Remaking(ArrayRows):
                 if not (row.actor and row.released):
                     continue  # its log entry is on its way
                 lost = f"{MADE_BY_ACTOR}{self._why_released(array)}"
+            if not lost and row.released:
+                lost = self._why_released(array)
             lost = lost or "its owner and the node that was to make it died"
-            why = refusal(row, spec, lost)
+            why = refusal(row, spec, lost, row.was_let_go(start))
             if row.put and not row.owners and row.former and self._is_dead(row.former):
                 why = f"{PUT}{OWNER_DIED}, and {lost}"
+            ended = -1
             if not why and row.unrepeated(start):
                 assert spec is not None
-                blame = self._lost_input(spec) or f"{spec.name} has not yielded it again"
-                why = f"{lost}, and {blame}"
+                why = f"{lost}, and {spec.name} has not yielded it again"
+                ended = row.end_of_task(start, self._alive)
             if not why:
                 assert spec is not None
                 if start < STREAM_BASE:
@@ -72,13 +75,14 @@ class Remaking(ArrayRows):
             self._log("object_lost", spec.name if spec is not None else array.hex(), why, count)
             for index in range(start, start + count):
                 for oid in absent[index]:
-                    self._tell(oid, Location(oid, (), 0, lost=why))
+                    self._tell(oid, Location(oid, (), 0, lost=why, ended=ended))
 
     def _place(
         self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, detail: str
     ) -> None:
         """Have elements run again somewhere."""
-        part = placed_again(spec, start, count, row.live_owner(self._alive))
+        let_go = row.was_let_go(start)
+        part = placed_again(spec, start, count, row.live_owner(self._alive), let_go)
         made = any(row.ended(start))
         if row.again is None:
             row.again = Ranges()
@@ -86,22 +90,6 @@ class Remaking(ArrayRows):
         self.lineage.need(array, row)
         self._log("task_reconstructed" if made else "task_retried", spec.name, detail, count)
         self._ctx.send("global", PlaceTasks([part]))
-
-    def _lost_input(self, spec: TaskSpec) -> str:
-        """Return which input of a task cannot be had any more, in words; "" if all can."""
-        for need in needs_of(spec):
-            array, index, _ = split_object_id(need)
-            row = self.rows.get(array)
-            if row is None:
-                why = self._released[array][2] if array in self._released else ""
-            else:
-                at = row.locate(need, self._alive) if len(need) > ARRAY_BYTES else None
-                lost = at.lost if at is not None else "nobody makes it"
-                there = (at is not None and at.nodes) or row.pending(index, self._alive)
-                why = "" if there else refusal(row, row.recipe(index), lost)
-            if why:
-                return f"its task needs {need.hex()}, which is lost: {why}"
-        return ""
 
     def seek_made_by(self, actor: bytes) -> None:
         """Have made again what somebody waits for and an actor has made."""
@@ -134,9 +122,10 @@ class Remaking(ArrayRows):
         reason: str,
     ) -> None:  # fmt: skip
         lost = next((done.lost for done in row.ended(start)), "")
-        if spec.retries:
+        if not refusal(row, spec, lost, row.was_let_go(start)):
             self._place(array, row, spec, start, count, lost or reason)
-        elif lost:
+        elif lost or row.barren:
+            lost = lost or f"the node that ran {spec.name} died: {reason}"
             self._fail(
                 array, row, spec, start, count, owner, _lost_text(spec.name, row, spec, lost)
             )
@@ -214,17 +203,25 @@ class Remaking(ArrayRows):
         """If nothing of it is being made again any more, its inputs are not needed."""
         if row.again is not None and not row.again.size:
             row.again = None
-            self._unneed(array, row)
+            needed = row.released and array in self.lineage.needed
+            self._unneed(array, row, row.inner if needed else ())
 
-    def _unneed(self, array: bytes, row: ArrayRow) -> None:
-        for dep in self.lineage.unneed(array, row):
+    def _unneed(self, array: bytes, row: ArrayRow, but: tuple[bytes, ...] = ()) -> None:
+        for dep in self.lineage.unneed(array, row, but):
             self.unneeded(dep)
 
     def unneeded(self, array: bytes) -> None:
         """Nothing that is being made again has the array as an input any more."""
-        row = self.rows.get(array)
-        if row is not None and row.released:
-            self._free_values(array, row, -1)
+        pending = [array]
+        while pending:
+            array = pending.pop()
+            row = self.rows.get(array)
+            if row is None:
+                continue
+            if row.released:
+                self._free_values(array, row, -1)
+            if row.inner and row.again is None:
+                pending += self.lineage.unneed(array, row)
 
     def _is_void(self, array: bytes, row: ArrayRow) -> bool:
         """Whether the row is kept for its specs alone."""

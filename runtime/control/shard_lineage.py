@@ -13,7 +13,8 @@ by way of its inputs' shards (see `shards`). The word of the array's own shard,
 which comes in order, then stands in place of the hint, or takes it back.
 
 An array that is being made again **needs** its released inputs' values. The
-range that makes it comes by, and says so; its own shard says when that is over.
+range that makes it comes by, and says so; its own shard says when that is over. That
+of a released array whose values are needed and refer to others says both (``NEEDED``).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from runtime.control.lineage import Lineage
 from runtime.control.messages import LineageChanges, TaskSpec
 from runtime.control.shards import (
     HINT,
+    NEEDED,
     UNNEEDED,
     UNUSED,
     USED,
@@ -90,11 +92,19 @@ class ShardLineage(Lineage):
             else:
                 self._again.add(array)
 
-    def unneed(self, array: bytes, row: ArrayRow) -> list[bytes]:
+    def hold(self, array: bytes, inner: Iterable[bytes]) -> None:
+        super().hold(array, [dep for dep in inner if self._is_here(dep)])
+        elsewhere = [dep for dep in inner if not self._is_here(dep)]
+        if elsewhere:
+            self._again.add(array)
+            self._tell(NEEDED, array, elsewhere)
+
+    def unneed(self, array: bytes, row: ArrayRow, but: tuple[bytes, ...] = ()) -> list[bytes]:
         if array in self._again:
-            self._again.remove(array)
-            self._tell(UNNEEDED, array, row.deps)
-        return super().unneed(array, row)
+            if all(map(self._is_here, but)):
+                self._again.remove(array)
+            self._tell(UNNEEDED, array, [dep for dep in row.deps if dep not in but])
+        return super().unneed(array, row, but)
 
     def placed(self, spec: TaskSpec) -> None:
         """A range has come to its own shard, by way of its inputs'."""
@@ -147,6 +157,9 @@ class ShardLineage(Lineage):
             elif new:
                 self.hints[array, dep] = None
                 self._start_timer()
+            return
+        if change == NEEDED:
+            self.needed.setdefault(dep, set()).add(array)
             return
         needing = self.needed.get(dep)
         if needing is not None and array in needing:

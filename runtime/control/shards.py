@@ -50,11 +50,12 @@ from runtime.control.messages import (
 )
 from runtime.control.tables import needs_of
 
-HINT, USED, UNUSED, UNNEEDED = range(4)
+HINT, USED, UNUSED, UNNEEDED, NEEDED = range(5)
 """Of an entry of `LineageChanges`: what is said of an array and its inputs.
 
 ``HINT``: it will be said to use them; ``USED``, ``UNUSED``: it has them as inputs,
-or has not any more; ``UNNEEDED``: it is not being made again any more."""
+or has not any more; ``UNNEEDED``: it is not being made again any more; ``NEEDED``: its
+values are needed, and refer to these."""
 
 CHAIN_NAMES = 1_000_000
 """The replicas of chain k are numbered from k times this on."""
@@ -243,7 +244,7 @@ def _split_updates(message: TaskUpdates, shards: int) -> Parts:
         part = parts.get(shard)
         if part is None:
             part = parts[shard] = TaskUpdates(
-                message.node, [], [], [], [], [], message.incarnation, []
+                message.node, [], [], [], [], [], message.incarnation, [], [], [], []
             )
         return part
 
@@ -262,6 +263,8 @@ _ROWS: tuple[tuple[str, Callable[[Any], bytes]], ...] = (
     ("bereaved", _itself),
     ("puts", _first),
     ("calls", _first),
+    ("holding", _itself),
+    ("barren", _first),
 )
 
 

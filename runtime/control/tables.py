@@ -29,6 +29,7 @@ from operator import attrgetter
 
 from runtime.control.context import node_of
 from runtime.control.ids import STREAM_BASE, split_object_id
+from runtime.control.lost import LET_GO
 from runtime.control.messages import DROPPED, Location, TaskSpec
 from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import part_of
@@ -57,8 +58,8 @@ class ArrayRow:
     """All that the GCS knows of one array."""
 
     __slots__ = (
-        "accepted", "actor", "again", "asked", "copies", "deps", "done", "former", "lineage",
-        "overlaps", "owners", "put", "released",
+        "accepted", "actor", "again", "asked", "barren", "copies", "deps", "done", "former",
+        "inner", "lineage", "overlaps", "owners", "put", "released",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -85,6 +86,10 @@ class ArrayRow:
         """By start."""
         self.overlaps = False
         """Some elements ran twice, so ranges in `done` may overlap."""
+        self.inner: tuple[bytes, ...] = ()
+        """Of values that have references inside: the arrays that arguments named."""
+        self.barren = ""
+        """The error of an input without which it cannot be made again; empty: none is lost."""
         self.copies: dict[bytes, dict[int, int]] = {}
         """Object -> {node: size} of copies beyond the first."""
 
@@ -163,7 +168,7 @@ class ArrayRow:
         self.lineage += over
         for done in self.done:
             if done.node == node and not done.lost:
-                done.lost = "it was released"
+                done.lost = LET_GO
                 self._retire(node, done.start, _end(done))
         for oid in [oid for oid, nodes in self.copies.items() if node in nodes]:
             self.uncopied(oid, node)
@@ -266,6 +271,16 @@ class ArrayRow:
         ended = {done.node for done in self.ended(task_of(index)) if not done.lost}
         return bool(ended) and ended.isdisjoint(done.node for done in self.ended(index))
 
+    def was_let_go(self, index: int) -> bool:
+        """Whether an element is to be made again though no fault has taken it."""
+        lost = [done.lost for done in self.ended(index)]
+        return all(why == LET_GO for why in lost) if lost else self.released
+
+    def end_of_task(self, index: int, alive: set[int]) -> int:
+        """Return a living node where the task of an element has ended; -1 if there is none."""
+        ended = (done.node for done in self.ended(task_of(index)) if not done.lost)
+        return next((node for node in ended if node in alive), -1)
+
     def live_owner(self, alive: set[int]) -> str:
         """Return the last client that waits for it on a living node, if any does."""
         return next((o for n, o in reversed(self.owners.items()) if n in alive), "")
@@ -343,6 +358,13 @@ def needs_of(spec: TaskSpec) -> tuple[bytes, ...]:
     """Return what a range needs to run: its inputs, and arrays that its arguments name."""
     extra = spec.extra
     return spec.deps if extra is None or not extra.inside else (*spec.deps, *extra.inside)
+
+
+def inside_of(row: ArrayRow) -> tuple[bytes, ...]:
+    """Return the arrays that arguments of a row's tasks name: their values may refer to these."""
+    specs = [*row.lineage, *(spec for spec, _ in row.accepted)]
+    extras = [spec.extra for spec in specs if spec.extra is not None]
+    return tuple(dict.fromkeys(array for extra in extras for array in extra.inside))
 
 
 def attempt_of(spec: TaskSpec) -> int:

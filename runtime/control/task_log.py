@@ -56,6 +56,8 @@ class TaskLog:
         """Arrays whose owner has died, just before they are released."""
         self._puts: dict[bytes, int] = {}
         self._calls: dict[bytes, tuple[str, bytes]] = {}
+        self._holding: dict[bytes, None] = {}
+        self._barren: dict[bytes, str] = {}
         self._deps: dict[bytes, tuple[bytes, ...]] = {}
         """Of arrays accepted in this batch: the arrays that they have as inputs."""
         self._uses: dict[bytes, int] = {}
@@ -81,6 +83,8 @@ class TaskLog:
         """A range has ended here and its values are here."""
         array = result.array
         self._begin_again(array)
+        if result.refs is not None and result.refs.contained:
+            self._holding[array] = None
         if result.sizes:
             sizes = self._large.setdefault(array, [])
             sizes.append((result.start, result.count, result.sizes))
@@ -98,6 +102,12 @@ class TaskLog:
                 self._done[array] = ((result.start, result.count),)
             else:
                 done.add(result.start, result.count)
+        self._touch(array)
+
+    def barren(self, array: bytes, why: str) -> None:
+        """What was placed again here cannot be made, because of an input that is lost."""
+        self._begin_again(array)
+        self._barren[array] = why
         self._touch(array)
 
     def put(self, array: bytes, size: int) -> None:
@@ -177,7 +187,7 @@ class TaskLog:
                 self._kept[array] = specs
             else:
                 self._unuse(array)
-        for rows in (self._done, self._large, self._copies, self._puts, self._calls):
+        for rows in self._rows()[1:]:
             if rows:
                 rows.pop(array, None)
         exposed = array in self._exposed
@@ -220,7 +230,10 @@ class TaskLog:
         return array in self._known or array in self._exposed
 
     def _rows(self) -> tuple[dict[bytes, Any], ...]:
-        return self._added, self._done, self._large, self._copies, self._puts, self._calls
+        return (
+            self._added, self._done, self._large, self._copies, self._puts, self._calls,
+            self._holding, self._barren,
+        )  # fmt: skip
 
     def _use(self, spec: TaskSpec, needs: tuple[bytes, ...]) -> None:
         if not needs:
@@ -280,6 +293,7 @@ class TaskLog:
         news = TaskUpdates(
             self._node, added, done, copies, released, puts, self._incarnation, calls,
             [array for array in self._bereaved if array in self._released],
+            list(self._holding), list(self._barren.items()),
         )  # fmt: skip
         self._ctx.send("gcs", news)
         if self._history:
@@ -288,6 +302,7 @@ class TaskLog:
         self._added, self._done, self._large, self._copies = {}, {}, {}, {}
         self._puts, self._deps, self._uses, self._kept = {}, {}, {}, {}
         self._released, self._calls, self._bereaved = {}, {}, {}
+        self._holding, self._barren = {}, {}
 
     def _begin_again(self, array: bytes) -> None:
         """A parent that runs again makes its released arrays anew: not in one batch."""
@@ -321,7 +336,8 @@ class TaskLog:
             for array in staying:
                 del rows[array]
         self.flush()
-        self._added, self._done, self._large, self._copies, self._puts, self._calls = young
+        self._added, self._done, self._large, self._copies, self._puts, self._calls = young[:6]
+        self._holding, self._barren = young[6:]
         if any(young):
             self._old.update(*young)
             self._start_timer()

@@ -8,7 +8,8 @@ never come, as their owner died before its node told of them. So, of each::
                ↑                                                        │         │
                └───── one says yes: wait, twice as long as before ──────┘     nobody: lost
 
-A row that comes meanwhile ends it at the next step.
+A row that comes meanwhile ends it at the next step. Of what was put and has been let go
+of the first wait is left out (`Unheard.ask`): nobody but a new owner can put it again.
 """
 
 from __future__ import annotations
@@ -53,6 +54,12 @@ class Unheard:
             self._waits_s[array] = 2 * self._wait_s
         if new:
             self._ctx.after(self._wait_s, partial(self._ask, new))
+
+    def ask(self, array: bytes) -> None:
+        """The same, of one that only a new owner could bring back: the nodes are asked at once."""
+        if array not in self._waits_s:
+            self._waits_s[array] = self._wait_s
+            self._ask([array])
 
     def _ask(self, arrays: list[bytes]) -> None:
         left = []

@@ -231,6 +231,46 @@ def test_an_item_that_is_not_yielded_again_says_why() -> None:
     assert told[0].payload.endswith(b" lost: t has not yielded it again: OSError: no disk")
 
 
+def test_who_knows_how_a_stream_ended_is_asked_why_an_item_is_lost() -> None:
+    item = object_id(array(1), STREAM_BASE + 1, 0)
+    ended = Location(item, (), 0, lost="t has not yielded it again", ended=2)
+    for status, payload, text in (
+        (USER_ERROR, b"its error", b"its error"),
+        (SYSTEM_ERROR, b"OSError: no disk", b"yielded it again: OSError: no disk"),
+        (None, b"", b"yielded it again"),
+    ):
+        directory, other = Directory(), Directory()
+        if status is not None:
+            other.add(result(1, 0, status=status, payload=payload))
+        directory.ask(item)
+        directory.on_location(ended)
+        assert directory.alone.take(PullObject, "node:2") == [PullObject(item)]
+        directory.on_payload(ObjectPayload(item, other.end_instead_of(item)))
+        [value] = directory.told
+        assert value.status == (status or SYSTEM_ERROR)
+        assert value.payload.endswith(text)
+        directory.end_turn()
+        assert not directory.alone.take(LocateObjects, "gcs")[1:] and directory.is_empty()
+    # It may die before it answers: another one may know, or make it.
+    directory = Directory()
+    directory.ask(item)
+    directory.on_location(ended)
+    directory.alone.sent.clear()
+    directory.on_node_changed(2, alive=False)
+    directory.end_turn()
+    assert directory.alone.take(LocateObjects, "gcs") == [LocateObjects([item])]
+    directory.on_location(ended)
+    assert directory.told[0].payload.endswith(b"t has not yielded it again")
+
+
+def test_what_a_stream_has_yielded_is_not_hidden_by_its_end() -> None:
+    directory = Directory()
+    directory.add(result(1, 0, payload=b"all went well"))
+    assert directory.end_instead_of(object_id(array(1), STREAM_BASE + 1, 0)) is None
+    directory.add(result(2, 0, status=USER_ERROR, payload=b"oh"))
+    assert directory.end_instead_of(object_id(array(2), 0, 0)) is None
+
+
 def test_a_small_object_is_pulled_and_again_if_its_node_dies_or_lacks_it() -> None:
     directory = Directory()
     ctx = directory.alone

@@ -40,6 +40,7 @@ from runtime.control.replicated import Machine
 from runtime.control.shard_lineage import HINT_S
 from runtime.control.shards import (
     HINT,
+    NEEDED,
     UNNEEDED,
     UNUSED,
     USED,
@@ -82,9 +83,14 @@ def test_every_row_of_an_update_goes_to_its_shard_once(rows: Any, shards: int) -
         released=[array(n) for n, _ in rows],
         puts=[(array(n), 0) for n, _ in rows],
         calls=[(array(n), "driver:0.0", b"") for n, _ in rows],
+        bereaved=[array(n) for n, _ in rows],
+        holding=[array(n) for n, _ in rows],
+        barren=[(array(n), "it is lost") for n, _ in rows],
     )
     Router(ctx, shards).send("gcs", whole)
-    for name in ("added", "done", "copies", "released", "puts", "calls"):
+    for name in whole.__struct_fields__:
+        if name in ("node", "incarnation"):
+            continue
         found = []
         for to, part in ctx.sent:
             if type(part) is TaskUpdates:
@@ -280,6 +286,32 @@ def test_values_that_a_repeated_range_needs_are_there_until_it_has_ended() -> No
     assert not shard.alone.take(FreeObjects)
     shard.turn("gcs.2", change(UNNEEDED))
     assert shard.alone.take(FreeObjects, "node:1")[0].arrays == [array(INPUT)]
+
+
+def test_what_a_needed_value_refers_to_in_another_shard_is_needed_too() -> None:
+    """Here the value, which was let go of, there what is inside, and the other way round."""
+    shard = OneShard()
+    value, inner, user = HERE[0], THERE[0], THERE[1]
+    lends = spec(value)
+    lends.extra = TaskExtra(inside=(array(inner),))
+    shard.turn("node:0", updates(0, added=[lends]))
+    shard.turn("node:0", updates(0, done=[(array(value), 0, 1, ())], holding=[array(value)]))
+    shard.turn("gcs.2", LineageChanges([(USED, array(user), (array(value),))]))
+    shard.turn("global", placed(user, value, 1, (2,)))
+    shard.changes()
+    shard.turn("node:0", updates(0, released=[array(value)]))
+    assert shard.changes() == [(NEEDED, array(value), (array(inner),))]
+    shard.turn("gcs.2", LineageChanges([(UNNEEDED, array(user), (array(value),))]))
+    assert shard.changes() == [(UNNEEDED, array(value), (array(inner),))]
+
+    shard = with_input()
+    shard.turn("gcs.2", change(USED))
+    shard.turn("gcs.2", change(NEEDED))
+    shard.turn("node:0", updates(0, released=[array(INPUT)]))
+    shard.turn("node:1", LocateObjects([object_id(array(INPUT), 0, 0)]))
+    assert shard.alone.take(PlaceTasks, "global"), "its values may exist"
+    shard.turn("gcs.2", change(UNNEEDED))
+    assert not shard.lineage.needed
 
 
 def test_a_shard_says_what_its_arrays_use() -> None:

@@ -75,3 +75,13 @@ def test_without_a_living_node_it_is_lost_at_once() -> None:
     table.unheard.watch([array(1)])
     table.ctx.pass_time(WAIT_S)
     assert table.lost == [array(1)]
+
+
+def test_of_what_only_an_owner_can_bring_back_all_are_asked_at_once() -> None:
+    table = Table()
+    table.unheard.ask(array(1))
+    table.unheard.ask(array(1))
+    assert table.asked() == ["node:0", "node:1", "node:2"]
+    for node in (0, 1, 2):
+        table.unheard.on_found(f"node:{node}", OwnersFound(node, [], [array(1)]))
+    assert table.lost == [array(1)] and len(table.unheard) == 0

@@ -1,0 +1,293 @@
+"""What cannot be made again because of what it needs: said at once, with the cause, and once.
+
+And what can: a value that was let go of costs no retry, and what its values refer to is
+there as long as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from runtime.control.config import Config
+from runtime.control.gcs import Gcs
+from runtime.control.ids import STREAM_BASE, object_id
+from runtime.control.lineage import placed_again, refusal
+from runtime.control.lost import LET_GO
+from runtime.control.messages import (
+    FreeObjects,
+    LocateObjects,
+    Location,
+    NodeInfo,
+    NodeUnreachable,
+    ObjectLocations,
+    ObjectsMissing,
+    OwnersFound,
+    PlaceTasks,
+    RegisterNode,
+    SeekOwners,
+    TaskExtra,
+    TaskSpec,
+    TaskUpdates,
+)
+from tests.control.alone import Alone, array, spec
+
+LOST = "ObjectLostError: object 09 is lost: it was put, and its owner has let go of it"
+
+
+def oid(number: int, index: int = 0) -> bytes:
+    return object_id(array(number), index, 0)
+
+
+class Table:
+    """A GCS with nodes 0, which has the driver, to 3."""
+
+    def __init__(self) -> None:
+        self.ctx = Alone()
+        self.gcs = Gcs(self.ctx, Config())
+        for node in range(4):
+            info = NodeInfo(node, "host", node, {"CPU": 1.0}, incarnation=1)
+            self.gcs.handle(f"node:{node}", RegisterNode(info))
+        self.ctx.sent.clear()
+
+    def news(self, node: int, **rows: Any) -> None:
+        empty: dict[str, Any] = {"added": [], "done": [], "copies": [], "released": []}
+        message = TaskUpdates(node, **{**empty, **rows}, incarnation=1)
+        self.gcs.handle(f"node:{node}", message)
+
+    def made(self, made: TaskSpec, node: int, **rows: Any) -> None:
+        """A node accepts a task and has ended it."""
+        self.gcs.handle("global", TaskUpdates(node, [made], [], [], [], incarnation=1))
+        self.news(node, done=[(made.array, 0, 1, (500,))], **rows)
+
+    def kill(self, node: int) -> None:
+        self.gcs.handle("links", NodeUnreachable(node, "it burnt"))
+
+    def ask(self, *oids: bytes, node: int = 3) -> None:
+        self.gcs.handle(f"node:{node}", LocateObjects(list(oids)))
+
+    def placed(self) -> list[TaskSpec]:
+        return [task for m in self.ctx.take(PlaceTasks) for task in m.tasks]
+
+    def told(self) -> list[Location]:
+        return [each for m in self.ctx.take(ObjectLocations) for each in m.locations]
+
+    def freed(self) -> list[bytes]:
+        return [each for m in self.ctx.take(FreeObjects) for each in m.arrays]
+
+
+def lends(number: int, *inner: int) -> TaskSpec:
+    """Return a task whose arguments have references inside."""
+    return replace(spec(number), extra=TaskExtra(inside=tuple(map(array, inner))))
+
+
+# -- an input that is lost for good ------------------------------------------------
+
+
+def used_and_let_go_of() -> Table:
+    """Return a table in which 2 is made of 1, which was put, and both were let go of."""
+    table = Table()
+    table.news(0, puts=[(array(1), 500)])
+    table.made(spec(2, deps=(oid(1),)), 1)
+    table.made(spec(3, deps=(oid(2),)), 2)
+    table.news(0, released=[array(1), array(2)])
+    table.kill(2)
+    table.ctx.sent.clear()
+    return table
+
+
+def test_who_asks_for_a_put_that_was_let_go_of_does_not_wait_for_time_to_pass() -> None:
+    table = used_and_let_go_of()
+    table.ask(oid(1))
+    assert table.told() == []
+    assert table.ctx.take(SeekOwners, "node:1")[0].arrays == [array(1)]
+    for node in (0, 1, 3):
+        table.gcs.handle(f"node:{node}", OwnersFound(node, [], [array(1)]))
+    [location] = table.told()
+    assert location.lost == "it was put, and its owner has died or released it"
+
+
+def test_a_put_that_has_an_owner_again_is_awaited() -> None:
+    table = used_and_let_go_of()
+    table.ask(oid(1))
+    table.gcs.handle("node:1", OwnersFound(1, [array(1)], []))
+    for node in (0, 3):
+        table.gcs.handle(f"node:{node}", OwnersFound(node, [], [array(1)]))
+    assert table.told() == []
+    table.news(1, puts=[(array(1), 500)])
+    assert [location.nodes for location in table.told()] == [(1,)]
+
+
+def test_a_run_that_lacked_an_input_is_the_last_and_its_cause_is_what_is_said() -> None:
+    table = used_and_let_go_of()
+    table.made(spec(4, deps=(oid(2),)), 1)
+    for number in (3, 4):
+        if number == 4:
+            table.kill(1)
+        table.ask(oid(number))
+        [again] = table.placed()
+        table.news(3, added=[again])
+        table.ctx.sent.clear()
+        table.ask(oid(2))
+        if number == 3:
+            [needed] = table.placed()
+            table.news(3, added=[needed])
+            table.news(3, barren=[(array(2), LOST)], done=[(array(2), 0, 1, ())])
+            assert [location.nodes for location in table.told()] == [(3,)]
+            table.news(3, done=[(array(3), 0, 1, ())])
+            assert table.freed() == [array(2)]
+    assert table.placed() == []
+    [location] = table.told()
+    assert location.lost.endswith(f", and task2 needs an input that is lost: {LOST}")
+    # In a long chain of such errors each says where it began, and no more.
+    table.gcs.arrays[array(4)].barren = f"ObjectLostError: object 02 is lost: {location.lost}"
+    why = refusal(table.gcs.arrays[array(4)], spec(4), "it burnt")
+    assert why == f"it burnt, and task4 needs an input that is lost: {LOST}"
+
+
+def test_what_lacked_an_input_is_made_when_its_owners_task_has_run_again() -> None:
+    table = used_and_let_go_of()
+    table.gcs.arrays[array(3)].barren = LOST
+    table.news(1, added=[spec(3, deps=(oid(2),), owner="worker:1.1")])
+    assert table.gcs.arrays[array(3)].barren == ""
+
+
+# -- items of streams --------------------------------------------------------------
+
+
+def test_who_asks_for_an_item_that_was_not_yielded_again_learns_who_knows_why() -> None:
+    table = Table()
+    item = oid(1, STREAM_BASE + 1)
+    table.gcs.handle("global", TaskUpdates(1, [spec(1)], [], [], [], incarnation=1))
+    table.news(1, done=[(array(1), STREAM_BASE + 1, 1, (500,)), (array(1), 0, 1, ())])
+    table.kill(1)
+    table.ask(item)
+    [again] = table.placed()
+    table.news(2, added=[again], done=[(array(1), 0, 1, ())])
+    [location] = table.told()
+    assert location.lost.endswith("and task1 has not yielded it again")
+    assert location.ended == 2
+
+
+# -- what was let go of ------------------------------------------------------------
+
+
+def test_what_was_let_go_of_costs_no_retry() -> None:
+    table = Table()
+    table.made(spec(1, retries=1), 1)
+    table.made(spec(2, deps=(oid(1),)), 2)
+    table.made(spec(3, deps=(oid(1),)), 3)
+    table.kill(1)
+    table.ask(oid(1), node=0)
+    [again] = table.placed()
+    assert again.retries == 0, "a fault took it"
+    table.news(0, added=[again], done=[(array(1), 0, 1, (500,))])
+    table.news(0, released=[array(1)])
+    for node, needs in ((2, 2), (3, 3)):
+        table.kill(node)
+        table.ask(oid(needs), node=0)
+        [dependent] = table.placed()
+        table.news(0, added=[dependent])
+        table.ask(oid(1), node=0)
+        [again] = table.placed()
+        assert (again.array, again.retries) == (array(1), 0)
+        table.news(0, added=[again], done=[(array(1), 0, 1, (500,))])
+        table.news(0, done=[(array(needs), 0, 1, (500,))])
+    assert table.told() and all(not location.lost for location in table.told())
+
+
+def test_each_fault_while_it_is_made_for_others_costs_one() -> None:
+    table = Table()
+    table.made(spec(1, retries=1), 1)
+    table.made(spec(2, deps=(oid(1),)), 1)
+    table.news(0, released=[array(1)])
+    table.kill(1)
+    table.ask(oid(2), node=0)
+    table.news(0, added=table.placed())
+    table.ask(oid(1), node=0)
+    for node in (2, 3):
+        [again] = table.placed()
+        assert again.retries == 3 - node, "the first run is for others, the second for a fault"
+        table.news(node, added=[again])
+        table.kill(node)
+    assert table.placed() == []
+    [location] = table.told()
+    why = "the node that made it again died: it burnt, and task1 has no retries left"
+    assert location.lost == why
+
+
+def test_its_owners_node_has_let_go_of_what_it_does_not_have() -> None:
+    table = Table()
+    table.made(spec(1, retries=1), 0)
+    table.made(spec(2, deps=(oid(1),)), 1)
+    table.gcs.handle("node:0", ObjectsMissing(0, [oid(1)]))
+    table.ask(oid(1))
+    assert [task.retries for task in table.placed()] == [1]
+
+
+@pytest.mark.parametrize(("retries", "attempt", "may"), [(1, 0, True), (0, 0, False), (0, 1, True)])
+def test_who_may_run_once_more_for_others(retries: int, attempt: int, may: bool) -> None:
+    table = Table()
+    table.made(replace(spec(1, retries=retries), extra=TaskExtra(attempt=attempt)), 0)
+    task = replace(spec(1, retries=retries), extra=TaskExtra(attempt=attempt))
+    row = table.gcs.table._row(array(1))
+    assert (refusal(row, task, LET_GO, let_go=True) == "") == may
+    if may:
+        assert placed_again(task, 0, 1, "", let_go=True).retries == retries
+
+
+# -- what is inside of values ------------------------------------------------------
+
+
+def nested(holding: bool) -> Table:
+    """Return a table in which 3, which is lost, was made of 2, which was lent 1."""
+    table = Table()
+    table.made(spec(1), 1)
+    kept = {"holding": [array(2)]} if holding else {}
+    table.made(lends(2, 1), 1, **kept)
+    table.made(spec(3, deps=(oid(2),)), 1)
+    table.news(0, released=[array(2), array(1)])
+    table.kill(1)
+    table.ask(oid(3))
+    table.news(2, added=table.placed())
+    table.ask(oid(2))
+    table.news(2, added=table.placed())
+    table.ask(oid(1))
+    table.news(2, added=table.placed())
+    table.news(2, done=[(array(1), 0, 1, (500,))])
+    table.ctx.sent.clear()
+    table.news(2, done=[(array(2), 0, 1, (500,))], **kept)
+    return table
+
+
+def test_what_a_value_made_again_refers_to_is_there_until_that_is_not_needed() -> None:
+    table = nested(holding=True)
+    assert table.freed() == []
+    table.ask(oid(1))
+    assert [location.lost for location in table.told() if location.object == oid(1)] == [""]
+    table.news(2, done=[(array(3), 0, 1, (500,))])
+    assert sorted(table.freed()) == [array(1), array(2)]
+    assert not table.gcs.table.lineage.needed
+
+
+def test_what_a_value_does_not_refer_to_is_freed_when_it_is_made() -> None:
+    table = nested(holding=False)
+    assert table.freed() == [array(1)]
+
+
+def test_what_is_let_go_of_while_a_value_that_refers_to_it_is_needed_stays() -> None:
+    table = Table()
+    table.made(spec(1), 2)
+    table.made(lends(2, 1), 2, holding=[array(2)])
+    table.made(spec(3, deps=(oid(2),)), 1)
+    table.kill(1)
+    table.ask(oid(3))
+    table.news(3, added=table.placed())
+    table.news(0, released=[array(2), array(1)])
+    assert table.freed() == []
+    table.ask(oid(1))
+    assert [location.nodes for location in table.told() if location.object == oid(1)] == [(2,)]
+    table.news(3, done=[(array(3), 0, 1, (500,))])
+    assert sorted(table.freed()) == [array(1), array(2)]
