@@ -21,6 +21,7 @@ from runtime.control.messages import (
     QueryReply,
     RangeResult,
     Release,
+    ResultRefs,
     SubmitTasks,
     TaskResults,
     Unpin,
@@ -93,6 +94,21 @@ def test_inputs_are_held_by_unfinished_tasks() -> None:
     assert released(ctx, client) == []
     tell(client, result(3))
     assert released(ctx, client) == [array(1)]
+
+
+def test_what_an_own_value_refers_to_is_let_go_of_behind_it() -> None:
+    """The node that keeps the value may die: it is made again, with the same inside."""
+    ctx, client = made()
+    inner, value = submit(client, 1), submit(client, 2)
+    holding = result(2)
+    refs = ((array(1), ME), (array(2), ME))
+    holding.refs = ResultRefs((), refs, "node:1.0")
+    tell(client, result(1), holding)
+    client.drop_ref(inner)
+    assert released(ctx, client) == []
+    client.drop_ref(value)
+    assert released(ctx, client) == [array(2), array(1)]
+    assert is_empty(client)
 
 
 def test_a_reference_that_went_nobody_knows_where_holds_for_ever() -> None:
