@@ -215,6 +215,9 @@ class ArrayTable(Releasing):
                     row.former = ""
                 run.append(spec)
                 continue
+            if row.barren:
+                # It lacked an input, which its owner's task has put or made again by now.
+                self._free_values(spec.array, row, -1)
             self._adopt(spec.array, row, spec.owner)
             there = Ranges()
             end = spec.start + spec.count

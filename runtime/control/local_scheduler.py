@@ -625,7 +625,7 @@ class LocalScheduler:
         if spec.extra is not None and spec.extra.actor is not None:
             self.actors.creation_failed(spec, error)
             return
-        if attempt_of(spec) and error.status == SYSTEM_ERROR and is_lost(error.payload):
+        if error.status == SYSTEM_ERROR and is_lost(error.payload):
             self.log.barren(spec.array, error.payload.decode(errors="replace"))
         self.results.finish(
             RangeResult(

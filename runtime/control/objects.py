@@ -267,7 +267,8 @@ class ObjectDirectory(Holdings):
             return
         if location.lost:
             if location.ended in (-1, self._node) or location.ended in self._dead:
-                self._lost(oid, location.lost, self.end_instead_of(oid))
+                end = self.end_instead_of(oid) if location.ended == self._node else None
+                self._lost(oid, location.lost, end)
             else:
                 self._blaming[oid] = location.lost
                 self._pulling[oid] = location.ended

@@ -105,7 +105,7 @@ class TaskLog:
         self._touch(array)
 
     def barren(self, array: bytes, why: str) -> None:
-        """What was placed again here cannot be made, because of an input that is lost."""
+        """What was to run here cannot be made, because of an input that is lost."""
         self._begin_again(array)
         self._barren[array] = why
         self._touch(array)

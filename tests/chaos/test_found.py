@@ -9,6 +9,7 @@ import pytest
 
 import raytwin as ray
 from chaos.invariants import at_end, settled
+from runtime.api.strategies import NodeAffinitySchedulingStrategy
 from runtime.control.config import Config
 from runtime.control.messages import Allocate, Allocated, Fetch, Fetched, Free, StopWorker
 from runtime.processes.object_manager import ObjectManager
@@ -114,5 +115,34 @@ def test_of_several_inputs_that_failed_the_first_is_the_error(backend: str) -> N
                 inputs = fail.remote(first_s, "first"), fail.remote(second_s, "second")
                 with pytest.raises(ValueError, match="ValueError: first"):
                     ray.get(called.remote(*inputs))
+    finally:
+        ray.shutdown()
+
+
+def test_a_task_that_runs_again_does_not_take_over_what_failed_for_want_of_its_input() -> None:
+    """What it had put was lost with its node, and a child elsewhere waited for just that."""
+
+    @ray.remote
+    def child(value: bytes) -> int:
+        return len(value)
+
+    @ray.remote(max_retries=-1)
+    def parent() -> Any:
+        value = ray.put(b"x" * 500_000)
+        there = NodeAffinitySchedulingStrategy("2", soft=False)
+        made = child.options(scheduling_strategy=there).remote(value)
+        ray.sleep(0.2)
+        return ray.get(made)
+
+    session: Any = ray.init(backend="sim", nodes=4, cpus_per_node=1)
+    try:
+        first = NodeAffinitySchedulingStrategy("1", soft=True)
+        ref = parent.options(scheduling_strategy=first).remote()
+        session.cluster.set_latency(2, 1, 0.3)  # its child waits for the value
+        ray.sleep(0.1)
+        session.cluster.kill_node(1)
+        assert ray.get(ref) == 500_000
+        del ref
+        assert settled(lambda: at_end(session), ray.sleep) == []
     finally:
         ray.shutdown()

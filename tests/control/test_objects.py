@@ -227,7 +227,7 @@ def test_an_item_that_is_not_yielded_again_says_why() -> None:
     directory.ended_again(result(1, 0, status=SYSTEM_ERROR, payload=b"OSError: no disk", node=-1))
     told: list[ObjectValue] = []
     directory.want(item, told.append)
-    directory.on_location(Location(item, (), 0, lost="t has not yielded it again"))
+    directory.on_location(Location(item, (), 0, lost="t has not yielded it again", ended=0))
     assert told[0].payload.endswith(b" lost: t has not yielded it again: OSError: no disk")
 
 
@@ -264,6 +264,13 @@ def test_who_knows_how_a_stream_ended_is_asked_why_an_item_is_lost() -> None:
 
 
 def test_what_a_stream_has_yielded_is_not_hidden_by_its_end() -> None:
+    """It raised in the end, and nobody has it run again for an item that is lost."""
+    directory = Directory()
+    directory.add(result(1, 0, status=USER_ERROR, payload=b"oh"))
+    item = object_id(array(1), STREAM_BASE, 0)
+    directory.ask(item)
+    directory.on_location(Location(item, (), 0, lost="t has no retries left"))
+    assert directory.told[0].status == SYSTEM_ERROR
     directory = Directory()
     directory.add(result(1, 0, payload=b"all went well"))
     assert directory.end_instead_of(object_id(array(1), STREAM_BASE + 1, 0)) is None

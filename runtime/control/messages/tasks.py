@@ -119,8 +119,8 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     ``calls``: (array, owner, actor) of results in ``done`` that an actor made; an
     empty ID where the actor is not known or did not make it. ``bereaved``: those of
     ``released`` whose owner has died. ``holding``: arrays in ``done`` whose values have
-    references inside. ``barren``: (array, error) of what was placed again and cannot be
-    made, as an input of it is lost; the error says which and why.
+    references inside. ``barren``: (array, error) of what cannot be made, as an input of it
+    is lost; the error says which and why.
     """
 
     node: int
