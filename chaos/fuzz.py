@@ -91,6 +91,9 @@ _CAUSE = re.compile(
     r" (?:ObjectLost|OwnerDied)Error: (.+)",
     re.S,
 )
+_NOT_BY_TASK = re.compile(
+    r"\bit was put, and |\ban actor made it, and |\bthe actor that made it has gone on since$"
+)
 _TASK = re.compile(r"\bk\d+r(-?\d+)\b")
 _ACTOR = re.compile(r"ActorDiedError: a\d+r(-?\d+) died: ")
 _CALL = re.compile(r"ActorUnavailableError: t\d+r(-?\d+): ")
@@ -363,7 +366,7 @@ def excuse(
             return ""
         if not deaths:
             return f"{text} (no node died)"
-        if "it was put" in str(error) or (lost is not None and lost[1] in puts):
+        if lost is not None and lost[1] in puts and _NOT_BY_TASK.search(str(error)):
             return ""
     named = _TASK.search(str(error))
     if named is None:

@@ -266,12 +266,12 @@ class ArrayTable(Releasing):
             if row is not None:
                 self._seek(array, row, oids)
             else:
-                self._await_row(array, oids)
+                self._await_row(array)
 
-    def _await_row(self, array: bytes, oids: list[bytes]) -> None:
+    def _await_row(self, array: bytes) -> None:
         if self._was_put(array):
             self.unheard.ask(array)
-        elif array in self.lineage.needed or self._is_gone(array):
-            self._ctx.after(LOST_S, partial(self._give_up, oids))
+        elif self._is_gone(array):
+            self._ctx.after(LOST_S, partial(self.unheard.ask, array))
         else:
             self.unheard.watch([array])

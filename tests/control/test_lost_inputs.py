@@ -154,6 +154,26 @@ def test_what_lacked_an_input_is_made_when_its_owners_task_has_run_again() -> No
     assert table.gcs.arrays[array(3)].barren == ""
 
 
+def test_what_a_repeated_task_needs_and_is_still_to_come_is_awaited() -> None:
+    """A call of an actor, of which the table hears when it has ended."""
+    table = Table()
+    table.gcs.handle("global", TaskUpdates(1, [spec(2, deps=(oid(1),))], [], [], [], incarnation=1))
+    table.kill(1)
+    [again] = table.placed()
+    table.news(2, added=[again])
+    table.ask(oid(1), node=2)
+    for _ in range(3):
+        table.ctx.sent.clear()
+        while not table.ctx.take(SeekOwners, "node:0"):
+            table.ctx.pass_time(1.0)
+        for node in (0, 2, 3):
+            owned, others = ([array(1)], []) if node == 0 else ([], [array(1)])
+            table.gcs.handle(f"node:{node}", OwnersFound(node, owned, others))
+        assert table.told() == []
+    table.news(0, calls=[(array(1), "driver:0.0", b"")], done=[(array(1), 0, 1, ())])
+    assert [location.nodes for location in table.told()] == [(0,)]
+
+
 # -- items of streams --------------------------------------------------------------
 
 
