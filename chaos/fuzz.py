@@ -11,9 +11,10 @@ Which errors are legitimate (see `excuse`):
 
 ================== ==============================================================
 WorkerCrashedError names a task of r retries, and at least r + 1 kills came before
-ObjectLostError    a node had died before, and what is lost was put (it may be
-                   the input of a task that is to be run again, and released
-                   since), or an actor's call made it, or names a task of r retries as above;
+ObjectLostError    a node had died before, and what is lost was put, and says so (it may
+                   be the input of a task that is to be run again, and released since),
+                   or an actor's call made it, and says so, or names a task of r retries
+                   as above;
                    or it was a task's, whose worker has owned it and was killed;
                    or it needs, or was to be yielded by a task that needs, what is
                    lost for one of these reasons, and says so

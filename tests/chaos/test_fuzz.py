@@ -32,7 +32,8 @@ from runtime.control.objects import ObjectDirectory
 from runtime.control.resources import ResourcePool
 from runtime.control.task_inputs import TaskInputs
 
-LOST_PUT = "ObjectLostError: object 34 is lost: it was put, and node 1 died"
+PUT = "12" * 18
+LOST_PUT = f"ObjectLostError: object {PUT} is lost: it was put, and node 1 died"
 LOST_ONCE = "ObjectLostError: object 34 is lost: node 1 died, and k2r1 has no retries left"
 FAILED = Path(__file__).with_name("failed_seeds.txt")
 
@@ -128,8 +129,10 @@ def test_the_oracle_hands_errors_on() -> None:
         (WorkerCrashedError("the node that ran k3r1 died: gone"), 2, 1, True),
         (WorkerCrashedError("the node that ran k3r-1 died: gone"), 9, 9, False),
         (WorkerCrashedError("something died"), 9, 9, False),
-        (ObjectLostError("object 12 is lost: it was put, and node 1 died"), 1, 1, True),
-        (ObjectLostError("object 12 is lost: it was put, and node 1 died"), 1, 0, False),
+        (ObjectLostError(f"object {PUT} is lost: it was put, and node 1 died"), 1, 1, True),
+        (ObjectLostError(f"object {PUT} is lost: it was put, and node 1 died"), 1, 0, False),
+        (ObjectLostError(f"object {PUT} is lost: its owner has died or released it"), 9, 9, False),
+        (ObjectLostError(f"object {'34' * 18} is lost: it was put, and node 1 died"), 9, 9, False),
         (
             ObjectLostError("what k1r3 made is lost: k1r3 has no retries left"),
             2,
@@ -140,7 +143,12 @@ def test_the_oracle_hands_errors_on() -> None:
         (ActorDiedError("a3r1 died: its node died: gone"), 2, 1, True),
         (ActorDiedError("a3r1 died: its worker ended: killed"), 1, 1, False),
         (ActorDiedError("a3r-1 died: its worker ended: killed"), 9, 9, False),
-        (ActorDiedError("it cannot be rebuilt: object 12 is lost: it was put, and"), 1, 1, True),
+        (
+            ActorDiedError(f"it cannot be rebuilt: object {PUT} is lost: it was put, and"),
+            1,
+            1,
+            True,
+        ),
         (ActorDiedError("it cannot be rebuilt: an input is an error"), 9, 9, False),
         (ActorUnavailableError("t7r2: the actor started anew"), 3, 0, True),
         (ActorUnavailableError("t7r2: the actor started anew"), 2, 2, False),
@@ -149,7 +157,7 @@ def test_the_oracle_hands_errors_on() -> None:
     ],
 )
 def test_which_errors_are_legitimate(error: Exception, kills: int, deaths: int, ok: bool) -> None:
-    assert (excuse(error, kills, deaths) == "") == ok
+    assert (excuse(error, kills, deaths, puts={PUT}) == "") == ok
 
 
 def test_what_a_killed_worker_owned_may_be_lost() -> None:
@@ -183,7 +191,7 @@ def test_what_a_value_refers_to_is_not_lost_while_others_need_the_value() -> Non
 )
 def test_which_lost_results_are_legitimate(why: str, kills: int, deaths: int, ok: bool) -> None:
     error = ObjectLostError(f"object 12 is lost: the only copy was on node 1, which {why}")
-    assert (excuse(error, kills, deaths) == "") == ok
+    assert (excuse(error, kills, deaths, puts={PUT}) == "") == ok
 
 
 # -- mutants: what is broken is seen -----------------------------------------------
