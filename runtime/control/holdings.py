@@ -54,7 +54,7 @@ class Holdings(Owners):
         """Arrays with errors of the system among the results."""
         self._overlapping: set[bytes] = set()
         """Arrays of which some elements ran twice, so that results overlap."""
-        self._ended_again: dict[bytes, bytes] = {}
+        self._ended_again: dict[bytes, RangeResult] = {}
         self._stored: dict[bytes, tuple[int, int]] = {}
         self._stored_of: dict[bytes, set[bytes]] = {}
         self._pins: dict[bytes, dict[str, int]] = {}
@@ -91,11 +91,12 @@ class Holdings(Owners):
         return ObjectValue(oid, OK, result.payload, position)
 
     def outdoes(self, result: RangeResult) -> bool:
-        """Whether a result is an error of the system instead of values that are there.
+        """Whether a result is an error instead of values that are there.
 
-        A range may run twice, when its node dies after it has sent the result.
+        A range may run twice, when its node dies after it has sent the result, or when its
+        parent runs twice: then what it needs may be gone the second time.
         """
-        if result.status != SYSTEM_ERROR or self._results_of(result.array) is None:
+        if result.status == OK or self._results_of(result.array) is None:
             return False
         for index in range(result.start, end_of(result)):
             made = self._result(result.array, index)
@@ -177,20 +178,19 @@ class Holdings(Owners):
 
     def ended_again(self, result: RangeResult) -> None:
         """A task whose value is known has run again, and ended with this error."""
-        self._ended_again[result.array] = bytes(result.payload)
+        self._ended_again[result.array] = result
 
     def end_instead_of(self, oid: bytes) -> RangeResult | None:
         """Return the error that a stream's task has ended with here, if an item is lost by it."""
         array, index, _ = split_object_id(oid)
         if index < STREAM_BASE:
             return None
-        why = self._ended_again.get(array)
-        if why is not None:
-            return RangeResult(array, index, 1, SYSTEM_ERROR, why, self._node)
-        end = self._result(array, 0)
-        if end is None or end.status == OK:
-            return None
-        return RangeResult(array, index, 1, end.status, end.payload, self._node)
+        ends = [self._ended_again[array]] if array in self._ended_again else self.results_of(array)
+        for end in reversed(ends):
+            # An error of the system is the task's end, one of its own its last item.
+            if end.status != OK and (end.start == 0 or end.start < index):
+                return RangeResult(array, index, 1, end.status, end.payload, self._node)
+        return None
 
     def _is_gone(self, result: RangeResult) -> bool:
         """Whether the node has died that made large values, and another may have them."""

@@ -111,17 +111,14 @@ class Results:
         if result.refs is not None:
             self._take_refs(result, owner)
         if node_of(owner) != self._node:
-            self._objects.add(result)
+            self._add(result)
             self._log.finish(result)
             self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
         elif result.array in self._objects.owners:
-            if self._objects.outdoes(result):
-                # Its first run's value has come, so its inputs were let go of.
-                self._objects.ended_again(result)
-                self._log.finish(result)
-                return
-            self._objects.add(result)
+            added = self._add(result)
             self._log.finish(result)
+            if not added:
+                return
             if self._told is None:
                 self.tell_owner([result])
             else:
@@ -142,6 +139,16 @@ class Results:
                 self.tell_owner([result])
         if self._orphans:
             self._orphans.ended(result)
+
+    def _add(self, result: RangeResult) -> bool:
+        """Keep a result, if no better one is here; return whether its owner is to hear of it."""
+        if not self._objects.outdoes(result):
+            self._objects.add(result)
+            return True
+        # Its first run's value has come, so its inputs were let go of. Who goes through the
+        # items of a stream, and has not come so far, learns that there will be no more.
+        self._objects.ended_again(result)
+        return result.start >= STREAM_BASE
 
     def _take_refs(self, result: RangeResult, owner: str) -> None:
         """Answer for what is inside the values, as long as they are here; see `custody`."""
@@ -207,14 +214,13 @@ class Results:
                     self._log.finish(result)
             elif result.array in self._created and self._objects.has_array(result.array):
                 continue  # the actor was created once more
-            elif not is_gcs(source) and self._objects.outdoes(result):
-                # Its first run's value came, so its inputs were let go of.
-                self._objects.ended_again(result)
-                continue
             elif self._objects.has_failed(result):
                 # Its node was declared dead, and did not know: its owner has the error.
                 continue
-            self._objects.add(result)
+            if is_gcs(source):
+                self._objects.add(result)
+            elif not self._add(result):
+                continue
             results.append(result)
         self.tell_owner(results)
 

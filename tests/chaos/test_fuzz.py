@@ -143,12 +143,7 @@ def test_the_oracle_hands_errors_on() -> None:
         (ActorDiedError("a3r1 died: its node died: gone"), 2, 1, True),
         (ActorDiedError("a3r1 died: its worker ended: killed"), 1, 1, False),
         (ActorDiedError("a3r-1 died: its worker ended: killed"), 9, 9, False),
-        (
-            ActorDiedError(f"it cannot be rebuilt: object {PUT} is lost: it was put, and"),
-            1,
-            1,
-            True,
-        ),
+        (ActorDiedError(f"it cannot be rebuilt: {LOST_PUT}"), 1, 1, True),
         (ActorDiedError("it cannot be rebuilt: an input is an error"), 9, 9, False),
         (ActorUnavailableError("t7r2: the actor started anew"), 3, 0, True),
         (ActorUnavailableError("t7r2: the actor started anew"), 2, 2, False),

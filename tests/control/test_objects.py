@@ -263,6 +263,26 @@ def test_who_knows_how_a_stream_ended_is_asked_why_an_item_is_lost() -> None:
     assert directory.told[0].payload.endswith(b"t has not yielded it again")
 
 
+def test_an_error_that_a_second_run_raised_does_not_stand_for_the_value_of_the_first() -> None:
+    """Its parent had run twice, and the first of them had let go of what the second run read."""
+    directory = Directory()
+    raised = result(1, 0, status=USER_ERROR, payload=b"oh", node=2)
+    assert not directory.outdoes(raised)
+    directory.add(result(1, 0, payload=b"small", node=1))
+    assert directory.outdoes(raised)
+    assert not directory.outdoes(result(1, 0, payload=b"small", node=2))
+
+
+def test_a_streams_own_error_is_why_later_items_are_lost() -> None:
+    directory = Directory()
+    directory.add(result(1, 0, payload=b"two items"))
+    directory.add(result(1, STREAM_BASE, payload=b"first"))
+    directory.add(result(1, STREAM_BASE + 1, status=USER_ERROR, payload=b"oh"))
+    end = directory.end_instead_of(object_id(array(1), STREAM_BASE + 2, 0))
+    assert end is not None and (end.status, end.payload) == (USER_ERROR, b"oh")
+    assert directory.end_instead_of(object_id(array(1), STREAM_BASE, 0)) is None
+
+
 def test_what_a_stream_has_yielded_is_not_hidden_by_its_end() -> None:
     """It raised in the end, and nobody has it run again for an item that is lost."""
     directory = Directory()
