@@ -51,8 +51,11 @@ class Remaking(ArrayRows):
         for spec, start, count in by_recipe(row, list(absent)):
             lost = next((done.lost for done in row.ended(start)), "")
             if spec is None and not lost:
-                if not (row.actor and row.released):
+                if row.actor is None or not row.released:
                     continue  # its log entry is on its way
+                if not row.actor and self.remakes(array):
+                    self._ctx.after(LOST_S, partial(self._seek_again, array))
+                    continue
                 lost = f"{MADE_BY_ACTOR}{self._why_released(array)}"
             if not lost and row.released:
                 lost = self._why_released(array)
@@ -90,6 +93,11 @@ class Remaking(ArrayRows):
         self.lineage.need(array, row)
         self._log("task_reconstructed" if made else "task_retried", spec.name, detail, count)
         self._ctx.send("global", PlaceTasks([part]))
+
+    def _seek_again(self, array: bytes) -> None:
+        row = self.rows.get(array)
+        if row is not None:
+            self._seek(array, row, self._waited_for(array))
 
     def seek_made_by(self, actor: bytes) -> None:
         """Have made again what somebody waits for and an actor has made."""

@@ -187,6 +187,8 @@ class RoutedNode:
     def handle(self, source: str, message: Any) -> None:
         """Hand it on."""
         if type(message) is Registered:
+            if message.incarnation != self.inner.incarnation:
+                return  # it is for this node's former life, and was held back until now
             self._router.open_shards()
         self.inner.handle(source, message)
 

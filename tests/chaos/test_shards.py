@@ -19,6 +19,9 @@ from runtime.control.relay import RELAY
 LATE_S = 0.05
 """The most that a frame from or to the relay is late; mostly it is far less."""
 STEP_S = 1e-6
+FOUND = (40163, 40390, 40395, 40425)
+"""Seeds that failed once: a second run's error hid the first one's value; a node took for its
+own what its former life had been answered; a call of an unknown actor was awaited for ever."""
 OPTIONS: dict[str, Any] = {"gcs_replicas": 1, "gcs_storage": None, "gcs_memory_max": 0}
 
 
@@ -59,6 +62,11 @@ def failures(seeds: range, late_s: float = LATE_S) -> list[str]:
 @pytest.mark.parametrize("late_s", [LATE_S, 8 * LATE_S])
 def test_shards_that_hear_late_of_one_another(late_s: float) -> None:
     assert failures(range(61_000, 61_080), late_s) == []
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_what_failed_once_with_shards_that_hear_late_holds_now(seed: int) -> None:
+    assert failures(range(seed, seed + 1), 8 * LATE_S) == []
 
 
 def test_nodes_that_hear_of_nodes_before_the_shards_do_are_found(

@@ -174,6 +174,19 @@ def test_what_a_repeated_task_needs_and_is_still_to_come_is_awaited() -> None:
     assert [location.nodes for location in table.told()] == [(0,)]
 
 
+def test_a_small_value_of_an_unknown_actor_that_was_let_go_of_is_lost() -> None:
+    table = Table()
+    table.news(0, calls=[(array(1), "driver:0.0", b"")], done=[(array(1), 0, 1, ())])
+    table.made(spec(2, deps=(oid(1),)), 1)
+    table.news(0, released=[array(1)])
+    table.kill(1)
+    table.ask(oid(2))
+    table.news(2, added=table.placed())
+    table.ask(oid(1), node=2)
+    [location] = table.told()
+    assert location.lost.startswith("an actor made it, and ")
+
+
 # -- items of streams --------------------------------------------------------------
 
 

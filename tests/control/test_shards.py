@@ -127,6 +127,8 @@ def test_a_node_registers_when_shards_know_it_and_speaks_when_they_know_it_lives
     heard: list[Any] = []
 
     class Scheduler:
+        incarnation = 2
+
         def __init__(self, ctx: Any) -> None:
             self.ctx = ctx
 
@@ -149,8 +151,11 @@ def test_a_node_registers_when_shards_know_it_and_speaks_when_they_know_it_lives
     assert ctx.sent == [("gcs", register)]
     node.handle("gcs", Registered(1, []))
     node.end_turn()
+    assert ctx.sent[1:] == [] and heard == [], "that was for its former life"
+    node.handle("gcs", Registered(2, []))
+    node.end_turn()
     assert ctx.sent[1:] == [(shard_address(shard_of(b"key", SHARDS)), KvPut(b"key", b"value", 1))]
-    assert heard == [Registered(1, [])]
+    assert heard == [Registered(2, [])]
 
 
 # -- nodes -----------------------------------------------------------------------
