@@ -100,6 +100,11 @@ class ArrayTable(Releasing):
                 self._ctx.send(f"node:{node}", FreeObjects([oid[:ARRAY_BYTES]]))
             else:
                 copied.copied(oid, node, size)
+                if oid in self.waited.get(oid[:ARRAY_BYTES], ()):
+                    # All others were lost when it was asked for.
+                    location = copied.locate(oid, self._alive)
+                    if location is not None and location.nodes:
+                        self._tell(oid, location)
         bereaved = frozenset(message.bereaved)
         for array in message.released:
             self._release(array, node, array in bereaved)

@@ -187,6 +187,20 @@ def test_a_small_value_of_an_unknown_actor_that_was_let_go_of_is_lost() -> None:
     assert location.lost.startswith("an actor made it, and ")
 
 
+def test_who_waits_hears_of_a_copy_that_was_on_its_way() -> None:
+    """Its node is dead for the table, and has sent it on before."""
+    table = Table()
+    table.made(spec(1, retries=0), 1)
+    table.gcs.table.replays = lambda actor, array: True  # nobody knows yet whether it comes again
+    table.gcs.arrays[array(1)].actor = b"actor"
+    table.kill(1)
+    table.ask(oid(1), node=3)
+    assert table.told() == []
+    table.news(2, copies=[(oid(1), 500)])
+    assert [location.nodes for location in table.told()] == [(2,)]
+    assert not table.gcs.table.waited
+
+
 # -- items of streams --------------------------------------------------------------
 
 
