@@ -123,7 +123,7 @@ class Shard(Gcs):
         for spec in message.tasks:
             self.lineage.placed(spec)
         if node in self._alive and self.nodes[node].incarnation == message.incarnation:
-            self.ctx.send(f"node:{node}", AssignTasks(message.tasks))
+            self.ctx.send(f"node:{node}", AssignTasks(message.tasks, message.incarnation))
             for spec in message.tasks if self._cancels else ():
                 for cancel in self._cancels.get(spec.array, ()):
                     self.ctx.send(f"node:{node}", cancel)

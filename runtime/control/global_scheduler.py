@@ -292,7 +292,7 @@ class GlobalScheduler:
     def assign(self, node: int, incarnation: int, part: TaskSpec) -> None:
         """Log a range, then give it to its node."""
         self.ctx.send("gcs", TaskUpdates(node, [part], [], [], [], incarnation=incarnation))
-        self.ctx.send(f"node:{node}", AssignTasks([part]))
+        self.ctx.send(f"node:{node}", AssignTasks([part], incarnation))
 
     def _refuse(self, spec: TaskSpec, reason: str) -> None:
         """Tell a range's owner that no node will ever run it."""

@@ -38,7 +38,7 @@ from runtime.control.actor_table import DEAD
 from runtime.control.call_runs import arrays_of, singles
 from runtime.control.cancellation import Canceller
 from runtime.control.config import Config
-from runtime.control.context import Context, node_of
+from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.custody import Custody
 from runtime.control.dispatcher import Dispatcher
 from runtime.control.ids import STREAM_BASE, object_id
@@ -493,6 +493,8 @@ class LocalScheduler:
         return self.policy.keep(view, spec.count)
 
     def _on_assign(self, source: str, message: AssignTasks) -> None:
+        if message.incarnation not in (0, self.incarnation):
+            return  # they were its former life's, and are placed again
         for spec in message.tasks:
             self.accepted += spec.count
             if self.jobs.is_late(spec):
@@ -502,11 +504,13 @@ class LocalScheduler:
                     continue
             else:
                 gone = node_of(spec.owner) == self.node and spec.array not in self.objects.owners
-                if gone and attempt_of(spec):
+                # Its owner lived here before: its task runs again somewhere, and asks for it.
+                bereft = gone and incarnation_of(spec.owner) != self.incarnation
+                if gone and (attempt_of(spec) or bereft):
                     # The GCS will free it, when nobody needs it any more.
                     self.results.keep_for_others(spec.array)
                 # What was let go of on its first way here nobody needs or hears of.
-                if not gone or attempt_of(spec):
+                if not gone or attempt_of(spec) or bereft:
                     self.log.expose(spec.array)
             self._accept(spec)
 

@@ -17,6 +17,7 @@ from runtime.control.messages import (
     AssignTasks,
     Blocked,
     ExportFunction,
+    ForwardResults,
     FreeObjects,
     Release,
     Resume,
@@ -29,6 +30,7 @@ from runtime.control.messages import (
     TaskResults,
     TasksDone,
     TaskSpec,
+    TaskUpdates,
     Timing,
     Unblocked,
     WorkerDied,
@@ -104,6 +106,31 @@ def test_an_untimed_function_gets_one_task_a_worker_a_timed_one_more() -> None:
     assert (start, count) == (1, 50)
     node.done(W1, (1, 1, 25))
     assert sum(row[2] for row in node.given(W1)) == 25
+
+
+def test_what_was_assigned_to_a_former_life_is_placed_again_and_not_run() -> None:
+    node = Node()
+    node.scheduler.incarnation = 2
+    node.turn("gcs.1", AssignTasks([spec(1)], 1))
+    assert node.given() == [] and node.scheduler.accepted == 0
+    node.turn("gcs.1", AssignTasks([spec(1)], 2))
+    assert node.given() == [(array(1), 0, 1, 3)]
+
+
+def test_what_a_client_of_a_former_life_has_submitted_is_kept_for_its_next_owner() -> None:
+    """Its parent runs again elsewhere, and claims it from where it was placed."""
+    node = Node()
+    node.scheduler.incarnation = 2
+    node.turn("gcs.1", AssignTasks([spec(1, owner="worker:0.7")], 2))
+    [(number, *_)] = node.given()
+    assert number == array(1)
+    node.ctx.sent.clear()
+    node.done(W1, (1, 0, 1))
+    [news] = node.ctx.take(TaskUpdates)
+    assert news.done == [(array(1), 0, 1, ())]
+    node.turn("gcs.1", ForwardResults(array(1), 0, 1, "worker:1.1"))
+    [told] = node.ctx.take(TaskResults, "node:1")
+    assert [result.array for result in told.results] == [array(1)]
 
 
 def test_a_lease_holds_what_one_task_needs_and_ends_with_the_last() -> None:

@@ -143,7 +143,10 @@ class PlaceTasks(Struct, array_like=True, tag=39):
 
 
 class AssignTasks(Struct, array_like=True, tag=40):
+    """Ranges for a node to run; ``incarnation``: the one that is meant, 0: whichever it is."""
+
     tasks: list[TaskSpec]
+    incarnation: int = 0
 
 
 class ResultsMissing(Struct, array_like=True, tag=43):
