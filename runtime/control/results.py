@@ -115,14 +115,12 @@ class Results:
             self._log.finish(result)
             self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
         elif result.array in self._objects.owners:
-            added = self._add(result)
+            news = self._add(result)
             self._log.finish(result)
-            if not added:
-                return
             if self._told is None:
-                self.tell_owner([result])
+                self.tell_owner(news)
             else:
-                self._told.append(result)
+                self._told += news
         elif result.array in self._for_others:
             self._objects.add(result)
             self._log.finish(result)
@@ -140,15 +138,20 @@ class Results:
         if self._orphans:
             self._orphans.ended(result)
 
-    def _add(self, result: RangeResult) -> bool:
-        """Keep a result, if no better one is here; return whether its owner is to hear of it."""
+    def _add(self, result: RangeResult) -> list[RangeResult]:
+        """Keep a result, if no better one is here; return what its owner is to hear of."""
         if not self._objects.outdoes(result):
             self._objects.add(result)
-            return True
+            return [result]
         # Its first run's value has come, so its inputs were let go of. Who goes through the
         # items of a stream, and has not come so far, learns that there will be no more.
         self._objects.ended_again(result)
-        return result.start >= STREAM_BASE
+        if result.start >= STREAM_BASE:
+            return [result]
+        # What is here may be a copy, of which an owner that is new has not heard.
+        end = result.start + result.count
+        here = self._objects.results_of(result.array)
+        return [r for r in here if r.start < end and result.start < r.start + r.count]
 
     def _take_refs(self, result: RangeResult, owner: str) -> None:
         """Answer for what is inside the values, as long as they are here; see `custody`."""
@@ -219,9 +222,9 @@ class Results:
                 continue
             if is_gcs(source):
                 self._objects.add(result)
-            elif not self._add(result):
-                continue
-            results.append(result)
+                results.append(result)
+            else:
+                results += self._add(result)
         self.tell_owner(results)
 
     def _take_runs(self, message: TaskResults) -> list[RangeResult]:

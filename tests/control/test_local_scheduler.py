@@ -12,7 +12,9 @@ from runtime.control.ids import object_id
 from runtime.control.leases import WORKERS_WITHOUT_CPU_MAX
 from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (
+    OK,
     SYSTEM_ERROR,
+    USER_ERROR,
     ActorInfo,
     AssignTasks,
     Blocked,
@@ -131,6 +133,18 @@ def test_what_a_client_of_a_former_life_has_submitted_is_kept_for_its_next_owner
     node.turn("gcs.1", ForwardResults(array(1), 0, 1, "worker:1.1"))
     [told] = node.ctx.take(TaskResults, "node:1")
     assert [result.array for result in told.results] == [array(1)]
+
+
+def test_a_new_owner_hears_of_an_error_though_a_copy_of_the_value_is_here() -> None:
+    """Another task here had read the value; the owner's task runs again, and claims it."""
+    for status in (OK, USER_ERROR):
+        node = Node()
+        node.scheduler.objects.add(result(1, status=status, node=1))
+        node.scheduler.objects.own(array(1), W1)
+        again = result(1, status=USER_ERROR, payload=b"oh", node=1)
+        node.turn("node:1", TaskResults(W1, [again]))
+        [told] = node.ctx.take(TaskResults, W1)
+        assert [each.status for each in told.results] == [status]
 
 
 def test_a_lease_holds_what_one_task_needs_and_ends_with_the_last() -> None:
