@@ -71,6 +71,14 @@ class Cluster(Protocol):
         Raises ValueError for a chain that is not there, or has one member only.
         """
 
+    def kill_head(self) -> None:
+        """End the head's process (SIGKILL); it starts again.
+
+        In it are the GCS and the global scheduler, or the masters of their chains.
+        Raises ValueError if the cluster would end with it: with neither replicas nor
+        shards nor storage of the GCS.
+        """
+
 
 class SimulatedCluster(Cluster, Protocol):
     """What only virtual time can do as yet."""
@@ -78,13 +86,3 @@ class SimulatedCluster(Cluster, Protocol):
     def set_latency(self, source: int, destination: int, latency_s: float | None) -> None:
         """Give the link from one node to another a latency; None is its own again."""
 
-
-class RealCluster(Cluster, Protocol):
-    """What only real processes can do as yet."""
-
-    def kill_head(self) -> None:
-        """End the process of the GCS and the global scheduler (SIGKILL).
-
-        It starts again from its storage. Raises ValueError if it has none: the
-        cluster would end with it.
-        """

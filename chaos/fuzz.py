@@ -58,6 +58,7 @@ from chaos.programs import (
 from chaos.several_values import with_several
 from chaos.targets.actor import Actor
 from chaos.targets.cluster import WholeCluster
+from chaos.targets.head import Head
 from chaos.targets.link import Link
 from chaos.targets.node import Node
 from chaos.targets.replica import Replica
@@ -122,10 +123,11 @@ class Report:
     """Values that a legitimate error came instead of."""
 
 
-def draw_case(seed: int, lossless: bool = False) -> Case:
+def draw_case(seed: int, lossless: bool = False, heads: bool = True) -> Case:
     """Return the case of a seed.
 
-    With `lossless` no node dies, only workers, and nothing may be lost.
+    With `lossless` no node dies, only workers, and nothing may be lost. Without `heads`
+    no head does.
     """
     rng = random.Random(f"fuzz/{seed}")
     nodes = rng.randint(2, 5)
@@ -141,6 +143,8 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     if others.random() < ACTORS:
         program = with_actors(others, program, store_bytes == STORE_BYTES)
         kills += _draw_kills_of_actors(others, nodes, lossless)
+    if gcs and heads:
+        kills += _draw_kills_of_heads(random.Random(f"fuzz/heads/{seed}"))
     plan = Plan([*plan.steps, *kills])
     return Case(seed, nodes, cpus, program, plan, lossless, store_bytes, gcs)
 
@@ -159,6 +163,12 @@ def draw_gcs(rng: random.Random) -> tuple[dict[str, Any], list[Step]]:
             member = Replica(rng.randrange(chains), rng.randrange(replicas))
             kills.append(Step("kill", member, rng.random() * 2 * HORIZON_S))
     return {"gcs_replicas": replicas, "gcs_shards": shards}, kills
+
+
+def _draw_kills_of_heads(rng: random.Random) -> list[Step]:
+    """Half of the heads that start again are killed, once or twice."""
+    kills = rng.choice((0, 0, 1, 2))
+    return [Step("kill", Head(), rng.random() * 2 * HORIZON_S) for _ in range(kills)]
 
 
 def draw_plan(rng: random.Random, nodes: int, lossless: bool = False) -> Plan:
@@ -302,7 +312,7 @@ def _compare(
         report.failures.append(f"{len(outcomes)} outcomes instead of {len(expected)}")
         return
     kills = sum(
-        each.step.action in KILLS and each.step.target.kind != "replica" and not each.error
+        each.step.action in KILLS and each.step.target.kind not in ("replica", "head") and not each.error
         for each in injections
     )
     deaths = sum(row[1] == "node_died" for row in _events(session))

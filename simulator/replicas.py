@@ -4,6 +4,9 @@ The replicas live on hosts in turn, from the first one on, each under a number
 of its own in the network. When one is killed the kernel of its host closes its
 connections: whoever has one hears of it one latency later.
 
+When the head is killed the replicas live. Another one begins after the time that it
+takes to start a process; nodes and replicas find it a latency later.
+
 The state that a joining replica gets goes over the network like all else. Besides,
 who puts it together and who takes it apart are busy for a copy of so many bytes
 (`ReplicaCosts`): the least that it can be, and the only figure that profiles have
@@ -26,20 +29,25 @@ from runtime.control.context import Context
 from runtime.control.flush import STORAGE
 from runtime.control.gcs_machine import make_machine
 from runtime.control.messages import (
+    Command,
     LoadRow,
     LogCommands,
     Logged,
     LogSnapshot,
+    NodeInfo,
     ReplicaInfo,
     ReplicaLost,
+    ReplicasFound,
     RowLoaded,
     SnapshotPart,
     StartReplica,
+    StopReplica,
     StoreRows,
 )
-from runtime.control.relay import Relay
-from runtime.control.replicated import RELAY, Machine
+from runtime.control.relay import make_relays
+from runtime.control.replicated import Machine, relay_of
 from runtime.control.shards import chain_of, master_of
+from runtime.control.succession import EPOCHS_PER_LIFE
 from simulator.costs import CostModel, Profile
 from simulator.links import SimLinks
 from simulator.process import SimProcess
@@ -70,30 +78,63 @@ class ReplicaCosts(CostModel):
 
 
 class SimReplicas:
-    """``launcher`` and all that it has launched."""
+    """``launcher`` of one head after the other, and all that it has launched."""
 
     def __init__(
         self, cluster: SimCluster, head: SimProcess, on_change: Callable[[int, bool], None]
     ) -> None:
         self.cluster = cluster
-        config = cluster.config
+        self._on_change = on_change
+        self._started: list[str] = []
+        """Replicas that have processes of their own, or had."""
+        self._known: dict[int, NodeInfo] = {}
+        self._file = SimFile()
+        """Of a durable GCS."""
+        self.begin(head)
+
+    def begin(self, head: SimProcess) -> None:
+        """Make the components of a head."""
+        config = self.cluster.config
+        self._file.lives += 1
         self.masters: list[Master] = []
         """By chain; see `shards`."""
         chains = [self._add_master(head, chain) for chain in range(config.chains)]
         head.add(LAUNCHER, self)
-        head.add("links", SimLinks(head, on_change=on_change))
+        head.add("links", SimLinks(head, on_change=self._on_change, known=self._known))
         for chained, master in zip(chains, self.masters, strict=True):
             chained.start()
             master.start()
-        if config.chains > 1:
-            relay = Relay(head.context(RELAY), config.gcs_shards)
-            head.add(RELAY, relay)
-            relay.start()
+        relays = make_relays([head.context(relay_of(chain)) for chain in range(len(chains))])
+        if len(relays) > 1:
+            for relay in relays:
+                head.add(relay.address, relay)
+            for relay in relays:
+                relay.start()
+        ctx = head.contexts[LAUNCHER]
+        replicas = [name for name in self._started if name in self.cluster.processes]
+        for chain in range(len(chains)):
+            started = [name for name in self._started if chain_of(name) == chain]
+            alive = [name for name in started if name in self.cluster.processes]
+            ended = [name for name in started if name not in self.cluster.processes]
+            ctx.send(master_of(chain), ReplicasFound(alive, ended))
+        for name in replicas:
+            self._tell_of_head(name)
+
+    def _tell_of_head(self, name: str) -> None:
+        """A replica that was there before this head connects with it."""
+        process = self.cluster.processes[name]
+        replica = process.components[name]
+        assert isinstance(replica, Replica)
+        process.contexts[name].after(self.cluster.profile.latency_s, replica.report)
 
     def _add_master(self, head: SimProcess, chain: int) -> Chained:
         address, config = master_of(chain), self.cluster.config
+        epoch = self._file.lives * EPOCHS_PER_LIFE if config.gcs_durable else 0
         chained = Chained(
-            head.context(address), address, lambda ctx: Master(ctx, config, chain=chain), chain
+            head.context(address),
+            address,
+            lambda ctx: Master(ctx, config, epoch, chain),
+            chain,
         )
         assert isinstance(chained.inner, Master)
         self.masters.append(chained.inner)
@@ -101,11 +142,16 @@ class SimReplicas:
         return chained
 
     def handle(self, source: str, message: Any) -> None:
+        if isinstance(message, StopReplica):
+            if message.name in self.cluster.processes:
+                self.kill(message.name)
+            return
         if not isinstance(message, StartReplica):
             raise TypeError(f"the launcher was sent {type(message).__name__}")
-        name = message.name
+        name, head = message.name, self.cluster.head
         started = self.cluster.env.timeout(self.cluster.profile.start_worker_s)
-        started.callbacks.append(lambda _: self._start(name))
+        # Who asked for it may be dead by then: nobody would know of it.
+        started.callbacks.append(lambda _: self._start(name) if head.alive else None)
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""
@@ -141,6 +187,7 @@ class SimReplicas:
             lambda: make_machine(cluster.config, chain_of(name)),
         )
         process.add(name, replica)
+        self._started.append(name)
         process.after_turn = lambda: self._leave_if_fenced(name, replica)
         replica.start()
         process.begin()
@@ -148,12 +195,11 @@ class SimReplicas:
     def _start_within(self, name: str) -> None:
         """The one replica of a durable GCS lives in the head, beside its storage."""
         cluster, head = self.cluster, self.cluster.head
-        self.storage = SimStorage(head.context(STORAGE))
+        self.storage = SimStorage(head.context(STORAGE), self._file)
         head.add(STORAGE, self.storage)
         info = ReplicaInfo(name, "host-0", 0)
-        replica = Replica(
-            head.context(name), info, cluster.config, lambda: make_machine(cluster.config), STORAGE
-        )
+        machine = self._file.recover(make_machine(cluster.config))
+        replica = Replica(head.context(name), info, cluster.config, lambda: machine, STORAGE)
         head.add(name, replica)
         replica.start()
         head.begin()
@@ -182,22 +228,47 @@ def _call(action: Callable[[], None], event: Any) -> None:
     action()
 
 
-class SimStorage:
-    """``storage:gcs`` in virtual time: rows are kept, writing them costs nothing."""
+class SimFile:
+    """What a `SimStorage` has written; outlives the process."""
 
-    def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
+    def __init__(self) -> None:
+        self.lives = 0
+        """How many heads have begun with it."""
         self.rows: dict[bytes, bytes] = {}
+        self.state: bytes | None = None
+        self.commands: list[Command] = []
+
+    def recover(self, machine: Machine) -> Machine:
+        """Bring a new machine to where the last one with this file was; return it."""
+        if self.state is not None:
+            machine.restore(self.state)
+        for command in self.commands:
+            if command.index > machine.index:
+                machine.apply(command)
+        return machine
+
+
+class SimStorage:
+    """``storage:gcs`` in virtual time: all is kept, writing it costs nothing."""
+
+    def __init__(self, ctx: Context, file: SimFile) -> None:
+        self._ctx = ctx
+        self.file = file
         self._logged: tuple[str, int] | None = None
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, LogCommands):
             self._logged = (source, message.commands[-1].index)
+            self.file.commands += message.commands
         elif isinstance(message, StoreRows):
-            self.rows.update(message.rows)
+            self.file.rows.update(message.rows)
         elif isinstance(message, LoadRow):
-            self._ctx.send(source, RowLoaded(message.request, self.rows.get(message.key)))
-        elif not isinstance(message, LogSnapshot):
+            row = self.file.rows.get(message.key)
+            self._ctx.send(source, RowLoaded(message.request, row))
+        elif isinstance(message, LogSnapshot):
+            self.file.state = message.data
+            self.file.commands = [c for c in self.file.commands if c.index > message.index]
+        else:
             raise TypeError(f"{STORAGE} was sent {type(message).__name__}")
 
     def end_turn(self) -> None:

@@ -187,8 +187,15 @@ class Replica:
 
     def start(self) -> None:
         """Tell the master that this replica is there."""
-        self.ctx.send(self.master, ReplicaReady(self.info))
+        self.report()
         self.ctx.after(self.config.heartbeat_s, self._beat)
+
+    def report(self) -> None:
+        """Tell the master what this replica is; also if another one has taken its place."""
+        serving = self.state is State.SERVING
+        self.ctx.send(
+            self.master, ReplicaReady(self.info, self.epoch, list(self.members), serving)
+        )
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""

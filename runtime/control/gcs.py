@@ -263,6 +263,10 @@ class Gcs:
 
     def _on_event(self, source: str, message: Event) -> None:
         self._log(message.kind, message.subject, message.detail, message.count)
+        if source == "master" and message.kind == "head_started":
+            # Its connections know of no node yet.
+            for info in self.nodes.values():
+                self.ctx.send("links", NodeChanged(info))
 
     def _on_query(self, source: str, message: Query) -> None:
         rows: Any

@@ -112,7 +112,7 @@ from runtime.control.messages import (
     WatchActors,
     WorkerReady,
 )
-from runtime.control.replicated import RELAY, decode_frames
+from runtime.control.replicated import decode_frames, is_relay
 
 Kinds = frozenset[type]
 
@@ -239,7 +239,7 @@ def foreign_request(source: str, message: Any) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return f"{source} sent what is no request: {error}"
     for frame in frames:
-        if source == RELAY:
+        if is_relay(source):
             continue  # what other machines have said; it is the head's own
         if frame.source != source:
             return f"{source} speaks as {frame.source}"

@@ -1,12 +1,16 @@
 """The head process where the GCS is a chain, or several: their masters, and who starts replicas.
 
 Replicas and nodes connect to the head's listener. The GCS and the global
-scheduler live in the replicas, each a process of its own (`replica`).
+scheduler live in the replicas, each a process of its own (`replica`). They
+outlive the head: when it is killed the zygote forks it anew, with the same
+listening socket, and tells it which replicas there are; they and the nodes
+connect again.
 """
 
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 from typing import Any
 
@@ -15,9 +19,16 @@ import msgspec
 from runtime.control.chain_client import Chained
 from runtime.control.chain_master import LAUNCHER, Master
 from runtime.control.context import Context, node_of
-from runtime.control.messages import Frame, NodeUnreachable, ReplicaLost, StartReplica
-from runtime.control.relay import Relay
-from runtime.control.replicated import RELAY
+from runtime.control.messages import (
+    Frame,
+    NodeUnreachable,
+    ReplicaLost,
+    ReplicasFound,
+    StartReplica,
+    StopReplica,
+)
+from runtime.control.relay import make_relays
+from runtime.control.replicated import is_relay, relay_of
 from runtime.control.shards import chain_of, master_of
 from runtime.processes.admission import (
     CLIENT_TO_MASTER,
@@ -56,9 +67,12 @@ class ChainHead:
             chained.start()
             master.start()
         if len(chains) > 1:
-            relay = Relay(self.process.context(RELAY), settings.config.gcs_shards)
-            self.process.add(RELAY, relay)
-            relay.start()
+            addresses = [relay_of(chain) for chain in range(len(chains))]
+            relays = make_relays([self.process.context(address) for address in addresses])
+            for relay in relays:
+                self.process.add(relay.address, relay)
+            for relay in relays:
+                relay.start()
 
     def _add_master(self, settings: HeadSettings, chain: int) -> Chained:
         address = master_of(chain)
@@ -89,7 +103,9 @@ class ChainHead:
         """Return what is wrong with a frame of a node or replica; nothing: it is taken."""
         if is_node(frame.source):
             return foreign(frame, CLIENT_TO_MASTER if is_master(frame.destination) else None)
-        mine = frame.destination in (RELAY, master_of(chain_of(frame.source)))
+        to = frame.destination
+        relayed = is_relay(to) and to in self.process.components
+        mine = relayed or to == master_of(chain_of(frame.source))
         return foreign(frame, REPLICA_TO_MASTER if mine else None)
 
     def run(self) -> None:
@@ -146,7 +162,10 @@ class ChainHead:
 
 
 class Launcher:
-    """``launcher``: has the zygote fork replicas, and hears when they end."""
+    """``launcher``: has the zygote fork and kill replicas, and hears when they end.
+
+    It begins by asking which there are, for the masters.
+    """
 
     def __init__(
         self,
@@ -160,8 +179,12 @@ class Launcher:
         self._head = head
         self._spawner = spawner
         process.reactor.add(spawner.fileno(), READ, self._on_answer)
+        send_packet(spawner, ["mine"])
 
     def handle(self, source: str, message: Any) -> None:
+        if isinstance(message, StopReplica):
+            send_packet(self._spawner, ["kill", message.name, int(signal.SIGKILL)])
+            return
         if not isinstance(message, StartReplica):
             raise TypeError(f"the launcher was sent {type(message).__name__}")
         settings = ReplicaSettings(
@@ -184,5 +207,16 @@ class Launcher:
             self._process.stop("the zygote is gone")
             return
         what, name, detail = packet[0]
-        if what == "exited":
+        if what == "mine":
+            self._found(*detail)
+        elif what == "exited":
             self._process.deliver(LAUNCHER, master_of(chain_of(name)), ReplicaLost(name, detail))
+
+    def _found(self, alive: list[str], ended: list[str]) -> None:
+        """Tell every master which replicas of its chain there are, and were."""
+        for chain in range(self._settings.config.chains):
+            found = ReplicasFound(
+                [name for name in alive if chain_of(name) == chain],
+                [name for name in ended if chain_of(name) == chain],
+            )
+            self._process.deliver(LAUNCHER, master_of(chain), found)

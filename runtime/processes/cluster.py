@@ -30,6 +30,7 @@ from runtime.api.exceptions import RaySystemError
 from runtime.api.state import connected, set_current
 from runtime.backend.nodes import (
     NO_ACTOR,
+    NO_HEAD_AGAIN,
     check_node,
     check_replicas,
     check_shards,
@@ -128,8 +129,8 @@ class LocalCluster:
         given = [paths, str(self._file), kinds, preload.of_driver()]
         send_packet(self._control, ["start", *given])
         settings = HeadSettings(self.config, self._token, self._journal, self._storage)
-        # A durable head that dies is forked anew: its state is in the file.
-        self._spawn("head", "head", settings, (head.fileno(),), self.config.gcs_durable)
+        # One that is killed is forked anew, where its state is in a file or in replicas.
+        self._spawn("head", "head", settings, (head.fileno(),), self.config.chained)
         head.close()
         ours, theirs = socket.socketpair()
         self.driver_socket = ours
@@ -288,11 +289,9 @@ class LocalCluster:
         self._signal_worker(node_of(address), address, signal.SIGKILL)
 
     def kill_head(self) -> None:
-        """Send SIGKILL to the head; raises ValueError unless it starts again from its storage."""
-        if not self.config.gcs_durable:
-            raise ValueError(
-                "without gcs_storage the head does not start again, and the cluster ends with it"
-            )
+        """Send SIGKILL to the head; raises ValueError unless it is started again."""
+        if not self.config.chained:
+            raise ValueError(NO_HEAD_AGAIN)
         self.poll()
         if "head" in self.exited:
             raise ValueError(f"the head has ended: {self.exited['head']}")

@@ -11,21 +11,18 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from runtime.control.chain import Replica
+from runtime.control.chain import MASTER, Replica
 from runtime.control.chain_master import LAUNCHER, Master
 from runtime.control.context import Context
 from runtime.control.flush import STORAGE
 from runtime.control.gcs_machine import make_machine
-from runtime.control.messages import Frame, ReplicaInfo, StartReplica
+from runtime.control.messages import Frame, ReplicaInfo, ReplicasFound, StartReplica
+from runtime.control.succession import EPOCHS_PER_LIFE
 from runtime.processes.admission import CLIENT_TO_REPLICA, foreign, foreign_request, is_replica
 from runtime.processes.chain_head import ChainHead
 from runtime.processes.connection import Connection
 from runtime.processes.gcs_storage import GcsStorage
 from runtime.processes.settings import HeadSettings
-
-EPOCHS_PER_LIFE = 1 << 20
-"""A head's first epoch is later than any that another one has configured."""
-
 
 class DurableHead(ChainHead):
     """A `ChainHead` whose only replica is a component of its own process."""
@@ -42,6 +39,8 @@ class DurableHead(ChainHead):
     ) -> None:
         spawner.close()
         self.process.add(LAUNCHER, _Within(self, settings), journaled=False)
+        # The only replica was in the head's process.
+        self.process.deliver(LAUNCHER, MASTER, ReplicasFound([], []))
 
     def take(self, connection: Connection, frame: Frame) -> str:
         if not is_replica(frame.destination):

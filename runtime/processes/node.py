@@ -39,15 +39,17 @@ from runtime.processes.links import Links
 from runtime.processes.object_manager import ObjectManager
 from runtime.processes.pool import WorkerPool
 from runtime.processes.process import Process
-from runtime.processes.settings import NodeSettings, journal_path, set_up_logging
+from runtime.processes.settings import (
+    HEAD_AWAY_S,
+    HEAD_PAUSE_S,
+    NodeSettings,
+    journal_path,
+    set_up_logging,
+)
 from runtime.store.arena import Arena
 
 # Made before the fork: what msgspec has to find out of a class takes a millisecond.
 _settings_of = msgspec.msgpack.Decoder(NodeSettings).decode
-HEAD_AWAY_S = 30.0
-"""How long a node waits for a head that finds its state again."""
-HEAD_PAUSE_S = 0.05
-"""Between two attempts to reach it."""
 
 
 class Node:
@@ -83,6 +85,7 @@ class Node:
         listener = Listener(reactor, listen(settings.host), self._accept)
         self._head = settings.head
         self._durable = settings.config.gcs_durable
+        self._head_returns = settings.config.chained
         self._count_of_chains = settings.config.chains
         self._without_head_s = 0.0
         """Since when the head has been away, where it may come back."""
@@ -152,7 +155,7 @@ class Node:
     def _on_head_lost(self, connection: Connection, reason: str) -> None:
         now_s = time.monotonic()
         self._without_head_s = self._without_head_s or now_s
-        if not self._durable or now_s - self._without_head_s > HEAD_AWAY_S:
+        if not self._head_returns or now_s - self._without_head_s > HEAD_AWAY_S:
             log.warning("the head is gone: %s", reason)
             self.process.stop("the head is gone")
             return

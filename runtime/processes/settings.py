@@ -10,6 +10,11 @@ import msgspec
 
 from runtime.control.config import Config
 
+HEAD_AWAY_S = 30.0
+"""How long nodes and replicas wait for a head that is started again."""
+HEAD_PAUSE_S = 0.05
+"""Between two attempts to reach it."""
+
 
 class HeadSettings(msgspec.Struct):
     """For the head; its descriptors: spawn socket, the listening socket."""

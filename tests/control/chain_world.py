@@ -1,4 +1,4 @@
-"""Chains under a seeded scheduler: delays, deaths of replicas at any moment.
+"""Chains under a seeded scheduler: delays, deaths of replicas and of the head at any moment.
 
 Frames travel as bytes, in order on each link, each after a delay of its own.
 When a replica is killed, what it had sent and is not there yet may be lost from
@@ -20,7 +20,14 @@ from runtime.control.chain import MASTER, Replica, State
 from runtime.control.chain_client import Chained
 from runtime.control.chain_master import LAUNCHER, Master
 from runtime.control.config import Config
-from runtime.control.messages import Frame, ReplicaInfo, ReplicaLost, StartReplica
+from runtime.control.messages import (
+    Frame,
+    ReplicaInfo,
+    ReplicaLost,
+    ReplicasFound,
+    StartReplica,
+    StopReplica,
+)
 from runtime.control.replicated import Factory, Machine
 
 Encoder = msgspec.msgpack.Encoder()
@@ -81,27 +88,57 @@ class ChainWorld:
         self._links: dict[tuple[str, str], float] = {}
         self._sequence = 0
         self._reset: dict[str, float] = {}
-        ctx = self.context(MASTER)
-        chained = self.components[MASTER] = Chained(
-            ctx, MASTER, lambda inner: Master(inner, self.config)
-        )
+        self.heads = 0
+        self._begin_head()
+
+    # -- the head --------------------------------------------------------------
+
+    def _begin_head(self) -> None:
+        self.heads += 1
+        chained = Chained(self.context(MASTER), MASTER, lambda inner: Master(inner, self.config))
+        self.components[MASTER] = chained
         self.master: Master = chained.inner  # type: ignore[assignment]
         self.components[LAUNCHER] = self
         self.context(LAUNCHER)
         self.turn(MASTER, chained.start)
         self.turn(MASTER, self.master.start)
+        found = ReplicasFound(list(self.replicas()), list(self.killed))
+        self.at(self.rng.uniform(0, 0.01), partial(self._tell, MASTER, found))
+        for address, component in list(self.components.items()):
+            back: Any = component.report if isinstance(component, Replica) else None
+            if isinstance(component, Chained) and address != MASTER:
+                back = component.start
+            if back is not None and self.heads > 1:
+                self.at(self.rng.uniform(0, 0.05), partial(self.turn_of, component, address, back))
+
+    def kill_head(self) -> None:
+        """End the master; another one begins after a while, and others find it."""
+        del self.components[MASTER], self.components[LAUNCHER]
+        self._reset[MASTER] = self._reset[LAUNCHER] = self.time_s - self.rng.choice([-1.0, 0, 0.1])
+        self.at(self.rng.uniform(0.001, 0.2), self._begin_head)
+
+    def turn_of(self, component: Any, address: str, action: Callable[[], None]) -> None:
+        """Give a component a turn if it is still there."""
+        if self.components.get(address) is component:
+            self.turn(address, action)
 
     # -- the launcher's part ---------------------------------------------------
 
     def handle(self, source: str, message: Any) -> None:
+        if isinstance(message, StopReplica):
+            if message.name in self.components:
+                self.kill(message.name)
+            return
         assert isinstance(message, StartReplica)
-        name = message.name
-        self.at(self.rng.uniform(0.001, 0.1), lambda: self._start_replica(name))
+        name, head = message.name, self.heads
+        self.at(self.rng.uniform(0.001, 0.1), lambda: self._start_replica(name, head))
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""
 
-    def _start_replica(self, name: str) -> None:
+    def _start_replica(self, name: str, head: int) -> None:
+        if MASTER not in self.components or self.heads != head:
+            return  # nobody knows any more who has asked for it
         # Clocks of replicas need not agree.
         ctx = self.context(name, self.rng.uniform(-100, 100))
         replica = Replica(ctx, ReplicaInfo(name, "host", 1), self.config, self.machine)
@@ -152,12 +189,13 @@ class ChainWorld:
             delay_s += self.rng.uniform(0, 0.05)
         due_s = max(self._links.get((source, to), 0.0), self.time_s + delay_s)
         self._links[source, to] = due_s
-        sender = self.components.get(source)
+        sender, receiver = self.components.get(source), self.components.get(to)
 
         def arrive() -> None:
             if self.components.get(source) is not sender and self._reset[source] <= sent_s:
                 return  # the connection was reset when its sender died
-            if self.components.get(to) is not None:
+            # What was for a process that has ended is not for who took its address.
+            if self.components.get(to) is not None and receiver in (None, self.components[to]):
                 self.turn(to, lambda: self._handle(to, body))
 
         sent_s = self.time_s
@@ -178,7 +216,7 @@ class ChainWorld:
             if address != LAUNCHER:
                 self.at(self.rng.uniform(0, 0.01), partial(self._tell, address, lost))
 
-    def _tell(self, address: str, lost: ReplicaLost) -> None:
+    def _tell(self, address: str, lost: Any) -> None:
         component = self.components.get(address)
         if component is not None:
             self.turn(address, lambda: component.handle(address, lost))

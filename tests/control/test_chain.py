@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from runtime.control.chain import Replica, State
+from runtime.control.chain import MASTER, Replica, State
 from runtime.control.chain_client import Chained
 from runtime.control.config import Config
 from runtime.control.gcs import Gcs
@@ -179,6 +179,24 @@ def kill_sometimes(world: ChainWorld, kills: int) -> None:
     world.at(world.rng.expovariate(40), strike)
 
 
+def kill_heads(world: ChainWorld, kills: int) -> None:
+    """Kill the head now and then, with a replica or without, as long as another one has it."""
+    if kills == 0:
+        return
+
+    def strike() -> None:
+        if MASTER in world.components:
+            # A new master knows the chain as replicas do: from the latest that one has heard.
+            alive = [r.info.name for r in serving(world)]
+            world.kill_head()
+            world.rng.shuffle(alive)
+            for name in alive[: world.rng.randint(0, len(alive) - 1) if alive else 0]:
+                world.kill(name)
+        kill_heads(world, kills - 1)
+
+    world.at(world.rng.expovariate(10), strike)
+
+
 def kill_who_fed(world: ChainWorld, kills: int) -> None:
     """Kill the former tail just when the one that it has fed takes its place."""
     joined = world.master._on_joined
@@ -227,6 +245,31 @@ def run_once(seed: int, replicas: int) -> ChainWorld:
     assert [len(user.done) for user in users] == [60] * 3
     check_end(world, users, replicas)
     return world
+
+
+@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_histories_are_linearizable_when_heads_die(seed: int, replicas: int) -> None:
+    run_heads(seed, replicas)
+
+
+def run_heads(seed: int, replicas: int) -> ChainWorld:
+    """Heads die, with some of the replicas at the same moment, or before one has joined."""
+    world = ChainWorld(seed, replicas, TABLES)
+    users = run_users(world, users=3, keys=2, count=60)
+    kill_heads(world, kills=6)
+    if seed % 2:
+        kill_sometimes(world, kills=4)
+    world.run(lambda: all(not user.left and user.now is None for user in users))
+    check_end(world, users, replicas)
+    assert not world.master.lost
+    return world
+
+
+def test_heads_are_killed_in_these_tests() -> None:
+    worlds = [run_heads(seed, 3) for seed in range(10)]
+    assert sum(world.heads for world in worlds) > 30
+    assert sum(len(world.killed) for world in worlds) > 10
 
 
 def test_replicas_are_killed_in_these_tests() -> None:

@@ -99,7 +99,7 @@ replica -> replica   ChainCommands, ChainAck, SnapshotPart, SnapshotTaken
 replica -> master    ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected
 node    -> master    ChainHello, ReplicaSuspected
 master  -> both      ChainConfigured
-master  -> launcher  StartReplica
+master  -> launcher  StartReplica, StopReplica; launcher -> master: ReplicasFound
 master  -> machine   ClientGone, NodeUnreachable, Event (in a ChainRequest)
 replica -> log       LogCommands, LogSnapshot; log -> replica: Logged
 world   -> any       ReplicaLost

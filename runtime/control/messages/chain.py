@@ -106,9 +106,16 @@ class SnapshotTaken(Struct, array_like=True, tag=107):
 
 
 class ReplicaReady(Struct, array_like=True, tag=108):
-    """A replica's process is up."""
+    """A replica's process is up, or has found a master again.
+
+    ``epoch`` and ``members`` are those of the last configuration that it has heard of,
+    0 and none for a new one. ``serving``: it was a member, so it has the state.
+    """
 
     info: ReplicaInfo
+    epoch: int = 0
+    members: list[str] = []
+    serving: bool = False
 
 
 class ReplicaJoined(Struct, array_like=True, tag=109):
@@ -176,8 +183,22 @@ class Logged(Struct, array_like=True, tag=118):
     index: int
 
 
+class ReplicasFound(Struct, array_like=True, tag=195):
+    """The launcher to a master, once: which replicas of its chain there are, and were."""
+
+    alive: list[str]
+    ended: list[str]
+
+
+class StopReplica(Struct, array_like=True, tag=196):
+    """End the process of a replica that the chain goes on without, if it lives."""
+
+    name: str
+
+
 ChainMessage = Union[
     ChainRequest, ChainAttach, ChainOutput, ChainCommands, ChainAck, ChainConfigured,
     SnapshotPart, SnapshotTaken, ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected,
     ReplicaLost, ChainHello, StartReplica, ClientGone, LogCommands, LogSnapshot, Logged,
+    ReplicasFound, StopReplica,
 ]  # fmt: skip

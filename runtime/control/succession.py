@@ -1,0 +1,93 @@
+"""What a master makes of the replicas that it finds when it takes another one's place.
+
+The head's process may be killed while the replicas live: they have the state, and
+serve on under the last configuration that they have heard of. Who comes next asks them::
+
+    ASKING ──all that live have said what they know──> the chain goes on, in a new epoch
+
+Who lives the world knows (`ReplicasFound`), and that the dead do not come back: a
+master has who it leaves out killed (`StopReplica`), should it live after all. So
+
+* whoever lives and *serves*, which is to have been a member, was never left out: he is
+  in the latest chain, and so he has all that was ever answered, since no chain that he
+  is in answers what he has not applied;
+* the order of the latest configuration that one of them knows is that of the chain, and
+  the living in this order are one;
+* who was about to join begins again, from nothing;
+* if nobody serves the state is lost. Unless nobody ever has: a living replica of the
+  first ones that was never configured has seen to it that nothing was answered.
+
+Epochs of a life are later than any of the lives before.
+"""
+
+from __future__ import annotations
+
+from runtime.control.messages import ReplicaInfo, ReplicaReady
+
+EPOCHS_PER_LIFE = 1 << 20
+"""A master's first epoch is later than any that another one has configured."""
+
+
+def next_life(epoch: int) -> int:
+    """Return what the epochs of a life begin after, one of whose predecessors was in this.
+
+    >>> next_life(3) == EPOCHS_PER_LIFE, next_life(EPOCHS_PER_LIFE) == 2 * EPOCHS_PER_LIFE
+    (True, True)
+    """
+    return (epoch // EPOCHS_PER_LIFE + 1) * EPOCHS_PER_LIFE
+
+
+def number_of(name: str) -> int:
+    """Return the number of a replica, by which it is named.
+
+    >>> number_of("replica:0.3000001")
+    3000001
+    """
+    return int(name.partition(".")[2])
+
+
+class Succession:
+    """What replicas have said of themselves, until all that live have."""
+
+    def __init__(self) -> None:
+        self.first = False
+        """Whether there never was a replica."""
+        self.reports: dict[str, ReplicaReady] = {}
+        self._alive: dict[str, None] | None = None
+
+    def found(self, alive: list[str], ended: list[str]) -> None:
+        """The world has said who lives, and who has lived."""
+        self.first = not alive and not ended
+        self._alive = dict.fromkeys(alive)
+
+    def drop(self, name: str) -> None:
+        """It lives no more."""
+        self.reports.pop(name, None)
+        if self._alive is not None:
+            self._alive.pop(name, None)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that live have reported."""
+        return self._alive is not None and all(name in self.reports for name in self._alive)
+
+    @property
+    def serving(self) -> bool:
+        """Whether one of those that have reported has the state."""
+        return any(report.serving for report in self.reports.values())
+
+    def chain(self) -> tuple[int, list[ReplicaInfo]]:
+        """Return the latest epoch that is known, and who of its chain is left, in order."""
+        serving = [report for report in self.reports.values() if report.serving]
+        latest = max(serving, key=lambda report: report.epoch)
+        infos = {report.info.name: report.info for report in serving}
+        return latest.epoch, [infos[name] for name in latest.members if name in infos]
+
+    def untouched(self, before: int) -> bool:
+        """Whether nobody can have had the state: one of the first was never configured.
+
+        `before` is the number of the first replica after those.
+        """
+        return any(
+            report.epoch == 0 and number_of(name) < before for name, report in self.reports.items()
+        )
