@@ -278,7 +278,7 @@ def run_case(
         report.faults = len(injector.injections)
         if session._dropped or gc.isenabled():
             gc.collect(0)
-        _finish_plan(case.plan, injector)
+        _finish_plan(session, injector)
         report.failures += invariants.settled(lambda: invariants.at_end(session), api.sleep)
     except Exception as error:
         line = " ".join(str(error).split())
@@ -295,10 +295,11 @@ def _check_time(session: Any) -> None:
         raise invariants.Violation(f"it has not ended after {LIMIT_S:g} virtual seconds")
 
 
-def _finish_plan(plan: Plan, injector: Any) -> None:
+def _finish_plan(session: Any, injector: Any) -> None:
     """Let the rest of the plan happen: what is left behind is looked at after it."""
     while injector.next_due_s() is not None:
         api.sleep(0.1)
+    _events(session)
 
 
 def _compare(
@@ -332,7 +333,12 @@ def _compare(
 
 
 def _events(session: Any) -> list[tuple[float, str, str, str, int]]:
-    return list(session.cluster.gcs.events)
+    """Return the GCS's events, as soon as it can be asked: its head may be away."""
+    while True:
+        try:
+            return list(session.cluster.gcs.events)
+        except LookupError:
+            api.sleep(0.1)
 
 
 def excuse(

@@ -34,6 +34,7 @@ from runtime.control.messages import (
     LogCommands,
     Logged,
     LogSnapshot,
+    NodeChanged,
     NodeInfo,
     ReplicaInfo,
     ReplicaLost,
@@ -100,6 +101,7 @@ class SimReplicas:
         """By chain; see `shards`."""
         chains = [self._add_master(head, chain) for chain in range(config.chains)]
         head.add(LAUNCHER, self)
+        head.on_refused = self._tell_over
         head.add("links", SimLinks(head, on_change=self._on_change, known=self._known))
         for chained, master in zip(chains, self.masters, strict=True):
             chained.start()
@@ -119,6 +121,11 @@ class SimReplicas:
             ctx.send(master_of(chain), ReplicasFound(alive, ended))
         for name in replicas:
             self._tell_of_head(name)
+
+    def _tell_over(self, address: str) -> None:
+        """A node that is over hears of it from the head that refuses it."""
+        told = NodeChanged(self._known[int(address.partition(":")[2])])
+        self.cluster.transmit(self.cluster.head.node, "gcs", address, [told], 60)
 
     def _tell_of_head(self, name: str) -> None:
         """A replica that was there before this head connects with it."""

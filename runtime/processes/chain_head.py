@@ -21,6 +21,8 @@ from runtime.control.chain_master import LAUNCHER, Master
 from runtime.control.context import Context, node_of
 from runtime.control.messages import (
     Frame,
+    NodeChanged,
+    NodeInfo,
     NodeUnreachable,
     ReplicaLost,
     ReplicasFound,
@@ -30,6 +32,7 @@ from runtime.control.messages import (
 from runtime.control.relay import make_relays
 from runtime.control.replicated import is_relay, relay_of
 from runtime.control.shards import chain_of, master_of
+from runtime.processes import wire
 from runtime.processes.admission import (
     CLIENT_TO_MASTER,
     REPLICA_TO_MASTER,
@@ -60,7 +63,7 @@ class ChainHead:
         """By chain; see `shards`."""
         chains = [self._add_master(settings, chain) for chain in range(settings.config.chains)]
         self.add_launcher(settings, listener, spawner)
-        self._links = Links(self.masters[0].nodes.get)
+        self._links = Links(self.masters[0].nodes.get, _tell_over)
         self.process.add("links", self._links, journaled=False)
         Listener(self.process.reactor, listener, self._accept)
         for chained, master in zip(chains, self.masters, strict=True):
@@ -159,6 +162,11 @@ class ChainHead:
         )
         for chain in range(len(self.masters)):
             self.process.deliver(master_of(chain), master_of(chain), message)
+
+
+def _tell_over(connection: Connection, node: str, info: NodeInfo) -> None:
+    """Let a node know that it is over: it else takes the head to be away, and waits for it."""
+    connection.send(wire.encode("gcs", node, [NodeChanged(info)]))
 
 
 class Launcher:
