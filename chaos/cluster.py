@@ -85,4 +85,3 @@ class SimulatedCluster(Cluster, Protocol):
 
     def set_latency(self, source: int, destination: int, latency_s: float | None) -> None:
         """Give the link from one node to another a latency; None is its own again."""
-

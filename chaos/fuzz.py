@@ -86,6 +86,8 @@ LIMIT_S = 300.0
 """Virtual seconds after which a program goes round in circles; most take two or three."""
 KILLS = ("kill", "restart", "pause", "remove_node")
 """Actions that may take a running task along."""
+NOT_ITS_OWN = ("replica", "head")
+"""Targets that have no task to take along."""
 
 _OBJECT = re.compile(r"\bobject ([0-9a-f]{36}) is lost")
 _NOT_YIELDED = re.compile(r" has not yielded it again: (?:ObjectLost|OwnerDied)Error: (.+)", re.S)
@@ -313,7 +315,7 @@ def _compare(
         report.failures.append(f"{len(outcomes)} outcomes instead of {len(expected)}")
         return
     kills = sum(
-        each.step.action in KILLS and each.step.target.kind not in ("replica", "head") and not each.error
+        each.step.action in KILLS and each.step.target.kind not in NOT_ITS_OWN and not each.error
         for each in injections
     )
     deaths = sum(row[1] == "node_died" for row in _events(session))

@@ -193,9 +193,7 @@ class Replica:
     def report(self) -> None:
         """Tell the master what this replica is; also if another one has taken its place."""
         serving = self.state is State.SERVING
-        self.ctx.send(
-            self.master, ReplicaReady(self.info, self.epoch, list(self.members), serving)
-        )
+        self.ctx.send(self.master, ReplicaReady(self.info, self.epoch, list(self.members), serving))
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""

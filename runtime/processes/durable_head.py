@@ -24,6 +24,7 @@ from runtime.processes.connection import Connection
 from runtime.processes.gcs_storage import GcsStorage
 from runtime.processes.settings import HeadSettings
 
+
 class DurableHead(ChainHead):
     """A `ChainHead` whose only replica is a component of its own process."""
 

@@ -25,8 +25,9 @@ all; the modules are for workers. Requests (one packet each, descriptors attache
                                       is counted from its oldest, round and round
 
 With `again` the process is forked anew, with the same descriptors, when it is killed or
-fails; what it had asked for lives, and is its successor's. Not if it has ended `AGAIN_MAX` times within `AGAIN_S` of its start, or
-with exit code 0: then nodes end as well, which else wait for it.
+fails; what it had asked for lives, and is its successor's. Not if it has ended
+`AGAIN_MAX` times within `AGAIN_S` of its start, or with exit code 0: then nodes and
+replicas, which else wait for it, end as well.
 
 Answers: ``["spawned", key, pid]``, but of workers; ``["exited", key, reason]``;
 ``["signaled", key, whether there was such a worker]``; and ``["mine", "", [those that live,

@@ -89,6 +89,7 @@ class ChainWorld:
         self._sequence = 0
         self._reset: dict[str, float] = {}
         self.heads = 0
+        self._started: list[str] = []
         self._begin_head()
 
     # -- the head --------------------------------------------------------------
@@ -102,7 +103,7 @@ class ChainWorld:
         self.context(LAUNCHER)
         self.turn(MASTER, chained.start)
         self.turn(MASTER, self.master.start)
-        found = ReplicasFound(list(self.replicas()), list(self.killed))
+        found = ReplicasFound(list(self.replicas()), self._ended())
         self.at(self.rng.uniform(0, 0.01), partial(self._tell, MASTER, found))
         for address, component in list(self.components.items()):
             back: Any = component.report if isinstance(component, Replica) else None
@@ -116,6 +117,9 @@ class ChainWorld:
         del self.components[MASTER], self.components[LAUNCHER]
         self._reset[MASTER] = self._reset[LAUNCHER] = self.time_s - self.rng.choice([-1.0, 0, 0.1])
         self.at(self.rng.uniform(0.001, 0.2), self._begin_head)
+
+    def _ended(self) -> list[str]:
+        return [name for name in self._started if name not in self.components]
 
     def turn_of(self, component: Any, address: str, action: Callable[[], None]) -> None:
         """Give a component a turn if it is still there."""
@@ -139,6 +143,7 @@ class ChainWorld:
     def _start_replica(self, name: str, head: int) -> None:
         if MASTER not in self.components or self.heads != head:
             return  # nobody knows any more who has asked for it
+        self._started.append(name)
         # Clocks of replicas need not agree.
         ctx = self.context(name, self.rng.uniform(-100, 100))
         replica = Replica(ctx, ReplicaInfo(name, "host", 1), self.config, self.machine)

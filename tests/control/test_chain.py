@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from runtime.control import chain_master
 from runtime.control.chain import MASTER, Replica, State
 from runtime.control.chain_client import Chained
 from runtime.control.config import Config
@@ -24,9 +25,11 @@ from runtime.control.messages import (
     KvGet,
     KvPut,
     KvReply,
+    ReplicaInfo,
     ReplicaJoined,
 )
 from runtime.control.replicated import Factory, Machine
+from runtime.control.succession import Succession
 from tests.control.chain_world import ChainWorld
 
 CONFIG = Config(gcs_replicas=2)
@@ -264,6 +267,53 @@ def run_heads(seed: int, replicas: int) -> ChainWorld:
     check_end(world, users, replicas)
     assert not world.master.lost
     return world
+
+
+def _counts_who_joins(patch: pytest.MonkeyPatch) -> None:
+    """A replica that has not got all of the state is taken for one that has."""
+    before = Succession.chain
+
+    def chain(asking: Succession) -> tuple[int, list[ReplicaInfo]]:
+        epoch, members = before(asking)
+        reports = asking.reports.values()
+        return epoch, [*(r.info for r in reports if r.epoch and not r.serving), *members]
+
+    patch.setattr(Succession, "chain", chain)
+
+
+def _forgets_the_order(patch: pytest.MonkeyPatch) -> None:
+    """The new chain is made of those who are left in any order."""
+    before = Succession.chain
+
+    def chain(asking: Succession) -> tuple[int, list[ReplicaInfo]]:
+        epoch, members = before(asking)
+        return epoch, members[::-1]
+
+    patch.setattr(Succession, "chain", chain)
+
+
+def _goes_on_in_the_same_epochs(patch: pytest.MonkeyPatch) -> None:
+    """What was configured last and what is now are not told apart."""
+    patch.setattr(chain_master, "next_life", lambda epoch: epoch - 1)
+
+
+def _begins_anew(patch: pytest.MonkeyPatch) -> None:
+    """Who hears of no replica that has the state begins without it."""
+    patch.setattr(Succession, "serving", property(lambda asking: False))
+    patch.setattr(Succession, "untouched", lambda asking, before: True)
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [_counts_who_joins, _forgets_the_order, _goes_on_in_the_same_epochs, _begins_anew],
+)
+def test_each_defect_of_the_succession_is_found(
+    defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defect(monkeypatch)
+    with pytest.raises(AssertionError):
+        for seed in range(100):
+            run_heads(seed, 2 + seed % 2)
 
 
 def test_heads_are_killed_in_these_tests() -> None:
