@@ -48,7 +48,6 @@ from runtime.control.messages import (
 from runtime.control.relay import make_relays
 from runtime.control.replicated import Machine, relay_of
 from runtime.control.shards import chain_of, master_of
-from runtime.control.succession import EPOCHS_PER_LIFE
 from simulator.costs import CostModel, Profile
 from simulator.links import SimLinks
 from simulator.process import SimProcess
@@ -89,6 +88,8 @@ class SimReplicas:
         self._started: list[str] = []
         """Replicas that have processes of their own, or had."""
         self._known: dict[int, NodeInfo] = {}
+        self._heads = 0
+        """How many have begun."""
         self._file = SimFile()
         """Of a durable GCS."""
         self.begin(head)
@@ -96,7 +97,6 @@ class SimReplicas:
     def begin(self, head: SimProcess) -> None:
         """Make the components of a head."""
         config = self.cluster.config
-        self._file.lives += 1
         self.masters: list[Master] = []
         """By chain; see `shards`."""
         chains = [self._add_master(head, chain) for chain in range(config.chains)]
@@ -118,7 +118,8 @@ class SimReplicas:
             started = [name for name in self._started if chain_of(name) == chain]
             alive = [name for name in started if name in self.cluster.processes]
             ended = [name for name in started if name not in self.cluster.processes]
-            ctx.send(master_of(chain), ReplicasFound(alive, ended))
+            ctx.send(master_of(chain), ReplicasFound(alive, ended, self._heads))
+        self._heads += 1
         for name in replicas:
             self._tell_of_head(name)
 
@@ -136,12 +137,8 @@ class SimReplicas:
 
     def _add_master(self, head: SimProcess, chain: int) -> Chained:
         address, config = master_of(chain), self.cluster.config
-        epoch = self._file.lives * EPOCHS_PER_LIFE if config.gcs_durable else 0
         chained = Chained(
-            head.context(address),
-            address,
-            lambda ctx: Master(ctx, config, epoch, chain),
-            chain,
+            head.context(address), address, lambda ctx: Master(ctx, config, chain), chain
         )
         assert isinstance(chained.inner, Master)
         self.masters.append(chained.inner)
@@ -239,8 +236,6 @@ class SimFile:
     """What a `SimStorage` has written; outlives the process."""
 
     def __init__(self) -> None:
-        self.lives = 0
-        """How many heads have begun with it."""
         self.rows: dict[bytes, bytes] = {}
         self.state: bytes | None = None
         self.commands: list[Command] = []

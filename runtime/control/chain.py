@@ -89,6 +89,7 @@ from runtime.control.messages import (
 from runtime.control.replicated import MASTER as MASTER
 from runtime.control.replicated import Machine, encode_frames
 from runtime.control.shards import chain_of, master_of
+from runtime.control.succession import EPOCHS_PER_LIFE
 
 PART_BYTES = 256 * 1024
 PARTS_AHEAD = 4
@@ -259,7 +260,8 @@ class Replica:
         self._feed = None
         self._attached.clear()
         if me in self.members:
-            assert self.state is not State.NEW or self.epoch == 1 or self._log
+            first = self.epoch % EPOCHS_PER_LIFE == 1
+            assert self.state is not State.NEW or first, "it has nothing of the others' state"
             self.state = State.SERVING
             self._send_again()
         elif me == self._joining:

@@ -48,7 +48,7 @@ from runtime.control.messages import (
     StopReplica,
 )
 from runtime.control.shards import CHAIN_NAMES, shard_address
-from runtime.control.succession import Succession, next_life, number_of
+from runtime.control.succession import EPOCHS_PER_LIFE, Succession, number_of
 
 LAUNCHER = "launcher"
 
@@ -56,11 +56,11 @@ LAUNCHER = "launcher"
 class Master:
     """Of one chain; see `shards` for their numbers."""
 
-    def __init__(self, ctx: Context, config: Config, epoch: int = 0, chain: int = 0) -> None:
+    def __init__(self, ctx: Context, config: Config, chain: int = 0) -> None:
         self.ctx = ctx
         self.config = config
         self.chain = chain
-        self.epoch = epoch
+        self.epoch = 0
         self.members: list[ReplicaInfo] = []
         self.joining: ReplicaInfo | None = None
         self.lost = ""
@@ -123,6 +123,7 @@ class Master:
         for name in message.alive:
             self._heard.setdefault(name, self.ctx.now())
         self._names = max(self._names, *map(number_of, (*message.alive, *message.ended)), 0)
+        self.epoch = message.before * EPOCHS_PER_LIFE
         self._asking.found(message.alive, message.ended)
         self._take_over()
 
@@ -133,7 +134,7 @@ class Master:
             return
         if asking.serving:
             epoch, self.members = asking.chain()
-            self.epoch = next_life(epoch)
+            assert epoch < self.epoch, "no master before this one can have been in that epoch"
         elif not asking.first and not asking.untouched(self._first_names + 1):
             self.lost = f"no replica of chain {self.chain} of the GCS that had its state is left"
             return

@@ -28,15 +28,6 @@ EPOCHS_PER_LIFE = 1 << 20
 """A master's first epoch is later than any that another one has configured."""
 
 
-def next_life(epoch: int) -> int:
-    """Return what the epochs of a life begin after, one of whose predecessors was in this.
-
-    >>> next_life(3) == EPOCHS_PER_LIFE, next_life(EPOCHS_PER_LIFE) == 2 * EPOCHS_PER_LIFE
-    (True, True)
-    """
-    return (epoch // EPOCHS_PER_LIFE + 1) * EPOCHS_PER_LIFE
-
-
 def number_of(name: str) -> int:
     """Return the number of a replica, by which it is named.
 

@@ -92,7 +92,7 @@ class ChainHead:
 
     def make_master(self, settings: HeadSettings, ctx: Context, chain: int) -> Master:
         """Return the master of a chain."""
-        return Master(ctx, settings.config, chain=chain)
+        return Master(ctx, settings.config, chain)
 
     def add_launcher(
         self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket
@@ -220,11 +220,12 @@ class Launcher:
         elif what == "exited":
             self._process.deliver(LAUNCHER, master_of(chain_of(name)), ReplicaLost(name, detail))
 
-    def _found(self, alive: list[str], ended: list[str]) -> None:
+    def _found(self, alive: list[str], ended: list[str], before: int) -> None:
         """Tell every master which replicas of its chain there are, and were."""
         for chain in range(self._settings.config.chains):
             found = ReplicasFound(
                 [name for name in alive if chain_of(name) == chain],
                 [name for name in ended if chain_of(name) == chain],
+                before,
             )
             self._process.deliver(LAUNCHER, master_of(chain), found)

@@ -17,7 +17,6 @@ from runtime.control.context import Context
 from runtime.control.flush import STORAGE
 from runtime.control.gcs_machine import make_machine
 from runtime.control.messages import Frame, ReplicaInfo, ReplicasFound, StartReplica
-from runtime.control.succession import EPOCHS_PER_LIFE
 from runtime.processes.admission import CLIENT_TO_REPLICA, foreign, foreign_request, is_replica
 from runtime.processes.chain_head import ChainHead
 from runtime.processes.connection import Connection
@@ -33,15 +32,16 @@ class DurableHead(ChainHead):
     def make_master(self, settings: HeadSettings, ctx: Context, chain: int) -> Master:
         self.storage = GcsStorage(self.process.context(STORAGE), settings.storage)
         self.process.add(STORAGE, self.storage, journaled=False)
-        return Master(ctx, settings.config, self.storage.life * EPOCHS_PER_LIFE)
+        # The only replica was in the head's process.
+        found = ReplicasFound([], [], self.storage.life - 1)
+        self.process.deliver(LAUNCHER, MASTER, found)
+        return Master(ctx, settings.config)
 
     def add_launcher(
         self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket
     ) -> None:
         spawner.close()
         self.process.add(LAUNCHER, _Within(self, settings), journaled=False)
-        # The only replica was in the head's process.
-        self.process.deliver(LAUNCHER, MASTER, ReplicasFound([], []))
 
     def take(self, connection: Connection, frame: Frame) -> str:
         if not is_replica(frame.destination):

@@ -31,7 +31,7 @@ replicas, which else wait for it, end as well.
 
 Answers: ``["spawned", key, pid]``, but of workers; ``["exited", key, reason]``;
 ``["signaled", key, whether there was such a worker]``; and ``["mine", "", [those that live,
-those that have ended]]``.
+those that have ended, how often the asker was forked anew]]``.
 Whoever asked for a process is told of its end; when the asker is gone, what it has
 asked for is killed. The driver is told of replicas too, and may kill any process by
 its key.
@@ -183,6 +183,8 @@ class Zygote:
         """Workers to fork when this process is warm: (asker, request, descriptors)."""
         self._due: list[tuple[int, list[Any], list[int]]] = []
         """Workers to fork now."""
+        self._again = 0
+        """How often the head was forked anew."""
         self._ended: list[str] = []
         """Replicas that there were: a master asks for them by other names."""
         self._driver_fd = os.pidfd_open(driver_pid)
@@ -276,7 +278,7 @@ class Zygote:
                     signal.pidfd_send_signal(child.pidfd, request[2])
         elif request[0] == "mine":
             alive = [child.key for child in self._children.values() if child.owner == fd]
-            self._answer(fd, ["mine", "", [alive, self._ended]])
+            self._answer(fd, ["mine", "", [alive, self._ended, self._again]])
         elif request[0] == "signal":
             self._signal(fd, request[1], request[2])
         elif request[0] == "signal worker":
@@ -428,6 +430,7 @@ class Zygote:
             # What it has asked for last, and is not done, nobody knows of.
             self._drop_asker(child.asks)
         self._spawn(child.owner, request, fds)
+        self._again += 1
         heir = next(c for c in self._children.values() if c.key == child.key)
         for other in heirless:
             other.owner = heir.asks

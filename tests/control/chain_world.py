@@ -103,7 +103,7 @@ class ChainWorld:
         self.context(LAUNCHER)
         self.turn(MASTER, chained.start)
         self.turn(MASTER, self.master.start)
-        found = ReplicasFound(list(self.replicas()), self._ended())
+        found = ReplicasFound(list(self.replicas()), self._ended(), self.heads - 1)
         self.at(self.rng.uniform(0, 0.01), partial(self._tell, MASTER, found))
         for address, component in list(self.components.items()):
             back: Any = component.report if isinstance(component, Replica) else None

@@ -184,10 +184,14 @@ class Logged(Struct, array_like=True, tag=118):
 
 
 class ReplicasFound(Struct, array_like=True, tag=195):
-    """The launcher to a master, once: which replicas of its chain there are, and were."""
+    """The launcher to a master, once: which replicas of its chain there are, and were.
+
+    ``before``: how many masters of the chain there were.
+    """
 
     alive: list[str]
     ended: list[str]
+    before: int
 
 
 class StopReplica(Struct, array_like=True, tag=196):
