@@ -193,6 +193,10 @@ class Replica:
 
     def report(self) -> None:
         """Tell the master what this replica is; also if another one has taken its place."""
+        # The head's clients are other ones now: who has their addresses has not had what
+        # was sent to these.
+        nodes = {c: a for c, a in self._attached.items() if c.startswith("node:")}
+        self._attached = nodes
         serving = self.state is State.SERVING
         self.ctx.send(self.master, ReplicaReady(self.info, self.epoch, list(self.members), serving))
 

@@ -88,6 +88,8 @@ class Relay:
     def _on_output(self, chain: int, message: ChainOutput) -> None:
         way = self._ways[chain]
         other = self._relays[chain]
+        if not way.head:
+            return  # for an earlier head's relay: what is kept comes again when this one attaches
         if message.applied > way.applied:
             way.applied = message.applied
             while way.unconfirmed and way.unconfirmed[0][0] <= way.applied:
