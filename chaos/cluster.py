@@ -68,7 +68,8 @@ class Cluster(Protocol):
     def kill_member(self, chain: int, which: int = 0) -> None:
         """End a member of a chain of the GCS (SIGKILL), counted from its head, round and round.
 
-        Raises ValueError for a chain that is not there, or has one member only.
+        Raises ValueError for a chain that is not there, or has one member only that has
+        nothing on disk.
         """
 
     def kill_head(self) -> None:

@@ -289,7 +289,7 @@ class SimCluster:
             raise ValueError(f"the GCS has no chain {chain}")
         members = [info.name for info in self.replicas.masters[chain].members]
         members = [name for name in members if name in self.processes]
-        if len(members) < 2:
+        if not members or (len(members) < 2 and not self.config.last_returns):
             raise ValueError(f"chain {chain} has one member, who alone has the state")
         self.kill_replica(members[which % len(members)])
 
@@ -555,7 +555,7 @@ def start(
             heartbeat_timeout_s=heartbeat_timeout_s,
             gcs_replicas=check_replicas(gcs_replicas),
             gcs_shards=check_shards(gcs_shards),
-            gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max, gcs_shards),
+            gcs_durable=check_storage(gcs_storage, gcs_memory_max),
             gcs_memory_max=gcs_memory_max,
             task_history=task_history,
             actor_log_bytes_max=actor_log_bytes_max,

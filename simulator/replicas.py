@@ -12,8 +12,8 @@ who puts it together and who takes it apart are busy for a copy of so many bytes
 (`ReplicaCosts`): the least that it can be, and the only figure that profiles have
 for it.
 
-The one replica of a durable GCS lives in the head's process, beside a storage
-that is a dictionary: it shows what is flushed and when, not what writing costs.
+A durable replica has a storage that is a dictionary: it shows what is written and when,
+not what writing costs. Where there is one only, it lives in the head's process.
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from runtime.control.chain import Replica, State
+from runtime.control.chain import Recovered, Replica, State
 from runtime.control.chain_client import Chained
 from runtime.control.chain_master import LAUNCHER, Master
 from runtime.control.context import Context
 from runtime.control.flush import STORAGE
 from runtime.control.gcs_machine import make_machine
 from runtime.control.messages import (
+    ColdRows,
     Command,
     LoadRow,
     LogCommands,
+    LogEpoch,
     Logged,
     LogSnapshot,
     NodeChanged,
     NodeInfo,
+    ReadRows,
     ReplicaInfo,
     ReplicaLost,
     ReplicasFound,
@@ -90,8 +93,8 @@ class SimReplicas:
         self._known: dict[int, NodeInfo] = {}
         self._heads = 0
         """How many have begun."""
-        self._file = SimFile()
-        """Of a durable GCS."""
+        self._files: dict[str, SimFile] = {}
+        """Of durable replicas, by name."""
         self.begin(head)
 
     def begin(self, head: SimProcess) -> None:
@@ -118,7 +121,12 @@ class SimReplicas:
             started = [name for name in self._started if chain_of(name) == chain]
             alive = [name for name in started if name in self.cluster.processes]
             ended = [name for name in started if name not in self.cluster.processes]
-            ctx.send(master_of(chain), ReplicasFound(alive, ended, self._heads))
+            kept = [
+                (name, *file.last)
+                for name, file in self._files.items()
+                if chain_of(name) == chain and name not in alive and not config.head_has_gcs
+            ]
+            ctx.send(master_of(chain), ReplicasFound(alive, ended, self._heads, kept))
         self._heads += 1
         for name in replicas:
             self._tell_of_head(name)
@@ -149,6 +157,7 @@ class SimReplicas:
         if isinstance(message, StopReplica):
             if message.name in self.cluster.processes:
                 self.kill(message.name)
+            self._files.pop(message.name, None)
             return
         if not isinstance(message, StartReplica):
             raise TypeError(f"the launcher was sent {type(message).__name__}")
@@ -163,7 +172,7 @@ class SimReplicas:
     def tail_machine(self, chain: int = 0) -> Machine:
         """Return the machine that answers; raises LookupError before there is one."""
         for name in reversed([info.name for info in self.masters[chain].members]):
-            at = self.cluster.head if self.cluster.config.gcs_durable else None
+            at = self.cluster.head if self.cluster.config.head_has_gcs else None
             process = at or self.cluster.processes.get(name)
             if process is not None:
                 replica = process.components[name]
@@ -173,7 +182,7 @@ class SimReplicas:
 
     def _start(self, name: str) -> None:
         cluster = self.cluster
-        if cluster.config.gcs_durable:
+        if cluster.config.head_has_gcs:
             self._start_within(name)
             return
         number = int(name.partition(".")[2])
@@ -184,11 +193,18 @@ class SimReplicas:
         process = SimProcess(
             cluster, name, node, cluster.hosts[host], ReplicaCosts(cluster.profile)
         )
+        log, recovered = "", None
+        if cluster.config.gcs_durable:
+            file = self._files.setdefault(name, SimFile())
+            process.add(STORAGE, SimStorage(process.context(STORAGE), file))
+            log, recovered = STORAGE, file.recovered(make_machine(cluster.config, chain_of(name)))
         replica = Replica(
             process.context(name),
             ReplicaInfo(name, f"host-{host}", 0),
             cluster.config,
             lambda: make_machine(cluster.config, chain_of(name)),
+            log,
+            recovered,
         )
         process.add(name, replica)
         self._started.append(name)
@@ -199,10 +215,10 @@ class SimReplicas:
     def _start_within(self, name: str) -> None:
         """The one replica of a durable GCS lives in the head, beside its storage."""
         cluster, head = self.cluster, self.cluster.head
-        self.storage = SimStorage(head.context(STORAGE), self._file)
-        head.add(STORAGE, self.storage)
+        file = self._files.setdefault(name, SimFile())
+        head.add(STORAGE, SimStorage(head.context(STORAGE), file))
         info = ReplicaInfo(name, "host-0", 0)
-        machine = self._file.recover(make_machine(cluster.config))
+        machine = file.recover(make_machine(cluster.config))
         replica = Replica(head.context(name), info, cluster.config, lambda: machine, STORAGE)
         head.add(name, replica)
         replica.start()
@@ -232,6 +248,10 @@ def _call(action: Callable[[], None], event: Any) -> None:
     action()
 
 
+PAGE_ROWS = 16
+"""Few, so that there are many."""
+
+
 class SimFile:
     """What a `SimStorage` has written; outlives the process."""
 
@@ -239,6 +259,36 @@ class SimFile:
         self.rows: dict[bytes, bytes] = {}
         self.state: bytes | None = None
         self.commands: list[Command] = []
+        self.chain = LogEpoch(0, [], False)
+        self._after = 0
+
+    @property
+    def last(self) -> tuple[int, int, bool]:
+        """Epoch, last command, and whether it is a member's."""
+        return self.chain.epoch, self.index, self.chain.serving
+
+    @property
+    def index(self) -> int:
+        """The last command that is here, by itself or in the state."""
+        return self.commands[-1].index if self.commands else self._after
+
+    def log_epoch(self, message: LogEpoch) -> None:
+        """Note the chain; who joins one has nothing yet."""
+        self.chain = message
+        if not message.serving:
+            self.state, self._after = None, 0
+            self.commands, self.rows = [], {}
+
+    def log_state(self, index: int, data: bytes) -> None:
+        """Note the state after a command."""
+        self.state, self._after = data, index
+        self.commands = [c for c in self.commands if c.index > index]
+
+    def recovered(self, machine: Machine) -> Recovered | None:
+        """Return what is here of a replica that was a member of its chain; else None."""
+        if not self.chain.serving:
+            return None
+        return Recovered(self.recover(machine), self.chain.epoch, self.chain.members)
 
     def recover(self, machine: Machine) -> Machine:
         """Bring a new machine to where the last one with this file was; return it."""
@@ -256,24 +306,34 @@ class SimStorage:
     def __init__(self, ctx: Context, file: SimFile) -> None:
         self._ctx = ctx
         self.file = file
-        self._logged: tuple[str, int] | None = None
+        self._replica = ""
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, LogCommands):
-            self._logged = (source, message.commands[-1].index)
+            self._replica = source
             self.file.commands += message.commands
+        elif isinstance(message, LogEpoch):
+            self._replica = source
+            self.file.log_epoch(message)
+        elif isinstance(message, ColdRows):
+            self._replica = source
+            self.file.rows = {**dict(message.rows), **self.file.rows}
+        elif isinstance(message, ReadRows):
+            keys = sorted(key for key in self.file.rows if key > message.after)[:PAGE_ROWS]
+            rows = [(key, self.file.rows[key]) for key in keys]
+            self._ctx.send(source, ColdRows(0, rows))
         elif isinstance(message, StoreRows):
             self.file.rows.update(message.rows)
         elif isinstance(message, LoadRow):
             row = self.file.rows.get(message.key)
             self._ctx.send(source, RowLoaded(message.request, row))
         elif isinstance(message, LogSnapshot):
-            self.file.state = message.data
-            self.file.commands = [c for c in self.file.commands if c.index > message.index]
+            self._replica = source
+            self.file.log_state(message.index, message.data)
         else:
             raise TypeError(f"{STORAGE} was sent {type(message).__name__}")
 
     def end_turn(self) -> None:
-        if self._logged is not None:
-            (to, index), self._logged = self._logged, None
-            self._ctx.send(to, Logged(index))
+        if self._replica:
+            to, self._replica = self._replica, ""
+            self._ctx.send(to, Logged(self.file.index))

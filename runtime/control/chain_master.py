@@ -9,7 +9,8 @@ The life of a chain::
                                     new process is started
     SHORT    ──that one is ready──> JOINING: a new epoch in which the tail feeds it
     JOINING  ──it has the state──>  FULL: a new epoch with it as the tail
-    any      ──no replica left──>   LOST: nobody has the state
+    any      ──no replica left──>   ASKING, if the last has a log, whose process is
+                                    started again; else LOST: nobody has the state
 
 A replica is lost when a neighbour, a client or the world says that its
 connection broke, or when it has been silent for the heartbeat timeout. The
@@ -48,7 +49,7 @@ from runtime.control.messages import (
     StopReplica,
 )
 from runtime.control.shards import CHAIN_NAMES, shard_address
-from runtime.control.succession import EPOCHS_PER_LIFE, Succession, number_of
+from runtime.control.succession import EPOCHS_PER_LIFE, Succession, next_life, number_of
 
 LAUNCHER = "launcher"
 
@@ -66,7 +67,7 @@ class Master:
         self.lost = ""
         """Why nobody has the state any more; the world ends the cluster then."""
         self.changes: list[tuple[float, str, str]] = []
-        """(time, what, replica): ``lost``, ``joining``, ``joined`` and ``found``."""
+        """(time, what, replica): ``lost``, ``joining``, ``joined``, ``found``, ``revived``."""
         self.nodes: dict[int, NodeInfo] = {}
         """What the GCS has told the head's connections of nodes."""
         self._starting: dict[str, None] = {}
@@ -77,6 +78,8 @@ class Master:
         self._heard: dict[str, float] = {}
         self._checked_s = 0.0
         self._asking: Succession | None = Succession()
+        self._unneeded: set[str] = set()
+        """What is on disk, and nobody needs as soon as the chain goes on."""
 
     def start(self) -> None:
         """Begin; what to begin with the launcher says."""
@@ -122,9 +125,11 @@ class Master:
         assert self._asking is not None, "the launcher has said already who is there"
         for name in message.alive:
             self._heard.setdefault(name, self.ctx.now())
-        self._names = max(self._names, *map(number_of, (*message.alive, *message.ended)), 0)
+        known = (*message.alive, *message.ended, *(name for name, *_ in message.kept))
+        self._names = max(self._names, *map(number_of, known), 0)
+        self._unneeded = {name for name, *_ in message.kept}
         self.epoch = message.before * EPOCHS_PER_LIFE
-        self._asking.found(message.alive, message.ended)
+        self._asking.found(message)
         self._take_over()
 
     def _take_over(self) -> None:
@@ -134,7 +139,11 @@ class Master:
             return
         if asking.serving:
             epoch, self.members = asking.chain()
-            assert epoch < self.epoch, "no master before this one can have been in that epoch"
+            # Of an earlier cluster, perhaps, with the same files.
+            self.epoch = max(self.epoch, next_life(epoch))
+        elif name := asking.revive():
+            self._revive(name)
+            return
         elif not asking.first and not asking.untouched(self._first_names + 1):
             self.lost = f"no replica of chain {self.chain} of the GCS that had its state is left"
             return
@@ -145,14 +154,34 @@ class Master:
                 self.ctx.send(LAUNCHER, StopReplica(name))
             elif name not in members:
                 self._ready[name] = report.info
+        for name in sorted(self._unneeded - members):
+            self.ctx.send(LAUNCHER, StopReplica(name))
+        self._unneeded = set()
         for info in self.members:
             self._note("found", info.name)
         if self.members:
             self._publish()
-        for _ in range(self.config.gcs_replicas - len(self.members) - len(self._ready)):
+        there = len(self.members) + len(self._ready) + len(self._starting)
+        for _ in range(self.config.gcs_replicas - there):
             self._start_one()
         self._begin()
         self._feed_next()
+
+    def _begin_again(self, name: str) -> None:
+        """The last member is lost, and has a log: that has all that was ever answered."""
+        self.members = []
+        if self.joining is not None:
+            self._ready[self.joining.name] = self.joining
+            self.joining = None
+        self._asking = Succession()
+        self._asking.await_(name)
+        self._revive(name)
+
+    def _revive(self, name: str) -> None:
+        """Go on with what a replica has on disk."""
+        self._heard[name] = self.ctx.now()
+        self._note("revived", name)
+        self.ctx.send(LAUNCHER, StartReplica(name))
 
     # -- replicas --------------------------------------------------------------
 
@@ -166,6 +195,7 @@ class Master:
         info = message.info
         if self._asking is not None:
             self._heard[info.name] = self.ctx.now()
+            self._starting.pop(info.name, None)
             self._asking.reports[info.name] = message
             self._take_over()
         elif info.name in self._starting:
@@ -205,11 +235,14 @@ class Master:
         if self._asking is not None:
             # That somebody's connection with it broke says little: the head was away.
             if sure:
+                self._starting.pop(name, None)
+                self._ready.pop(name, None)
                 self._asking.drop(name)
                 self._heard.pop(name, None)
                 self._take_over()
             return
         if name in self._starting or name in self._ready:
+            self.ctx.send(LAUNCHER, StopReplica(name))
             self._starting.pop(name, None)
             self._ready.pop(name, None)
         elif self.joining is not None and self.joining.name == name:
@@ -218,7 +251,9 @@ class Master:
             self._publish()
         elif any(info.name == name for info in self.members):
             if len(self.members) == 1:
-                if sure:
+                if sure and self.config.last_returns:
+                    self._begin_again(name)
+                elif sure:
                     self.lost = f"{name}, the last replica of the GCS, is lost: {reason}"
                 return
             self.ctx.send(LAUNCHER, StopReplica(name))

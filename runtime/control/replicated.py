@@ -45,6 +45,7 @@ import msgspec
 from runtime.control import state
 from runtime.control.config import Config
 from runtime.control.context import Component, Context
+from runtime.control.flush import STORAGE
 from runtime.control.messages import ClientGone, Command, Frame
 
 encode_frames: Callable[[list[Frame]], bytes] = msgspec.msgpack.Encoder().encode
@@ -328,6 +329,20 @@ class Machine:
         """Return (component, address, message) of what is for this replica's storage."""
         local, self._local = self._local, []
         return local
+
+    def unanswered(self) -> list[tuple[str, Any]]:
+        """Return (address, message) of what a storage is to answer.
+
+        A replica asks its own again when its answers begin to count: those of the
+        replica that was the chain's head may be lost.
+        """
+        histories = [getattr(component, "history", None) for component in self.components.values()]
+        return [
+            (STORAGE, message)
+            for history in histories
+            if history is not None
+            for message in history.unanswered()
+        ]
 
     # -- state -----------------------------------------------------------------
 

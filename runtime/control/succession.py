@@ -14,7 +14,9 @@ master has who it leaves out killed (`StopReplica`), should it live after all. S
 * the order of the latest configuration that one of them knows is that of the chain, and
   the living in this order are one;
 * who was about to join begins again, from nothing;
-* if nobody serves the state is lost. Unless nobody ever has: a living replica of the
+* if nobody serves, but members have logs, the longest of the latest epoch has all that
+  was answered: its replica is started again, and is one that lives and serves;
+* else the state is lost. Unless nobody ever has had it: a living replica of the
   first ones that was never configured has seen to it that nothing was answered.
 
 Epochs of a life are later than any of the lives before.
@@ -22,10 +24,19 @@ Epochs of a life are later than any of the lives before.
 
 from __future__ import annotations
 
-from runtime.control.messages import ReplicaInfo, ReplicaReady
+from runtime.control.messages import ReplicaInfo, ReplicaReady, ReplicasFound
 
 EPOCHS_PER_LIFE = 1 << 20
 """A master's first epoch is later than any that another one has configured."""
+
+
+def next_life(epoch: int) -> int:
+    """Return what the epochs of a life begin after, if an earlier one was in this.
+
+    >>> next_life(3) == EPOCHS_PER_LIFE, next_life(EPOCHS_PER_LIFE) == 2 * EPOCHS_PER_LIFE
+    (True, True)
+    """
+    return (epoch // EPOCHS_PER_LIFE + 1) * EPOCHS_PER_LIFE
 
 
 def number_of(name: str) -> int:
@@ -44,11 +55,15 @@ class Succession:
         self.first = False
         """Whether there never was a replica."""
         self.reports: dict[str, ReplicaReady] = {}
+        self.kept: dict[str, tuple[int, int]] = {}
+        """Epoch and last command of members that do not live, and have them on disk."""
         self._alive: dict[str, None] | None = None
 
-    def found(self, alive: list[str], ended: list[str]) -> None:
-        """The world has said who lives, and who has lived."""
-        self.first = not alive and not ended
+    def found(self, message: ReplicasFound) -> None:
+        """The world has said who lives, who has lived, and what is on disk."""
+        self.first = not message.alive and not message.ended
+        self.kept = {name: (epoch, last) for name, epoch, last, member in message.kept if member}
+        alive = message.alive
         self._alive = dict.fromkeys(alive)
 
     def drop(self, name: str) -> None:
@@ -56,6 +71,22 @@ class Succession:
         self.reports.pop(name, None)
         if self._alive is not None:
             self._alive.pop(name, None)
+
+    def revive(self) -> str:
+        """Return whose log is to be gone on with, as nobody lives who has the state; "" for none.
+
+        He is waited for then, as if he lived.
+        """
+        if not self.kept:
+            return ""
+        name = max(self.kept, key=lambda name: (self.kept[name], name))
+        self.kept = {}
+        self.await_(name)
+        return name
+
+    def await_(self, name: str) -> None:
+        """Wait for the report of this replica, too."""
+        self._alive = {**(self._alive or {}), name: None}
 
     @property
     def complete(self) -> bool:

@@ -41,6 +41,7 @@ from runtime.control.messages import (
     ChainRequest,
     ClaimTasks,
     ClientGone,
+    ColdRows,
     CommitBundle,
     CreateActors,
     CreateGroup,
@@ -142,7 +143,9 @@ REPLICA_TO_MASTER: Kinds = frozenset({
 MASTER_TO_REPLICA: Kinds = frozenset({ChainConfigured, ChainRequest, ChainAttach})
 CLIENT_TO_REPLICA: Kinds = frozenset({ChainRequest, ChainAttach})
 REPLICA_TO_CLIENT: Kinds = frozenset({ChainOutput})
-REPLICA_TO_REPLICA: Kinds = frozenset({ChainCommands, ChainAck, SnapshotPart, SnapshotTaken})
+REPLICA_TO_REPLICA: Kinds = frozenset({
+    ChainCommands, ChainAck, SnapshotPart, SnapshotTaken, ColdRows,
+})  # fmt: skip
 """Of a chain; what requests carry is checked by `foreign_request`."""
 
 HEAD_TO_NODE: Mapping[str, Kinds] = {

@@ -26,6 +26,7 @@ from runtime.control.messages import (
     NodeUnreachable,
     ReplicaLost,
     ReplicasFound,
+    ReplicaSuspected,
     StartReplica,
     StopReplica,
 )
@@ -155,7 +156,8 @@ class ChainHead:
         del self.process.routes[peer]
         if not is_node(peer):
             master = master_of(chain_of(peer))
-            self.process.deliver(master, master, ReplicaLost(peer, reason))
+            # If it has ended the zygote will say so.
+            self.process.deliver(master, master, ReplicaSuspected(peer, reason))
             return
         message = NodeUnreachable(
             node_of(peer), f"connection lost: {reason}", connection.incarnation
@@ -186,12 +188,19 @@ class Launcher:
         self._settings = settings
         self._head = head
         self._spawner = spawner
+        self._unneeded: set[str] = set()
+        """Replicas whose files go when they have ended."""
+        self._alive: set[str] = set()
         process.reactor.add(spawner.fileno(), READ, self._on_answer)
         send_packet(spawner, ["mine"])
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, StopReplica):
             send_packet(self._spawner, ["kill", message.name, int(signal.SIGKILL)])
+            if message.name not in self._alive:
+                self._remove_file(message.name)
+            else:
+                self._unneeded.add(message.name)
             return
         if not isinstance(message, StartReplica):
             raise TypeError(f"the launcher was sent {type(message).__name__}")
@@ -202,12 +211,20 @@ class Launcher:
             self._head,
             self._head[0],
             self._settings.journal,
+            self._settings.storage,
         )
+        self._alive.add(message.name)
         packet = ["spawn", "replica", message.name, msgspec.msgpack.encode(settings)]
         send_packet(self._spawner, packet)
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""
+
+    def _remove_file(self, name: str) -> None:
+        if self._settings.config.gcs_durable:
+            from runtime.processes.gcs_storage import remove
+
+            remove(self._settings.storage, name, self._settings.config.chains)
 
     def _on_answer(self, mask: int) -> None:
         packet = receive_packet(self._spawner)
@@ -218,14 +235,25 @@ class Launcher:
         if what == "mine":
             self._found(*detail)
         elif what == "exited":
+            self._alive.discard(name)
+            if name in self._unneeded:
+                self._unneeded.discard(name)
+                self._remove_file(name)
             self._process.deliver(LAUNCHER, master_of(chain_of(name)), ReplicaLost(name, detail))
 
     def _found(self, alive: list[str], ended: list[str], before: int) -> None:
         """Tell every master which replicas of its chain there are, and were."""
+        self._alive.update(alive)
+        kept = []
+        if self._settings.config.gcs_durable:
+            from runtime.processes.gcs_storage import look
+
+            kept = [file for file in look(self._settings.storage) if file[0] not in self._alive]
         for chain in range(self._settings.config.chains):
             found = ReplicasFound(
                 [name for name in alive if chain_of(name) == chain],
                 [name for name in ended if chain_of(name) == chain],
                 before,
+                [file for file in kept if chain_of(file[0]) == chain],
             )
             self._process.deliver(LAUNCHER, master_of(chain), found)

@@ -211,7 +211,7 @@ class LocalCluster:
         members = [k for k in replicas if chain_of(k) == chain and k not in self.exited]
         if not members:
             raise ValueError(f"the GCS has no chain {chain}")
-        if len(members) < 2:
+        if len(members) < 2 and not self.config.last_returns:
             raise ValueError(f"chain {chain} has one member, who alone has the state")
         self.kill_replica(members[which % len(members)])
 
@@ -401,7 +401,7 @@ def start(
             heartbeat_timeout_s=heartbeat_timeout_s,
             gcs_replicas=check_replicas(gcs_replicas),
             gcs_shards=check_shards(gcs_shards),
-            gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max, gcs_shards),
+            gcs_durable=check_storage(gcs_storage, gcs_memory_max),
             gcs_memory_max=gcs_memory_max,
             task_history=task_history,
             actor_log_bytes_max=actor_log_bytes_max,
@@ -418,6 +418,10 @@ def start(
         object_store_memory = int(_memory_bytes() * STORE_SHARE / len(resources))
     if object_store_memory < 1 << 20:
         raise ValueError(f"an object store of {object_store_memory} bytes; 1 MiB is the least")
+    if config.gcs_durable and not config.head_has_gcs:
+        from runtime.processes.gcs_storage import check_directory
+
+        check_directory(Path(str(gcs_storage)), config.chains)
     if journal is not None:
         Path(journal).mkdir(parents=True, exist_ok=True)
     cluster = LocalCluster(

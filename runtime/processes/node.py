@@ -84,7 +84,7 @@ class Node:
         self.process.find_route = self._dial
         listener = Listener(reactor, listen(settings.host), self._accept)
         self._head = settings.head
-        self._durable = settings.config.gcs_durable
+        self._in_head = settings.config.head_has_gcs
         self._head_returns = settings.config.chained
         self._count_of_chains = settings.config.chains
         self._without_head_s = 0.0
@@ -170,14 +170,14 @@ class Node:
     def _on_head_frame(self, connection: Connection, frame: Frame) -> None:
         self._without_head_s = 0.0
         kinds = MASTER_TO_CLIENT if is_master(frame.source) else HEAD_TO_NODE.get(frame.source)
-        if self._durable and is_replica(frame.source):
+        if self._in_head and is_replica(frame.source):
             kinds = REPLICA_TO_CLIENT  # it lives in the head's process
         self._take(connection, frame, kinds)
 
     # -- replicas of the GCS ---------------------------------------------------
 
     def _dial_replica(self, name: str) -> Connection | None:
-        if self._durable:
+        if self._in_head:
             return self.process.routes[MASTER]
         chain = chain_of(name)
         info = self._chains[chain].members.get(name) if chain < len(self._chains) else None

@@ -1,8 +1,9 @@
 """The process of one replica of the GCS: a member of a chain (see `chain`).
 
 It dials the head, where the master is, and the replica that it has something to
-say to; clients dial it. The state is in memory only: a replica that ends is
-replaced by a new one that gets the state from the others. When the head is gone
+say to; clients dial it. The state is in memory only, unless the GCS is durable: then
+it is in a file too, of which a replica of the same name makes it again. A replica that
+ends is replaced by a new one that gets the state from the others. When the head is gone
 it serves on, and tells the next one who it is.
 """
 
@@ -14,6 +15,7 @@ import time
 import msgspec
 
 from runtime.control.chain import Replica, State
+from runtime.control.flush import STORAGE
 from runtime.control.gcs_machine import make_machine
 from runtime.control.messages import Frame, ReplicaInfo, ReplicaLost
 from runtime.control.replicated import relay_of
@@ -57,11 +59,22 @@ class ReplicaProcess:
         sock = listen(settings.host)
         host, port = sock.getsockname()[:2]
         Listener(reactor, sock, self._accept)
+        chain = chain_of(self.name)
+        log, recovered = "", None
+        if config.gcs_durable:
+            from runtime.processes.gcs_storage import GcsStorage, path_of
+
+            path = path_of(settings.storage, self.name, config.chains)
+            storage = GcsStorage(self.process.context(STORAGE), path)
+            self.process.add(STORAGE, storage, journaled=False)
+            log, recovered = STORAGE, storage.recovered(make_machine(config, chain))
         self.replica = Replica(
             self.process.context(self.name),
             ReplicaInfo(self.name, host, port),
             config,
-            lambda: make_machine(config, chain_of(self.name)),
+            lambda: make_machine(config, chain),
+            log,
+            recovered,
         )
         self.process.add(self.name, self.replica)
         self.process.find_route = self._dial

@@ -23,7 +23,7 @@ class HeadSettings(msgspec.Struct):
     token: bytes
     journal: str = ""
     storage: str = ""
-    """The GCS's file, where it is durable."""
+    """The GCS's file, where it is durable; with replicas or shards their directory."""
 
 
 class ReplicaSettings(msgspec.Struct):
@@ -35,6 +35,8 @@ class ReplicaSettings(msgspec.Struct):
     head: tuple[str, int]
     host: str = "127.0.0.1"
     journal: str = ""
+    storage: str = ""
+    """The directory of the replicas' files, where they have some."""
 
 
 class NodeSettings(msgspec.Struct):
