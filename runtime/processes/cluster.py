@@ -188,6 +188,7 @@ class LocalCluster:
                 what, key, detail = msgspec.msgpack.decode(data)
                 if what == "spawned":
                     self.pids[key] = detail
+                    self.exited.pop(key, None)
                 elif what == "signaled":
                     self._signaled.put(detail)
                 else:
