@@ -86,6 +86,7 @@ LIMIT_S = 300.0
 """Virtual seconds after which a program goes round in circles; most take two or three."""
 KILLS = ("kill", "restart", "pause", "remove_node")
 """Actions that may take a running task along."""
+STORED: dict[str, Any] = {"gcs_storage": "any", "task_history": True, "gcs_memory_max": 4_000}
 NOT_ITS_OWN = ("replica", "head")
 """Targets that have no task to take along."""
 
@@ -129,7 +130,7 @@ def draw_case(seed: int, lossless: bool = False, heads: bool = True) -> Case:
     """Return the case of a seed.
 
     With `lossless` no node dies, only workers, and nothing may be lost. Without `heads`
-    no head does.
+    no head does, and no replica has storage.
     """
     rng = random.Random(f"fuzz/{seed}")
     nodes = rng.randint(2, 5)
@@ -147,6 +148,7 @@ def draw_case(seed: int, lossless: bool = False, heads: bool = True) -> Case:
         kills += _draw_kills_of_actors(others, nodes, lossless)
     if gcs and heads:
         kills += _draw_kills_of_heads(random.Random(f"fuzz/heads/{seed}"))
+        kills += _add_storage(random.Random(f"fuzz/storage/{seed}"), gcs)
     plan = Plan([*plan.steps, *kills])
     return Case(seed, nodes, cpus, program, plan, lossless, store_bytes, gcs)
 
@@ -156,7 +158,7 @@ def draw_gcs(rng: random.Random) -> tuple[dict[str, Any], list[Step]]:
     if rng.random() < 0.5:
         return {}, []
     if rng.random() < 0.15:
-        return {"gcs_storage": "any", "task_history": True, "gcs_memory_max": 4_000}, []
+        return dict(STORED), []
     replicas, shards = rng.choice((1, 2, 2, 3)), rng.choice((1, 2, 4))
     kills = []
     if replicas > 1:
@@ -171,6 +173,25 @@ def _draw_kills_of_heads(rng: random.Random) -> list[Step]:
     """Half of the heads that start again are killed, once or twice."""
     kills = rng.choice((0, 0, 1, 2))
     return [Step("kill", Head(), rng.random() * 2 * HORIZON_S) for _ in range(kills)]
+
+
+def _add_storage(rng: random.Random, gcs: dict[str, Any]) -> list[Step]:
+    """Give a third of the chains storage; then their last replicas die as well."""
+    if "gcs_storage" in gcs or rng.random() < 0.67:
+        return []
+    replicas, shards = gcs["gcs_replicas"], gcs["gcs_shards"]
+    gcs.update(STORED)
+    if replicas == shards == 1:
+        return []
+    chains = shards + 1 if shards > 1 else 1
+    return [
+        Step(
+            "kill",
+            Replica(rng.randrange(chains), rng.randrange(replicas)),
+            rng.random() * 2 * HORIZON_S,
+        )
+        for _ in range(rng.randint(0, 2 * chains))
+    ]
 
 
 def draw_plan(rng: random.Random, nodes: int, lossless: bool = False) -> Plan:
@@ -335,10 +356,11 @@ def _compare(
 
 
 def _events(session: Any) -> list[tuple[float, str, str, str, int]]:
-    """Return the GCS's events, as soon as it can be asked: its head may be away."""
+    """Return the GCS's events, as soon as all of it can be asked: its head may be away."""
     while True:
         try:
-            return list(session.cluster.gcs.events)
+            if session.cluster.gcs_tables:
+                return list(session.cluster.gcs.events)
         except LookupError:
             api.sleep(0.1)
 

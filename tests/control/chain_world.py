@@ -16,12 +16,18 @@ from typing import Any
 
 import msgspec
 
-from runtime.control.chain import MASTER, Replica, State
+from runtime.control.chain import MASTER, Recovered, Replica, State
 from runtime.control.chain_client import Chained
 from runtime.control.chain_master import LAUNCHER, Master
 from runtime.control.config import Config
+from runtime.control.flush import STORAGE
 from runtime.control.messages import (
+    Command,
     Frame,
+    LogCommands,
+    LogEpoch,
+    Logged,
+    LogSnapshot,
     ReplicaInfo,
     ReplicaLost,
     ReplicasFound,
@@ -72,13 +78,55 @@ class ChainContext:
         return timer
 
 
-class ChainWorld:
-    """A master, its replicas, and clients."""
+class File:
+    """What a replica has written; its storage lives and dies with it."""
 
-    def __init__(self, seed: int, replicas: int, factories: dict[str, Factory]) -> None:
+    def __init__(self) -> None:
+        self.chain = LogEpoch(0, [], False)
+        self.commands: list[Command] = []
+        self.state: tuple[int, bytes] | None = None
+
+    @property
+    def index(self) -> int:
+        if self.commands:
+            return self.commands[-1].index
+        return self.state[0] if self.state is not None else 0
+
+    def write(self, message: Any) -> None:
+        if isinstance(message, LogCommands):
+            self.commands += message.commands
+        elif isinstance(message, LogSnapshot):
+            self.state = message.index, message.data
+            self.commands = [c for c in self.commands if c.index > message.index]
+        else:
+            assert isinstance(message, LogEpoch)
+            self.chain = message
+            if not message.serving:
+                self.commands, self.state = [], None
+
+    def recover(self, machine: Machine) -> Recovered | None:
+        if not self.chain.serving:
+            return None
+        if self.state is not None:
+            machine.restore(self.state[1])
+        for command in self.commands:
+            machine.apply(command)
+        return Recovered(machine, self.chain.epoch, self.chain.members)
+
+
+class ChainWorld:
+    """A master, its replicas, and clients; with `durable` each replica has a file.
+
+    Writing takes a while, and what is not written when a replica dies is lost.
+    """
+
+    def __init__(
+        self, seed: int, replicas: int, factories: dict[str, Factory], durable: bool = False
+    ) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
-        self.config = Config(seed=seed, gcs_replicas=replicas)
+        self.config = Config(seed=seed, gcs_replicas=replicas, gcs_durable=durable)
+        self.files: dict[str, File] = {}
         self.factories = factories
         self.time_s = 0.0
         self.components: dict[str, Any] = {}
@@ -103,7 +151,12 @@ class ChainWorld:
         self.context(LAUNCHER)
         self.turn(MASTER, chained.start)
         self.turn(MASTER, self.master.start)
-        found = ReplicasFound(list(self.replicas()), self._ended(), self.heads - 1)
+        kept = [
+            (name, file.chain.epoch, file.index, file.chain.serving)
+            for name, file in self.files.items()
+            if name not in self.components
+        ]
+        found = ReplicasFound(list(self.replicas()), self._ended(), self.heads - 1, kept)
         self.at(self.rng.uniform(0, 0.01), partial(self._tell, MASTER, found))
         for address, component in list(self.components.items()):
             back: Any = component.report if isinstance(component, Replica) else None
@@ -132,6 +185,8 @@ class ChainWorld:
         if isinstance(message, StopReplica):
             if message.name in self.components:
                 self.kill(message.name)
+            if self.rng.random() < 0.5:  # else the head is killed before, or its disk is away
+                self.files.pop(message.name, None)
             return
         assert isinstance(message, StartReplica)
         name, head = message.name, self.heads
@@ -146,7 +201,12 @@ class ChainWorld:
         self._started.append(name)
         # Clocks of replicas need not agree.
         ctx = self.context(name, self.rng.uniform(-100, 100))
-        replica = Replica(ctx, ReplicaInfo(name, "host", 1), self.config, self.machine)
+        log, recovered = "", None
+        if self.config.gcs_durable:
+            file = self.files.setdefault(name, File())
+            log, recovered = STORAGE, file.recover(self.machine())
+        info = ReplicaInfo(name, "host", 1)
+        replica = Replica(ctx, info, self.config, self.machine, log, recovered)
         self.components[name] = replica
         self.turn(name, replica.start)
 
@@ -184,9 +244,25 @@ class ChainWorld:
         ctx = self.contexts[address]
         outbox, ctx.outbox = ctx.outbox, {}
         for to, messages in outbox.items():
+            if to == STORAGE:
+                self._write(address, component, messages)
+                continue
             self._transmit(address, to, Encoder.encode(Frame(address, to, messages)))
         if isinstance(component, Replica) and component.state is State.FENCED:
             del self.components[address]
+
+    def _write(self, name: str, replica: Any, messages: list[Any]) -> None:
+        due_s = max(self._links.get((name, STORAGE), 0.0), self.time_s + self.rng.uniform(0, 1e-3))
+        self._links[name, STORAGE] = due_s
+
+        def written() -> None:
+            if self.components.get(name) is replica:
+                for message in messages:
+                    self.files[name].write(message)
+                logged = Logged(self.files[name].index)
+                self.turn(name, lambda: replica.handle(STORAGE, logged))
+
+        self._push(due_s, written)
 
     def _transmit(self, source: str, to: str, body: bytes) -> None:
         delay_s = 0.0 if source == to else 1e-4 * (1 + self.rng.expovariate(1.0))

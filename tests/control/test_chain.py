@@ -18,6 +18,7 @@ from runtime.control.chain import MASTER, Replica, State
 from runtime.control.chain_client import Chained
 from runtime.control.chain_master import Master
 from runtime.control.config import Config
+from runtime.control.flush import STORAGE
 from runtime.control.gcs import Gcs
 from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.messages import (
@@ -26,6 +27,7 @@ from runtime.control.messages import (
     KvGet,
     KvPut,
     KvReply,
+    LogEpoch,
     ReplicaInfo,
     ReplicaJoined,
     ReplicasFound,
@@ -328,6 +330,91 @@ def test_each_defect_of_the_succession_is_found(
     with pytest.raises(AssertionError):
         for seed in range(100):
             run_heads(seed, 2 + seed % 2)
+
+
+# -- with storage ----------------------------------------------------------------
+
+
+def kill_all(world: ChainWorld, kills: int) -> None:
+    """Kill all replicas at once, and mostly the head; or some of them."""
+    if kills == 0:
+        return
+
+    def strike() -> None:
+        if MASTER in world.components and not world.master.members:
+            kill_all(world, kills)  # it has not gone on since the last time
+            return
+        names = list(world.replicas())
+        if world.rng.random() < 0.3:
+            names = names[: world.rng.randint(0, len(names))]
+        if MASTER in world.components and world.rng.random() < 0.7:
+            world.kill_head()
+        for name in names:
+            world.kill(name)
+        kill_all(world, kills - 1)
+
+    world.at(world.rng.expovariate(5), strike)
+
+
+def run_durable(seed: int, replicas: int) -> ChainWorld:
+    """Any number of replicas die, at any moment, with the head or without."""
+    world = ChainWorld(seed, replicas, TABLES, durable=True)
+    users = run_users(world, users=3, keys=2, count=60)
+    kill_all(world, kills=6)
+    if seed % 2:
+        kill_sometimes(world, kills=4)
+    world.run(lambda: all(not user.left and user.now is None for user in users))
+    check_end(world, users, replicas)
+    assert not world.master.lost
+    return world
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_histories_are_linearizable_when_all_die_that_have_files(seed: int, replicas: int) -> None:
+    run_durable(seed, replicas)
+
+
+def _answers_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
+    """Outputs leave although the log has not got their commands."""
+    patch.setattr(Replica, "_limit", property(lambda r: r.machine.index))
+
+
+def _goes_on_with_any_file(patch: pytest.MonkeyPatch) -> None:
+    """Not the longest of the latest chain, but the oldest replica's."""
+    before = Succession.revive
+
+    def revive(asking: Succession) -> str:
+        asking.kept = dict(list(asking.kept.items())[:1])
+        return before(asking)
+
+    patch.setattr(Succession, "revive", revive)
+
+
+def _keeps_files_of_those_who_join(patch: pytest.MonkeyPatch) -> None:
+    """A replica that has not got the state yet takes its file for a member's."""
+    before = Replica._log_epoch
+
+    def log_epoch(replica: Replica) -> None:
+        if replica.state is State.JOINING:
+            replica.ctx.send(STORAGE, LogEpoch(replica.epoch + 1, [replica.info.name], True))
+        else:
+            before(replica)
+
+    patch.setattr(Replica, "_log_epoch", log_epoch)
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [_answers_before_it_is_written, _goes_on_with_any_file, _keeps_files_of_those_who_join],
+)
+def test_each_defect_of_storage_is_found(
+    defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defect(monkeypatch)
+    with pytest.raises(AssertionError):
+        for seed in range(200):
+            run_durable(seed, 2 + seed % 2)
 
 
 def test_heads_are_killed_in_these_tests() -> None:
