@@ -240,7 +240,9 @@ class SimReplicas:
                 near = other.host is process.host
                 profile = cluster.profile
                 latency_s = profile.loopback_latency_s if near else profile.latency_s
-                tell = partial(other.arrive, address, address, [ReplicaLost(name, "it was killed")])
+                kept = (name, *self._files[name].last) if mine and name in self._files else None
+                lost = ReplicaLost(name, "it was killed", kept)
+                tell = partial(other.arrive, address, address, [lost])
                 cluster.env.timeout(latency_s).callbacks.append(partial(_call, tell))
 
 

@@ -297,8 +297,8 @@ class Replica:
         self._feed = None
         self._attached.clear()
         if me in self.members:
-            first = self.epoch % EPOCHS_PER_LIFE == 1
-            assert self.state is not State.NEW or first, "it has nothing of the others' state"
+            has = self.state is not State.NEW or self._recovered
+            assert has or self.epoch % EPOCHS_PER_LIFE == 1, "it has nothing of the others' state"
             self.state = State.SERVING
             self._log_epoch()
             self._send_again()

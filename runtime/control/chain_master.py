@@ -49,7 +49,7 @@ from runtime.control.messages import (
     StopReplica,
 )
 from runtime.control.shards import CHAIN_NAMES, shard_address
-from runtime.control.succession import EPOCHS_PER_LIFE, Succession, next_life, number_of
+from runtime.control.succession import EPOCHS_PER_LIFE, Succession, number_of
 
 LAUNCHER = "launcher"
 
@@ -103,7 +103,7 @@ class Master:
         elif isinstance(message, ReplicaSuspected):
             self._drop(message.name, message.reason, sure=False)
         elif isinstance(message, ReplicaLost):
-            self._drop(message.name, message.reason, sure=True)
+            self._drop(message.name, message.reason, sure=True, kept=message.kept)
         elif isinstance(message, ChainHello):
             self._clients[message.client] = message.born
             if self.members:
@@ -139,8 +139,7 @@ class Master:
             return
         if asking.serving:
             epoch, self.members = asking.chain()
-            # Of an earlier cluster, perhaps, with the same files.
-            self.epoch = max(self.epoch, next_life(epoch))
+            assert epoch <= self.epoch, "a master before this one was in a later life"
         elif name := asking.revive():
             self._revive(name)
             return
@@ -230,14 +229,20 @@ class Master:
         self._publish()
         self._feed_next()
 
-    def _drop(self, name: str, reason: str, sure: bool) -> None:
+    def _drop(
+        self,
+        name: str,
+        reason: str,
+        sure: bool,
+        kept: tuple[str, int, int, bool] | None = None,
+    ) -> None:
         """A replica is lost: go on without it, and have another one started."""
         if self._asking is not None:
             # That somebody's connection with it broke says little: the head was away.
             if sure:
                 self._starting.pop(name, None)
                 self._ready.pop(name, None)
-                self._asking.drop(name)
+                self._asking.drop(name, kept)
                 self._heard.pop(name, None)
                 self._take_over()
             return

@@ -28,15 +28,8 @@ from runtime.control.messages import ReplicaInfo, ReplicaReady, ReplicasFound
 
 EPOCHS_PER_LIFE = 1 << 20
 """A master's first epoch is later than any that another one has configured."""
-
-
-def next_life(epoch: int) -> int:
-    """Return what the epochs of a life begin after, if an earlier one was in this.
-
-    >>> next_life(3) == EPOCHS_PER_LIFE, next_life(EPOCHS_PER_LIFE) == 2 * EPOCHS_PER_LIFE
-    (True, True)
-    """
-    return (epoch // EPOCHS_PER_LIFE + 1) * EPOCHS_PER_LIFE
+REVIVED_MAX = 5
+"""How often one replica is started again from its log, which may be damaged, in a row."""
 
 
 def number_of(name: str) -> int:
@@ -57,6 +50,7 @@ class Succession:
         self.reports: dict[str, ReplicaReady] = {}
         self.kept: dict[str, tuple[int, int]] = {}
         """Epoch and last command of members that do not live, and have them on disk."""
+        self._revived: dict[str, int] = {}
         self._alive: dict[str, None] | None = None
 
     def found(self, message: ReplicasFound) -> None:
@@ -66,9 +60,11 @@ class Succession:
         alive = message.alive
         self._alive = dict.fromkeys(alive)
 
-    def drop(self, name: str) -> None:
-        """It lives no more."""
+    def drop(self, name: str, kept: tuple[str, int, int, bool] | None) -> None:
+        """It lives no more; what it has on disk may be needed."""
         self.reports.pop(name, None)
+        if kept is not None and kept[-1] and self._revived.get(name, 0) < REVIVED_MAX:
+            self.kept[name] = kept[1:3]
         if self._alive is not None:
             self._alive.pop(name, None)
 
@@ -80,7 +76,8 @@ class Succession:
         if not self.kept:
             return ""
         name = max(self.kept, key=lambda name: (self.kept[name], name))
-        self.kept = {}
+        del self.kept[name]
+        self._revived[name] = self._revived.get(name, 0) + 1
         self.await_(name)
         return name
 

@@ -220,11 +220,18 @@ class Launcher:
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""
 
+    def _kept(self, name: str) -> tuple[str, int, int, bool] | None:
+        if not self._settings.config.gcs_durable:
+            return None
+        from runtime.processes.gcs_storage import look_at
+
+        return look_at(self._settings.storage, name)
+
     def _remove_file(self, name: str) -> None:
         if self._settings.config.gcs_durable:
             from runtime.processes.gcs_storage import remove
 
-            remove(self._settings.storage, name, self._settings.config.chains)
+            remove(self._settings.storage, name)
 
     def _on_answer(self, mask: int) -> None:
         packet = receive_packet(self._spawner)
@@ -239,7 +246,8 @@ class Launcher:
             if name in self._unneeded:
                 self._unneeded.discard(name)
                 self._remove_file(name)
-            self._process.deliver(LAUNCHER, master_of(chain_of(name)), ReplicaLost(name, detail))
+            lost = ReplicaLost(name, detail, self._kept(name))
+            self._process.deliver(LAUNCHER, master_of(chain_of(name)), lost)
 
     def _found(self, alive: list[str], ended: list[str], before: int) -> None:
         """Tell every master which replicas of its chain there are, and were."""

@@ -419,10 +419,10 @@ def start(
         object_store_memory = int(_memory_bytes() * STORE_SHARE / len(resources))
     if object_store_memory < 1 << 20:
         raise ValueError(f"an object store of {object_store_memory} bytes; 1 MiB is the least")
-    if config.gcs_durable and not config.head_has_gcs:
-        from runtime.processes.gcs_storage import check_directory
+    if gcs_storage is not None:
+        from runtime.processes import gcs_storage as storage  # loads sqlite3
 
-        check_directory(Path(str(gcs_storage)), config.chains)
+        storage.check_storage(Path(gcs_storage), config.head_has_gcs)
     if journal is not None:
         Path(journal).mkdir(parents=True, exist_ok=True)
     cluster = LocalCluster(

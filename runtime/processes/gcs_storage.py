@@ -61,58 +61,64 @@ CREATE TABLE IF NOT EXISTS epoch (one INTEGER PRIMARY KEY, epoch INTEGER, member
 """
 PAGE_ROWS = 512
 """Flushed rows that are read at a time for a replica that joins."""
-_NAME = re.compile(r"chain([0-9]+)of([0-9]+)-([0-9]+)\.sqlite3")
+_NAME = re.compile(r"chain([0-9]+)-([0-9]+)\.sqlite3")
 
 
-def path_of(directory: str, replica: str, chains: int) -> Path:
+def path_of(directory: str, replica: str) -> Path:
     """Return a replica's file."""
     number = number_of(replica)
-    return Path(directory) / f"chain{chain_of(replica)}of{chains}-{number}.sqlite3"
+    return Path(directory) / f"chain{chain_of(replica)}-{number}.sqlite3"
 
 
-def remove(directory: str, replica: str, chains: int) -> None:
+def remove(directory: str, replica: str) -> None:
     """Remove what a replica has on disk, if anything."""
-    path = path_of(directory, replica, chains)
+    path = path_of(directory, replica)
     for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
         each.unlink(missing_ok=True)
 
 
-def check_directory(path: Path, chains: int) -> None:
-    """Make the directory of the replicas' files; raises ValueError for one that does not fit."""
-    if path.exists() and not path.is_dir():
+def check_storage(path: Path, alone: bool) -> None:
+    """See to it that a new cluster can keep its state there.
+
+    `alone`: in one file; else in a directory, which is made. Raises ValueError for what is
+    of the other kind, or has the state of another cluster: its nodes are not there any more.
+    """
+    if alone and path.is_dir():
+        raise ValueError(f"gcs_storage={str(path)!r} is a directory: give a file")
+    if not alone and path.exists() and not path.is_dir():
         raise ValueError(
             f"gcs_storage={str(path)!r} is a file: with replicas or shards give a directory,"
             " in which each has a file"
         )
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in sorted(os.listdir(path)):
-        found = _NAME.fullmatch(name)
-        if found is not None and int(found[2]) != chains:
-            shards = int(found[2]) - 1 or 1
-            raise ValueError(
-                f"gcs_storage={str(path)!r} has a GCS of gcs_shards={shards}: give so many,"
-                " or another directory"
-            )
+    if not alone:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_size if alone and path.exists() else not alone and look(str(path)):
+        raise ValueError(
+            f"gcs_storage={str(path)!r} has the state of a cluster that has ended: give another"
+            " path, or remove it"
+        )
 
 
 def look(directory: str) -> list[tuple[str, int, int, bool]]:
     """Return (replica, epoch, last command, was it a member) of every file."""
-    found = []
-    for name in sorted(os.listdir(directory)):
-        match = _NAME.fullmatch(name)
-        if match is None:
-            continue
-        db = sqlite3.connect(Path(directory) / name, isolation_level=None)
-        db.executescript(SCHEMA)
-        epoch, serving = db.execute("SELECT epoch, serving FROM epoch").fetchone() or (0, False)
-        (after,) = db.execute("SELECT max(after) FROM snapshot").fetchone()
-        last = db.execute("SELECT commands FROM log ORDER BY first DESC LIMIT 1").fetchone()
-        index = after or 0
-        if last is not None:
-            index = max(index, _decode(last[0])[-1].index)
-        db.close()
-        found.append((f"replica:0.{match[3]}", epoch, index, bool(serving)))
-    return found
+    matches = filter(None, map(_NAME.fullmatch, sorted(os.listdir(directory))))
+    return [kept for match in matches if (kept := look_at(directory, f"replica:0.{match[2]}"))]
+
+
+def look_at(directory: str, replica: str) -> tuple[str, int, int, bool] | None:
+    """Return what `look` says of one replica that does not live; None: it has no file."""
+    path = path_of(directory, replica)
+    if not path.exists():
+        return None
+    db = sqlite3.connect(path, isolation_level=None)
+    db.executescript(SCHEMA)
+    epoch, serving = db.execute("SELECT epoch, serving FROM epoch").fetchone() or (0, False)
+    (index,) = db.execute("SELECT ifnull(max(after), 0) FROM snapshot").fetchone()
+    last = db.execute("SELECT commands FROM log ORDER BY first DESC LIMIT 1").fetchone()
+    if last is not None:
+        index = max(index, _decode(last[0])[-1].index)
+    db.close()
+    return replica, epoch, index, bool(serving)
 
 
 class GcsStorage:

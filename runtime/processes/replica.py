@@ -64,7 +64,7 @@ class ReplicaProcess:
         if config.gcs_durable:
             from runtime.processes.gcs_storage import GcsStorage, path_of
 
-            path = path_of(settings.storage, self.name, config.chains)
+            path = path_of(settings.storage, self.name)
             storage = GcsStorage(self.process.context(STORAGE), path)
             self.process.add(STORAGE, storage, journaled=False)
             log, recovered = STORAGE, storage.recovered(make_machine(config, chain))

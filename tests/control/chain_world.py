@@ -292,9 +292,13 @@ class ChainWorld:
         del self.components[name]
         self.killed.append(name)
         self._reset[name] = self.time_s - self.rng.choice([-1.0, 0.0, 1e-4, 0.1])
-        lost = ReplicaLost(name, "killed")
+        file = self.files.get(name)
         for address in list(self.components):
             if address != LAUNCHER:
+                kept = None
+                if address == MASTER and file is not None:
+                    kept = name, file.chain.epoch, file.index, file.chain.serving
+                lost = ReplicaLost(name, "killed", kept)
                 self.at(self.rng.uniform(0, 0.01), partial(self._tell, address, lost))
 
     def _tell(self, address: str, lost: Any) -> None:

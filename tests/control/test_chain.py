@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from runtime.control import chain_master
 from runtime.control.chain import MASTER, Replica, State
 from runtime.control.chain_client import Chained
 from runtime.control.chain_master import Master
@@ -310,7 +309,6 @@ def _goes_on_in_the_same_epochs(patch: pytest.MonkeyPatch) -> None:
         before(master, ReplicasFound(message.alive, message.ended, 1 if message.before else 0))
 
     patch.setattr(Master, "_on_found", on_found)
-    patch.setattr(chain_master, "next_life", lambda epoch: 0)
 
 
 def _begins_anew(patch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def test_files_of_replicas_that_are_left_out_go(start: Start, tmp_path: Path) ->
         return sorted(path.name for path in directory.glob("*.sqlite3"))
 
     numbers = sorted(int(name.partition(".")[2]) for name in replicas(session))
-    eventually(lambda: files() == sorted(f"chain0of1-{number}.sqlite3" for number in numbers))
+    eventually(lambda: files() == sorted(f"chain0-{number}.sqlite3" for number in numbers))
 
 
 @pytest.mark.parametrize("options", [{"gcs_replicas": 2}, {"gcs_shards": 2}])
@@ -125,14 +125,20 @@ def test_rows_on_disk_are_found_whoever_dies(
     assert session.find_task(b"no such task id!!!") is None
 
 
-def test_a_directory_that_does_not_fit_is_refused(start: Start, tmp_path: Path) -> None:
-    file = tmp_path / "gcs.sqlite3"
+@pytest.mark.parametrize("options", [{}, {"gcs_shards": 2}])
+def test_a_path_that_does_not_fit_is_refused(
+    start: Start, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Of the wrong kind, or with the state of a cluster that has ended."""
+    file, directory = tmp_path / "file", tmp_path / "directory"
     file.write_bytes(b"")
-    with pytest.raises(ValueError, match="give a directory"):
-        start(gcs_storage=file, gcs_replicas=2)
-    session = start(nodes=1, cpus_per_node=1, gcs_storage=tmp_path / "gcs", gcs_shards=2)
-    await_chains(session, 1)
-    assert {chain_of(name) for name in all_replicas(session)} == {0, 1, 2}
+    directory.mkdir()
+    fitting, other = (directory, file) if options else (file, directory)
+    with pytest.raises(ValueError, match=r"give a (file|directory)"):
+        start(gcs_storage=other, **options)
+    session = start(nodes=1, cpus_per_node=1, gcs_storage=fitting, **options)
+    session.kv_put(b"key", b"value")
+    assert {chain_of(name) for name in all_replicas(session)} == ({0, 1, 2} if options else set())
     ray.shutdown()
-    with pytest.raises(ValueError, match="gcs_shards=2"):
-        start(gcs_storage=tmp_path / "gcs", gcs_shards=3)
+    with pytest.raises(ValueError, match="a cluster that has ended"):
+        start(gcs_storage=fitting, **options)

@@ -138,10 +138,14 @@ class ReplicaSuspected(Struct, array_like=True, tag=111):
 
 
 class ReplicaLost(Struct, array_like=True, tag=112):
-    """The world saw this process's own connection to a replica break."""
+    """The world saw this process's own connection to a replica break.
+
+    ``kept``: to its master also what it has on disk, see `ReplicasFound`.
+    """
 
     name: str
     reason: str
+    kept: Union[tuple[str, int, int, bool], None] = None
 
 
 class ChainHello(Struct, array_like=True, tag=113):
