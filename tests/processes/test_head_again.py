@@ -69,6 +69,17 @@ def kill_head(session: Any) -> int:
     return before
 
 
+def kill_at_once(session: Any, keys: list[str]) -> None:
+    """Kill processes before any of them can be replaced."""
+    zygote, pids = pid(session, "zygote"), [pid(session, key) for key in keys]
+    os.kill(zygote, signal.SIGSTOP)
+    try:
+        for each in pids:
+            os.kill(each, signal.SIGKILL)
+    finally:
+        os.kill(zygote, signal.SIGCONT)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -138,12 +149,7 @@ def test_a_replica_that_dies_while_the_head_is_away_is_replaced(start: Start) ->
     session = start(nodes=1, cpus_per_node=1, gcs_replicas=2)
     await_chains(session, 2)
     session.kv_put(b"key", b"value")
-    os.kill(pid(session, "zygote"), signal.SIGSTOP)
-    try:
-        os.kill(pid(session, "head"), signal.SIGKILL)
-        os.kill(pid(session, replicas(session)[0]), signal.SIGKILL)
-    finally:
-        os.kill(pid(session, "zygote"), signal.SIGCONT)
+    kill_at_once(session, ["head", replicas(session)[0]])
     assert session.kv_get(b"key") == b"value"
     await_chains(session, 2, 1)
 
@@ -165,8 +171,7 @@ def test_nodes_come_and_go_after_the_head_was_killed(start: Start) -> None:
 def test_when_the_head_and_all_replicas_are_killed_the_program_is_told(start: Start) -> None:
     session = start(nodes=1, cpus_per_node=1, gcs_replicas=2)
     await_chains(session, 2)
-    for key in (*replicas(session), "head"):
-        os.kill(pid(session, key), signal.SIGKILL)
+    kill_at_once(session, [*replicas(session), "head"])
     with pytest.raises(ray.exceptions.RaySystemError):
         for _ in range(1000):
             session.kv_put(b"key", b"value")
