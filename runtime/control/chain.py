@@ -37,7 +37,7 @@ Rules
    tells the tail how far it has come, which sends the outputs after that. The
    machine's sessions let both take effect once.
 3. A joining replica is fed by the tail, which serves meanwhile: a snapshot in
-   parts, at most `PARTS_AHEAD` under way, then every command since. Once it has
+   parts, a few under way, then every command since. Once it has
    the snapshot the tail confirms nothing any more, to clients or to its
    predecessor, that the joining one has not acknowledged.
    Only when it has all that was answered before, too, is the master told that
@@ -63,11 +63,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
+from runtime.control.feeding import ROWS, Feed
 from runtime.control.messages import (
     ChainAck,
     ChainAttach,
@@ -82,7 +83,6 @@ from runtime.control.messages import (
     LogEpoch,
     Logged,
     LogSnapshot,
-    ReadRows,
     ReplicaBeat,
     ReplicaInfo,
     ReplicaJoined,
@@ -98,14 +98,9 @@ from runtime.control.replicated import Machine, encode_frames
 from runtime.control.shards import chain_of, master_of
 from runtime.control.succession import EPOCHS_PER_LIFE
 
-PART_BYTES = 256 * 1024
-PARTS_AHEAD = 4
-"""Parts of a snapshot under way: 1 MB, a few milliseconds of a network."""
 LOG_BYTES = 4 << 20
 """A durable replica logs at least so much before it logs a snapshot again, and at
 least four times what the last one took: snapshots stay a small part of the work."""
-ROWS = -1
-"""The part of a snapshot that flushed rows are, for who has taken some."""
 COMMAND_BYTES = 60
 """Of a command in the log, besides its body."""
 
@@ -117,34 +112,6 @@ class State(Enum):
     JOINING = "joining"
     SERVING = "serving"
     FENCED = "fenced"
-
-
-class _Feed:
-    """A snapshot on its way to the joining replica."""
-
-    __slots__ = (
-        "acked", "answered", "data", "index", "parts", "rows_after", "rows_left", "sent", "to",
-    )  # fmt: skip
-
-    def __init__(self, to: str, index: int, data: bytes, durable: bool) -> None:
-        self.to = to
-        self.index = index
-        self.data = data
-        self.parts = -(-len(data) // PART_BYTES)
-        self.sent = 0
-        self.acked = -1
-        """What it has applied; -1 before it has the snapshot."""
-        self.answered = -1
-        """What it has to have before it has joined; -1 once that was so."""
-        self.rows_left = durable
-        """Whether it lacks rows that were flushed."""
-        self.rows_after = b""
-        """The key behind which the next rows are read; empty: those sent last are the last."""
-
-    @property
-    def over(self) -> bool:
-        """Whether every part was sent: commands follow from here on."""
-        return self.sent == self.parts
 
 
 class Recovered(NamedTuple):
@@ -191,7 +158,7 @@ class Replica:
         self._snapshot_bytes = LOG_BYTES
         self._shift_s = 0.0
         self._joining = ""
-        self._feed: _Feed | None = None
+        self._feed: Feed | None = None
         self._parts: list[bytes] = []
         self._restored = False
         self._early: list[tuple[str, Any]] = []
@@ -240,7 +207,8 @@ class Replica:
             self._number("", 0.0, 0, 0, encode_frames([Frame(source, tables, [message])]))
             return
         if source == self._log and type(message) is ColdRows:
-            self._on_rows_read(message.rows)
+            if self._feed is not None:
+                self._feed.on_rows(message.rows)
             return
         epoch = getattr(message, "epoch", self.epoch)
         if epoch > self.epoch and type(message) is not ChainConfigured:
@@ -323,10 +291,12 @@ class Replica:
     def _send_again(self) -> None:
         """Rules 1 and 3: bring the successor of this epoch up to date."""
         if self.is_tail and self._joining:
-            data = self.machine.snapshot()
+            rows = self._log if self.config.gcs_memory_max else ""
+            data, index = self.machine.snapshot(), self.machine.index
             self.kept.clear()
-            self._feed = _Feed(self._joining, self.machine.index, data, bool(self._log))
-            self._send_parts()
+            self._feed = Feed(self.ctx, self.epoch, self._joining, index, data, rows)
+            if self._feed.send_parts():
+                self._follow(self._feed)
         elif self.is_tail:
             self.kept.clear()
         elif self._log:
@@ -410,7 +380,9 @@ class Replica:
         """Send the successor what the log has, and it was not sent."""
         if self._feed is not None and not self._feed.over:
             return
-        due = [c for c in self.kept if self._passed < c.index <= self._logged]
+        first = self._passed + 1 - self.kept[0].index if self.kept else 0
+        ahead = islice(self.kept, max(0, first), None)
+        due = list(takewhile(lambda command: command.index <= self._logged, ahead))
         if due:
             self._passed = due[-1].index
             self.ctx.send(self.successor, ChainCommands(self.epoch, due))
@@ -480,50 +452,31 @@ class Replica:
 
     # -- a new replica ---------------------------------------------------------
 
-    def _send_parts(self, taken: int = -1) -> None:
-        feed = self._feed
-        assert feed is not None
-        while feed.sent < min(feed.parts, taken + 1 + PARTS_AHEAD):
-            start = feed.sent * PART_BYTES
-            data = feed.data[start : start + PART_BYTES]
-            self.ctx.send(
-                feed.to, SnapshotPart(self.epoch, feed.index, feed.sent, feed.parts, data)
-            )
-            feed.sent += 1
-        if feed.over:
-            feed.data = b""
-            if self._log:
-                self._passed = 0
-                self._pass_on()
-                if self.config.gcs_memory_max:
-                    self.ctx.send(self._log, ReadRows(b""))
-                else:
-                    feed.rows_left = False
-            elif self.kept:
-                self.ctx.send(feed.to, ChainCommands(self.epoch, list(self.kept)))
+    def _follow(self, feed: Feed) -> None:
+        """The snapshot was sent: send what came since."""
+        if self._log:
+            self._passed = 0
+            self._pass_on()
+        elif self.kept:
+            self.ctx.send(feed.to, ChainCommands(self.epoch, list(self.kept)))
 
-    def _on_fed(self, feed: _Feed, index: int) -> None:
+    def _on_fed(self, feed: Feed, index: int) -> None:
         """The joining replica says how far it has come."""
         if feed.acked < 0:
             feed.answered = self.machine.index
         feed.acked = index
         self._may_join(feed)
 
-    def _may_join(self, feed: _Feed) -> None:
-        if 0 <= feed.answered <= feed.acked and not feed.rows_left:
+    def _may_join(self, feed: Feed) -> None:
+        if feed.joined:
             feed.answered = -1
             self.ctx.send(self.master, ReplicaJoined(self.epoch, feed.to))
 
     def _on_taken(self, source: str, message: SnapshotTaken) -> None:
         feed = self._feed
-        if message.epoch != self.epoch or feed is None:
-            return
-        if not feed.over:
-            self._send_parts(message.part)
-        elif message.part == ROWS and feed.rows_after:
-            self.ctx.send(self._log, ReadRows(feed.rows_after))
-        elif message.part == ROWS:
-            feed.rows_left = False
+        if message.epoch == self.epoch and feed is not None:
+            if feed.on_taken(message.part):
+                self._follow(feed)
             self._may_join(feed)
 
     def _on_part(self, source: str, message: SnapshotPart) -> None:
@@ -552,13 +505,6 @@ class Replica:
             self._pass_on()
         if self.state is State.JOINING or self.is_tail:
             self._acknowledge()
-
-    def _on_rows_read(self, rows: list[tuple[bytes, bytes]]) -> None:
-        """Rows of this replica's storage, for the one that it feeds."""
-        feed = self._feed
-        if feed is not None and feed.over:
-            feed.rows_after = rows[-1][0] if rows else b""
-            self.ctx.send(feed.to, ColdRows(self.epoch, rows))
 
     def _on_rows(self, source: str, message: ColdRows) -> None:
         if message.epoch == self.epoch and self.state is State.JOINING:
