@@ -92,7 +92,7 @@ class Gcs:
         """How many events there were of each kind; of tasks, how many tasks."""
         self.detector = FailureDetector(config.heartbeat_timeout_s)
         self.kv = KvTable(ctx)
-        self.history = TaskHistory(ctx, config.gcs_memory_max // config.gcs_shards)
+        self.history = TaskHistory(ctx, -(-config.gcs_memory_max // config.gcs_shards))
         self.pubsub = PubSub(ctx)
         self.pubsub.subscribe("nodes", "global")
         self.pubsub.subscribe("nodes", "links")
