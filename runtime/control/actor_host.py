@@ -214,6 +214,7 @@ class ActorHost(Rebuilding):
         assignment = actor.running.pop(result.array)
         spec = assignment.spec
         assert spec.extra is not None
+        actor.repeated.discard(spec.array)
         if spec.extra.method == READY_METHOD:
             self._scheduler.results.finish_call(result, spec.owner, actor.id)
             return

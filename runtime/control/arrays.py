@@ -96,6 +96,8 @@ class ArrayTable(Releasing):
         bereaved = frozenset(message.bereaved)
         for array in message.released:
             self._release(array, node, array in bereaved)
+        for array in message.handed:
+            self._hand_over(array, node)
         for array in self.lineage.overweight():
             self._drop(array, -1)
 

@@ -259,6 +259,10 @@ class Holdings(Owners):
         if self._overlapping:
             self._overlapping.discard(array)
 
+    def disown(self, array: bytes) -> None:
+        """Nobody here owns an array any more; its values stay for who does."""
+        self._disown(self.owners.pop(array))
+
     def _free_array(self, array: bytes) -> None:
         """Free every object of an array, pinned ones when their pins are gone."""
         for oid in self._stored_of.pop(array, ()):

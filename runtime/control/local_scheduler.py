@@ -129,7 +129,6 @@ from runtime.control.messages import (
 )
 from runtime.control.objects import ObjectDirectory
 from runtime.control.orphans import Orphans
-from runtime.control.owners import NOBODY
 from runtime.control.placement_groups import Bundles
 from runtime.control.places import Places
 from runtime.control.policies import LocalView, make_policy
@@ -188,7 +187,7 @@ class LocalScheduler:
         self.bundles = Bundles(self, self.pool)
         self.actors = ActorHost(ctx, node, self)
         self.inputs = TaskInputs(ctx, self.objects, self._push)
-        self.orphans = Orphans(self.objects, self._lose)
+        self.orphans = Orphans(ctx, self.objects, self._lose)
         self.places = Places(ctx, node, config, self.objects, self._lives)
         self.results = Results(
             ctx, node, self.objects, self.log, self.places, self.orphans, self.custody,
@@ -324,6 +323,9 @@ class LocalScheduler:
         # Children of a task that was placed again may be there already.
         worker = self.dispatcher.workers.get(source)
         running = worker.assigned[0] if worker is not None and worker.assigned else None
+        again = running is not None and attempt_of(running) > 0
+        if worker is not None and worker.actor:
+            again = self.actors.is_repeating(worker)
         claims: list[TaskSpec] = []
         self._view_of = (b"", "")
         for spec in message.tasks:
@@ -342,11 +344,14 @@ class LocalScheduler:
                 continue
             if new > spec.start:
                 self._tell_made(spec, source)
+                if array in self._owned_actors:
+                    # The GCS ends it for its owner alone.
+                    self.ctx.send("gcs", CreateActors([spec]))
             if new < end and spec.extra is not None and self._is_actors(spec, source):
                 continue
             if new < end:
                 part = spec if new == spec.start else part_of(spec, new, end - new)
-                if running is not None and attempt_of(running):
+                if again:
                     self.log.spilled(part, self.objects.owners)
                     claims.append(part)
                 else:
@@ -547,7 +552,9 @@ class LocalScheduler:
         if cause is not None:
             self.canceller.cancel_children(owned, cause)
         if running is not None and owned and running.retries and cause is None:
-            self.orphans.keep(owned, running)
+            self.orphans.keep(client, owned, running)
+        elif worker is not None and owned and self.actors.may_restart(worker):
+            self.orphans.keep(client, owned)
         else:
             for array in owned:
                 self._lose(array)
@@ -555,7 +562,17 @@ class LocalScheduler:
             self.dispatcher.died(worker, message.reason)
 
     def _lose(self, array: bytes) -> None:
-        """Its owner is dead: whoever has borrowed it asks the GCS, which has to know."""
+        """Its owner is dead: whoever has borrowed it asks the GCS, which has to know.
+
+        If somebody on another node has claimed it, that is its owner.
+        """
+        if self.results.has_heir_elsewhere(array):
+            self.log.hand_over(array)
+            self.objects.disown(array)
+            self.results.keep_for_others(array)
+            self.router.forget_all((array,))
+            self._ends.pop(array, None)
+            return
         self.log.bereave(array)
         self._release(array)
 
@@ -661,7 +678,7 @@ class LocalScheduler:
         if not self._owned_actors.isdisjoint(arrays):
             for actor in [array for array in arrays if array in self._owned_actors]:
                 self._owned_actors.discard(actor)
-                owner = self.objects.owners.get(actor, NOBODY)
+                owner = self.objects.owners.get(actor) or self.orphans.former_owner(actor)
                 reason = "ActorDiedError: no handle of the actor is left, or its owner has died"
                 self.ctx.send("gcs", KillActor(actor, reason, owner=owner))
         self.log.release_all(arrays)

@@ -79,6 +79,10 @@ class Results:
         """The GCS will free it, when nobody needs it any more."""
         self._for_others.add(array)
 
+    def has_heir_elsewhere(self, array: bytes) -> bool:
+        """Whether a client of another node owns what this node makes, or has made."""
+        return any(node_of(heir) != self._node for heir in self._heirs.get(array, ()))
+
     def released(self, arrays: Sequence[bytes]) -> None:
         """Their owners here have let go of them."""
         if self._heirs:
