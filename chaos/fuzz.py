@@ -42,7 +42,7 @@ from typing import Any
 import runtime.api as api
 from chaos import invariants
 from chaos.attach import attach
-from chaos.drawing import draw, with_actors
+from chaos.drawing import draw, with_actors, with_children
 from chaos.injector import Injection
 from chaos.plan import Plan, Step
 from chaos.programs import (
@@ -140,6 +140,8 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     others = random.Random(f"fuzz/actors/{seed}")
     if others.random() < ACTORS:
         program = with_actors(others, program, store_bytes == STORE_BYTES)
+        more = random.Random(f"fuzz/children/{seed}")
+        program = with_children(more, program, store_bytes == STORE_BYTES)
         kills += _draw_kills_of_actors(others, nodes, lossless)
     plan = Plan([*plan.steps, *kills])
     return Case(seed, nodes, cpus, program, plan, lossless, store_bytes, gcs)

@@ -71,7 +71,8 @@ class Call:
     cpus: float = 1.0
     body: Body | None = None
     gives: bool = False
-    """Its value is a list of references: what it was lent, a put and a task of its own."""
+    """Its value is a list of references: what it was lent, a put and a task of its own.
+    An actor's call keeps a put and a task of its own for later ones."""
     parts: int = 0
     """How many values it has; 0: one."""
 
@@ -282,6 +283,8 @@ class Told:
         self.teller = teller
         self.state = teller.key
         self.last = 0
+        self.kept: list[Any] = []
+        """What its calls have submitted and not asked for yet."""
 
     def tell(self, engine: Any, call: Call, inputs: Sequence[Any]) -> Any:
         """Fold a call in; of an exact actor its value says all that came before."""
@@ -289,7 +292,15 @@ class Told:
         if call.key <= self.last:
             raise AssertionError(f"call {call.key} took effect after {self.last}")
         self.last = call.key
-        number = mix(call.key, *(digest(value) for value in inputs))
+        digests = [digest(value) for value in inputs]
+        if call.body is not None:
+            digests += [digest(outcome) for outcome in run_body(engine, call.body)]
+        digests += [digest(engine.get(ref)) for ref in self.kept]
+        if call.gives:
+            # A later call asks for it, maybe in another process.
+            made = Call(call.key, call.seconds, call.nbytes, retries=call.retries)
+            self.kept = [engine.call(made, []), engine.put(make(call.key, call.nbytes))]
+        number = mix(call.key, *digests)
         self.state = mix(self.state, number)
         if self.teller.exact:
             number = self.state

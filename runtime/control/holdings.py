@@ -112,6 +112,15 @@ class Holdings(Owners):
         ends = (self._result(result.array, i) for i in range(result.start, end_of(result)))
         return all(end is not None and end.status == SYSTEM_ERROR for end in ends)
 
+    def drop_failed(self, failed: RangeResult) -> None:
+        """Forget an error of the system: what it is of is made again."""
+        results = self._results.get(failed.array, [])
+        if failed in results:
+            results.remove(failed)
+            if not results:
+                del self._results[failed.array]
+        self._failed.discard(failed.array)
+
     @staticmethod
     def _outdate(results: list[RangeResult], newer: RangeResult) -> int:
         """Forget where the large values were that came again; return the newer one's place.

@@ -258,7 +258,7 @@ class LocalScheduler:
             FreeObjects: self._on_free,
             TasksClaimed: self._on_claimed,
             SeekOwners: self._on_seek_owners,
-            ForwardResults: self.results.on_forward,
+            ForwardResults: self._on_forward,
             PullObject: self._on_pull,
             ActorCalls: lambda _, m: self.actors.on_calls(m),
             CancelCall: lambda _, m: self.actors.cancel(m),
@@ -375,6 +375,10 @@ class LocalScheduler:
         for spec in message.tasks:
             if spec.array in self.objects.owners:
                 self._submit(spec)
+
+    def _on_forward(self, source: str, message: ForwardResults) -> None:
+        self.inputs.claimed(message.array)
+        self.results.on_forward(source, message)
 
     def _on_seek_owners(self, source: str, message: SeekOwners) -> None:
         owned: list[bytes] = []

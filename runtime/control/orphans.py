@@ -68,6 +68,10 @@ class Orphans:
         for index in range(parent.start, parent.start + parent.count):
             self._families.setdefault((parent.array, index), []).append(family)
 
+    def arrays(self) -> list[bytes]:
+        """Return what is kept here of dead owners."""
+        return list(self._former)
+
     def former_owner(self, array: bytes) -> str:
         """Return which dead worker owned an orphan, an empty string of any other array."""
         return self._former.get(array, "")
