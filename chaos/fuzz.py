@@ -366,8 +366,6 @@ def excuse(
         if str(error).endswith(" has not yielded it again") and deaths:
             return ""  # it raised this time: by what it was lent, or by tasks of its own
         lost = _OBJECT.search(str(error))
-        if lost is not None and lost[1] in owned and kills:
-            return ""
         if not deaths:
             return f"{text} (no node died)"
         if lost is not None and lost[1] in passed and "has died or released it" in str(error):

@@ -91,6 +91,7 @@ from runtime.control.messages import (
     ObjectPayload,
     ObjectsReady,
     ObjectValue,
+    OwnerDied,
     OwnersFound,
     PlaceTasks,
     PrepareBundle,
@@ -147,6 +148,9 @@ from runtime.control.timeline_archive import TimelineArchive
 from runtime.control.too_long import error_text, results_of
 from runtime.control.worker_table import Worker
 
+SETTLE_TIMEOUTS = 2.0
+"""How long borrowers have to enter themselves once more, in timeouts of heartbeats: they
+may be slow, and who is slower than that is dead."""
 MISSING_MAX = 4096
 """Ranges in one message about results that have not come."""
 
@@ -172,7 +176,10 @@ class LocalScheduler:
         self.log = TaskLog(ctx, node, config, incarnation)
         self.objects = ObjectDirectory(ctx, node, self.log.copied, config.store_wait_s)
         self.members = Membership(node, incarnation)
-        self.custody = Custody(ctx, node, incarnation, self.members, self._lent)
+        self.custody = Custody(
+            ctx, node, incarnation, self.members, self._lent, self._lives,
+            self._to_heir,
+        )  # fmt: skip
         self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
         self.accepted = 0
         """Elements that the global scheduler has given to this node so far."""
@@ -187,7 +194,10 @@ class LocalScheduler:
         self.bundles = Bundles(self, self.pool)
         self.actors = ActorHost(ctx, node, self)
         self.inputs = TaskInputs(ctx, self.objects, self._push)
-        self.orphans = Orphans(ctx, self.objects, self._lose)
+        self.orphans = Orphans(
+            ctx, self.objects, self.members, SETTLE_TIMEOUTS * config.heartbeat_timeout_s,
+            self._owned_actors, self._is_made, self._lose,
+        )  # fmt: skip
         self.places = Places(ctx, node, config, self.objects, self._lives)
         self.results = Results(
             ctx, node, self.objects, self.log, self.places, self.orphans, self.custody,
@@ -280,6 +290,7 @@ class LocalScheduler:
             TaskFound: lambda _, m: self.ctx.send(m.client, m),
             KvReply: lambda _, m: self.ctx.send(m.client, m),
             RefUpdates: self._on_refs,
+            OwnerDied: lambda _, m: self.custody.on_owner_died(m),
             TimelineRows: self.archive.on_rows,
             Query: self.queries.on_query,
             QueryReply: self.queries.on_reply,
@@ -555,15 +566,41 @@ class LocalScheduler:
         cause = None if worker is None else worker.killed_for
         if cause is not None:
             self.canceller.cancel_children(owned, cause)
-        if running is not None and owned and running.retries and cause is None:
-            self.orphans.keep(client, owned, running)
-        elif worker is not None and owned and self.actors.may_restart(worker):
-            self.orphans.keep(client, owned)
-        else:
-            for array in owned:
-                self._lose(array)
+        if worker is not None and owned:
+            parent = running if cause is None and running is not None and running.retries else None
+            self._inherit(worker, owned, parent)
         if worker is not None:
             self.dispatcher.died(worker, message.reason)
+
+    def _inherit(self, worker: Worker, owned: list[bytes], parent: TaskSpec | None) -> None:
+        """A worker is gone that owned arrays: keep what somebody may want."""
+        restarts = self.actors.may_restart(worker)
+        if parent is None and not restarts:
+            # Actors end with their owner.
+            for actor in [array for array in owned if array in self._owned_actors]:
+                self._lose(actor)
+            owned = [array for array in owned if array in self.objects.owners]
+        lent = any(map(self.log.is_exposed, owned))
+        if parent is None and not restarts and not lent:
+            for array in owned:
+                self._lose(array)
+            return
+        self.orphans.keep(worker.address, owned, parent, restarts, lent)
+        if lent or restarts:
+            for array in owned:
+                self.log.expose(array)
+            died = OwnerDied(worker.address)
+            for info in self.members.alive():
+                if info.node != self.node:
+                    self.ctx.send(f"node:{info.node}", died)
+            self.custody.on_owner_died(died)
+
+    def _is_made(self, array: bytes) -> bool:
+        """Whether all that was submitted of an array has ended, as far as is known here."""
+        made = Ranges()
+        for result in self.objects.results_of(array):
+            made.add(result.start, result.count)
+        return not made.missing(0, self._ends.get(array, 1))
 
     def _lose(self, array: bytes) -> None:
         """Its owner is dead: whoever has borrowed it asks the GCS, which has to know.
@@ -621,9 +658,9 @@ class LocalScheduler:
         actors = [actor.spec for actor in self.actors.actors.values()]
         used = {spec.function for spec in actors if not self.jobs.is_late(spec)}
         self.inputs.forget_functions(self.jobs.ended, used)
-        self.orphans.end_job(job)
         for worker in workers:
             self.end_worker(worker, reason)
+        self.orphans.end_job(job)
         self.actors.end_job(job)
         self.results.end_job(job)
         for array in self.objects.of_job(job):
@@ -667,6 +704,8 @@ class LocalScheduler:
         arrays: Sequence[bytes] = message.arrays
         if self.objects.others:
             arrays = [array for array in arrays if self.objects.let_go(array, source)]
+        if len(self.orphans):
+            arrays = self.orphans.let_go(arrays)
         self._release_all(arrays)
 
     def _release(self, array: bytes) -> None:
@@ -719,12 +758,14 @@ class LocalScheduler:
 
     def _on_refs(self, source: str, message: RefUpdates) -> None:
         if node_of(message.owner) == self.node:
-            if not self._lives(message.owner):
-                return
             for array, _, _, what in message.updates:
                 if what in (ENTER, ENTER_AND_SAY_SO):
                     self._lent(array)
         self.custody.on_updates(source, message)
+
+    def _to_heir(self, message: RefUpdates) -> None:
+        """The owner that is told something has died: this node stands in for it."""
+        self.orphans.on_updates(message)
 
     def _lent(self, array: bytes) -> None:
         """A reference of it is somewhere else: the GCS has to know of it."""
@@ -774,6 +815,7 @@ class LocalScheduler:
         self.router.on_node_changed(message.info.node, message.info.alive)
         if not message.info.alive:
             self._report_missing()
+            self.orphans.on_node_died(message.info.node, message.info.incarnation)
             for client in self.objects.clients():
                 gone = BorrowersGone(message.info.node, message.info.incarnation)
                 self.ctx.send(client, gone)
