@@ -38,8 +38,6 @@ RETRIES = (0, 1, 3, 3, 3, -1)
 put_here: set[str] = set()
 """Objects that no task makes: what programs have put in this process, and results
 of actors' calls. In a simulation all of them."""
-tasks_own: set[str] = set()
-"""Objects that tasks own and have given away references of, likewise."""
 passed_on: set[str] = set()
 """Objects that tasks were lent references of and have given those away."""
 
@@ -176,7 +174,7 @@ def run_task(engine: Any, call: Call, inputs: Sequence[Any], lent: Sequence[Any]
         put = engine.put(make(number, call.nbytes))
         made = engine.call(Call(call.key, nbytes=call.nbytes, retries=call.retries), [])
         engine.passing(*lent)
-        return [*lent, *engine.giving(put, made)]
+        return [*lent, put, made]
     if call.parts:
         return parts_of(call, number)
     return make(number, call.nbytes)
@@ -395,9 +393,6 @@ class Sequential:
     def follow(self, value: Any) -> Any:
         return value
 
-    def giving(self, *values: Any) -> list[Any]:
-        return list(values)
-
     def passing(self, *values: Any) -> None:
         """Values have no owners."""
 
@@ -470,10 +465,6 @@ class Api:
 
     def passing(self, *refs: Any) -> None:
         passed_on.update(ref.hex() for ref in refs)
-
-    def giving(self, *refs: Any) -> list[Any]:
-        tasks_own.update(ref.hex() for ref in refs)
-        return list(refs)
 
     def outcomes(self, variable: Any) -> list[Any]:
         if isinstance(variable, Stream):

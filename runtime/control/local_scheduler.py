@@ -184,6 +184,8 @@ class LocalScheduler:
         self.accepted = 0
         """Elements that the global scheduler has given to this node so far."""
         self._owned_actors: set[bytes] = set()
+        self._lent_out: set[bytes] = set()
+        """Arrays that clients here own and of which others have, or had, references."""
         self._view_of = (b"", "")
         """Function and demand of the task before in this message, none outside of one."""
         self._view = LocalView(alone=True, feasible=False, queue=0, slots=0, mean_task_s=0.0)
@@ -580,7 +582,7 @@ class LocalScheduler:
             for actor in [array for array in owned if array in self._owned_actors]:
                 self._lose(actor)
             owned = [array for array in owned if array in self.objects.owners]
-        lent = any(map(self.log.is_exposed, owned))
+        lent = not self._lent_out.isdisjoint(owned)
         if parent is None and not restarts and not lent:
             for array in owned:
                 self._lose(array)
@@ -613,6 +615,7 @@ class LocalScheduler:
             self.results.keep_for_others(array)
             self.router.forget_all((array,))
             self._ends.pop(array, None)
+            self._lent_out.discard(array)
             return
         self.log.bereave(array)
         self._release(array)
@@ -724,6 +727,8 @@ class LocalScheduler:
                 owner = self.objects.owners.get(actor) or self.orphans.former_owner(actor)
                 reason = "ActorDiedError: no handle of the actor is left, or its owner has died"
                 self.ctx.send("gcs", KillActor(actor, reason, owner=owner))
+        if self._lent_out:
+            self._lent_out.difference_update(arrays)
         self.log.release_all(arrays)
         self.objects.release_all(arrays)
         if self.custody.contained:
@@ -770,6 +775,7 @@ class LocalScheduler:
     def _lent(self, array: bytes) -> None:
         """A reference of it is somewhere else: the GCS has to know of it."""
         if array in self.objects.owners:
+            self._lent_out.add(array)
             self.log.expose(array)
 
     def _on_unpin(self, source: str, message: Unpin) -> None:

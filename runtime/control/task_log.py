@@ -222,10 +222,6 @@ class TaskLog:
         self._exposed.discard(array)
         self._known.discard(array)
 
-    def is_exposed(self, array: bytes) -> bool:
-        """Whether others than its owner may have heard of the array."""
-        return array in self._exposed
-
     def knows(self, array: bytes) -> bool:
         """Whether the GCS has heard of the array, or soon will."""
         return array in self._known or array in self._exposed
