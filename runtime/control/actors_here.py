@@ -127,11 +127,12 @@ class ActorsHere:
         for _, result, owner in held:
             self._scheduler.results.finish_call(result, owner, actor.id)
 
-    def _drop(self, actor: Actor, reason: str) -> None:
-        """End an actor, and its worker with it."""
+    def _drop(self, actor: Actor, reason: str, again: bool = False) -> None:
+        """End an actor, and its worker with it; `again`: it starts again somewhere."""
         worker = actor.worker
         self._forget(actor)
         if worker is not None:
+            worker.restarts = again
             self._scheduler.end_worker(worker, reason)
 
     def _forget(self, actor: Actor) -> None:
@@ -168,7 +169,7 @@ class ActorsHere:
         """Whether the actor that a dead worker was starts again, as far as is known here."""
         actor = self.actors.get(worker.actor)
         if actor is None:
-            return False
+            return worker.restarts
         return actor.info.max_restarts < 0 or actor.incarnation < actor.info.max_restarts
 
     def rows(self) -> list[list[object]]:

@@ -70,7 +70,7 @@ def restarted(session: Any) -> None:
     until(lambda: any(row[2:4] == [1, "alive"] for row in session.query("actors")))
 
 
-@pytest.mark.parametrize("victim", ["worker", "node"])
+@pytest.mark.parametrize("victim", ["worker", "node", "actor"])
 def test_a_replayed_call_finds_its_children(start: Start, tmp_path: Path, victim: str) -> None:
     log = tmp_path / "log"
     session = start(nodes=[{"CPU": 2, "here": 1}, {"CPU": 2, "there": 1}, {"CPU": 2, "there": 1}])
@@ -82,13 +82,15 @@ def test_a_replayed_call_finds_its_children(start: Start, tmp_path: Path, victim
     ray.sleep(0.5)  # the tables have heard of it
     if victim == "worker":
         session.cluster.kill_actor(0)
+    elif victim == "actor":
+        ray.kill(parent, no_restart=False)
     else:
         session.cluster.kill_node(row[1])
     restarted(session)
     after = ray.get([parent.values.remote(), parent.names.remote()], timeout=LIMIT_S)
     assert after == before == [["constructor", "small", 5 * LARGE], before[1]]
     ran = marks(log)
-    if victim == "worker":
+    if victim != "node":
         assert ran == ["constructor", "large", "small"]
     else:
         # What was only on the dead node is made again, and nothing else.
