@@ -591,6 +591,7 @@ class LocalScheduler:
         if lent or restarts:
             for array in owned:
                 self.log.expose(array)
+        if lent:
             died = OwnerDied(worker.address)
             for info in self.members.alive():
                 if info.node != self.node:
