@@ -14,7 +14,6 @@ WorkerCrashedError names a task of r retries, and at least r + 1 kills came befo
 ObjectLostError    a node had died before, and what is lost was put (it may be
                    the input of a task that is to be run again, and released
                    since), or an actor's call made it, or names a task of r retries as above;
-                   or it was a task's, whose worker has owned it and was killed;
                    or a reference to it was inside a value that was made again when
                    its owner had let go of it
 ActorDiedError     names an actor of r restarts, and at least r + 1 kills came before,
@@ -42,7 +41,7 @@ from typing import Any
 import runtime.api as api
 from chaos import invariants
 from chaos.attach import attach
-from chaos.drawing import draw, with_actors
+from chaos.drawing import draw, with_actors, with_children
 from chaos.injector import Injection
 from chaos.plan import Plan, Step
 from chaos.programs import (
@@ -53,7 +52,6 @@ from chaos.programs import (
     passed_on,
     put_here,
     run_body,
-    tasks_own,
 )
 from chaos.several_values import with_several
 from chaos.targets.actor import Actor
@@ -145,6 +143,8 @@ def draw_case(seed: int, lossless: bool = False, heads: bool = True) -> Case:
     others = random.Random(f"fuzz/actors/{seed}")
     if others.random() < ACTORS:
         program = with_actors(others, program, store_bytes == STORE_BYTES)
+        more = random.Random(f"fuzz/children/{seed}")
+        program = with_children(more, program, store_bytes == STORE_BYTES)
         kills += _draw_kills_of_actors(others, nodes, lossless)
     if gcs and heads:
         kills += _draw_kills_of_heads(random.Random(f"fuzz/heads/{seed}"))
@@ -274,7 +274,6 @@ def run_case(
     report = Report(case, tasks=case.program.tasks)
     expected = run_body(Sequential(), case.program)
     put_here.clear()
-    tasks_own.clear()
     passed_on.clear()
     session: Any = connect(
         nodes=case.nodes,
@@ -344,9 +343,7 @@ def _compare(
         if right == got:
             continue
         if isinstance(got, Exception) and not isinstance(got, Boom):
-            wrong = excuse(
-                got, kills, deaths, put_here, report.case.store_bytes, tasks_own, passed_on
-            )
+            wrong = excuse(got, kills, deaths, put_here, report.case.store_bytes, passed_on)
             if not wrong:
                 report.excused += 1
                 continue
@@ -371,13 +368,12 @@ def excuse(
     deaths: int,
     puts: Container[str] = frozenset(),
     store_bytes: int = STORE_BYTES,
-    owned: Container[str] = frozenset(),
     passed: Container[str] = frozenset(),
 ) -> str:
     """Return why an error may not come after so many kills and deaths of nodes; "" if it may.
 
-    In hexadecimal, `puts` are the objects that were put, `owned` those that tasks owned,
-    `passed` those of which a task has given away a reference that it was lent.
+    In hexadecimal, `puts` are the objects that were put, `passed` those of
+    which a task has given away a reference that it was lent.
     """
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
@@ -392,7 +388,7 @@ def excuse(
     if isinstance(error, ActorDiedError) and "it cannot be rebuilt: " in text:
         cause = text.partition("it cannot be rebuilt: ")[2]
         kind = ObjectStoreFullError if "ObjectStoreFullError: " in cause else ObjectLostError
-        return excuse(kind(cause), kills, deaths, puts, store_bytes, owned, passed)
+        return excuse(kind(cause), kills, deaths, puts, store_bytes, passed)
     if not isinstance(error, WorkerCrashedError | ObjectLostError):
         return text
     if isinstance(error, ObjectLostError):
@@ -400,12 +396,10 @@ def excuse(
         blamed = _NOT_YIELDED.search(str(error))
         if blamed is not None:
             lost_input = ObjectLostError(blamed[1])
-            return excuse(lost_input, kills, deaths, puts, store_bytes, owned, passed)
+            return excuse(lost_input, kills, deaths, puts, store_bytes, passed)
         if str(error).endswith(" has not yielded it again") and deaths:
             return ""  # it raised this time: by what it was lent, or by tasks of its own
         lost = _OBJECT.search(str(error))
-        if lost is not None and lost[1] in owned and kills:
-            return ""
         if not deaths:
             return f"{text} (no node died)"
         if lost is not None and lost[1] in passed and "has died or released it" in str(error):

@@ -74,6 +74,7 @@ from runtime.control.messages import (
     ObjectLocations,
     ObjectPayload,
     ObjectsMissing,
+    OwnerDied,
     OwnersFound,
     PlaceTasks,
     PrepareBundle,
@@ -165,7 +166,7 @@ MASTER_TO_CLIENT: Kinds = frozenset({ChainConfigured})
 
 NODE_TO_NODE: Kinds = frozenset({
     TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, CancelCall, DrainCalls,
-    CallsDrained, RefUpdates, TimelineRows,
+    CallsDrained, RefUpdates, OwnerDied, TimelineRows,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({

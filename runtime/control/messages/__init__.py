@@ -72,8 +72,8 @@ node    -> door      JobRegistered
 
 references:
 client  -> node      RefUpdates
-node    -> node      RefUpdates
-node    -> client    RefUpdates, BorrowersGone
+node    -> node      RefUpdates, OwnerDied
+node    -> client    RefUpdates, BorrowersGone, OwnerDied
 ==================== =======================================================
 
 Where the GCS is sharded (see `shards`), ``gcs.<k>`` has a part of the tables, and
