@@ -108,6 +108,8 @@ class ArrayTable(Releasing):
         bereaved = frozenset(message.bereaved)
         for array in message.released:
             self._release(array, node, array in bereaved)
+        for array in message.handed:
+            self._hand_over(array, node)
         for array in self.lineage.overweight():
             self._drop(array, -1)
 
@@ -214,6 +216,8 @@ class ArrayTable(Releasing):
                 continue
             row = self.rows.get(spec.array)
             if row is None or row.released:
+                # An earlier owner on this node let go of it; the new one has not.
+                self._early.pop(spec.array, None)
                 self._released.pop(spec.array, None)
                 self._bereaved.pop(spec.array, None)
                 if row is not None:

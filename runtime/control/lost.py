@@ -6,6 +6,8 @@ ObjectLostError, which that is a kind of.
 
 from __future__ import annotations
 
+from runtime.control.messages import SYSTEM_ERROR, ObjectValue, RangeResult
+
 OWNER_DIED = "its owner has died"
 RELEASED = "its owner has died or released it"
 """Where it cannot be told which."""
@@ -24,11 +26,12 @@ def lost_error(oid: bytes, why: str) -> str:
     return f"{name}: object {oid.hex()} is lost: {why}"
 
 
-def is_lost(payload: bytes) -> bool:
-    """Whether an error of the system says that an object is lost for good."""
-    return payload.startswith((b"ObjectLostError: ", b"OwnerDiedError: "))
-
-
 def root_of(error: str) -> str:
     """Return the error of the input at whose loss a chain of them begins."""
     return error.rpartition(NEEDS_LOST)[2]
+
+
+def is_lost(result: RangeResult | ObjectValue) -> bool:
+    """Whether it is the error of a lost object: the object's, or that of a task that needs it."""
+    lost = (b"OwnerDiedError: ", b"ObjectLostError: ")
+    return result.status == SYSTEM_ERROR and bytes(result.payload).startswith(lost)

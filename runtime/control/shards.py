@@ -246,7 +246,7 @@ def _split_updates(message: TaskUpdates, shards: int) -> Parts:
         part = parts.get(shard)
         if part is None:
             part = parts[shard] = TaskUpdates(
-                message.node, [], [], [], [], [], message.incarnation, [], [], [], []
+                message.node, [], [], [], [], [], message.incarnation, [], [], [], [], []
             )
         return part
 
@@ -263,6 +263,7 @@ _ROWS: tuple[tuple[str, Callable[[Any], bytes]], ...] = (
     ("copies", _array_of_copy),
     ("released", _itself),
     ("bereaved", _itself),
+    ("handed", _itself),
     ("puts", _first),
     ("calls", _first),
     ("holding", _itself),
