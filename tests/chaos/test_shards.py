@@ -20,8 +20,9 @@ LATE_S = 0.05
 """The most that a frame from or to the relay is late; mostly it is far less."""
 STEP_S = 1e-6
 FOUND = (40390, 40395, 40425, 40713, 40882, 40982)
-"""Seeds that failed once: a node took for its own what its former life had been answered; a call of an unknown actor was awaited for ever;
-a copy that came late was not told to who waited; what a former life had submitted was freed."""
+"""Seeds that failed once: a node took for its own what its former life had been answered; a
+call of an unknown actor was awaited for ever; a copy that came late was not told to who
+waited; what a former life had submitted was freed."""
 OPTIONS: dict[str, Any] = {"gcs_replicas": 1, "gcs_storage": None, "gcs_memory_max": 0}
 
 
