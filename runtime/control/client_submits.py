@@ -99,11 +99,13 @@ class ClientSubmits(ClientWaits):
             self._hold(entry, holds)
         if self._run_arrays:
             self._end_run()
+        if count == 1 and specs[0].extra is None:
+            entry.unhurried = True
         self._submitted += specs
         if len(self._submitted) >= self.config.submit_batch_max:
             self.flush()
-        elif self._timer is None:
-            self._flush_soon()
+        else:
+            self._submit_soon()
         return entry
 
     def call(
@@ -130,7 +132,7 @@ class ClientSubmits(ClientWaits):
             else:
                 self.entries[array] = entry
         entry.keeper = keeper
-        entry.is_call = True
+        entry.is_call = entry.unhurried = True
         if entry.deps:
             self._hold(entry, self._run_deps)
         else:
@@ -141,8 +143,8 @@ class ClientSubmits(ClientWaits):
         self._run_args.append(args)
         if len(arrays) >= RUN_MAX:
             self.flush()
-        elif self._timer is None:
-            self._flush_soon()
+        else:
+            self._submit_soon()
         return entry
 
     def cancel(self, oid: bytes, force: bool, recursive: bool) -> None:

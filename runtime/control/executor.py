@@ -199,7 +199,8 @@ class Executor:
             self._run_timings.append(Timing(spec.name, started_s, now_s - started_s, 1))
         if not self.queue:
             self.flush()
-        elif self._timer is None or now_s - started_s >= self.config.linger_s:
+        elif self._timer is None or now_s - self._flushed_s >= self.config.linger_s:
+            # Whoever would call the timer back may not come to it before the queue is empty.
             self._flush_soon()
 
     def _end_run(self) -> None:
@@ -223,7 +224,7 @@ class Executor:
         self._timings.append(timing)
         if self.running is None and not self.queue:
             self.flush()
-        elif self._timer is None:
+        else:
             self._flush_soon()
 
     def _flush_soon(self) -> None:
