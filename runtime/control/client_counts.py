@@ -141,6 +141,11 @@ class ClientCounts:
             self._unpinned = []
         self._flushed_s = self.ctx.now()
 
+    def flush_held(self) -> None:
+        """`flush` if there is anything: then a timer runs, or it would have left at once."""
+        if self._timer is not None:
+            self.flush()
+
     def _flush_soon(self) -> None:
         if self._timer is not None:
             return

@@ -91,7 +91,7 @@ class Worker:
 
     def _before_results(self) -> None:
         preload.note()
-        self.client.flush()
+        self.client.flush_held()
 
     def say_ready(self) -> None:
         """Tell the node that tasks can come."""
@@ -117,7 +117,7 @@ class Worker:
         """Send what was held back, since nothing is left to do."""
         with self.world:
             self.session.collect()
-            self.client.flush()
+            self.client.flush_held()
 
 
 def main(payload: bytes, fds: list[int]) -> None:
