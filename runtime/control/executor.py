@@ -7,8 +7,10 @@ The world runs user code; this machine decides the rest::
                    └────TakenBack──────┘ its unstarted tail only
 
 Results wait up to ``linger_s`` for more to travel with, unless the queue is
-empty. When the running element waits in `get`, everything unstarted goes back
-to the node: it might be what the element waits for.
+empty. A plain one that then is alone goes to the driver on this node directly as well
+(`direct_to`), which saves who waits for it the way through the node. When the running
+element waits in `get`, everything unstarted goes back to the node: it might be what the
+element waits for.
 
 A worker that is an **actor** gives nothing back: its calls are its own. With a
 `concurrent` one several run at a time, and each is reported when it is done.
@@ -39,6 +41,7 @@ from runtime.control.messages import (
     StreamItems,
     TakeBack,
     TakenBack,
+    TaskResults,
     TasksDone,
     TaskSpec,
     Timing,
@@ -88,6 +91,9 @@ class Executor:
         """In an actor of coroutines: called when one of the calls that run is cancelled."""
         self.pack: Callable[[list[Any]], bytes] = _never_packed
         """Serializes the list of values of calls that have ended one after another."""
+        self.direct_to = ""
+        """A driver of this node that a worker can reach without it; empty: none."""
+        self._run_owner = ""
         self._run_arrays: list[bytes] = []
         """Calls that ended with plain values, behind all of the results."""
         self._run_values: list[Any] = []
@@ -191,6 +197,7 @@ class Executor:
             arrays = self._run_arrays
         if not arrays:
             self._run_name, self._run_started_s, self._run_bytes = spec.name, started_s, 0
+            self._run_owner = spec.owner
         arrays.append(spec.array)
         self._run_values.append(value)
         self._run_bytes += nbytes
@@ -278,10 +285,19 @@ class Executor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        # A plain value and nothing else: somebody may wait for just this one.
+        alone = (
+            len(self._run_arrays) == 1
+            and not (self._results or self.queue)
+            and self._run_owner == self.direct_to
+        )
         self._end_run()
         if self._results:
             self.before_results()
-            self.ctx.send(self.node, TasksDone(self._results, self._timings))
+            self.ctx.send(self.node, TasksDone(self._results, self._timings, alone))
+            if alone:
+                # Behind the node, which so knows of it before the driver can act on it.
+                self.ctx.send(self.direct_to, TaskResults(self.direct_to, [*self._results]))
             self._results, self._timings = [], []
         self._flushed_s = self.ctx.now()
 

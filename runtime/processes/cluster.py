@@ -29,6 +29,7 @@ import msgspec
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import connected, set_current
 from runtime.backend.nodes import (
+    FIRST_DRIVER,
     NO_ACTOR,
     check_node,
     check_replicas,
@@ -53,6 +54,7 @@ from runtime.processes.local_world import LocalWorld
 from runtime.processes.memory import trim
 from runtime.processes.sessions import DriverSession, make_driver
 from runtime.processes.settings import HeadSettings, NodeSettings
+from runtime.processes.shortcut import shortcut_pair
 from runtime.processes.zygote import packet_pair, send_packet
 from runtime.store.arena import Arena
 
@@ -133,10 +135,12 @@ class LocalCluster:
         head.close()
         ours, theirs = socket.socketpair()
         self.driver_socket = ours
+        self.from_workers, to_driver = shortcut_pair()
         for number, resources in enumerate(nodes):
             self.resources[number] = dict(resources)
-            self._spawn_node(number, theirs if number == 0 else None)
+            self._spawn_node(number, *((theirs, to_driver) if number == 0 else ()))
         theirs.close()
+        to_driver.close()
 
     @property
     def address(self) -> str:
@@ -144,7 +148,8 @@ class LocalCluster:
         host, port = self._head
         return f"{host}:{port}"
 
-    def _spawn_node(self, number: int, driver: socket.socket | None = None) -> None:
+    def _spawn_node(self, number: int, *driver: socket.socket) -> None:
+        """`driver`: sockets by which the node, and its workers, reach a driver there."""
         arena = Arena.create(self._store_bytes)
         self._incarnations[number] = self._incarnations.get(number, 0) + 1
         if number == 0:
@@ -160,7 +165,7 @@ class LocalCluster:
             spill_directory=self._spill_directory,
             door=self._door if number == 0 else "",
         )
-        fds = [arena.fd] if driver is None else [arena.fd, driver.fileno()]
+        fds = [arena.fd, *(sock.fileno() for sock in driver)]
         self._spawn("node", f"node:{number}", settings, tuple(fds))
         if number != 0:
             arena.close()
@@ -459,7 +464,7 @@ def _spill_directory(given: str | os.PathLike[str] | None) -> str:
 
 def _connect_driver(cluster: LocalCluster) -> Session:
     return make_driver(
-        "driver:0.0",
+        FIRST_DRIVER,
         0,
         cluster.config,
         root_task_id(uuid.uuid4().hex),
@@ -467,6 +472,7 @@ def _connect_driver(cluster: LocalCluster) -> Session:
         cluster.arena,
         cluster.address,
         lambda world: OwnerSession(world, cluster),
+        cluster.from_workers,
     )
 
 

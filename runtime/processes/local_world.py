@@ -32,6 +32,7 @@ from runtime.control.executor import Executor
 from runtime.control.messages import Frame
 from runtime.processes.connection import Connection
 from runtime.processes.process import Process
+from runtime.processes.shortcut import FromWorkers
 from runtime.store import serialization
 from runtime.store.arena import Arena
 from runtime.store.blob import Blob
@@ -92,6 +93,8 @@ class LocalWorld:
         """Counts them, in a turn, while the program makes no calls."""
         self._tidy_s = float("inf")
         """When the background thread tidies up, if it was told that there is a need."""
+        self.from_workers: FromWorkers | None = None
+        """In a driver that workers can reach without its node."""
         self._closed = False
         self._released = False
         self.environment = Environment()
@@ -397,6 +400,8 @@ class LocalWorld:
             self._released = True
             for connection in list(self.process.routes.values()):
                 connection.close("shut down")
+            if self.from_workers is not None:
+                self.from_workers.close()
             self.process.reactor.close()
             self._copier.close()
             self.arena.close()

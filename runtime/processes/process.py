@@ -17,7 +17,7 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from runtime.backend.journal import Journal
 from runtime.control.context import Component
@@ -28,6 +28,15 @@ from runtime.processes.connection import Connection
 from runtime.processes.reactor import Reactor
 
 log = logging.getLogger("raytwin")
+
+
+class Way(Protocol):
+    """What takes frames on their way out."""
+
+    closed: bool
+    frame_bytes_max: int
+
+    def send(self, data: bytes) -> None: ...
 
 
 class ComponentContext:
@@ -71,6 +80,8 @@ class Process:
         self.components: dict[str, Component] = {}
         self.contexts: dict[str, ComponentContext] = {}
         self.routes: dict[str, Connection] = {}
+        self.shortcuts: dict[str, Way] = {}
+        """Ways that are no connections, to addresses without a route."""
         self.find_route: Callable[[str], Connection | None] = lambda destination: None
         """Asked for addresses without a route; None drops the messages."""
         self.dirty: dict[str, ComponentContext] = {}
@@ -161,7 +172,7 @@ class Process:
         if destination in self.components:
             self._inputs.setdefault(destination, []).append((source, messages))
             return
-        connection = self.routes.get(destination)
+        connection: Way | None = self.routes.get(destination) or self.shortcuts.get(destination)
         if connection is None or connection.closed:
             connection = self.find_route(destination)
         if connection is not None:
