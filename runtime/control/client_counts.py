@@ -32,10 +32,12 @@ from runtime.control.messages import (
 )
 
 RELEASE_BATCH_MAX = 256
-UNHURRIED_MAX = 64
+UNHURRIED_MAX = 256
 UNHURRIED_S = 0.02
 UNHURRIED_BYTES_MAX = 1024
 """Of a result that the node may keep for so much longer: what is longer is told sooner."""
+_LOOK_MASK = 7
+"""Every eighth submission looks at the clock."""
 
 
 class ClientCounts:
@@ -159,8 +161,8 @@ class ClientCounts:
         self._timer = None
         self.flush()
 
-    def _submit_soon(self) -> None:
-        """As `_flush_soon`, of what somebody may wait for next.
+    def _submit_soon(self, waiting: int) -> None:
+        """As `_flush_soon`, of what somebody may wait for next; so much waits already.
 
         Who submits one thing after another, each when the one before is done, waits for
         each: there is nothing that it could travel with.
@@ -170,15 +172,8 @@ class ClientCounts:
                 self.flush()
             else:
                 self._flush_soon()
-        elif self.ctx.now() - self._flushed_s >= self.config.linger_s:
+        elif not waiting & _LOOK_MASK and self.ctx.now() - self._flushed_s >= self.config.linger_s:
             self.flush()  # whoever would call the timer back may be busy with this
-
-    def _release_unhurried(self, array: bytes) -> None:
-        self._unhurried.append(array)
-        if len(self._unhurried) >= UNHURRIED_MAX:
-            self._tell_unhurried()
-        elif self._unhurried_timer is None:
-            self._unhurried_timer = self.ctx.after(UNHURRIED_S, self._tell_unhurried)
 
     def _tell_unhurried(self) -> None:
         if self._unhurried_timer is not None:
@@ -312,7 +307,11 @@ class ClientCounts:
             and result.refs is None
             and len(result.payload) <= UNHURRIED_BYTES_MAX
         ):
-            self._release_unhurried(entry.array)
+            self._unhurried.append(entry.array)
+            if len(self._unhurried) >= UNHURRIED_MAX:
+                self._tell_unhurried()
+            elif self._unhurried_timer is None:
+                self._unhurried_timer = self.ctx.after(UNHURRIED_S, self._tell_unhurried)
             return
         self._released.append(entry.array)
         if len(self._released) >= RELEASE_BATCH_MAX:

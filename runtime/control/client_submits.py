@@ -105,7 +105,7 @@ class ClientSubmits(ClientWaits):
         if len(self._submitted) >= self.config.submit_batch_max:
             self.flush()
         else:
-            self._submit_soon()
+            self._submit_soon(len(self._submitted))
         return entry
 
     def call(
@@ -144,7 +144,7 @@ class ClientSubmits(ClientWaits):
         if len(arrays) >= RUN_MAX:
             self.flush()
         else:
-            self._submit_soon()
+            self._submit_soon(len(arrays))
         return entry
 
     def cancel(self, oid: bytes, force: bool, recursive: bool) -> None:

@@ -138,7 +138,7 @@ class LocalCluster:
         self.from_workers, to_driver = shortcut_pair()
         for number, resources in enumerate(nodes):
             self.resources[number] = dict(resources)
-            self._spawn_node(number, *((theirs, to_driver) if number == 0 else ()))
+            self._spawn_node(number, (theirs, to_driver) if number == 0 else None)
         theirs.close()
         to_driver.close()
 
@@ -148,7 +148,9 @@ class LocalCluster:
         host, port = self._head
         return f"{host}:{port}"
 
-    def _spawn_node(self, number: int, *driver: socket.socket) -> None:
+    def _spawn_node(
+        self, number: int, driver: tuple[socket.socket, socket.socket] | None = None
+    ) -> None:
         """`driver`: sockets by which the node, and its workers, reach a driver there."""
         arena = Arena.create(self._store_bytes)
         self._incarnations[number] = self._incarnations.get(number, 0) + 1
@@ -165,7 +167,7 @@ class LocalCluster:
             spill_directory=self._spill_directory,
             door=self._door if number == 0 else "",
         )
-        fds = [arena.fd, *(sock.fileno() for sock in driver)]
+        fds = [arena.fd, *(sock.fileno() for sock in driver or ())]
         self._spawn("node", f"node:{number}", settings, tuple(fds))
         if number != 0:
             arena.close()

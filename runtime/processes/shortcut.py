@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import socket
 
+from runtime.control.messages import Frame
 from runtime.processes.admission import WORKER_TO_DRIVER, foreign
 from runtime.processes.connection import log
 from runtime.processes.process import Process
@@ -70,20 +71,21 @@ class FromWorkers:
             if not size:
                 self.close()  # no worker is left, nor a node that could start one
                 return
-            frames = FrameReader().feed(_scratch[:size])
+            self._take(FrameReader().feed(_scratch[:size]))
         except BlockingIOError:
             return
         except (OSError, WireError) as error:
             log.warning("taking no more results from workers directly: %s", error)
             self.close()
-            return
+
+    def _take(self, frames: list[Frame]) -> None:
+        if not frames:
+            raise WireError("less than a frame")
         for frame in frames:
             mine = frame.destination == self._address
             wrong = foreign(frame, WORKER_TO_DRIVER if mine else None)
             if wrong:
-                log.warning("taking no more results from workers directly: %s", wrong)
-                self.close()
-                return
+                raise WireError(wrong)
             for message in frame.messages:
                 self._process.deliver(frame.source, self._address, message)
 
