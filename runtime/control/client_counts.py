@@ -36,8 +36,6 @@ UNHURRIED_MAX = 256
 UNHURRIED_S = 0.02
 UNHURRIED_BYTES_MAX = 1024
 """Of a result that the node may keep for so much longer: what is longer is told sooner."""
-_LOOK_MASK = 7
-"""Every eighth submission looks at the clock."""
 
 
 class ClientCounts:
@@ -161,8 +159,8 @@ class ClientCounts:
         self._timer = None
         self.flush()
 
-    def _submit_soon(self, waiting: int) -> None:
-        """As `_flush_soon`, of what somebody may wait for next; so much waits already.
+    def _submit_soon(self) -> None:
+        """As `_flush_soon`, of what somebody may wait for next.
 
         Who submits one thing after another, each when the one before is done, waits for
         each: there is nothing that it could travel with.
@@ -172,7 +170,7 @@ class ClientCounts:
                 self.flush()
             else:
                 self._flush_soon()
-        elif not waiting & _LOOK_MASK and self.ctx.now() - self._flushed_s >= self.config.linger_s:
+        elif self.ctx.now() - self._flushed_s >= self.config.linger_s:
             self.flush()  # whoever would call the timer back may be busy with this
 
     def _tell_unhurried(self) -> None:

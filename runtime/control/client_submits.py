@@ -36,6 +36,9 @@ from runtime.control.messages import (
     TaskSpec,
 )
 
+_LOOK_MASK = 7
+"""Every eighth of what is submitted in a row looks at the clock."""
+
 
 class ClientSubmits(ClientWaits):
     """A client that submits."""
@@ -102,10 +105,11 @@ class ClientSubmits(ClientWaits):
         if count == 1 and specs[0].extra is None:
             entry.unhurried = True
         self._submitted += specs
-        if len(self._submitted) >= self.config.submit_batch_max:
+        waiting = len(self._submitted)
+        if waiting >= self.config.submit_batch_max:
             self.flush()
-        else:
-            self._submit_soon(len(self._submitted))
+        elif self._timer is None or not waiting & _LOOK_MASK:
+            self._submit_soon()
         return entry
 
     def call(
@@ -143,8 +147,8 @@ class ClientSubmits(ClientWaits):
         self._run_args.append(args)
         if len(arrays) >= RUN_MAX:
             self.flush()
-        else:
-            self._submit_soon(len(arrays))
+        elif self._timer is None or not len(arrays) & _LOOK_MASK:
+            self._submit_soon()
         return entry
 
     def cancel(self, oid: bytes, force: bool, recursive: bool) -> None:
