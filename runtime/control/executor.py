@@ -49,6 +49,9 @@ from runtime.control.messages import (
     WorkerReady,
 )
 
+OVERDUE_LINGERS = 5
+"""How many times ``linger_s`` results wait at most for a timer that nobody calls back."""
+
 
 class Executor:
     """What one worker has been given and owes."""
@@ -206,8 +209,7 @@ class Executor:
             self._run_timings.append(Timing(spec.name, started_s, now_s - started_s, 1))
         if not self.queue:
             self.flush()
-        elif self._timer is None or now_s - self._flushed_s >= self.config.linger_s:
-            # Whoever would call the timer back may not come to it before the queue is empty.
+        elif self._timer is None or self._is_overdue(now_s):
             self._flush_soon()
 
     def _end_run(self) -> None:
@@ -231,8 +233,12 @@ class Executor:
         self._timings.append(timing)
         if self.running is None and not self.queue:
             self.flush()
-        else:
+        elif self._timer is None or self._is_overdue(self.ctx.now()):
             self._flush_soon()
+
+    def _is_overdue(self, now_s: float) -> bool:
+        """Whoever would call the timer back may not come to it before the queue is empty."""
+        return now_s - self._flushed_s >= OVERDUE_LINGERS * self.config.linger_s
 
     def _flush_soon(self) -> None:
         if self.ctx.now() - self._flushed_s >= self.config.linger_s:
