@@ -2,23 +2,9 @@
 
 Runs a cluster of one node with one CPU on the real runtime and reads how much
 CPU time each process used (from the kernel's scheduler statistics, which count
-nanoseconds) for three loads of empty tasks:
-
-- **one at a time**: every process wakes for every message;
-- **windows of single tasks**: batches, so what a wake-up costs spreads thin;
-- **task arrays**: ranges, so what a message costs spreads thin.
-
-What one load uses more than the next gives the cost of a wake-up, of a task on
-its own and of a task in a range (see `simulator.costs`):
-
-    node:    range = B / 4 (it is received and sent twice), turn = (A - B) / 2
-    driver:  call  = time within ``.remote()`` per task, range = B - call,
-             turn  = A - B
-    worker:  task  = C, range = B - C, turn = A - B
-
-with A, B, C the CPU time per task of the process under the three loads. The
-latency of a hop is what is left of the round trip, over its four hops. Memory
-and loopback bandwidth are timed with objects of `OBJECT_BYTES`.
+nanoseconds) for a few loads, see `scenarios.loads`; `scenarios.fit` finds the
+figures of a profile that explain them. Memory and loopback bandwidth are timed
+with objects of `OBJECT_BYTES`.
 
 Every figure is the median of several rounds. Nothing of a scenario is in here:
 what the profile then predicts has not been fitted.
@@ -29,6 +15,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +25,18 @@ import psutil
 import raytwin as ray
 from runtime.store.copying import Copier
 from scenarios.base import Progress
+from scenarios.bench.limits import Limits
+from scenarios.fit import LEAST_S, Load, fit
+from scenarios.loads import LOADS, WINDOW
 from scenarios.workloads import empty
 
 ROUNDS = 5
-SYNC_TASKS = 400
-WINDOW = 500
-WINDOWS = 6
-ARRAY_TASKS = 200_000
+HOP_S = 0.1
 OBJECT_BYTES = 64_000_000
 OBJECT_ROUNDS = 4
 SMALL_COPY_BYTES = 1_000_000
 LARGE_COPY_BYTES = 256_000_000
 COPY_ROUNDS = 11
-LEAST_S = 1e-8
-"""A difference of two noisy figures is never taken to be less."""
 
 
 def calibrate(progress: Progress) -> dict[str, Any]:
@@ -59,13 +44,37 @@ def calibrate(progress: Progress) -> dict[str, Any]:
 
     Raises RuntimeError if a cluster is connected already.
     """
-    progress.begin("calibrating this machine", ROUNDS + 2)
+    progress.begin("calibrating this machine", ROUNDS + 3)
     loads = _measure_loads(progress)
     start_worker_s = _measure_start_worker()
     progress.advance()
     memory, loopback = _measure_bandwidths()
     progress.advance()
-    return _fit(loads, start_worker_s, memory, loopback) | _measure_copy_threads(memory)
+    hop_s = _measure_hop()
+    machine = {
+        "name": "this machine",
+        "source": _source(loads),
+        "cores": os.cpu_count() or 1,
+        "latency_s": hop_s,
+        "bandwidth": loopback,
+        "loopback_latency_s": hop_s,
+        "loopback_bandwidth": loopback,
+        "memory_bandwidth": memory,
+        "start_worker_s": start_worker_s,
+        **_measure_copy_threads(memory),
+    }
+    profile = fit(loads, machine)
+    progress.advance()
+    return profile
+
+
+def _source(loads: dict[str, Load]) -> str:
+    sync, single, array = (1 / loads[name]["wall"] for name in ("sync", "single", "array"))
+    return (
+        f"measured by raytwin calibrate on {os.cpu_count() or 1} cores: medians of {ROUNDS} rounds;"
+        f" {sync:,.0f} tasks/s one at a time, {single:,.0f} in windows of {WINDOW},"
+        f" {array:,.0f} as an array"
+    )
 
 
 class _Meter:
@@ -91,22 +100,16 @@ def _cpu_s(pid: int) -> float:
     return total_ns / 1e9
 
 
-Load = dict[str, float]
-"""Seconds per task: CPU by role, ``wall``, and ``call`` (within .remote())."""
-
-
 def _measure_loads(progress: Progress) -> dict[str, Load]:
     session: Any = ray.init(backend="local", nodes=1, cpus_per_node=1)
-    rounds: dict[str, list[Load]] = {"sync": [], "single": [], "array": []}
+    rounds: dict[str, list[Load]] = {name: [] for name in LOADS}
     try:
-        _sync()
-        _single()
-        _array()
+        for run in LOADS.values():
+            run()
         meter = _Meter(session.cluster)
         for _ in range(ROUNDS):
-            rounds["sync"].append(_load(meter, _sync))
-            rounds["single"].append(_load(meter, _single))
-            rounds["array"].append(_load(meter, _array))
+            for name, run in LOADS.items():
+                rounds[name].append(_load(meter, run))
             progress.advance()
     finally:
         ray.shutdown()
@@ -116,33 +119,26 @@ def _measure_loads(progress: Progress) -> dict[str, Load]:
     }
 
 
-def _load(meter: _Meter, run: Any) -> Load:
+def _load(meter: _Meter, run: Callable[[], tuple[int, float]]) -> Load:
     before, started_s = meter.read(), time.perf_counter()
-    tasks, call_s = run()
+    operations, call_s = run()
     wall_s, after = time.perf_counter() - started_s, meter.read()
-    load = {role: (after[role] - before[role]) / tasks for role in after}
-    return {**load, "wall": wall_s / tasks, "call": call_s / tasks}
+    load = {role: (after[role] - before[role]) / operations for role in after}
+    return {**load, "wall": wall_s / operations, "call": call_s / operations}
 
 
-def _sync() -> tuple[int, float]:
-    for _ in range(SYNC_TASKS):
-        ray.get(empty.remote())
-    return SYNC_TASKS, 0.0
-
-
-def _single() -> tuple[int, float]:
-    call_s = 0.0
-    for _ in range(WINDOWS):
-        started_s = time.thread_time()
-        refs = [empty.remote() for _ in range(WINDOW)]
-        call_s += time.thread_time() - started_s
-        ray.get(refs)
-    return WINDOW * WINDOWS, call_s
-
-
-def _array() -> tuple[int, float]:
-    ray.get(empty.map(range(ARRAY_TASKS)))
-    return ARRAY_TASKS, 0.0
+def _measure_hop() -> float:
+    """Return how long a message between two processes takes besides their CPU time, s."""
+    with Limits() as limits:
+        echo_pid = limits.pid
+        limits.in_flight(1, HOP_S)
+        found = []
+        for _ in range(ROUNDS):
+            before_s = _cpu_s(os.getpid()) + _cpu_s(echo_pid)
+            per_s = limits.in_flight(1, HOP_S)
+            busy_s = _cpu_s(os.getpid()) + _cpu_s(echo_pid) - before_s
+            found.append((1 - busy_s / HOP_S) / per_s / 2)
+    return max(LEAST_S, statistics.median(found))
 
 
 @ray.remote
@@ -224,54 +220,4 @@ def _measure_copy_threads(memory: float) -> dict[str, float]:
     return {
         "memory_bandwidth_all": memory * gain,
         "copy_thread_s": max(LEAST_S, all_s - one_s / gain) / (threads - 1),
-    }
-
-
-def _fit(
-    loads: dict[str, Load], start_worker_s: float, memory: float, loopback: float
-) -> dict[str, Any]:
-    sync, single, array = loads["sync"], loads["single"], loads["array"]
-
-    def more(left: float, right: float) -> float:
-        return max(LEAST_S, left - right)
-
-    node_range_s = single["node"] / 4
-    node_turn_s = more(sync["node"], single["node"]) / 2
-    driver = {
-        "turn_s": more(sync["driver"], single["driver"]),
-        "received": {"range_s": more(single["driver"], single["call"])},
-    }
-    task_s = array["worker"]
-    busy_s = sync["driver"] + sync["node"] + sync["worker"]
-    cores = os.cpu_count() or 1
-    return {
-        "name": "this machine",
-        "source": (
-            f"measured by raytwin calibrate on {cores} cores: medians of {ROUNDS} rounds;"
-            f" {1 / sync['wall']:,.0f} tasks/s one at a time,"
-            f" {1 / single['wall']:,.0f} in windows of {WINDOW},"
-            f" {1 / array['wall']:,.0f} as an array"
-        ),
-        "cores": cores,
-        "latency_s": more(sync["wall"], busy_s) / 4,
-        "bandwidth": loopback,
-        "loopback_latency_s": more(sync["wall"], busy_s) / 4,
-        "loopback_bandwidth": loopback,
-        "memory_bandwidth": memory,
-        "start_worker_s": start_worker_s,
-        "head": {"turn_s": node_turn_s, "received": {"range_s": node_range_s}},
-        "node": {
-            "turn_s": node_turn_s,
-            "received": {"range_s": node_range_s},
-            "sent": {"range_s": node_range_s},
-        },
-        # A submitter is a worker too: as a client it costs what a driver does.
-        "worker": {
-            "turn_s": more(sync["worker"], single["worker"]),
-            "received_by_type": {"TaskResults": driver["received"]},
-        },
-        "driver": driver,
-        "call_s": {"submit": single["call"]},
-        "range_s": more(single["worker"], task_s),
-        "task_s": task_s,
     }

@@ -62,7 +62,7 @@ from runtime.control.policies import make_policy
 from runtime.control.resources import ResourcePool
 from runtime.control.shards import master_of, shard_address
 from simulator.clock import Clock
-from simulator.costs import CostModel, load_profile
+from simulator.costs import ROLES, CostModel, load_profile
 from simulator.drivers import SimDoor, SimDriver, SimSession
 from simulator.host import Host
 from simulator.links import SimLinks
@@ -135,10 +135,7 @@ class SimCluster:
         # passes over thousands of simulated processes took half of the time.
         gc.set_threshold(500_000, 10, 100)
         self._store_bytes = store_bytes
-        self.costs = {
-            role: CostModel(getattr(self.profile, role))
-            for role in ("head", "node", "worker", "driver")
-        }
+        self.costs = {role: CostModel(getattr(self.profile, role), self.profile) for role in ROLES}
         self._cores = cores_per_host or self.profile.cores
         self.hosts = [Host(self.env, self._cores) for _ in range(-(-len(nodes) // nodes_per_host))]
         self.network = Network(

@@ -12,6 +12,10 @@ A turn of a process costs::
         + range_s   x its ranges       (of tasks or results)
         + element_s x its elements
 
+Its frames leave `after_s` before it is over: a process that has written to its
+socket still has books to keep and the way to sleep before it, while the reader
+is on its way already.
+
 What a chain of the GCS is asked is charged for as what is in the request, at every
 replica that applies it.
 
@@ -73,11 +77,16 @@ class RoleCost(msgspec.Struct, forbid_unknown_fields=True):
     """What a turn of one kind of process costs."""
 
     turn_s: float = 0.0
+    after_s: float = 0.0
+    """How much of `turn_s` comes after its frames have left."""
     frame_s: float = 0.0
     received: MessageCost = msgspec.field(default_factory=MessageCost)
     sent: MessageCost = msgspec.field(default_factory=MessageCost)
     received_by_type: dict[str, MessageCost] = msgspec.field(default_factory=dict)
     sent_by_type: dict[str, MessageCost] = msgspec.field(default_factory=dict)
+
+
+ROLES = ("head", "node", "worker", "driver")
 
 
 class Profile(msgspec.Struct, forbid_unknown_fields=True):
@@ -131,6 +140,13 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
         for field in ("latency_s", "loopback_latency_s", "start_worker_s", "range_s", "task_s"):
             if getattr(self, field) < 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, and cannot be negative")
+        for name in ROLES:
+            role = getattr(self, name)
+            if not 0 <= role.after_s <= role.turn_s:
+                raise ValueError(
+                    f"after_s of {name} is {role.after_s}, and has to be a part of its turn_s,"
+                    f" {role.turn_s}"
+                )
 
 
 def load_profile(name: str | os.PathLike[str]) -> Profile:
@@ -283,13 +299,32 @@ class _CostsByType(dict[type, MessageCost | None]):
 
 
 class CostModel:
-    """A role's costs, ready for quick look-up by message type."""
+    """A role's costs, ready for quick look-up by message type.
 
-    def __init__(self, role: RoleCost) -> None:
+    Those of user code are the profile's; without one they are nothing.
+    """
+
+    def __init__(self, role: RoleCost, profile: Profile | None = None) -> None:
+        self._call_s = {} if profile is None else profile.call_s
+        self._range_s = 0.0 if profile is None else profile.range_s
+        self._task_s = 0.0 if profile is None else profile.task_s
         self.turn_s = role.turn_s
+        self.after_s = role.after_s
         self.frame_s = role.frame_s
         self._received = _CostsByType(role.received, role.received_by_type)
         self._sent = _CostsByType(role.sent, role.sent_by_type)
+
+    def called(self, what: str, count: int) -> float:
+        """Return the cost of `count` API calls of a kind."""
+        return self._call_s.get(what, 0.0) * count
+
+    def ran(self, count: int) -> float:
+        """Return the cost of a range of `count` tasks that a worker runs."""
+        return self._range_s + self._task_s * count
+
+    def turn(self) -> float:
+        """Return the cost of a turn besides its messages."""
+        return self.turn_s
 
     def received(self, messages: list[Any]) -> float:
         """Return the cost of handling received messages."""

@@ -185,7 +185,7 @@ class SimProcess:
         if not self.alive:
             return
         costs = self.costs
-        cost_s = costs.turn_s
+        cost_s = costs.turn()
         frames: list[Frame] = []
         self._leaving = frames
         while self._frames or self._timers or self.dirty:
@@ -205,7 +205,7 @@ class SimProcess:
                 cost_s += self._collect(frames)
         self.busy_s += cost_s
         if cost_s:
-            self.host.run(cost_s, partial(self._end, frames), self)
+            self.host.run(cost_s - costs.after_s, partial(self._end, frames), self)
         else:
             self._end(frames)
 
@@ -249,13 +249,24 @@ class SimProcess:
     def _end(self, frames: list[Frame]) -> None:
         if not self.alive:
             return
-        self._busy = False
+        after_s = self.costs.after_s
+        self._busy = after_s > 0
         self._leaving = None
         for frame in frames:
             self.cluster.transmit(self.node, *frame)
         if self.after_turn is not None:
             self.after_turn()
-        if (self._frames or self._timers) and not self._busy:
+        if after_s and self.alive:
+            self.host.run(after_s, self._rest, self)
+        elif (self._frames or self._timers) and not self._busy:
+            self._begin()
+
+    def _rest(self) -> None:
+        """The turn is over to the last."""
+        if not self.alive:
+            return
+        self._busy = False
+        if self._frames or self._timers:
             self._begin()
 
     def flush_calls(self) -> None:

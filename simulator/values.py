@@ -1,7 +1,8 @@
 """Values in virtual time: real pickles, and blobs that only claim their size.
 
 Arrays come back read-only, as the views of shared memory do that real backends give:
-what `runtime.store.serialization` says of them holds here too.
+what `runtime.store.serialization` says of them holds here too. `read` tells when the
+last of those that would share the store's memory there has been collected.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 import sys
+import weakref
 from collections import ChainMap
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -27,7 +29,7 @@ _claimed_bytes = 0
 class Blob:
     """A value of ``nbytes`` bytes that takes no memory."""
 
-    __slots__ = ("nbytes",)
+    __slots__ = ("__weakref__", "nbytes")
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -44,7 +46,53 @@ class Blob:
     def __reduce__(self) -> Any:
         global _claimed_bytes
         _claimed_bytes += self.nbytes
-        return Blob, (self.nbytes,)
+        return _blob, (self.nbytes,)
+
+
+_sharing: ContextVar[list[Any] | None] = ContextVar("sharing", default=None)
+"""What would share the store's memory, of the value that `read` is loading."""
+
+
+def _noted(value: Any) -> Any:
+    sharing = _sharing.get()
+    if sharing is not None:
+        sharing.append(value)
+    return value
+
+
+def _blob(nbytes: int) -> Blob:
+    blob: Blob = _noted(Blob(nbytes))
+    return blob
+
+
+def read(payload: bytes, on_release: Callable[[], None]) -> Any:
+    """Return the value of a pickle that is in the store.
+
+    `on_release` is called exactly once: when the last of its arrays and blobs has been
+    collected, or before this returns (or raises) if it has none.
+    """
+    sharing: list[Any] = []
+    outer = _sharing.set(sharing)
+    try:
+        value = deserialize(payload)
+    except BaseException:
+        sharing.clear()
+        raise
+    finally:
+        _sharing.reset(outer)
+        if not sharing:
+            on_release()
+    left = len(sharing)
+
+    def collected() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            on_release()
+
+    while sharing:
+        weakref.finalize(sharing.pop(), collected).atexit = False
+    return value
 
 
 sink: ContextVar[list[Any] | None] = ContextVar("sink", default=None)
@@ -72,6 +120,11 @@ def _read_only(make: Callable[..., Any], made_of: tuple[Any, ...], *state: Any) 
     if state:  # dates have no buffer
         array.__setstate__(*state)
     array.flags.writeable = False
+    # Views of it keep the array that it is a view of, not itself.
+    owner = array
+    while type(owner.base) is type(array):
+        owner = owner.base
+    _noted(owner)
     return array
 
 

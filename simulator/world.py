@@ -82,7 +82,6 @@ class SimWorld:
         self.store = store
         self.environment = Environment()
         self._env = cluster.env
-        self._profile = cluster.profile
         self._depth = 0
         self._sleeping: list[tuple[Any, Callable[[], object]]] = []
         """The program's greenlets and what each waits for a turn to make true."""
@@ -105,12 +104,12 @@ class SimWorld:
             self.process.flush_calls()
 
     def charge(self, what: str, count: int) -> None:
-        profile = self._profile
+        process = self.process
         if what == "run":
-            self.process.debt_s += profile.range_s + profile.task_s * count
+            process.debt_s += process.costs.ran(count)
             self.settle()
         else:
-            self.process.debt_s += profile.call_s.get(what, 0.0) * count
+            process.debt_s += process.costs.called(what, count)
 
     def settle(self) -> None:
         """Let the time pass that the program has used so far."""
@@ -327,11 +326,8 @@ class SimWorld:
         self.store.values[offset] = value.to_bytes()
 
     def read(self, oid: bytes, offset: int, size: int, released: Callable[[], None]) -> Any:
-        # Real readers share memory for as long as they look at it; here they
-        # get a copy, and the pin is given back at once.
-        value = values.deserialize(self.store.values[offset])
-        released()
-        return value
+        # A copy, pinned as if it were not.
+        return values.read(self.store.values[offset], released)
 
     def close(self) -> None:
         """The cluster ends with its driver."""

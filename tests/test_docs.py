@@ -16,6 +16,7 @@ import typer
 import raytwin
 import runtime.processes.cluster
 import simulator.cluster
+from scenarios.bench.large import LARGE
 from scenarios.bench.run import NAMES
 from scenarios.cli import app
 
@@ -157,6 +158,7 @@ def test_the_benchmark_has_the_cases() -> None:
     text = (ROOT / "docs" / "development.md").read_text()
     listed = text.split("a row per case: ")[1].split(".\n")[0]
     assert sorted(code(listed)) == sorted(NAMES)
+    assert all(f"`{name}`" in text for name in LARGE)
 
 
 @pytest.mark.parametrize("backend", [pytest.param("local", marks=pytest.mark.slow), "sim"])

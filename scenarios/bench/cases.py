@@ -67,7 +67,8 @@ CASES: dict[str, Case] = {}
 FRESH: dict[str, Fresh] = {}
 
 
-def _about(function: Callable[..., Any]) -> str:
+def about_of(function: Callable[..., Any]) -> str:
+    """Return the first paragraph of the docstring of a case."""
     return " ".join((function.__doc__ or "").partition("\n\n")[0].split())
 
 
@@ -77,7 +78,7 @@ def _case(
     def register(prepare: Callable[[Any], Operation]) -> Callable[[Any], Operation]:
         name = prepare.__name__
         CASES[name] = Case(
-            name, unit, limit, _about(prepare), prepare, amount, memory_bytes, rounds_max
+            name, unit, limit, about_of(prepare), prepare, amount, memory_bytes, rounds_max
         )
         return prepare
 
@@ -87,7 +88,7 @@ def _case(
 def _fresh(unit: str, limit: str, memory_bytes: float = 0, higher_is_better: bool = False) -> Any:
     def register(function: Callable[..., float]) -> Callable[..., float]:
         name = function.__name__
-        FRESH[name] = Fresh(name, unit, limit, _about(function), memory_bytes, higher_is_better)
+        FRESH[name] = Fresh(name, unit, limit, about_of(function), memory_bytes, higher_is_better)
         return function
 
     return register

@@ -93,6 +93,11 @@ class Limits:
         self._echo.kill()
         self._echo.wait()
 
+    @property
+    def pid(self) -> int:
+        """PID of the process that sends messages back."""
+        return self._echo.pid
+
     def measure(self, name: str, round_s: float) -> float:
         """Return limit `name`, measured for about `round_s` seconds."""
         return LIMITS[name].measure(self, round_s)

@@ -17,9 +17,14 @@ from scenarios.base import Progress, UsageError, did_you_mean
 from scenarios.bench.cases import CASES, FRESH, Case, Fresh
 from scenarios.bench.conversation import Conversation
 from scenarios.bench.engines import ENGINES, OURS, check_peers
+from scenarios.bench.large import LARGE
 from scenarios.bench.limits import LIMITS, Limits
 
 NAMES = (*FRESH, *CASES)
+"""What is measured if nothing is named ..."""
+KNOWN = (*NAMES, *LARGE)
+"""... and what can be."""
+LARGE_TIMEOUT_S = 600.0
 
 C = TypeVar("C", Case, Fresh)
 
@@ -35,6 +40,7 @@ class Effort:
     """Not counted. The second `put_800mb` still touches memory for the first time."""
     limit_s: float = 0.1
     fresh_rounds: int = 5
+    large_rounds: int = 3
     settle_s: float = 3.0
     """Before `idle_memory`: what a cluster starts after its first task counts too."""
     names: tuple[str, ...] = NAMES
@@ -81,8 +87,8 @@ def run_bench(
     """
     check_peers(peers)
     for name in effort.names:
-        if name not in NAMES:
-            raise UsageError(f"no benchmark {name!r}: {did_you_mean(name, NAMES)}")
+        if name not in KNOWN:
+            raise UsageError(f"no benchmark {name!r}: {did_you_mean(name, KNOWN)}")
     sides = [OURS, *dict.fromkeys(peers)]
     rows: list[dict[str, Any]] = []
     with Limits() as limits:
@@ -101,6 +107,8 @@ def run_bench(
                             progress.say(f"{case.name} is left out for {side}: {why}")
                     samples = measure_case(case, conversations, limits, effort, progress)
                     rows.append(row(case, samples, sides))
+        for each in affordable(LARGE, effort.names, 1, progress):
+            rows.append(row(each, measure_large(each, limits, effort, progress), [OURS]))
     if json_path is not None:
         text = json.dumps(rows, indent=2, allow_nan=False)
         results.write_file(json_path, text.encode() + b"\n")
@@ -153,6 +161,18 @@ def measure_fresh(
                     samples["first_put_800mb"].add(side, conversation.measure("first put"))
             progress.advance()
     return [samples[each.name] for each in fresh]
+
+
+def measure_large(each: Fresh, limits: Limiter, effort: Effort, progress: Progress) -> Samples:
+    """Start ours anew in each round, alone; return the samples."""
+    samples = Samples()
+    progress.begin(each.name, effort.large_rounds)
+    for _ in range(effort.large_rounds):
+        samples.limit.append(limits.measure(each.limit, effort.limit_s))
+        with Conversation(OURS, LARGE_TIMEOUT_S) as conversation:
+            samples.add(OURS, conversation.measure("large", case=each.name))
+        progress.advance()
+    return samples
 
 
 @contextmanager

@@ -7,6 +7,7 @@ and works only between a request and its answer:
 ``{"do": "start"}``                   start the cluster; value: `start_up`, s
 ``{"do": "memory", "settle_s": s}``   value: `idle_memory`, MB
 ``{"do": "first put"}``               value: `first_put_800mb`, GB/s
+``{"do": "large", "case": name}``     start that one's cluster; value: in its unit
 ``{"do": "prepare", "case": name}``   make the case ready
 ``{"do": "round", "round_s": s}``     repeat it for so long; value: units/s
 ``{"do": "finish"}``                  forget the case and its objects
@@ -29,7 +30,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from scenarios.bench import cases
+from scenarios.bench import cases, large
 from scenarios.bench.engines import ENGINES
 
 
@@ -52,6 +53,8 @@ class Side:
             return cases.idle_memory(request["settle_s"])
         if what == "first put":
             return cases.first_put_800mb(self._ray)
+        if what == "large":
+            return large.FUNCTIONS[request["case"]](self._ray)
         if what == "prepare":
             case = cases.CASES[request["case"]]
             self._amount = case.amount

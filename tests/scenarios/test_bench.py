@@ -17,8 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
+import raytwin
 from scenarios.base import Silent, UsageError
-from scenarios.bench import BenchError, Effort, cases, engines, run, run_bench
+from scenarios.bench import BenchError, Effort, cases, engines, large, run, run_bench
 from scenarios.bench.conversation import MARK, Conversation
 from scenarios.bench.engines import OURS
 from scenarios.bench.limits import LIMITS, Limits
@@ -105,7 +106,8 @@ def test_every_case_says_what_it_is() -> None:
         "put_small", "get_small", "put_1mb", "put_800mb", "actor_sync", "actor_1000",
         "create_100_actors",
     }  # fmt: skip
-    for case in (*cases.CASES.values(), *cases.FRESH.values()):
+    assert set(run.KNOWN) - set(run.NAMES) == set(large.LARGE) == set(large.FUNCTIONS)
+    for case in (*cases.CASES.values(), *cases.FRESH.values(), *large.LARGE.values()):
         assert case.about.endswith("."), case.name
         assert case.limit in LIMITS, case.name
 
@@ -224,6 +226,38 @@ def test_an_operation_is_repeated_for_the_length_of_a_round(
 def test_limits_are_measured(name: str) -> None:
     with Limits() as limits:
         assert limits.measure(name, 0.01) > 0
+
+
+def test_large_clusters_are_what_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("NODES", 3), ("ACTOR_NODES", 2), ("ACTORS", 5)):
+        monkeypatch.setattr(large, name, value)
+    for measure in large.FUNCTIONS.values():
+        try:
+            assert measure(raytwin) > 0
+        finally:
+            raytwin.shutdown()
+
+
+def test_large_clusters_are_measured_alone_and_anew_in_each_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: list[tuple[str, str]] = []
+
+    class Side(Fake):
+        def __init__(self, engine: str, answer_timeout_s: float) -> None:
+            super().__init__(engine, log)
+
+        def __enter__(self) -> Side:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.log.append((self.name, "end"))
+
+    monkeypatch.setattr(run, "Conversation", Side)
+    each = large.LARGE["create_2000_actors"]
+    found = run.measure_large(each, Fake("limits", log), Effort(large_rounds=2), Silent())
+    assert found.sides == {OURS: [1, 1]}
+    assert log == [("limits", each.limit), (OURS, "large"), (OURS, "end")] * 2
 
 
 # -- refusals ----------------------------------------------------------------------

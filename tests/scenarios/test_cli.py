@@ -14,7 +14,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from scenarios import doctor, registry
-from scenarios.cli import app, parse_nodes
+from scenarios.bench import FULL, Effort
+from scenarios.cli import app
+from scenarios.commands.arguments import parse_nodes
 from tests.scenarios import synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -264,8 +266,10 @@ def test_report_where_it_is_wanted(tmp_path: Path) -> None:
 def test_bench_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def run_bench(peers: list[str], path: Path | None, progress: object) -> list[dict[str, object]]:
-        asked.append((peers, path))
+    def run_bench(
+        peers: list[str], path: Path | None, progress: object, effort: Effort
+    ) -> list[dict[str, object]]:
+        asked.append((peers, path, effort))
         return [
             {
                 "name": "tasks_sync", "ours": 2000.0, "peers": {}, "ratio": None, "ratios": {},
@@ -276,14 +280,32 @@ def test_bench_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scenarios.bench.run_bench", run_bench)
     result = raytwin("bench", "--json", tmp_path / "f.json")
     assert result.exit_code == 0, result.output
-    assert asked == [([], tmp_path / "f.json")]
+    assert asked == [([], tmp_path / "f.json", FULL)]
     assert "tasks_sync" in result.stdout
     assert "2,000" in result.stdout
     assert "25%" in result.stdout
 
 
+def test_bench_of_some_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+
+    def run_bench(
+        peers: list[str], path: Path | None, progress: object, effort: Effort
+    ) -> list[dict[str, object]]:
+        names.append(effort.names)
+        return []
+
+    monkeypatch.setattr("scenarios.bench.run_bench", run_bench)
+    result = raytwin("bench", "--cases", "actor_sync, create_2000_actors")
+    assert result.exit_code == 0, result.output
+    assert names == [("actor_sync", "create_2000_actors")]
+    assert "did you mean 'actor_sync'" in complaint(raytwin("bench", "--cases", "actor_snc"))
+
+
 def test_bench_table_with_a_peer_that_lacks_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_bench(peers: list[str], path: Path | None, progress: object) -> list[dict[str, object]]:
+    def run_bench(
+        peers: list[str], path: Path | None, progress: object, effort: Effort
+    ) -> list[dict[str, object]]:
         return [
             {
                 "name": "create_100_actors", "ours": 50.0, "peers": {"ray": 2.0}, "ratio": 25.0,

@@ -286,8 +286,8 @@ def test_what_does_not_fit_goes_to_disk_and_comes_back(free: str) -> None:
     refs = [ray.put(value) for value in values]
     on_disk, written = disk_of(session)
     assert on_disk == written and 50_000_000 < on_disk <= 60_100_000
-    assert [ray.get(ref) for ref in refs] == values
-    assert [ray.get(ref) for ref in reversed(refs)] == values[::-1]
+    # One at a time: what a program looks at does not leave.
+    assert all(ray.get(refs[n]) == values[n] for n in (*range(20), *reversed(range(20))))
     # What was written once is clean: it leaves memory without being written again.
     assert disk_of(session)[1] <= 60_100_000
     del refs

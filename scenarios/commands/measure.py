@@ -1,0 +1,156 @@
+"""What is measured or tried apart from figures: speed, costs, recovery, the machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scenarios.commands.arguments import RESULTS, parse_names
+from scenarios.commands.line import app, escaped, open_console, plain, say, writable
+
+PEERS = ("ray", "dask")
+
+
+@app.command()
+def bench(
+    peers: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help=f"Measure these in the same run: {','.join(PEERS)}."),
+    ] = None,
+    cases: Annotated[
+        str | None,
+        typer.Option(
+            "--cases",
+            metavar="LIST",
+            help="Measure these alone, such as actor_sync. Only so, and without peers: "
+            "start_100_nodes, memory_100_nodes, create_2000_actors.",
+        ),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures here.")
+    ] = None,
+) -> None:
+    """Measure the runtime's basic operations, interleaved with its peers'; medians.
+
+    A ratio is ours to the peer before it, above 1 is better for us. The last column
+    is how near ours is to what the machine can do without any runtime.
+
+    Examples: `raytwin bench --peers ray,dask --json bench.json`;
+    `raytwin bench --cases actor_sync,put_1mb --peers ray`
+    """
+    from rich.table import Table
+
+    asked = parse_names(peers, PEERS, "peer") or []
+    if asked:
+        from scenarios.bench.engines import check_peers
+
+        check_peers(asked)
+    if json is not None:
+        writable(json)
+    from scenarios import progress
+    from scenarios.bench import FULL, BenchError, run_bench
+    from scenarios.bench.run import KNOWN
+
+    named = parse_names(cases, KNOWN, "benchmark")
+    effort = FULL if named is None else replace(FULL, names=tuple(named))
+    with progress.terminal() as shown:
+        try:
+            found = run_bench(asked, json, shown, effort)
+        except BenchError as error:
+            say(str(error))
+            raise typer.Exit(1) from error
+    columns = [column for peer in asked for column in (peer, "ratio")]
+    table = Table("what", "raytwin", *columns, "unit", "of limit", box=None, pad_edge=False)
+    for row in found:
+        cells = []
+        for peer in asked:
+            ratio = row["ratios"].get(peer)
+            cells += [plain(row["peers"].get(peer)), "" if ratio is None else f"{ratio:.1f}x"]
+        fraction = f"{row['limit']['fraction']:.0%}"
+        table.add_row(row["name"], plain(row["ours"]), *cells, row["unit"], fraction)
+    open_console().print(table)
+
+
+@app.command()
+def calibrate(
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE")] = Path("profile.json"),
+) -> None:
+    """Measure what the runtime's operations cost on this machine, for the simulator.
+
+    Example: `raytwin calibrate -o results/profile.json`
+    """
+    from scenarios import progress, runner
+
+    writable(output)
+    with progress.terminal() as shown:
+        runner.calibrate(output, shown)
+    print(f"the profile is {output}")
+
+
+@app.command()
+def fuzz(
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, metavar="N", help="How many seeds to run.")
+    ],
+    start: Annotated[
+        int, typer.Option("--start", min=0, metavar="S", help="The first of them.")
+    ] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=256, metavar="J")] = 1,
+    lossless: Annotated[
+        bool, typer.Option("--lossless", help="Only plans in which no node dies.")
+    ] = False,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where failing seeds are written.")
+    ] = RESULTS,
+) -> None:
+    """Run random programs under random faults on `sim`, each held to a sequential run.
+
+    A seed that fails is printed and written to DIR/fuzz-SEED.json with its plan;
+    the exit code is then 1. `raytwin fuzz --seeds 1 --start SEED` runs it again.
+
+    Example: `raytwin fuzz --seeds 2000 --jobs 2`
+    """
+    from chaos.campaign import run_seeds, write_failure
+    from scenarios import progress, runner
+
+    runner.prepare(out)
+    failed = tasks = faults = excused = 0
+    with progress.terminal() as shown:
+        shown.begin(f"fuzz, seeds {start} to {start + seeds - 1}", seeds)
+        for report in run_seeds(range(start, start + seeds), jobs, lossless):
+            shown.advance()
+            tasks += report.case.program.tasks
+            faults += report.faults
+            excused += report.excused
+            if report.failures:
+                failed += 1
+                path = write_failure(report, out)
+                with shown.aside():
+                    print(f"seed {report.case.seed} fails: {report.failures[0]} (see {path})")
+    print(
+        f"{seeds - failed} of {seeds} seeds hold: {tasks:,} tasks, {faults:,} faults,"
+        f" {excused:,} values that were rightly lost"
+    )
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def doctor() -> None:
+    """Try what works on this machine, and say what to install for the rest.
+
+    Exits 0 if the backends local and sim work.
+    """
+    from scenarios import doctor as diagnosis
+
+    console = open_console()
+    findings = []
+    for finding in diagnosis.examine():
+        findings.append(finding)
+        mark = "[green]ok     [/]" if finding.ok else "[red]missing[/]"
+        fix = "" if finding.ok else f" (for {finding.needed_for}; to get it: {finding.fix})"
+        text = escaped(f"{finding.name}: {finding.detail}{fix}")
+        console.print(f"{mark}  {text}", soft_wrap=True)
+    raise typer.Exit(0 if diagnosis.healthy(findings) else 1)
