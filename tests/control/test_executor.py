@@ -171,3 +171,15 @@ def test_what_is_not_plain_goes_to_the_node_alone() -> None:
     ran(executor, 1, 0)
     [(to, done)] = ctx.sent
     assert to == NODE and not done.told
+
+
+def test_results_do_not_wait_long_for_a_timer_that_nobody_calls_back() -> None:
+    ctx, executor = given(*(spec(number) for number in range(1, 9)))
+    sent = []
+    for now_s in (1.0, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5):  # a linger is 1 s
+        ctx.time_s = now_s
+        assert executor.running is not None
+        executor.report_plain(executor.running, 1, 16, now_s, now_s)
+        sent.append(len(ctx.take(TasksDone, NODE)))
+        executor.next()
+    assert sent == [1, 0, 0, 0, 0, 0, 1]
