@@ -68,7 +68,16 @@ class Cluster(Protocol):
     def kill_member(self, chain: int, which: int = 0) -> None:
         """End a member of a chain of the GCS (SIGKILL), counted from its head, round and round.
 
-        Raises ValueError for a chain that is not there, or has one member only.
+        Raises ValueError for a chain that is not there, or has one member only that has
+        nothing on disk.
+        """
+
+    def kill_head(self) -> None:
+        """End the head's process (SIGKILL); it starts again.
+
+        In it are the GCS and the global scheduler, or the masters of their chains.
+        Raises ValueError if the cluster would end with it: with neither replicas nor
+        shards nor storage of the GCS.
         """
 
 
@@ -77,14 +86,3 @@ class SimulatedCluster(Cluster, Protocol):
 
     def set_latency(self, source: int, destination: int, latency_s: float | None) -> None:
         """Give the link from one node to another a latency; None is its own again."""
-
-
-class RealCluster(Cluster, Protocol):
-    """What only real processes can do as yet."""
-
-    def kill_head(self) -> None:
-        """End the process of the GCS and the global scheduler (SIGKILL).
-
-        It starts again from its storage. Raises ValueError if it has none: the
-        cluster would end with it.
-        """

@@ -152,6 +152,48 @@ def with_actors(rng: random.Random, body: Body, roomy: bool) -> Body:
     return Body(tuple(ops), body.tasks + told)
 
 
+def with_children(rng: random.Random, body: Body, roomy: bool) -> Body:
+    """Return the program with calls of actors that submit tasks and put values.
+
+    No fault may fail those of an actor that is exact; nor may a store that is not `roomy`.
+    """
+    tellers = {op.out: op.teller for op in body.ops if op.teller is not None}
+    ops: list[Op] = []
+    tasks = 0
+    for op in body.ops:
+        call, teller = op.call, tellers.get(op.ins[0]) if op.do == "tell" else None
+        if call is None or teller is None or rng.random() < 0.6:
+            ops.append(op)
+            continue
+        own = _Draw(rng, 4)
+        own.keys = call.key * 10
+        inner = own.body(DEPTH_MAX, 5) if rng.random() < 0.7 else None
+        if inner is not None and teller.exact:
+            inner = replace(inner, ops=tuple(_lasting(each, roomy) for each in inner.ops))
+        tasks += inner.tasks if inner is not None else 0
+        # A checkpoint has no references in it.
+        may_give = teller.exact and not teller.interval and (roomy or call.nbytes < LARGE_BYTES)
+        gives = may_give and rng.random() < 0.5
+        ops.append(replace(op, call=replace(call, body=inner, gives=gives)))
+    return Body(tuple(ops), body.tasks + tasks)
+
+
+def _lasting(op: Op, roomy: bool) -> Op:
+    """Return an operation that no fault may fail.
+
+    It lends nothing: a task that has raised because that was lost does not run again.
+    """
+    if op.do == "pack":
+        op = replace(op, do="put", ins=())
+    elif op.do == "lend":
+        op = replace(op, do="call")
+    nbytes = op.nbytes if op.call is None else op.call.nbytes
+    nbytes = nbytes if roomy else min(nbytes, 1000)
+    if op.call is None:
+        return replace(op, nbytes=nbytes)
+    return replace(op, call=replace(op.call, retries=-1, nbytes=nbytes, gives=False))
+
+
 def _is_safe(op: Op, safe: set[int]) -> bool:
     call = op.call
     assert call is not None

@@ -14,7 +14,6 @@ WorkerCrashedError names a task of r retries, and at least r + 1 kills came befo
 ObjectLostError    a node had died before, and what is lost was put (it may be
                    the input of a task that is to be run again, and released
                    since), or an actor's call made it, or names a task of r retries as above;
-                   or it was a task's, whose worker has owned it and was killed;
                    or a reference to it was inside a value that was made again when
                    its owner had let go of it
 ActorDiedError     names an actor of r restarts, and at least r + 1 kills came before,
@@ -42,7 +41,7 @@ from typing import Any
 import runtime.api as api
 from chaos import invariants
 from chaos.attach import attach
-from chaos.drawing import draw, with_actors
+from chaos.drawing import draw, with_actors, with_children
 from chaos.injector import Injection
 from chaos.plan import Plan, Step
 from chaos.programs import (
@@ -53,11 +52,11 @@ from chaos.programs import (
     passed_on,
     put_here,
     run_body,
-    tasks_own,
 )
 from chaos.several_values import with_several
 from chaos.targets.actor import Actor
 from chaos.targets.cluster import WholeCluster
+from chaos.targets.head import Head
 from chaos.targets.link import Link
 from chaos.targets.node import Node
 from chaos.targets.replica import Replica
@@ -85,6 +84,9 @@ LIMIT_S = 300.0
 """Virtual seconds after which a program goes round in circles; most take two or three."""
 KILLS = ("kill", "restart", "pause", "remove_node")
 """Actions that may take a running task along."""
+STORED: dict[str, Any] = {"gcs_storage": "any", "task_history": True, "gcs_memory_max": 4_000}
+NOT_ITS_OWN = ("replica", "head")
+"""Targets that have no task to take along."""
 
 _OBJECT = re.compile(r"\bobject ([0-9a-f]{36}) is lost")
 _NOT_YIELDED = re.compile(r" has not yielded it again: (?:ObjectLost|OwnerDied)Error: (.+)", re.S)
@@ -122,10 +124,11 @@ class Report:
     """Values that a legitimate error came instead of."""
 
 
-def draw_case(seed: int, lossless: bool = False) -> Case:
+def draw_case(seed: int, lossless: bool = False, heads: bool = True) -> Case:
     """Return the case of a seed.
 
-    With `lossless` no node dies, only workers, and nothing may be lost.
+    With `lossless` no node dies, only workers, and nothing may be lost. Without `heads`
+    no head does, and no replica has storage.
     """
     rng = random.Random(f"fuzz/{seed}")
     nodes = rng.randint(2, 5)
@@ -140,7 +143,12 @@ def draw_case(seed: int, lossless: bool = False) -> Case:
     others = random.Random(f"fuzz/actors/{seed}")
     if others.random() < ACTORS:
         program = with_actors(others, program, store_bytes == STORE_BYTES)
+        more = random.Random(f"fuzz/children/{seed}")
+        program = with_children(more, program, store_bytes == STORE_BYTES)
         kills += _draw_kills_of_actors(others, nodes, lossless)
+    if gcs and heads:
+        kills += _draw_kills_of_heads(random.Random(f"fuzz/heads/{seed}"))
+        kills += _add_storage(random.Random(f"fuzz/storage/{seed}"), gcs)
     plan = Plan([*plan.steps, *kills])
     return Case(seed, nodes, cpus, program, plan, lossless, store_bytes, gcs)
 
@@ -150,7 +158,7 @@ def draw_gcs(rng: random.Random) -> tuple[dict[str, Any], list[Step]]:
     if rng.random() < 0.5:
         return {}, []
     if rng.random() < 0.15:
-        return {"gcs_storage": "any", "task_history": True, "gcs_memory_max": 4_000}, []
+        return dict(STORED), []
     replicas, shards = rng.choice((1, 2, 2, 3)), rng.choice((1, 2, 4))
     kills = []
     if replicas > 1:
@@ -159,6 +167,31 @@ def draw_gcs(rng: random.Random) -> tuple[dict[str, Any], list[Step]]:
             member = Replica(rng.randrange(chains), rng.randrange(replicas))
             kills.append(Step("kill", member, rng.random() * 2 * HORIZON_S))
     return {"gcs_replicas": replicas, "gcs_shards": shards}, kills
+
+
+def _draw_kills_of_heads(rng: random.Random) -> list[Step]:
+    """Half of the heads that start again are killed, once or twice."""
+    kills = rng.choice((0, 0, 1, 2))
+    return [Step("kill", Head(), rng.random() * 2 * HORIZON_S) for _ in range(kills)]
+
+
+def _add_storage(rng: random.Random, gcs: dict[str, Any]) -> list[Step]:
+    """Give a third of the chains storage; then their last replicas die as well."""
+    if "gcs_storage" in gcs or rng.random() < 0.67:
+        return []
+    replicas, shards = gcs["gcs_replicas"], gcs["gcs_shards"]
+    gcs.update(STORED)
+    if replicas == shards == 1:
+        return []
+    chains = shards + 1 if shards > 1 else 1
+    return [
+        Step(
+            "kill",
+            Replica(rng.randrange(chains), rng.randrange(replicas)),
+            rng.random() * 2 * HORIZON_S,
+        )
+        for _ in range(rng.randint(0, 2 * chains))
+    ]
 
 
 def draw_plan(rng: random.Random, nodes: int, lossless: bool = False) -> Plan:
@@ -241,7 +274,6 @@ def run_case(
     report = Report(case, tasks=case.program.tasks)
     expected = run_body(Sequential(), case.program)
     put_here.clear()
-    tasks_own.clear()
     passed_on.clear()
     session: Any = connect(
         nodes=case.nodes,
@@ -268,7 +300,7 @@ def run_case(
         report.faults = len(injector.injections)
         if session._dropped or gc.isenabled():
             gc.collect(0)
-        _finish_plan(case.plan, injector)
+        _finish_plan(session, injector)
         report.failures += invariants.settled(lambda: invariants.at_end(session), api.sleep)
     except Exception as error:
         line = " ".join(str(error).split())
@@ -285,10 +317,11 @@ def _check_time(session: Any) -> None:
         raise invariants.Violation(f"it has not ended after {LIMIT_S:g} virtual seconds")
 
 
-def _finish_plan(plan: Plan, injector: Any) -> None:
+def _finish_plan(session: Any, injector: Any) -> None:
     """Let the rest of the plan happen: what is left behind is looked at after it."""
     while injector.next_due_s() is not None:
         api.sleep(0.1)
+    _events(session)
 
 
 def _compare(
@@ -302,7 +335,7 @@ def _compare(
         report.failures.append(f"{len(outcomes)} outcomes instead of {len(expected)}")
         return
     kills = sum(
-        each.step.action in KILLS and each.step.target.kind != "replica" and not each.error
+        each.step.action in KILLS and each.step.target.kind not in NOT_ITS_OWN and not each.error
         for each in injections
     )
     deaths = sum(row[1] == "node_died" for row in _events(session))
@@ -310,9 +343,7 @@ def _compare(
         if right == got:
             continue
         if isinstance(got, Exception) and not isinstance(got, Boom):
-            wrong = excuse(
-                got, kills, deaths, put_here, report.case.store_bytes, tasks_own, passed_on
-            )
+            wrong = excuse(got, kills, deaths, put_here, report.case.store_bytes, passed_on)
             if not wrong:
                 report.excused += 1
                 continue
@@ -322,7 +353,13 @@ def _compare(
 
 
 def _events(session: Any) -> list[tuple[float, str, str, str, int]]:
-    return list(session.cluster.gcs.events)
+    """Return the GCS's events, as soon as all of it can be asked: its head may be away."""
+    while True:
+        try:
+            if session.cluster.gcs_tables:
+                return list(session.cluster.gcs.events)
+        except LookupError:
+            api.sleep(0.1)
 
 
 def excuse(
@@ -331,13 +368,12 @@ def excuse(
     deaths: int,
     puts: Container[str] = frozenset(),
     store_bytes: int = STORE_BYTES,
-    owned: Container[str] = frozenset(),
     passed: Container[str] = frozenset(),
 ) -> str:
     """Return why an error may not come after so many kills and deaths of nodes; "" if it may.
 
-    In hexadecimal, `puts` are the objects that were put, `owned` those that tasks owned,
-    `passed` those of which a task has given away a reference that it was lent.
+    In hexadecimal, `puts` are the objects that were put, `passed` those of
+    which a task has given away a reference that it was lent.
     """
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
@@ -352,7 +388,7 @@ def excuse(
     if isinstance(error, ActorDiedError) and "it cannot be rebuilt: " in text:
         cause = text.partition("it cannot be rebuilt: ")[2]
         kind = ObjectStoreFullError if "ObjectStoreFullError: " in cause else ObjectLostError
-        return excuse(kind(cause), kills, deaths, puts, store_bytes, owned, passed)
+        return excuse(kind(cause), kills, deaths, puts, store_bytes, passed)
     if not isinstance(error, WorkerCrashedError | ObjectLostError):
         return text
     if isinstance(error, ObjectLostError):
@@ -360,12 +396,10 @@ def excuse(
         blamed = _NOT_YIELDED.search(str(error))
         if blamed is not None:
             lost_input = ObjectLostError(blamed[1])
-            return excuse(lost_input, kills, deaths, puts, store_bytes, owned, passed)
+            return excuse(lost_input, kills, deaths, puts, store_bytes, passed)
         if str(error).endswith(" has not yielded it again") and deaths:
             return ""  # it raised this time: by what it was lent, or by tasks of its own
         lost = _OBJECT.search(str(error))
-        if lost is not None and lost[1] in owned and kills:
-            return ""
         if not deaths:
             return f"{text} (no node died)"
         if lost is not None and lost[1] in passed and "has died or released it" in str(error):

@@ -147,7 +147,7 @@ def _kept(session: Any) -> set[bytes]:
     """Return the arrays that are rightly there.
 
     Those of which a reference was pickled by the program itself live as long as their
-    owner, those whose owner's node has died wait to be made again, and the
+    owner, those whose owner or its node has died wait to be claimed, and the
     specs of released ones are kept while others may need them. So is what is inside
     of them.
     """
@@ -159,6 +159,8 @@ def _kept(session: Any) -> set[bytes]:
         for array, entry in client.entries.items()
         if entry.book and PINNED in entry.book.has
     }
+    for scheduler in cluster.schedulers.values():
+        kept.update(scheduler.orphans.arrays())
     for table in (tables.table for tables in cluster.gcs_tables):
         for array, row in table.rows.items():
             # A released row is what makes those again that had it as an input.

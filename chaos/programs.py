@@ -38,8 +38,6 @@ RETRIES = (0, 1, 3, 3, 3, -1)
 put_here: set[str] = set()
 """Objects that no task makes: what programs have put in this process, and results
 of actors' calls. In a simulation all of them."""
-tasks_own: set[str] = set()
-"""Objects that tasks own and have given away references of, likewise."""
 passed_on: set[str] = set()
 """Objects that tasks were lent references of and have given those away."""
 
@@ -71,7 +69,8 @@ class Call:
     cpus: float = 1.0
     body: Body | None = None
     gives: bool = False
-    """Its value is a list of references: what it was lent, a put and a task of its own."""
+    """Its value is a list of references: what it was lent, a put and a task of its own.
+    An actor's call keeps a put and a task of its own for later ones."""
     parts: int = 0
     """How many values it has; 0: one."""
 
@@ -175,7 +174,7 @@ def run_task(engine: Any, call: Call, inputs: Sequence[Any], lent: Sequence[Any]
         put = engine.put(make(number, call.nbytes))
         made = engine.call(Call(call.key, nbytes=call.nbytes, retries=call.retries), [])
         engine.passing(*lent)
-        return [*lent, *engine.giving(put, made)]
+        return [*lent, put, made]
     if call.parts:
         return parts_of(call, number)
     return make(number, call.nbytes)
@@ -282,6 +281,8 @@ class Told:
         self.teller = teller
         self.state = teller.key
         self.last = 0
+        self.kept: list[Any] = []
+        """What its calls have submitted and not asked for yet."""
 
     def tell(self, engine: Any, call: Call, inputs: Sequence[Any]) -> Any:
         """Fold a call in; of an exact actor its value says all that came before."""
@@ -289,7 +290,15 @@ class Told:
         if call.key <= self.last:
             raise AssertionError(f"call {call.key} took effect after {self.last}")
         self.last = call.key
-        number = mix(call.key, *(digest(value) for value in inputs))
+        digests = [digest(value) for value in inputs]
+        if call.body is not None:
+            digests += [digest(outcome) for outcome in run_body(engine, call.body)]
+        digests += [digest(engine.get(ref)) for ref in self.kept]
+        if call.gives:
+            # A later call asks for it, maybe in another process.
+            made = Call(call.key, call.seconds, call.nbytes, retries=call.retries)
+            self.kept = [engine.call(made, []), engine.put(make(call.key, call.nbytes))]
+        number = mix(call.key, *digests)
         self.state = mix(self.state, number)
         if self.teller.exact:
             number = self.state
@@ -384,9 +393,6 @@ class Sequential:
     def follow(self, value: Any) -> Any:
         return value
 
-    def giving(self, *values: Any) -> list[Any]:
-        return list(values)
-
     def passing(self, *values: Any) -> None:
         """Values have no owners."""
 
@@ -459,10 +465,6 @@ class Api:
 
     def passing(self, *refs: Any) -> None:
         passed_on.update(ref.hex() for ref in refs)
-
-    def giving(self, *refs: Any) -> list[Any]:
-        tasks_own.update(ref.hex() for ref in refs)
-        return list(refs)
 
     def outcomes(self, variable: Any) -> list[Any]:
         if isinstance(variable, Stream):

@@ -28,6 +28,7 @@ from runtime.backend.journal import Journal
 from runtime.backend.nodes import (
     FIRST_DRIVER,
     NO_ACTOR,
+    NO_HEAD_AGAIN,
     check_node,
     check_replicas,
     check_shards,
@@ -38,6 +39,7 @@ from runtime.backend.nodes import (
 )
 from runtime.backend.protocol import Backend
 from runtime.backend.session import Session
+from runtime.control.chain_client import Chained
 from runtime.control.client import Client
 from runtime.control.config import Config
 from runtime.control.context import Context, node_of
@@ -105,6 +107,8 @@ class SimCluster:
         """The asyncio loop that runs in the hub, while a program's greenlet has the thread."""
         self.processes: dict[str, SimProcess] = {}
         self.schedulers: dict[int, LocalScheduler] = {}
+        self.chains: dict[int, list[Chained]] = {}
+        """By node: its links with the GCS's chains, where there are any."""
         self.stores: dict[int, SimStore] = {}
         self.resources: dict[int, dict[str, float]] = {}
         """Of every node that was ever started, by number."""
@@ -193,6 +197,7 @@ class SimCluster:
             process.add("door:0", self.door)
         process.after_turn = lambda: self._after_turn(number, scheduler)
         self.schedulers[number] = scheduler
+        self.chains[number] = chains
         scheduler.start(f"host-{host}", 0)
         for chained in chains:
             chained.start()
@@ -249,6 +254,28 @@ class SimCluster:
             found.append(tables)
         return found
 
+    def kill_head(self) -> None:
+        """End the head's process at once; another one takes its place."""
+        if self.replicas is None:
+            raise ValueError(NO_HEAD_AGAIN)
+        if not self.head.alive:
+            raise ValueError("the head is away already")
+        self.head.kill()
+        started = self.env.timeout(self.profile.start_worker_s)
+        started.callbacks.append(lambda _: self._start_head_again())
+
+    def _start_head_again(self) -> None:
+        assert self.replicas is not None
+        self.head = SimProcess(self, "head", HEAD, self.hosts[0], self.costs["head"])
+        self.replicas.begin(self.head)
+        self.head.begin()
+        for number, chains in self.chains.items():
+            address = f"node:{number}"
+            if address in self.processes:
+                ctx = self.processes[address].contexts[address]
+                for chained in chains:
+                    ctx.after(self.profile.latency_s, chained.start)
+
     def kill_replica(self, name: str) -> None:
         """End the process of a replica of the GCS at once."""
         assert self.replicas is not None, "the GCS of this cluster has no replicas"
@@ -260,7 +287,7 @@ class SimCluster:
             raise ValueError(f"the GCS has no chain {chain}")
         members = [info.name for info in self.replicas.masters[chain].members]
         members = [name for name in members if name in self.processes]
-        if len(members) < 2:
+        if not members or (len(members) < 2 and not self.config.last_returns):
             raise ValueError(f"chain {chain} has one member, who alone has the state")
         self.kill_replica(members[which % len(members)])
 
@@ -526,7 +553,7 @@ def start(
             heartbeat_timeout_s=heartbeat_timeout_s,
             gcs_replicas=check_replicas(gcs_replicas),
             gcs_shards=check_shards(gcs_shards),
-            gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max, gcs_shards),
+            gcs_durable=check_storage(gcs_storage, gcs_memory_max),
             gcs_memory_max=gcs_memory_max,
             task_history=task_history,
             actor_log_bytes_max=actor_log_bytes_max,

@@ -214,7 +214,7 @@ def _size_of_updates(message: TaskUpdates) -> Size:
         elements += count
     nbytes += 30 * len(message.puts)
     ranges = len(message.added) + len(message.done) + len(message.copies) + len(message.puts)
-    gone = len(message.released) + len(message.bereaved)
+    gone = len(message.released) + len(message.bereaved) + len(message.handed)
     return ranges + len(message.released), elements, nbytes + 12 * gone
 
 

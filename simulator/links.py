@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from runtime.control.messages import NodeChanged
+from runtime.control.messages import NodeChanged, NodeInfo
 from simulator.process import SimProcess
 
 
@@ -21,8 +21,11 @@ class SimLinks:
         process: SimProcess,
         drop_peer: Callable[[int], None] | None = None,
         on_change: Callable[[int, bool], None] | None = None,
+        known: dict[int, NodeInfo] | None = None,
     ) -> None:
+        """`known`: what `on_change` was told of already, by an earlier process also."""
         self._process = process
+        self._known = {} if known is None else known
         self._drop_peer = drop_peer
         self._on_change = on_change
 
@@ -35,7 +38,8 @@ class SimLinks:
             self._process.refused[f"node:{info.node}"] = over
         if not info.alive and self._drop_peer is not None:
             self._drop_peer(info.node)
-        if self._on_change is not None:
+        if self._on_change is not None and self._known.get(info.node) != info:
+            self._known[info.node] = info
             self._on_change(info.node, info.alive)
 
     def end_turn(self) -> None:

@@ -119,6 +119,8 @@ class SimProcess:
         self.paused = False
         self.refused: dict[str, int] = {}
         """Nodes of whose incarnations up to this one nothing is taken: see `SimLinks`."""
+        self.on_refused: Callable[[str], None] | None = None
+        """Called with the sender of a frame that is not taken."""
         self._held: list[Callable[[], None]] = []
         self.debt_s = 0.0
         """CPU time of user code that has run but not taken its time yet."""
@@ -150,6 +152,8 @@ class SimProcess:
         if not self.alive:
             return
         if self.refused and source in self.refused and self._is_over(source):
+            if self.on_refused is not None:
+                self.on_refused(source)
             return
         frames = self._frames
         if destination in frames:

@@ -4,13 +4,16 @@ The replicas live on hosts in turn, from the first one on, each under a number
 of its own in the network. When one is killed the kernel of its host closes its
 connections: whoever has one hears of it one latency later.
 
+When the head is killed the replicas live. Another one begins after the time that it
+takes to start a process; nodes and replicas find it a latency later.
+
 The state that a joining replica gets goes over the network like all else. Besides,
 who puts it together and who takes it apart are busy for a copy of so many bytes
 (`ReplicaCosts`): the least that it can be, and the only figure that profiles have
 for it.
 
-The one replica of a durable GCS lives in the head's process, beside a storage
-that is a dictionary: it shows what is flushed and when, not what writing costs.
+A durable replica has a storage that is a dictionary: it shows what is written and when,
+not what writing costs. Where there is one only, it lives in the head's process.
 """
 
 from __future__ import annotations
@@ -19,26 +22,34 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from runtime.control.chain import Replica, State
+from runtime.control.chain import Recovered, Replica, State
 from runtime.control.chain_client import Chained
 from runtime.control.chain_master import LAUNCHER, Master
 from runtime.control.context import Context
 from runtime.control.flush import STORAGE
 from runtime.control.gcs_machine import make_machine
 from runtime.control.messages import (
+    ColdRows,
+    Command,
     LoadRow,
     LogCommands,
+    LogEpoch,
     Logged,
     LogSnapshot,
+    NodeChanged,
+    NodeInfo,
+    ReadRows,
     ReplicaInfo,
     ReplicaLost,
+    ReplicasFound,
     RowLoaded,
     SnapshotPart,
     StartReplica,
+    StopReplica,
     StoreRows,
 )
-from runtime.control.relay import Relay
-from runtime.control.replicated import RELAY, Machine
+from runtime.control.relay import make_relays
+from runtime.control.replicated import Machine, relay_of
 from runtime.control.shards import chain_of, master_of
 from simulator.costs import CostModel, Profile
 from simulator.links import SimLinks
@@ -70,30 +81,72 @@ class ReplicaCosts(CostModel):
 
 
 class SimReplicas:
-    """``launcher`` and all that it has launched."""
+    """``launcher`` of one head after the other, and all that it has launched."""
 
     def __init__(
         self, cluster: SimCluster, head: SimProcess, on_change: Callable[[int, bool], None]
     ) -> None:
         self.cluster = cluster
-        config = cluster.config
+        self._on_change = on_change
+        self._started: list[str] = []
+        """Replicas that have processes of their own, or had."""
+        self._known: dict[int, NodeInfo] = {}
+        self._heads = 0
+        """How many have begun."""
+        self._files: dict[str, SimFile] = {}
+        """Of durable replicas, by name."""
+        self.begin(head)
+
+    def begin(self, head: SimProcess) -> None:
+        """Make the components of a head."""
+        config = self.cluster.config
         self.masters: list[Master] = []
         """By chain; see `shards`."""
         chains = [self._add_master(head, chain) for chain in range(config.chains)]
         head.add(LAUNCHER, self)
-        head.add("links", SimLinks(head, on_change=on_change))
+        head.on_refused = self._tell_over
+        head.add("links", SimLinks(head, on_change=self._on_change, known=self._known))
         for chained, master in zip(chains, self.masters, strict=True):
             chained.start()
             master.start()
-        if config.chains > 1:
-            relay = Relay(head.context(RELAY), config.gcs_shards)
-            head.add(RELAY, relay)
-            relay.start()
+        relays = make_relays([head.context(relay_of(chain)) for chain in range(len(chains))])
+        if len(relays) > 1:
+            for relay in relays:
+                head.add(relay.address, relay)
+            for relay in relays:
+                relay.start()
+        ctx = head.contexts[LAUNCHER]
+        replicas = [name for name in self._started if name in self.cluster.processes]
+        for chain in range(len(chains)):
+            started = [name for name in self._started if chain_of(name) == chain]
+            alive = [name for name in started if name in self.cluster.processes]
+            ended = [name for name in started if name not in self.cluster.processes]
+            kept = [
+                (name, *file.last)
+                for name, file in self._files.items()
+                if chain_of(name) == chain and name not in alive and not config.head_has_gcs
+            ]
+            ctx.send(master_of(chain), ReplicasFound(alive, ended, self._heads, kept))
+        self._heads += 1
+        for name in replicas:
+            self._tell_of_head(name)
+
+    def _tell_over(self, address: str) -> None:
+        """A node that is over hears of it from the head that refuses it."""
+        told = NodeChanged(self._known[int(address.partition(":")[2])])
+        self.cluster.transmit(self.cluster.head.node, "gcs", address, [told], 60)
+
+    def _tell_of_head(self, name: str) -> None:
+        """A replica that was there before this head connects with it."""
+        process = self.cluster.processes[name]
+        replica = process.components[name]
+        assert isinstance(replica, Replica)
+        process.contexts[name].after(self.cluster.profile.latency_s, replica.report)
 
     def _add_master(self, head: SimProcess, chain: int) -> Chained:
         address, config = master_of(chain), self.cluster.config
         chained = Chained(
-            head.context(address), address, lambda ctx: Master(ctx, config, chain=chain), chain
+            head.context(address), address, lambda ctx: Master(ctx, config, chain), chain
         )
         assert isinstance(chained.inner, Master)
         self.masters.append(chained.inner)
@@ -101,11 +154,17 @@ class SimReplicas:
         return chained
 
     def handle(self, source: str, message: Any) -> None:
+        if isinstance(message, StopReplica):
+            if message.name in self.cluster.processes:
+                self.kill(message.name)
+            self._files.pop(message.name, None)
+            return
         if not isinstance(message, StartReplica):
             raise TypeError(f"the launcher was sent {type(message).__name__}")
-        name = message.name
+        name, head = message.name, self.cluster.head
         started = self.cluster.env.timeout(self.cluster.profile.start_worker_s)
-        started.callbacks.append(lambda _: self._start(name))
+        # Who asked for it may be dead by then: nobody would know of it.
+        started.callbacks.append(lambda _: self._start(name) if head.alive else None)
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""
@@ -113,7 +172,7 @@ class SimReplicas:
     def tail_machine(self, chain: int = 0) -> Machine:
         """Return the machine that answers; raises LookupError before there is one."""
         for name in reversed([info.name for info in self.masters[chain].members]):
-            at = self.cluster.head if self.cluster.config.gcs_durable else None
+            at = self.cluster.head if self.cluster.config.head_has_gcs else None
             process = at or self.cluster.processes.get(name)
             if process is not None:
                 replica = process.components[name]
@@ -123,7 +182,7 @@ class SimReplicas:
 
     def _start(self, name: str) -> None:
         cluster = self.cluster
-        if cluster.config.gcs_durable:
+        if cluster.config.head_has_gcs:
             self._start_within(name)
             return
         number = int(name.partition(".")[2])
@@ -134,13 +193,21 @@ class SimReplicas:
         process = SimProcess(
             cluster, name, node, cluster.hosts[host], ReplicaCosts(cluster.profile)
         )
+        log, recovered = "", None
+        if cluster.config.gcs_durable:
+            file = self._files.setdefault(name, SimFile())
+            process.add(STORAGE, SimStorage(process.context(STORAGE), file))
+            log, recovered = STORAGE, file.recovered(make_machine(cluster.config, chain_of(name)))
         replica = Replica(
             process.context(name),
             ReplicaInfo(name, f"host-{host}", 0),
             cluster.config,
             lambda: make_machine(cluster.config, chain_of(name)),
+            log,
+            recovered,
         )
         process.add(name, replica)
+        self._started.append(name)
         process.after_turn = lambda: self._leave_if_fenced(name, replica)
         replica.start()
         process.begin()
@@ -148,12 +215,11 @@ class SimReplicas:
     def _start_within(self, name: str) -> None:
         """The one replica of a durable GCS lives in the head, beside its storage."""
         cluster, head = self.cluster, self.cluster.head
-        self.storage = SimStorage(head.context(STORAGE))
-        head.add(STORAGE, self.storage)
+        file = self._files.setdefault(name, SimFile())
+        head.add(STORAGE, SimStorage(head.context(STORAGE), file))
         info = ReplicaInfo(name, "host-0", 0)
-        replica = Replica(
-            head.context(name), info, cluster.config, lambda: make_machine(cluster.config), STORAGE
-        )
+        machine = file.recover(make_machine(cluster.config))
+        replica = Replica(head.context(name), info, cluster.config, lambda: machine, STORAGE)
         head.add(name, replica)
         replica.start()
         head.begin()
@@ -174,7 +240,9 @@ class SimReplicas:
                 near = other.host is process.host
                 profile = cluster.profile
                 latency_s = profile.loopback_latency_s if near else profile.latency_s
-                tell = partial(other.arrive, address, address, [ReplicaLost(name, "it was killed")])
+                kept = (name, *self._files[name].last) if mine and name in self._files else None
+                lost = ReplicaLost(name, "it was killed", kept)
+                tell = partial(other.arrive, address, address, [lost])
                 cluster.env.timeout(latency_s).callbacks.append(partial(_call, tell))
 
 
@@ -182,25 +250,92 @@ def _call(action: Callable[[], None], event: Any) -> None:
     action()
 
 
-class SimStorage:
-    """``storage:gcs`` in virtual time: rows are kept, writing them costs nothing."""
+PAGE_ROWS = 16
+"""Few, so that there are many."""
 
-    def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
+
+class SimFile:
+    """What a `SimStorage` has written; outlives the process."""
+
+    def __init__(self) -> None:
         self.rows: dict[bytes, bytes] = {}
-        self._logged: tuple[str, int] | None = None
+        self.state: bytes | None = None
+        self.commands: list[Command] = []
+        self.chain = LogEpoch(0, [], False)
+        self._after = 0
+
+    @property
+    def last(self) -> tuple[int, int, bool]:
+        """Epoch, last command, and whether it is a member's."""
+        return self.chain.epoch, self.index, self.chain.serving
+
+    @property
+    def index(self) -> int:
+        """The last command that is here, by itself or in the state."""
+        return self.commands[-1].index if self.commands else self._after
+
+    def log_epoch(self, message: LogEpoch) -> None:
+        """Note the chain; who joins one has nothing yet."""
+        self.chain = message
+        if not message.serving:
+            self.state, self._after = None, 0
+            self.commands, self.rows = [], {}
+
+    def log_state(self, index: int, data: bytes) -> None:
+        """Note the state after a command."""
+        self.state, self._after = data, index
+        self.commands = [c for c in self.commands if c.index > index]
+
+    def recovered(self, machine: Machine) -> Recovered | None:
+        """Return what is here of a replica that was a member of its chain; else None."""
+        if not self.chain.serving:
+            return None
+        return Recovered(self.recover(machine), self.chain.epoch, self.chain.members)
+
+    def recover(self, machine: Machine) -> Machine:
+        """Bring a new machine to where the last one with this file was; return it."""
+        if self.state is not None:
+            machine.restore(self.state)
+        for command in self.commands:
+            if command.index > machine.index:
+                machine.apply(command)
+        return machine
+
+
+class SimStorage:
+    """``storage:gcs`` in virtual time: all is kept, writing it costs nothing."""
+
+    def __init__(self, ctx: Context, file: SimFile) -> None:
+        self._ctx = ctx
+        self.file = file
+        self._replica = ""
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, LogCommands):
-            self._logged = (source, message.commands[-1].index)
+            self._replica = source
+            self.file.commands += message.commands
+        elif isinstance(message, LogEpoch):
+            self._replica = source
+            self.file.log_epoch(message)
+        elif isinstance(message, ColdRows):
+            self._replica = source
+            self.file.rows = {**dict(message.rows), **self.file.rows}
+        elif isinstance(message, ReadRows):
+            keys = sorted(key for key in self.file.rows if key > message.after)[:PAGE_ROWS]
+            rows = [(key, self.file.rows[key]) for key in keys]
+            self._ctx.send(source, ColdRows(0, rows))
         elif isinstance(message, StoreRows):
-            self.rows.update(message.rows)
+            self.file.rows.update(message.rows)
         elif isinstance(message, LoadRow):
-            self._ctx.send(source, RowLoaded(message.request, self.rows.get(message.key)))
-        elif not isinstance(message, LogSnapshot):
+            row = self.file.rows.get(message.key)
+            self._ctx.send(source, RowLoaded(message.request, row))
+        elif isinstance(message, LogSnapshot):
+            self._replica = source
+            self.file.log_state(message.index, message.data)
+        else:
             raise TypeError(f"{STORAGE} was sent {type(message).__name__}")
 
     def end_turn(self) -> None:
-        if self._logged is not None:
-            (to, index), self._logged = self._logged, None
-            self._ctx.send(to, Logged(index))
+        if self._replica:
+            to, self._replica = self._replica, ""
+            self._ctx.send(to, Logged(self.file.index))

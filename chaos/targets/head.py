@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from chaos.cluster import RealCluster
+from chaos.cluster import Cluster
 
 
 @dataclass(frozen=True)
 class Head:
     """There is one.
 
-    A killed one starts again from what is on disk. Without `gcs_storage` the step
-    is not possible: nobody else has the state, unless there are replicas, which are
-    targets of their own.
+    A killed one starts again, and goes on with the replicas or from what is on disk.
+    Without `gcs_replicas`, `gcs_shards` and `gcs_storage` the step is not possible:
+    nobody else has the state.
     """
 
     kind: ClassVar[str] = "head"
     form: ClassVar[str] = "head"
-    backends: ClassVar[tuple[str, ...]] = ("local",)
+    backends: ClassVar[tuple[str, ...]] = ("sim", "local")
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
@@ -29,6 +29,6 @@ class Head:
     def __str__(self) -> str:
         return "head"
 
-    def kill(self, cluster: RealCluster) -> None:
+    def kill(self, cluster: Cluster) -> None:
         """End it."""
         cluster.kill_head()

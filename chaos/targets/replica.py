@@ -13,7 +13,8 @@ class Replica:
     """The `which`-th member of a chain, counted round and round from 0, the head.
 
     Chain 0 is the GCS without its shards, chain k shard k. The last member is not
-    killed: nobody else would have the state. A killed one is replaced by itself.
+    killed unless it has the state on disk, of which it starts again: nobody else would
+    have it. A killed one is replaced by itself.
     """
 
     kind: ClassVar[str] = "replica"

@@ -87,8 +87,9 @@ def init(
       1: the head process does);
     - ``gcs_shards``: chains that the GCS's tables are spread over, by ID, each of
       ``gcs_replicas`` processes of its own (default 1: one has all);
-    - ``gcs_storage``: a file in which the GCS keeps its state, so that a head
-      that is killed comes back with it (not with several replicas or shards);
+    - ``gcs_storage``: where the GCS keeps its state, so that it comes back with it
+      when all its processes are killed: a file, and with several replicas or shards
+      a directory, in which each has its own. It is of one cluster only;
     - ``task_history``: whether the GCS keeps a row of every task that finished,
       of which it holds ``gcs_memory_max`` bytes in memory (default 0: all) and
       the rest in ``gcs_storage``;

@@ -341,8 +341,7 @@ class ActorRunner:
         self._ended()
 
     def _frame(self, spec: TaskSpec) -> Frame:
-        job = self._tasks.session.client.job
-        return Frame(task_id(spec.array, 0), job, self._info.incarnation)
+        return Frame(task_id(spec.array, 0), self._tasks.session.client.job)
 
     def _begin_coroutine(self, assignment: Assignment) -> None:
         import asyncio

@@ -65,16 +65,12 @@ def check_shards(count: int) -> int:
     return count
 
 
-def check_storage(storage: object, replicas: int, memory_max: int, shards: int = 1) -> bool:
+def check_storage(storage: object, memory_max: int) -> bool:
     """Return whether the GCS is durable; raises ValueError for options that do not fit."""
     if memory_max < 0:
         raise ValueError(f"gcs_memory_max={memory_max}: give a number of bytes, 0 for no limit")
     if storage is None and memory_max:
         raise ValueError("gcs_memory_max needs gcs_storage: the rest has to go somewhere")
-    if storage is not None and replicas > 1:
-        raise ValueError("gcs_storage is for one replica: use it or gcs_replicas, not both")
-    if storage is not None and shards > 1:
-        raise ValueError("gcs_storage is for one shard: use it or gcs_shards, not both")
     return storage is not None
 
 
@@ -95,6 +91,12 @@ def check_node(
 
 NO_ACTOR = "no actor is alive"
 """Why nothing can be done to one."""
+
+NO_HEAD_AGAIN = (
+    "without gcs_replicas, gcs_shards or gcs_storage the head does not start again, and the"
+    " cluster ends with it"
+)
+"""Why it is not killed."""
 
 
 def no_worker(node: int) -> str:

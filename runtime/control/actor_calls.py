@@ -57,8 +57,9 @@ class QueuedCalls(ActorsHere):
                     for single in singles([spec]):
                         self._take(actor, single)
                 continue
-            if self._take(actor, spec):
-                again += number < message.again
+            if self._take(actor, spec) and number < message.again:
+                actor.repeated.add(spec.array)
+                again += 1
         if again:
             self._ctx.send("gcs", Event(CALLS_AGAIN, actor.spec.name, f"{again} calls", again))
         for spec in message.probes:
@@ -141,6 +142,7 @@ class QueuedCalls(ActorsHere):
         self._cancelled(actor, assignment.spec)
 
     def _cancelled(self, actor: Actor, spec: TaskSpec) -> None:
+        actor.repeated.discard(spec.array)
         result = cancelled_result(spec, self._node)
         # Sent once more, it does not run either.
         self.memory.keep(actor.id, actor.incarnation, result)
@@ -236,6 +238,7 @@ class QueuedCalls(ActorsHere):
             self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
             self._drop(actor, reason)
             return
+        actor.repeated.discard(spec.array)
         self._scheduler.results.finish_call(
             RangeResult(spec.array, 0, 1, error.status, error.payload, self._node, spec.returns),
             spec.owner,

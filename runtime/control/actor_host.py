@@ -78,7 +78,7 @@ class ActorHost(Rebuilding):
         if known is not None:
             if known.incarnation >= info.incarnation:
                 return False
-            self._drop(known, "it was started elsewhere")
+            self._drop(known, "it was started elsewhere", again=True)
         actor = self.actors[spec.array] = Actor(spec, info)
         if not actor.lineage_here:
             self._ctx.send("gcs", FetchLineage(actor.id, actor.incarnation))
@@ -216,6 +216,7 @@ class ActorHost(Rebuilding):
         assignment = actor.running.pop(result.array)
         spec = assignment.spec
         assert spec.extra is not None
+        actor.repeated.discard(spec.array)
         if spec.extra.method == READY_METHOD:
             self._scheduler.results.finish_call(result, spec.owner, actor.id)
             return
@@ -323,6 +324,7 @@ class ActorHost(Rebuilding):
     def on_exit(self, worker: Worker, message: ExitActor) -> None:
         """The actor ends itself; its process leaves."""
         if message.crashed:
+            worker.restarts = self.may_restart(worker)
             self.on_worker_died(worker, message.reason)
             return
         actor = self.actors.get(worker.actor)
@@ -337,7 +339,7 @@ class ActorHost(Rebuilding):
         """The GCS wants an incarnation ended."""
         actor = self.actors.get(message.actor)
         if actor is not None and actor.incarnation <= message.incarnation:
-            self._drop(actor, "it was stopped")
+            self._drop(actor, "it was stopped", message.again)
         ended = self._ended.pop((message.actor, message.incarnation), None)
         if ended is not None:
             self._discard(ended)

@@ -269,12 +269,13 @@ class ActorTable:
             # Its node holds back calls until it hears what has become of the actor.
             self.ctx.send(source, self._change(row))
             return
-        self._stop(row)
+        self._stop(row, message.restart and row.restarts_left != 0)
         self._fail(row, message.reason, not message.restart)
 
-    def _stop(self, row: ActorRow) -> None:
+    def _stop(self, row: ActorRow, again: bool = False) -> None:
         if row.node in self._alive:
-            self.ctx.send(f"node:{row.node}", StopActor(row.spec.array, row.incarnation))
+            stop = StopActor(row.spec.array, row.incarnation, again)
+            self.ctx.send(f"node:{row.node}", stop)
 
     def _fail(self, row: ActorRow, reason: str, final: bool) -> None:
         actor = row.spec.array

@@ -82,6 +82,8 @@ class Actor:
         """Of a concurrent actor: those that wait for the ones before them to end."""
         self.patience: Timer | None = None
         self.replaying: set[bytes] = set()
+        self.repeated: set[bytes] = set()
+        """Calls that were sent to an earlier incarnation as well, and have not ended."""
         self.records: list[CallRecord] = []
         """Calls to log with this turn."""
         self.held: deque[tuple[int, RangeResult, str]] = deque()
@@ -125,11 +127,12 @@ class ActorsHere:
         for _, result, owner in held:
             self._scheduler.results.finish_call(result, owner, actor.id)
 
-    def _drop(self, actor: Actor, reason: str) -> None:
-        """End an actor, and its worker with it."""
+    def _drop(self, actor: Actor, reason: str, again: bool = False) -> None:
+        """End an actor, and its worker with it; `again`: it starts again somewhere."""
         worker = actor.worker
         self._forget(actor)
         if worker is not None:
+            worker.restarts = again
             self._scheduler.end_worker(worker, reason)
 
     def _forget(self, actor: Actor) -> None:
@@ -154,6 +157,20 @@ class ActorsHere:
     def _current(self, actor: bytes, incarnation: int) -> Actor | None:
         found = self.actors.get(actor)
         return found if found is not None and found.incarnation == incarnation else None
+
+    def is_repeating(self, worker: Worker) -> bool:
+        """Whether what an actor's worker submits may have been submitted before."""
+        actor = self.actors.get(worker.actor)
+        if actor is None or not actor.incarnation:
+            return False
+        return actor.state is not State.ALIVE or bool(actor.repeated)
+
+    def may_restart(self, worker: Worker) -> bool:
+        """Whether the actor that a dead worker was starts again, as far as is known here."""
+        actor = self.actors.get(worker.actor)
+        if actor is None:
+            return worker.restarts
+        return actor.info.max_restarts < 0 or actor.incarnation < actor.info.max_restarts
 
     def rows(self) -> list[list[object]]:
         """Return a row of each, for the query ``actors``."""

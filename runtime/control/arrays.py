@@ -96,6 +96,8 @@ class ArrayTable(Releasing):
         bereaved = frozenset(message.bereaved)
         for array in message.released:
             self._release(array, node, array in bereaved)
+        for array in message.handed:
+            self._hand_over(array, node)
         for array in self.lineage.overweight():
             self._drop(array, -1)
 
@@ -197,6 +199,8 @@ class ArrayTable(Releasing):
                 continue
             row = self.rows.get(spec.array)
             if row is None or row.released:
+                # An earlier owner on this node let go of it; the new one has not.
+                self._early.pop(spec.array, None)
                 self._released.pop(spec.array, None)
                 self._bereaved.pop(spec.array, None)
                 if row is not None:
@@ -254,7 +258,7 @@ class ArrayTable(Releasing):
                 self._await_row(array, oids)
 
     def _await_row(self, array: bytes, oids: list[bytes]) -> None:
-        if array in self.lineage.needed or self._is_gone(array):
+        if self._is_gone(array):
             self._ctx.after(LOST_S, partial(self._give_up, oids))
         else:
             self.unheard.watch([array])

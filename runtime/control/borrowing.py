@@ -35,7 +35,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from runtime.control.context import Context, Timer, incarnation_of, node_of
-from runtime.control.messages import BorrowersGone, RefUpdates, ResultRefs
+from runtime.control.messages import BorrowersGone, OwnerDied, RefUpdates, ResultRefs
 from runtime.control.ref_book import (
     ENTER,
     ENTER_AND_SAY_SO,
@@ -96,6 +96,12 @@ class Returns:
             self._send(owner, self._updates.pop(owner))
         elif self._timer is None:
             self._timer = self._ctx.after(LINGER_S, self._flush)
+
+    def flush(self) -> None:
+        """Send what is held back."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._flush()
 
     def _flush(self) -> None:
         self._timer = None
@@ -212,6 +218,13 @@ class Borrowing:
                 self._tell(array, loan, ENTER)
                 kept.append((array, loan.owner, self._client.address, loan.epoch))
         return tuple(kept)
+
+    def on_owner_died(self, message: OwnerDied) -> None:
+        """Its node stands in for an owner, and has no book of it."""
+        for array, loan in self.loans.items():
+            if loan.owner == message.owner:
+                waits = loan.asked and not loan.entered
+                self._tell(array, loan, ENTER_AND_SAY_SO if waits else ENTER)
 
     # -- what is lent ----------------------------------------------------------
 

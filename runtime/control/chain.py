@@ -37,16 +37,19 @@ Rules
    tells the tail how far it has come, which sends the outputs after that. The
    machine's sessions let both take effect once.
 3. A joining replica is fed by the tail, which serves meanwhile: a snapshot in
-   parts, at most `PARTS_AHEAD` under way, then every command since. Once it has
+   parts, a few under way, then every command since. Once it has
    the snapshot the tail confirms nothing any more, to clients or to its
    predecessor, that the joining one has not acknowledged.
    Only when it has all that was answered before, too, is the master told that
    it has joined: else the tail could die with what its clients were told.
 4. What comes from a later epoch than this replica has heard of waits for it.
 
-A **durable** replica has a log as well (an address; I/O is behind it). Outputs
-wait until the log has all commands that they came from, as if the disk were the
-tail. Such a chain has one member, which finds its state again when it restarts.
+A **durable** replica has a log as well (an address; I/O is behind it). It passes on,
+acknowledges and answers nothing before its own log has it, as if the disk were between
+it and its successor. So the log of any member has all that was ever answered, and the
+longest of the latest epoch is what to go on with when no replica is left. Rows that
+were flushed are not in snapshots: who feeds a new replica reads them from its own
+storage in pieces, behind the snapshot, and each is written there unless it has a newer one.
 
 Time: the head stamps commands with its clock, shifted so that it goes on from
 its predecessor's stamps; replicas on several hosts need no common clock.
@@ -60,11 +63,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from itertools import islice
-from typing import Any
+from itertools import islice, takewhile
+from typing import Any, NamedTuple
 
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
+from runtime.control.feeding import ROWS, Feed
 from runtime.control.messages import (
     ChainAck,
     ChainAttach,
@@ -72,9 +76,11 @@ from runtime.control.messages import (
     ChainConfigured,
     ChainOutput,
     ChainRequest,
+    ColdRows,
     Command,
     Frame,
     LogCommands,
+    LogEpoch,
     Logged,
     LogSnapshot,
     ReplicaBeat,
@@ -83,16 +89,15 @@ from runtime.control.messages import (
     ReplicaLost,
     ReplicaReady,
     ReplicaSuspected,
+    RowLoaded,
     SnapshotPart,
     SnapshotTaken,
 )
 from runtime.control.replicated import MASTER as MASTER
 from runtime.control.replicated import Machine, encode_frames
 from runtime.control.shards import chain_of, master_of
+from runtime.control.succession import EPOCHS_PER_LIFE
 
-PART_BYTES = 256 * 1024
-PARTS_AHEAD = 4
-"""Parts of a snapshot under way: 1 MB, a few milliseconds of a network."""
 LOG_BYTES = 4 << 20
 """A durable replica logs at least so much before it logs a snapshot again, and at
 least four times what the last one took: snapshots stay a small part of the work."""
@@ -109,26 +114,12 @@ class State(Enum):
     FENCED = "fenced"
 
 
-class _Feed:
-    """A snapshot on its way to the joining replica."""
+class Recovered(NamedTuple):
+    """What a durable replica finds in its log."""
 
-    __slots__ = ("acked", "answered", "data", "index", "parts", "sent", "to")
-
-    def __init__(self, to: str, index: int, data: bytes) -> None:
-        self.to = to
-        self.index = index
-        self.data = data
-        self.parts = -(-len(data) // PART_BYTES)
-        self.sent = 0
-        self.acked = -1
-        """What it has applied; -1 before it has the snapshot."""
-        self.answered = -1
-        """What it has to have before it has joined; -1 once that was so."""
-
-    @property
-    def over(self) -> bool:
-        """Whether every part was sent: commands follow from here on."""
-        return self.sent == self.parts
+    machine: Machine
+    epoch: int
+    members: list[str]
 
 
 class Replica:
@@ -141,27 +132,33 @@ class Replica:
         config: Config,
         make: Callable[[], Machine],
         log: str = "",
+        recovered: Recovered | None = None,
     ) -> None:
         self.ctx = ctx
         self.info = info
         self.config = config
-        self.machine = make()
+        self.machine = recovered.machine if recovered is not None else make()
         self.master = master_of(chain_of(info.name))
         self.state = State.NEW
-        self.epoch = 0
-        self.members: list[str] = []
+        self.epoch = recovered.epoch if recovered is not None else 0
+        self.members = recovered.members if recovered is not None else []
         self.places: dict[str, ReplicaInfo] = {}
         """Where every replica of the chain listens, by name."""
         self.kept: deque[Command] = deque()
         """Applied here, and not known to be where it has to be: oldest first."""
         self._make = make
         self._log = log
+        self._recovered = recovered is not None
         self._logged = self.machine.index
+        self._passed = 0
+        """The last command that the successor was sent in this epoch, where there is a log."""
+        self._rows_owed = False
+        """Who feeds this replica waits for it to have written rows."""
         self._logged_bytes = 0
         self._snapshot_bytes = LOG_BYTES
         self._shift_s = 0.0
         self._joining = ""
-        self._feed: _Feed | None = None
+        self._feed: Feed | None = None
         self._parts: list[bytes] = []
         self._restored = False
         self._early: list[tuple[str, Any]] = []
@@ -183,21 +180,35 @@ class Replica:
             SnapshotTaken: self._on_taken,
             ReplicaLost: self._on_lost,
             Logged: self._on_logged,
+            ColdRows: self._on_rows,
         }
 
     def start(self) -> None:
         """Tell the master that this replica is there."""
-        self.ctx.send(self.master, ReplicaReady(self.info))
+        self.report()
         self.ctx.after(self.config.heartbeat_s, self._beat)
+
+    def report(self) -> None:
+        """Tell the master what this replica is; also if another one has taken its place."""
+        # The head's clients are other ones now: who has their addresses has not had what
+        # was sent to these.
+        nodes = {c: a for c, a in self._attached.items() if c.startswith("node:")}
+        self._attached = nodes
+        serving = self.state is State.SERVING or (self.state is State.NEW and self._recovered)
+        self.ctx.send(self.master, ReplicaReady(self.info, self.epoch, list(self.members), serving))
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
         if self.state is State.FENCED:
             return
-        if source.startswith("storage:") and type(message) is not Logged:
+        if type(message) is RowLoaded:
             # An answer of the machine's own storage: it is part of the history.
             tables = next(iter(self.machine.components))
             self._number("", 0.0, 0, 0, encode_frames([Frame(source, tables, [message])]))
+            return
+        if source == self._log and type(message) is ColdRows:
+            if self._feed is not None:
+                self._feed.on_rows(message.rows)
             return
         epoch = getattr(message, "epoch", self.epoch)
         if epoch > self.epoch and type(message) is not ChainConfigured:
@@ -254,15 +265,22 @@ class Replica:
         self._feed = None
         self._attached.clear()
         if me in self.members:
-            assert self.state is not State.NEW or self.epoch == 1 or self._log
+            has = self.state is not State.NEW or self._recovered
+            assert has or self.epoch % EPOCHS_PER_LIFE == 1, "it has nothing of the others' state"
             self.state = State.SERVING
+            self._log_epoch()
             self._send_again()
+            if self._log and self.is_head:
+                for to, asked in self.machine.unanswered():
+                    self.ctx.send(to, asked)
         elif me == self._joining:
             # Again from the start if it was joining already: its feed may be another.
             self.state = State.JOINING
             self.machine = self._make()
             self._parts = []
-            self._restored = False
+            self._restored = self._rows_owed = False
+            self._logged = 0
+            self._log_epoch()
         else:
             self.state = State.FENCED
             return
@@ -273,16 +291,26 @@ class Replica:
     def _send_again(self) -> None:
         """Rules 1 and 3: bring the successor of this epoch up to date."""
         if self.is_tail and self._joining:
-            data = self.machine.snapshot()
+            rows = self._log if self.config.gcs_memory_max else ""
+            data, index = self.machine.snapshot(), self.machine.index
             self.kept.clear()
-            self._feed = _Feed(self._joining, self.machine.index, data)
-            self._send_parts()
+            self._feed = Feed(self.ctx, self.epoch, self._joining, index, data, rows)
+            if self._feed.send_parts():
+                self._follow(self._feed)
         elif self.is_tail:
             self.kept.clear()
+        elif self._log:
+            self._passed = 0
+            self._pass_on()
         elif self.kept:
             self.ctx.send(self.successor, ChainCommands(self.epoch, list(self.kept)))
         if self.is_tail:
             self._acknowledge()
+
+    def _log_epoch(self) -> None:
+        if self._log:
+            serving = self.state is State.SERVING
+            self.ctx.send(self._log, LogEpoch(self.epoch, list(self.members), serving))
 
     # -- commands --------------------------------------------------------------
 
@@ -335,6 +363,8 @@ class Replica:
                 self._logged_bytes = 0
                 self._snapshot_bytes = max(LOG_BYTES, 4 * len(data))
                 self.ctx.send(self._log, LogSnapshot(self.machine.index, data))
+            if self.state is not State.JOINING and self.successor:
+                self.kept += new
             return
         if self.state is State.JOINING:
             self._acknowledge()
@@ -346,10 +376,23 @@ class Replica:
         if self.is_tail:
             self._acknowledge()
 
+    def _pass_on(self) -> None:
+        """Send the successor what the log has, and it was not sent."""
+        if self._feed is not None and not self._feed.over:
+            return
+        first = self._passed + 1 - self.kept[0].index if self.kept else 0
+        ahead = islice(self.kept, max(0, first), None)
+        due = list(takewhile(lambda command: command.index <= self._logged, ahead))
+        if due:
+            self._passed = due[-1].index
+            self.ctx.send(self.successor, ChainCommands(self.epoch, due))
+
     def _acknowledge(self) -> None:
         """Tell the predecessor, or who feeds this replica, how far it has come."""
         if self.state is State.JOINING:
-            self.ctx.send(self.members[-1], ChainAck(self.epoch, self.machine.index))
+            index = self._logged if self._log else self.machine.index
+            if index:
+                self.ctx.send(self.members[-1], ChainAck(self.epoch, index))
         elif not self.is_head:
             before = self.members[self.members.index(self.info.name) - 1]
             # Like an answer: what a joining replica may lack is still to be kept.
@@ -378,11 +421,10 @@ class Replica:
     @property
     def _limit(self) -> int:
         """The last command whose outputs may leave."""
-        if self._log:
-            return self._logged
+        limit = self._logged if self._log else self.machine.index
         if self._feed is not None and self._feed.acked >= 0:
-            return self._feed.acked
-        return self.machine.index
+            return min(limit, self._feed.acked)
+        return limit
 
     def _answer(self) -> None:
         """Send clients what they lack and may have."""
@@ -410,34 +452,32 @@ class Replica:
 
     # -- a new replica ---------------------------------------------------------
 
-    def _send_parts(self, taken: int = -1) -> None:
-        feed = self._feed
-        assert feed is not None
-        while feed.sent < min(feed.parts, taken + 1 + PARTS_AHEAD):
-            start = feed.sent * PART_BYTES
-            data = feed.data[start : start + PART_BYTES]
-            self.ctx.send(
-                feed.to, SnapshotPart(self.epoch, feed.index, feed.sent, feed.parts, data)
-            )
-            feed.sent += 1
-        if feed.over:
-            feed.data = b""
-            if self.kept:
-                self.ctx.send(feed.to, ChainCommands(self.epoch, list(self.kept)))
+    def _follow(self, feed: Feed) -> None:
+        """The snapshot was sent: send what came since."""
+        if self._log:
+            self._passed = 0
+            self._pass_on()
+        elif self.kept:
+            self.ctx.send(feed.to, ChainCommands(self.epoch, list(self.kept)))
 
-    def _on_fed(self, feed: _Feed, index: int) -> None:
+    def _on_fed(self, feed: Feed, index: int) -> None:
         """The joining replica says how far it has come."""
         if feed.acked < 0:
             feed.answered = self.machine.index
         feed.acked = index
-        if 0 <= feed.answered <= index:
+        self._may_join(feed)
+
+    def _may_join(self, feed: Feed) -> None:
+        if feed.joined:
             feed.answered = -1
             self.ctx.send(self.master, ReplicaJoined(self.epoch, feed.to))
 
     def _on_taken(self, source: str, message: SnapshotTaken) -> None:
         feed = self._feed
-        if message.epoch == self.epoch and feed is not None and not feed.over:
-            self._send_parts(message.part)
+        if message.epoch == self.epoch and feed is not None:
+            if feed.on_taken(message.part):
+                self._follow(feed)
+            self._may_join(feed)
 
     def _on_part(self, source: str, message: SnapshotPart) -> None:
         if message.epoch != self.epoch or self.state is not State.JOINING:
@@ -448,14 +488,28 @@ class Replica:
         if len(self._parts) == message.parts:
             self.machine = self._make()
             self.machine.restore(b"".join(self._parts))
-            self._parts = []
             self._restored = True
+            if self._log:
+                self.ctx.send(self._log, LogSnapshot(self.machine.index, b"".join(self._parts)))
+            self._parts = []
             self._acknowledge()
 
     # -- the log ---------------------------------------------------------------
 
     def _on_logged(self, source: str, message: Logged) -> None:
         self._logged = message.index
+        if self._rows_owed:
+            self._rows_owed = False
+            self.ctx.send(self.members[-1], SnapshotTaken(self.epoch, ROWS))
+        if self.state is State.SERVING and self.successor:
+            self._pass_on()
+        if self.state is State.JOINING or self.is_tail:
+            self._acknowledge()
+
+    def _on_rows(self, source: str, message: ColdRows) -> None:
+        if message.epoch == self.epoch and self.state is State.JOINING:
+            self._rows_owed = True
+            self.ctx.send(self._log, message)
 
     # -- time and failures -----------------------------------------------------
 

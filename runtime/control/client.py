@@ -43,6 +43,7 @@ from runtime.control.messages import (
     ObjectAllocated,
     ObjectsReady,
     ObjectValue,
+    OwnerDied,
     QueryReply,
     RangeResult,
     RefUpdates,
@@ -92,6 +93,8 @@ class Client(ClientSubmits):
             self.borrowing.on_updates(message)
         elif isinstance(message, BorrowersGone):
             self.borrowing.on_gone(message)
+        elif isinstance(message, OwnerDied):
+            self.borrowing.on_owner_died(message)
         elif isinstance(message, GiveBack):
             self._give_back()
         elif isinstance(message, TooLong):

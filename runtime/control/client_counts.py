@@ -87,7 +87,6 @@ class ClientCounts:
         self.job = b""
         """All that it makes begins with it: a driver's, or that of a worker's first task."""
         self.parent = b""
-        self._anew = b""
         self._children = 0
         self._own_puts = 0
         self.borrowing = Borrowing(self)

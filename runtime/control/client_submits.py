@@ -16,7 +16,6 @@ from runtime.control.ids import (
     ARRAY_BYTES,
     STREAM_BASE,
     adopted,
-    anew,
     array_id,
     job_of,
     put_id,
@@ -43,11 +42,10 @@ _LOOK_MASK = 7
 class ClientSubmits(ClientWaits):
     """A client that submits."""
 
-    def begin_task(self, task: bytes, incarnation: int = 0) -> None:
-        """From here on, what is submitted is a child of `task`, of that incarnation's."""
+    def begin_task(self, task: bytes) -> None:
+        """From here on, what is submitted is a child of `task`."""
         self.job = self.job or job_of(task)
-        self.parent = task = adopted(task, self.job)
-        self._anew = anew(task, incarnation)
+        self.parent = adopted(task, self.job)
         self._children = 0
         self._own_puts = 0
 
@@ -55,18 +53,15 @@ class ClientSubmits(ClientWaits):
         """Tell the cluster what of a driver's job only it knows."""
         self.ctx.send(self.node, DescribeJob(namespace, entrypoint, pid))
 
-    def next_array(self, once: bool = False) -> bytes:
-        """Return the ID of the next array that the current task submits.
-
-        `once`: it is an actor or a call, see `ids`.
-        """
+    def next_array(self) -> bytes:
+        """Return the ID of the next array that the current task submits."""
         self._children += 1
-        return array_id(self.parent if once else self._anew, self._children)
+        return array_id(self.parent, self._children)
 
     def next_put(self) -> bytes:
         """Return the array ID of the current task's next put."""
         self._own_puts += 1
-        return put_id(self._anew, self._own_puts)
+        return put_id(self.parent, self._own_puts)
 
     def export(self, function: bytes, blob: bytes) -> None:
         """Make a function known to the cluster, once."""
@@ -167,12 +162,11 @@ class ClientSubmits(ClientWaits):
             return  # it has submitted nothing
         self.flush()
         for number in range(1, self._children + 1):
-            for parent in dict.fromkeys((task, self._anew)):
-                entry = self.entries.get(array_id(parent, number))
-                if entry is not None and entry.missing:
-                    self.ctx.send(
-                        self.node, CancelTask(entry.array, 0, entry.count, force, recursive=True)
-                    )
+            entry = self.entries.get(array_id(task, number))
+            if entry is not None and entry.missing:
+                self.ctx.send(
+                    self.node, CancelTask(entry.array, 0, entry.count, force, recursive=True)
+                )
 
     def put(self, result: RangeResult) -> Entry:
         """Take a value that this client made: inline, or sealed in the arena."""

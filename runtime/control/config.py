@@ -56,7 +56,7 @@ class Config(Struct, frozen=True, array_like=True):
     gcs_replicas: int = 1
     """Processes that hold the GCS's state, as a chain; 1: the head process does."""
     gcs_durable: bool = False
-    """Whether the head logs what it does and goes on where it was when it restarts."""
+    """Whether every replica logs what it does and can go on where it was."""
     task_history: bool = False
     """Whether the GCS keeps a row for every task that has finished."""
     gcs_memory_max: int = 0
@@ -68,6 +68,16 @@ class Config(Struct, frozen=True, array_like=True):
     def chains(self) -> int:
         """How many chains there are; see `shards`."""
         return self.gcs_shards + 1 if self.gcs_shards > 1 else 1
+
+    @property
+    def head_has_gcs(self) -> bool:
+        """Whether the only replica of the only chain lives in the head's process."""
+        return self.gcs_durable and self.gcs_replicas == 1 and self.gcs_shards == 1
+
+    @property
+    def last_returns(self) -> bool:
+        """Whether the last replica of a chain is started again, from what it has on disk."""
+        return self.gcs_durable and not self.head_has_gcs
 
     @property
     def chained(self) -> bool:

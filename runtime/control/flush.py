@@ -49,7 +49,7 @@ class TaskHistory:
         self.old_bytes = 0
         self.flushed = 0
         """Rows that are on disk and nowhere else."""
-        self._asked: dict[int, tuple[str, int, str]] = {}
+        self._asked: dict[int, tuple[str, int, str, bytes]] = {}
         self._requests = 0
 
     @property
@@ -90,14 +90,18 @@ class TaskHistory:
             self._ctx.send(source, TaskFound(message.request, message.client, row))
             return
         self._requests += 1
-        self._asked[self._requests] = (source, message.request, message.client)
+        self._asked[self._requests] = (source, message.request, message.client, array)
         self._ctx.send(STORAGE, LoadRow(array, self._requests))
+
+    def unanswered(self) -> list[LoadRow]:
+        """Return what the storage was asked and has not answered: it may be another one's."""
+        return [LoadRow(array, number) for number, (*_, array) in self._asked.items()]
 
     def on_loaded(self, source: str, message: RowLoaded) -> None:
         """The disk has answered."""
         asked = self._asked.pop(message.request, None)
         if asked is not None:  # else it was asked before a restart, and again after it
-            to, request, client = asked
+            to, request, client, _ = asked
             self._ctx.send(to, TaskFound(request, client, message.row))
 
 

@@ -92,7 +92,7 @@ class Gcs:
         """How many events there were of each kind; of tasks, how many tasks."""
         self.detector = FailureDetector(config.heartbeat_timeout_s)
         self.kv = KvTable(ctx)
-        self.history = TaskHistory(ctx, config.gcs_memory_max)
+        self.history = TaskHistory(ctx, -(-config.gcs_memory_max // config.gcs_shards))
         self.pubsub = PubSub(ctx)
         self.pubsub.subscribe("nodes", "global")
         self.pubsub.subscribe("nodes", "links")
@@ -263,6 +263,10 @@ class Gcs:
 
     def _on_event(self, source: str, message: Event) -> None:
         self._log(message.kind, message.subject, message.detail, message.count)
+        if source == "master" and message.kind == "head_started":
+            # Its connections know of no node yet.
+            for info in self.nodes.values():
+                self.ctx.send("links", NodeChanged(info))
 
     def _on_query(self, source: str, message: Query) -> None:
         rows: Any

@@ -112,6 +112,15 @@ class Holdings(Owners):
         ends = (self._result(result.array, i) for i in range(result.start, end_of(result)))
         return all(end is not None and end.status == SYSTEM_ERROR for end in ends)
 
+    def drop_failed(self, failed: RangeResult) -> None:
+        """Forget an error of the system: what it is of is made again."""
+        results = self._results.get(failed.array, [])
+        if failed in results:
+            results.remove(failed)
+            if not results:
+                del self._results[failed.array]
+        self._failed.discard(failed.array)
+
     @staticmethod
     def _outdate(results: list[RangeResult], newer: RangeResult) -> int:
         """Forget where the large values were that came again; return the newer one's place.
@@ -258,6 +267,10 @@ class Holdings(Owners):
             self._ended_again.pop(array, None)
         if self._overlapping:
             self._overlapping.discard(array)
+
+    def disown(self, array: bytes) -> None:
+        """Nobody here owns an array any more; its values stay for who does."""
+        self._disown(self.owners.pop(array))
 
     def _free_array(self, array: bytes) -> None:
         """Free every object of an array, pinned ones when their pins are gone."""

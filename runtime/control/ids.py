@@ -18,10 +18,9 @@ So an ID says whose it is, and two jobs never share one. What a **detached actor
 makes is its own and outlives its job: it counts as a branch of that job. Within
 a job, all branches may read each other's objects (`same_job`).
 
-What an actor's call submits or puts is not found again in another incarnation:
-it was its worker's, and is released with it while the call runs once more. So it
-has other IDs there (`anew`), all but calls and creations of actors, which must
-not take effect twice.
+So does an actor's call that is replayed or sent again. What no call makes, but a
+thread that an actor has started, nothing makes again: it comes in an order of its own,
+so each incarnation of the actor has other IDs for it (`anew`).
 
 A single task is an array of one element. A `put` is an array of one element
 too, drawn from a counter of its own.
@@ -121,12 +120,10 @@ def task_id(array: bytes, index: int) -> bytes:
 
 
 def anew(task: bytes, incarnation: int) -> bytes:
-    """Return what tasks and puts take for their parent that `task`, a call, makes.
+    """Return the parent of what one incarnation of an actor makes outside of its calls.
 
-    `incarnation` is its actor's; 0, or what is no call: the task itself.
+    `task` is the actor's creation.
     """
-    if not incarnation:
-        return task
     digest = blake2b(
         task + incarnation.to_bytes(8, "big"), digest_size=TASK_BYTES - JOB_BYTES, person=b"anew"
     )

@@ -146,6 +146,7 @@ def without_ended(message: TaskUpdates, ended: Iterable[bytes]) -> TaskUpdates:
         message.incarnation,
         [row for row in message.calls if job_of(row[0]) not in ended],
         message.bereaved,
+        message.handed,
     )
 
 

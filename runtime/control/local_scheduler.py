@@ -91,6 +91,7 @@ from runtime.control.messages import (
     ObjectPayload,
     ObjectsReady,
     ObjectValue,
+    OwnerDied,
     OwnersFound,
     PlaceTasks,
     PrepareBundle,
@@ -129,7 +130,6 @@ from runtime.control.messages import (
 )
 from runtime.control.objects import ObjectDirectory
 from runtime.control.orphans import Orphans
-from runtime.control.owners import NOBODY
 from runtime.control.placement_groups import Bundles
 from runtime.control.places import Places
 from runtime.control.policies import LocalView, make_policy
@@ -148,6 +148,9 @@ from runtime.control.timeline_archive import TimelineArchive
 from runtime.control.too_long import error_text, results_of
 from runtime.control.worker_table import Worker
 
+SETTLE_TIMEOUTS = 2.0
+"""How long borrowers have to enter themselves once more, in timeouts of heartbeats: they
+may be slow, and who is slower than that is dead."""
 MISSING_MAX = 4096
 """Ranges in one message about results that have not come."""
 
@@ -173,11 +176,16 @@ class LocalScheduler:
         self.log = TaskLog(ctx, node, config, incarnation)
         self.objects = ObjectDirectory(ctx, node, self.log.copied, config.store_wait_s)
         self.members = Membership(node, incarnation)
-        self.custody = Custody(ctx, node, incarnation, self.members, self._lent)
+        self.custody = Custody(
+            ctx, node, incarnation, self.members, self._lent, self._lives,
+            self._to_heir,
+        )  # fmt: skip
         self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
         self.accepted = 0
         """Elements that the global scheduler has given to this node so far."""
         self._owned_actors: set[bytes] = set()
+        self._lent_out: set[bytes] = set()
+        """Arrays that clients here own and of which others have, or had, references."""
         self._view_of = (b"", "")
         """Function and demand of the task before in this message, none outside of one."""
         self._view = LocalView(alone=True, feasible=False, queue=0, slots=0, mean_task_s=0.0)
@@ -188,7 +196,10 @@ class LocalScheduler:
         self.bundles = Bundles(self, self.pool)
         self.actors = ActorHost(ctx, node, self)
         self.inputs = TaskInputs(ctx, self.objects, self._push)
-        self.orphans = Orphans(self.objects, self._lose)
+        self.orphans = Orphans(
+            ctx, self.objects, self.members, SETTLE_TIMEOUTS * config.heartbeat_timeout_s,
+            self._owned_actors, self._is_made, self._lose,
+        )  # fmt: skip
         self.places = Places(ctx, node, config, self.objects, self._lives)
         self.results = Results(
             ctx, node, self.objects, self.log, self.places, self.orphans, self.custody,
@@ -259,7 +270,7 @@ class LocalScheduler:
             FreeObjects: self._on_free,
             TasksClaimed: self._on_claimed,
             SeekOwners: self._on_seek_owners,
-            ForwardResults: self.results.on_forward,
+            ForwardResults: self._on_forward,
             PullObject: self._on_pull,
             ActorCalls: lambda _, m: self.actors.on_calls(m),
             CancelCall: lambda _, m: self.actors.cancel(m),
@@ -281,6 +292,7 @@ class LocalScheduler:
             TaskFound: lambda _, m: self.ctx.send(m.client, m),
             KvReply: lambda _, m: self.ctx.send(m.client, m),
             RefUpdates: self._on_refs,
+            OwnerDied: lambda _, m: self.custody.on_owner_died(m),
             TimelineRows: self.archive.on_rows,
             Query: self.queries.on_query,
             QueryReply: self.queries.on_reply,
@@ -324,6 +336,9 @@ class LocalScheduler:
         # Children of a task that was placed again may be there already.
         worker = self.dispatcher.workers.get(source)
         running = worker.assigned[0] if worker is not None and worker.assigned else None
+        again = running is not None and attempt_of(running) > 0
+        if worker is not None and worker.actor:
+            again = self.actors.is_repeating(worker)
         claims: list[TaskSpec] = []
         self._view_of = (b"", "")
         for spec in message.tasks:
@@ -342,11 +357,14 @@ class LocalScheduler:
                 continue
             if new > spec.start:
                 self._tell_made(spec, source)
+                if array in self._owned_actors:
+                    # The GCS ends it for its owner alone.
+                    self.ctx.send("gcs", CreateActors([spec]))
             if new < end and spec.extra is not None and self._is_actors(spec, source):
                 continue
             if new < end:
                 part = spec if new == spec.start else part_of(spec, new, end - new)
-                if running is not None and attempt_of(running):
+                if again:
                     self.log.spilled(part, self.objects.owners)
                     claims.append(part)
                 else:
@@ -370,6 +388,10 @@ class LocalScheduler:
         for spec in message.tasks:
             if spec.array in self.objects.owners:
                 self._submit(spec)
+
+    def _on_forward(self, source: str, message: ForwardResults) -> None:
+        self.inputs.claimed(message.array)
+        self.results.on_forward(source, message)
 
     def _on_seek_owners(self, source: str, message: SeekOwners) -> None:
         owned: list[bytes] = []
@@ -546,16 +568,56 @@ class LocalScheduler:
         cause = None if worker is None else worker.killed_for
         if cause is not None:
             self.canceller.cancel_children(owned, cause)
-        if running is not None and owned and running.retries and cause is None:
-            self.orphans.keep(owned, running)
-        else:
-            for array in owned:
-                self._lose(array)
+        if worker is not None and owned:
+            parent = running if cause is None and running is not None and running.retries else None
+            self._inherit(worker, owned, parent)
         if worker is not None:
             self.dispatcher.died(worker, message.reason)
 
+    def _inherit(self, worker: Worker, owned: list[bytes], parent: TaskSpec | None) -> None:
+        """A worker is gone that owned arrays: keep what somebody may want."""
+        restarts = self.actors.may_restart(worker)
+        if parent is None and not restarts:
+            # Actors end with their owner.
+            for actor in [array for array in owned if array in self._owned_actors]:
+                self._lose(actor)
+            owned = [array for array in owned if array in self.objects.owners]
+        lent = not self._lent_out.isdisjoint(owned)
+        if parent is None and not restarts and not lent:
+            for array in owned:
+                self._lose(array)
+            return
+        self.orphans.keep(worker.address, owned, parent, restarts, lent)
+        if lent or restarts:
+            for array in owned:
+                self.log.expose(array)
+        if lent:
+            died = OwnerDied(worker.address)
+            for info in self.members.alive():
+                if info.node != self.node:
+                    self.ctx.send(f"node:{info.node}", died)
+            self.custody.on_owner_died(died)
+
+    def _is_made(self, array: bytes) -> bool:
+        """Whether all that was submitted of an array has ended, as far as is known here."""
+        made = Ranges()
+        for result in self.objects.results_of(array):
+            made.add(result.start, result.count)
+        return not made.missing(0, self._ends.get(array, 1))
+
     def _lose(self, array: bytes) -> None:
-        """Its owner is dead: whoever has borrowed it asks the GCS, which has to know."""
+        """Its owner is dead: whoever has borrowed it asks the GCS, which has to know.
+
+        If somebody on another node has claimed it, that is its owner.
+        """
+        if self.results.has_heir_elsewhere(array):
+            self.log.hand_over(array)
+            self.objects.disown(array)
+            self.results.keep_for_others(array)
+            self.router.forget_all((array,))
+            self._ends.pop(array, None)
+            self._lent_out.discard(array)
+            return
         self.log.bereave(array)
         self._release(array)
 
@@ -600,9 +662,9 @@ class LocalScheduler:
         actors = [actor.spec for actor in self.actors.actors.values()]
         used = {spec.function for spec in actors if not self.jobs.is_late(spec)}
         self.inputs.forget_functions(self.jobs.ended, used)
-        self.orphans.end_job(job)
         for worker in workers:
             self.end_worker(worker, reason)
+        self.orphans.end_job(job)
         self.actors.end_job(job)
         self.results.end_job(job)
         for array in self.objects.of_job(job):
@@ -646,6 +708,8 @@ class LocalScheduler:
         arrays: Sequence[bytes] = message.arrays
         if self.objects.others:
             arrays = [array for array in arrays if self.objects.let_go(array, source)]
+        if len(self.orphans):
+            arrays = self.orphans.let_go(arrays)
         self._release_all(arrays)
 
     def _release(self, array: bytes) -> None:
@@ -661,9 +725,11 @@ class LocalScheduler:
         if not self._owned_actors.isdisjoint(arrays):
             for actor in [array for array in arrays if array in self._owned_actors]:
                 self._owned_actors.discard(actor)
-                owner = self.objects.owners.get(actor, NOBODY)
+                owner = self.objects.owners.get(actor) or self.orphans.former_owner(actor)
                 reason = "ActorDiedError: no handle of the actor is left, or its owner has died"
                 self.ctx.send("gcs", KillActor(actor, reason, owner=owner))
+        if self._lent_out:
+            self._lent_out.difference_update(arrays)
         self.log.release_all(arrays)
         self.objects.release_all(arrays)
         if self.custody.contained:
@@ -698,16 +764,19 @@ class LocalScheduler:
 
     def _on_refs(self, source: str, message: RefUpdates) -> None:
         if node_of(message.owner) == self.node:
-            if not self._lives(message.owner):
-                return
             for array, _, _, what in message.updates:
                 if what in (ENTER, ENTER_AND_SAY_SO):
                     self._lent(array)
         self.custody.on_updates(source, message)
 
+    def _to_heir(self, message: RefUpdates) -> None:
+        """The owner that is told something has died: this node stands in for it."""
+        self.orphans.on_updates(message)
+
     def _lent(self, array: bytes) -> None:
         """A reference of it is somewhere else: the GCS has to know of it."""
         if array in self.objects.owners:
+            self._lent_out.add(array)
             self.log.expose(array)
 
     def _on_unpin(self, source: str, message: Unpin) -> None:
@@ -753,6 +822,7 @@ class LocalScheduler:
         self.router.on_node_changed(message.info.node, message.info.alive)
         if not message.info.alive:
             self._report_missing()
+            self.orphans.on_node_died(message.info.node, message.info.incarnation)
             for client in self.objects.clients():
                 gone = BorrowersGone(message.info.node, message.info.incarnation)
                 self.ctx.send(client, gone)

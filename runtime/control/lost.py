@@ -6,6 +6,8 @@ ObjectLostError, which that is a kind of.
 
 from __future__ import annotations
 
+from runtime.control.messages import SYSTEM_ERROR, ObjectValue, RangeResult
+
 OWNER_DIED = "its owner has died"
 RELEASED = "its owner has died or released it"
 """Where it cannot be told which."""
@@ -19,3 +21,9 @@ def lost_error(oid: bytes, why: str) -> str:
     by_owner = reason == OWNER_DIED or reason.startswith(f"{OWNER_DIED}, ")
     name = "OwnerDiedError" if by_owner else "ObjectLostError"
     return f"{name}: object {oid.hex()} is lost: {why}"
+
+
+def is_lost(result: RangeResult | ObjectValue) -> bool:
+    """Whether it is the error of a lost object: the object's, or that of a task that needs it."""
+    lost = (b"OwnerDiedError: ", b"ObjectLostError: ")
+    return result.status == SYSTEM_ERROR and bytes(result.payload).startswith(lost)

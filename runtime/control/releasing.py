@@ -78,6 +78,17 @@ class Releasing(Remaking):
                 self._bereave(array)
             self._let_go(array, row, node)
 
+    def _hand_over(self, array: bytes, node: int) -> None:
+        """A node keeps what it has of an array for the one who has claimed it."""
+        row = self.rows.get(array)
+        if row is None or row.released or node not in row.owners:
+            return
+        row.former = row.owners.pop(node)
+        if not row.live_owner(self._alive):
+            # That one has let go of it before.
+            self._bereave(array)
+            self._let_go(array, row, -1)
+
     def overtaken(self, spec: TaskSpec) -> None:
         """A range comes that was placed: its owner's release may have come before it."""
         node = node_of(spec.owner)

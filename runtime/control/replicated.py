@@ -45,15 +45,15 @@ import msgspec
 from runtime.control import state
 from runtime.control.config import Config
 from runtime.control.context import Component, Context
+from runtime.control.flush import STORAGE
 from runtime.control.messages import ClientGone, Command, Frame
 
 encode_frames: Callable[[list[Frame]], bytes] = msgspec.msgpack.Encoder().encode
 decode_frames = msgspec.msgpack.Decoder(list[Frame]).decode
 
 MASTER = "master"
-RELAY = "relay"
-UNBORN = float("-inf")
-"""Of a session of whose client nothing was heard yet."""
+RELAY_BORN = 0.0
+"""A relay has nothing of its own: whoever takes its place is the same client."""
 ROUNDS_MAX = 10_000
 """Of messages between the components of one machine, within a command."""
 
@@ -61,14 +61,30 @@ ROUNDS_MAX = 10_000
 def agent_of(address: str) -> str:
     """Return the client that takes what is for an address.
 
-    The master for the head's connections, the relay for components of other machines.
+    The master for the head's connections, relays for components of other machines.
 
     >>> agent_of("links"), agent_of("gcs.2"), agent_of("node:3")
-    ('master', 'relay', 'node:3')
+    ('master', 'relay.2', 'node:3')
     """
     if address == "links":
         return MASTER
-    return RELAY if address in ("gcs", "global") or address.startswith("gcs.") else address
+    if address in ("gcs", "global"):
+        return relay_of(0)
+    return relay_of(int(address[4:])) if address.startswith("gcs.") else address
+
+
+def relay_of(chain: int) -> str:
+    """Return the address of who speaks for a chain with the others; see `relay`."""
+    return f"relay.{chain}"
+
+
+def is_relay(address: str) -> bool:
+    """Whether an address is that of a relay.
+
+    >>> is_relay("relay.0"), is_relay("gcs.1")
+    (True, False)
+    """
+    return address.startswith("relay.")
 
 
 class MachineTimer:
@@ -188,8 +204,13 @@ class Machine:
     # -- commands --------------------------------------------------------------
 
     def fresh(self, client: str, born: float, sequence: int) -> bool:
-        """Whether a request is the next of its client: else it is old, or too early."""
+        """Whether a request is the next of its client: else it is old, or too early.
+
+        One of number 0 says no more than what outputs its client has.
+        """
         session = self.sessions.get(client)
+        if not sequence:
+            return session is not None and session.born == born
         if session is None or session.born < born:
             return sequence == 1
         return session.born == born and sequence == session.applied + 1
@@ -213,12 +234,10 @@ class Machine:
             assert self.fresh(command.client, command.born, command.sequence)
             session = self.sessions.get(command.client)
             if session is None or session.born < command.born:
-                began = self.sessions[command.client] = Session(command.born)
-                if session is not None and session.born == UNBORN:
-                    began.outbox, began.sent = session.outbox, session.sent
-                session = began
-            session.applied = command.sequence
-            session.applied_index = command.index
+                session = self.sessions[command.client] = Session(command.born)
+            if command.sequence:
+                session.applied = command.sequence
+                session.applied_index = command.index
             session.acknowledge(command.acked)
             self.touched[command.client] = None
         self._deliver(inputs)
@@ -259,7 +278,7 @@ class Machine:
                         inside.append(Frame(name, to, messages))
                     elif to.startswith("storage:"):
                         self._local += [(name, to, message) for message in messages]
-                    elif (client := agent_of(to)) in self.sessions or client == RELAY:
+                    elif (client := agent_of(to)) in self.sessions or is_relay(client):
                         out.setdefault(client, []).append(Frame(name, to, messages))
             if not inside:
                 break
@@ -273,7 +292,7 @@ class Machine:
             session = self.sessions.get(client)
             if session is None:
                 # What machines say to one another waits for the relay's first word.
-                session = self.sessions[client] = Session(UNBORN)
+                session = self.sessions[client] = Session(RELAY_BORN)
             session.sent += 1
             session.outbox.append(Output(session.sent, self.index, encode_frames(frames)))
             self.touched[client] = None
@@ -310,6 +329,20 @@ class Machine:
         """Return (component, address, message) of what is for this replica's storage."""
         local, self._local = self._local, []
         return local
+
+    def unanswered(self) -> list[tuple[str, Any]]:
+        """Return (address, message) of what a storage is to answer.
+
+        A replica asks its own again when its answers begin to count: those of the
+        replica that was the chain's head may be lost.
+        """
+        histories = [getattr(component, "history", None) for component in self.components.values()]
+        return [
+            (STORAGE, message)
+            for history in histories
+            if history is not None
+            for message in history.unanswered()
+        ]
 
     # -- state -----------------------------------------------------------------
 

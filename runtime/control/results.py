@@ -23,9 +23,11 @@ from runtime.control.call_runs import results_of, split
 from runtime.control.context import Context, is_gcs, node_of
 from runtime.control.custody import Custody
 from runtime.control.ids import STREAM_BASE, job_of, object_id
+from runtime.control.lost import is_lost
 from runtime.control.messages import (
     SYSTEM_ERROR,
     ForwardResults,
+    ObjectsMissing,
     RangeResult,
     ResultsMissing,
     TaskResults,
@@ -90,6 +92,10 @@ class Results:
     def keep_for_others(self, array: bytes) -> None:
         """The GCS will free it, when nobody needs it any more."""
         self._for_others.add(array)
+
+    def has_heir_elsewhere(self, array: bytes) -> bool:
+        """Whether a client of another node owns what this node makes, or has made."""
+        return any(node_of(heir) != self._node for heir in self._heirs.get(array, ()))
 
     def released(self, arrays: Sequence[bytes]) -> None:
         """Their owners here have let go of them."""
@@ -286,6 +292,11 @@ class Results:
             or result.start >= STREAM_BASE
         ]
         self._heirs.setdefault(message.array, {})[message.owner] = None
+        failed = [result for result in results if is_lost(result)]
+        if failed:
+            # Its input went with its first owner, and is there again with the new one.
+            results = [result for result in results if result not in failed]
+            self._make_again(failed, message.owner)
         if results and node_of(message.owner) == self._node:
             self.tell_owner(results)
         elif results:
@@ -295,10 +306,24 @@ class Results:
         made = Ranges()
         for result in results:
             made.add(result.start, result.count)
+        for result in failed:
+            made.add(result.start, result.count)
         gaps = made.missing(message.start, message.count)
         if gaps and node_of(message.owner) == self._node and message.array in self._objects.owners:
             missing = [(message.array, start, count) for start, count in gaps]
             self._ctx.send("gcs", ResultsMissing(self._node, missing))
+
+    def _make_again(self, failed: list[RangeResult], owner: str) -> None:
+        """Have the GCS place again for a new owner what could not be made for its first."""
+        for result in failed:
+            self._objects.drop_failed(result)
+            oids = [
+                object_id(result.array, index, 0)
+                for index in range(result.start, result.start + result.count)
+            ]
+            self._ctx.send("gcs", ObjectsMissing(self._node, oids, "an input of its task was lost"))
+        missing = [(result.array, result.start, result.count) for result in failed]
+        self._ctx.send("gcs", ResultsMissing(node_of(owner), missing))
 
     def finish_call(
         self, result: RangeResult, owner: str, actor: bytes = b"", fresh: bool = True

@@ -260,6 +260,7 @@ _ROWS: tuple[tuple[str, Callable[[Any], bytes]], ...] = (
     ("copies", _array_of_copy),
     ("released", _itself),
     ("bereaved", _itself),
+    ("handed", _itself),
     ("puts", _first),
     ("calls", _first),
 )

@@ -21,6 +21,7 @@ from functools import partial
 from runtime.control.context import Context
 from runtime.control.ids import job_of
 from runtime.control.jobs import job_of_task
+from runtime.control.lost import is_lost
 from runtime.control.messages import (
     OK,
     CancelTask,
@@ -125,6 +126,16 @@ class TaskInputs:
             entry.missing += 1
             self._objects.want(oid, partial(arrived, position), rank)
         arrived(-1, ObjectValue(b"", OK, b""))
+
+    def claimed(self, array: bytes) -> None:
+        """Its parent runs again: what was lost of its inputs may be there once more."""
+        for waiting in [w for w in self.awaiting if w.spec.array == array]:
+            if waiting.failed is not None and is_lost(waiting.failed[1]):
+                self.awaiting.discard(waiting)
+                self.waiting -= waiting.spec.count
+                waiting.cancelled = True
+                self.unclaim(waiting.spec)
+                self.accept(waiting.spec)
 
     def take(self, spec: TaskSpec, worker: str) -> tuple[ObjectValue, ...] | None:
         """Return the inputs, pinned for the worker; None if one is not here (any more)."""

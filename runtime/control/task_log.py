@@ -54,6 +54,8 @@ class TaskLog:
         self._released: dict[bytes, None] = {}
         self._bereaved: dict[bytes, None] = {}
         """Arrays whose owner has died, just before they are released."""
+        self._handed: dict[bytes, None] = {}
+        """Arrays of dead owners that others have claimed."""
         self._puts: dict[bytes, int] = {}
         self._calls: dict[bytes, tuple[str, bytes]] = {}
         self._deps: dict[bytes, tuple[bytes, ...]] = {}
@@ -164,6 +166,11 @@ class TaskLog:
         self.expose(array)
         self._bereaved[array] = None
 
+    def hand_over(self, array: bytes) -> None:
+        """The array's owner here has died, and one on another node has claimed it."""
+        self._handed[array] = None
+        self._start_timer()
+
     def release(self, array: bytes) -> None:
         """Its owner has let go of the array: forget it, here or everywhere."""
         if self._history:
@@ -254,7 +261,7 @@ class TaskLog:
         if self._kept:
             self._added.update(self._kept)
             self._released.update(dict.fromkeys(self._kept))
-        if not (any(self._rows()) or self._released):
+        if not (any(self._rows()) or self._released or self._handed):
             return
         done: list[tuple[bytes, int, int, tuple[int, ...]]] = [
             (array, start, count, ())
@@ -280,6 +287,7 @@ class TaskLog:
         news = TaskUpdates(
             self._node, added, done, copies, released, puts, self._incarnation, calls,
             [array for array in self._bereaved if array in self._released],
+            list(self._handed),
         )  # fmt: skip
         self._ctx.send("gcs", news)
         if self._history:
@@ -287,7 +295,7 @@ class TaskLog:
             self._exposed.difference_update(released)
         self._added, self._done, self._large, self._copies = {}, {}, {}, {}
         self._puts, self._deps, self._uses, self._kept = {}, {}, {}, {}
-        self._released, self._calls, self._bereaved = {}, {}, {}
+        self._released, self._calls, self._bereaved, self._handed = {}, {}, {}, {}
 
     def _begin_again(self, array: bytes) -> None:
         """A parent that runs again makes its released arrays anew: not in one batch."""

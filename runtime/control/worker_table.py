@@ -41,6 +41,7 @@ class Worker:
         "killed_for",
         "number",
         "pid",
+        "restarts",
         "state",
         "taking_back",
     )
@@ -55,6 +56,8 @@ class Worker:
         """The job that it runs tasks of, from its first one on; see `jobs`."""
         self.actor = b""
         """The actor that it is, for the rest of its life."""
+        self.restarts = False
+        """That actor starts again, though its incarnation here was told to end."""
         self.assigned: deque[TaskSpec] = deque()
         """Ranges it was given and has not done, in order; the first one runs."""
         self.ahead_s = 0.0

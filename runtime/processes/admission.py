@@ -41,6 +41,7 @@ from runtime.control.messages import (
     ChainRequest,
     ClaimTasks,
     ClientGone,
+    ColdRows,
     CommitBundle,
     CreateActors,
     CreateGroup,
@@ -73,6 +74,7 @@ from runtime.control.messages import (
     ObjectLocations,
     ObjectPayload,
     ObjectsMissing,
+    OwnerDied,
     OwnersFound,
     PlaceTasks,
     PrepareBundle,
@@ -112,7 +114,7 @@ from runtime.control.messages import (
     WatchActors,
     WorkerReady,
 )
-from runtime.control.replicated import RELAY, decode_frames
+from runtime.control.replicated import decode_frames, is_relay
 
 Kinds = frozenset[type]
 
@@ -142,7 +144,9 @@ REPLICA_TO_MASTER: Kinds = frozenset({
 MASTER_TO_REPLICA: Kinds = frozenset({ChainConfigured, ChainRequest, ChainAttach})
 CLIENT_TO_REPLICA: Kinds = frozenset({ChainRequest, ChainAttach})
 REPLICA_TO_CLIENT: Kinds = frozenset({ChainOutput})
-REPLICA_TO_REPLICA: Kinds = frozenset({ChainCommands, ChainAck, SnapshotPart, SnapshotTaken})
+REPLICA_TO_REPLICA: Kinds = frozenset({
+    ChainCommands, ChainAck, SnapshotPart, SnapshotTaken, ColdRows,
+})  # fmt: skip
 """Of a chain; what requests carry is checked by `foreign_request`."""
 
 HEAD_TO_NODE: Mapping[str, Kinds] = {
@@ -162,7 +166,7 @@ MASTER_TO_CLIENT: Kinds = frozenset({ChainConfigured})
 
 NODE_TO_NODE: Kinds = frozenset({
     TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, CancelCall, DrainCalls,
-    CallsDrained, RefUpdates, TimelineRows,
+    CallsDrained, RefUpdates, OwnerDied, TimelineRows,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({
@@ -241,7 +245,7 @@ def foreign_request(source: str, message: Any) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return f"{source} sent what is no request: {error}"
     for frame in frames:
-        if source == RELAY:
+        if is_relay(source):
             continue  # what other machines have said; it is the head's own
         if frame.source != source:
             return f"{source} speaks as {frame.source}"

@@ -31,6 +31,7 @@ from runtime.api.state import connected, set_current
 from runtime.backend.nodes import (
     FIRST_DRIVER,
     NO_ACTOR,
+    NO_HEAD_AGAIN,
     check_node,
     check_replicas,
     check_shards,
@@ -130,8 +131,8 @@ class LocalCluster:
         given = [paths, str(self._file), kinds, preload.of_driver()]
         send_packet(self._control, ["start", *given])
         settings = HeadSettings(self.config, self._token, self._journal, self._storage)
-        # A durable head that dies is forked anew: its state is in the file.
-        self._spawn("head", "head", settings, (head.fileno(),), self.config.gcs_durable)
+        # One that is killed is forked anew, where its state is in a file or in replicas.
+        self._spawn("head", "head", settings, (head.fileno(),), self.config.chained)
         head.close()
         ours, theirs = socket.socketpair()
         self.driver_socket = ours
@@ -194,6 +195,7 @@ class LocalCluster:
                 what, key, detail = msgspec.msgpack.decode(data)
                 if what == "spawned":
                     self.pids[key] = detail
+                    self.exited.pop(key, None)
                 elif what == "signaled":
                     self._signaled.put(detail)
                 else:
@@ -217,7 +219,7 @@ class LocalCluster:
         members = [k for k in replicas if chain_of(k) == chain and k not in self.exited]
         if not members:
             raise ValueError(f"the GCS has no chain {chain}")
-        if len(members) < 2:
+        if len(members) < 2 and not self.config.last_returns:
             raise ValueError(f"chain {chain} has one member, who alone has the state")
         self.kill_replica(members[which % len(members)])
 
@@ -295,11 +297,9 @@ class LocalCluster:
         self._signal_worker(node_of(address), address, signal.SIGKILL)
 
     def kill_head(self) -> None:
-        """Send SIGKILL to the head; raises ValueError unless it starts again from its storage."""
-        if not self.config.gcs_durable:
-            raise ValueError(
-                "without gcs_storage the head does not start again, and the cluster ends with it"
-            )
+        """Send SIGKILL to the head; raises ValueError unless it is started again."""
+        if not self.config.chained:
+            raise ValueError(NO_HEAD_AGAIN)
         self.poll()
         if "head" in self.exited:
             raise ValueError(f"the head has ended: {self.exited['head']}")
@@ -409,7 +409,7 @@ def start(
             heartbeat_timeout_s=heartbeat_timeout_s,
             gcs_replicas=check_replicas(gcs_replicas),
             gcs_shards=check_shards(gcs_shards),
-            gcs_durable=check_storage(gcs_storage, gcs_replicas, gcs_memory_max, gcs_shards),
+            gcs_durable=check_storage(gcs_storage, gcs_memory_max),
             gcs_memory_max=gcs_memory_max,
             task_history=task_history,
             actor_log_bytes_max=actor_log_bytes_max,
@@ -426,6 +426,10 @@ def start(
         object_store_memory = int(_memory_bytes() * STORE_SHARE / len(resources))
     if object_store_memory < 1 << 20:
         raise ValueError(f"an object store of {object_store_memory} bytes; 1 MiB is the least")
+    if gcs_storage is not None:
+        from runtime.processes import gcs_storage as storage  # loads sqlite3
+
+        storage.check_storage(Path(gcs_storage), config.head_has_gcs)
     if journal is not None:
         Path(journal).mkdir(parents=True, exist_ok=True)
     cluster = LocalCluster(

@@ -11,20 +11,17 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from runtime.control.chain import Replica
+from runtime.control.chain import MASTER, Replica
 from runtime.control.chain_master import LAUNCHER, Master
 from runtime.control.context import Context
 from runtime.control.flush import STORAGE
 from runtime.control.gcs_machine import make_machine
-from runtime.control.messages import Frame, ReplicaInfo, StartReplica
+from runtime.control.messages import Frame, ReplicaInfo, ReplicasFound, StartReplica
 from runtime.processes.admission import CLIENT_TO_REPLICA, foreign, foreign_request, is_replica
 from runtime.processes.chain_head import ChainHead
 from runtime.processes.connection import Connection
 from runtime.processes.gcs_storage import GcsStorage
 from runtime.processes.settings import HeadSettings
-
-EPOCHS_PER_LIFE = 1 << 20
-"""A head's first epoch is later than any that another one has configured."""
 
 
 class DurableHead(ChainHead):
@@ -35,7 +32,10 @@ class DurableHead(ChainHead):
     def make_master(self, settings: HeadSettings, ctx: Context, chain: int) -> Master:
         self.storage = GcsStorage(self.process.context(STORAGE), settings.storage)
         self.process.add(STORAGE, self.storage, journaled=False)
-        return Master(ctx, settings.config, self.storage.life * EPOCHS_PER_LIFE)
+        # The only replica was in the head's process.
+        found = ReplicasFound([], [], self.storage.life - 1)
+        self.process.deliver(LAUNCHER, MASTER, found)
+        return Master(ctx, settings.config)
 
     def add_launcher(
         self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket

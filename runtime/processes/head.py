@@ -78,7 +78,7 @@ def main(payload: bytes, fds: list[int]) -> None:
     settings = _settings_of(payload)
     spawner, listener = (socket.socket(fileno=fd) for fd in fds)
     # Loaded where they are needed: sqlite3 alone would be 1 MB of every cluster.
-    if settings.config.gcs_durable:
+    if settings.config.head_has_gcs:
         from runtime.processes.durable_head import DurableHead
 
         DurableHead(settings, listener, spawner).run()

@@ -21,15 +21,24 @@ from runtime.processes.connection import Connection
 class Links:
     """Knows every connection whose node is known; is ``links`` or ``links:<n>``."""
 
-    def __init__(self, info_of: Callable[[int], NodeInfo | None]) -> None:
+    def __init__(
+        self,
+        info_of: Callable[[int], NodeInfo | None],
+        tell: Callable[[Connection, str, NodeInfo], None] | None = None,
+    ) -> None:
+        """`tell` lets a node know, before it is refused, that it is over."""
         self._info_of = info_of
+        self._tell = tell
         self._open: dict[Connection, None] = {}
 
     def bind(self, connection: Connection, peer: str) -> bool:
         """A frame says who the peer is; return whether it may speak, else refuse it."""
         node = node_of(peer)
-        reason = refusal(self._info_of(node), node, connection.incarnation)
+        info = self._info_of(node)
+        reason = refusal(info, node, connection.incarnation)
         if reason:
+            if self._tell is not None and info is not None:
+                self._tell(connection, peer, info)
             connection.refuse(reason)
             return False
         connection.bound = True
@@ -50,6 +59,8 @@ class Links:
             if node_of(connection.peer) == info.node:
                 reason = refusal(info, info.node, connection.incarnation)
                 if reason:
+                    if self._tell is not None:
+                        self._tell(connection, connection.peer, info)
                     connection.close(reason)
 
     def end_turn(self) -> None:

@@ -39,15 +39,17 @@ from runtime.processes.links import Links
 from runtime.processes.object_manager import ObjectManager
 from runtime.processes.pool import WorkerPool
 from runtime.processes.process import Process
-from runtime.processes.settings import NodeSettings, journal_path, set_up_logging
+from runtime.processes.settings import (
+    HEAD_AWAY_S,
+    HEAD_PAUSE_S,
+    NodeSettings,
+    journal_path,
+    set_up_logging,
+)
 from runtime.store.arena import Arena
 
 # Made before the fork: what msgspec has to find out of a class takes a millisecond.
 _settings_of = msgspec.msgpack.Decoder(NodeSettings).decode
-HEAD_AWAY_S = 30.0
-"""How long a node waits for a head that finds its state again."""
-HEAD_PAUSE_S = 0.05
-"""Between two attempts to reach it."""
 
 
 class Node:
@@ -86,7 +88,8 @@ class Node:
         self.process.find_route = self._dial
         listener = Listener(reactor, listen(settings.host), self._accept)
         self._head = settings.head
-        self._durable = settings.config.gcs_durable
+        self._in_head = settings.config.head_has_gcs
+        self._head_returns = settings.config.chained
         self._count_of_chains = settings.config.chains
         self._without_head_s = 0.0
         """Since when the head has been away, where it may come back."""
@@ -156,7 +159,7 @@ class Node:
     def _on_head_lost(self, connection: Connection, reason: str) -> None:
         now_s = time.monotonic()
         self._without_head_s = self._without_head_s or now_s
-        if not self._durable or now_s - self._without_head_s > HEAD_AWAY_S:
+        if not self._head_returns or now_s - self._without_head_s > HEAD_AWAY_S:
             log.warning("the head is gone: %s", reason)
             self.process.stop("the head is gone")
             return
@@ -171,14 +174,14 @@ class Node:
     def _on_head_frame(self, connection: Connection, frame: Frame) -> None:
         self._without_head_s = 0.0
         kinds = MASTER_TO_CLIENT if is_master(frame.source) else HEAD_TO_NODE.get(frame.source)
-        if self._durable and is_replica(frame.source):
+        if self._in_head and is_replica(frame.source):
             kinds = REPLICA_TO_CLIENT  # it lives in the head's process
         self._take(connection, frame, kinds)
 
     # -- replicas of the GCS ---------------------------------------------------
 
     def _dial_replica(self, name: str) -> Connection | None:
-        if self._durable:
+        if self._in_head:
             return self.process.routes[MASTER]
         chain = chain_of(name)
         info = self._chains[chain].members.get(name) if chain < len(self._chains) else None

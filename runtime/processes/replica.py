@@ -1,20 +1,24 @@
 """The process of one replica of the GCS: a member of a chain (see `chain`).
 
 It dials the head, where the master is, and the replica that it has something to
-say to; clients dial it. The state is in memory only: a replica that ends is
-replaced by a new one that gets the state from the others.
+say to; clients dial it. The state is in memory only, unless the GCS is durable: then
+it is in a file too, of which a replica of the same name makes it again. A replica that
+ends is replaced by a new one that gets the state from the others. When the head is gone
+it serves on, and tells the next one who it is.
 """
 
 from __future__ import annotations
 
 import socket
+import time
 
 import msgspec
 
 from runtime.control.chain import Replica, State
+from runtime.control.flush import STORAGE
 from runtime.control.gcs_machine import make_machine
 from runtime.control.messages import Frame, ReplicaInfo, ReplicaLost
-from runtime.control.replicated import RELAY
+from runtime.control.replicated import relay_of
 from runtime.control.shards import chain_of
 from runtime.processes.admission import (
     CLIENT_TO_REPLICA,
@@ -34,7 +38,13 @@ from runtime.processes.connection import (
     log,
 )
 from runtime.processes.process import Process
-from runtime.processes.settings import ReplicaSettings, journal_path, set_up_logging
+from runtime.processes.settings import (
+    HEAD_AWAY_S,
+    HEAD_PAUSE_S,
+    ReplicaSettings,
+    journal_path,
+    set_up_logging,
+)
 
 
 class ReplicaProcess:
@@ -49,21 +59,44 @@ class ReplicaProcess:
         sock = listen(settings.host)
         host, port = sock.getsockname()[:2]
         Listener(reactor, sock, self._accept)
+        chain = chain_of(self.name)
+        log, recovered = "", None
+        if config.gcs_durable:
+            from runtime.processes.gcs_storage import GcsStorage, path_of
+
+            path = path_of(settings.storage, self.name)
+            storage = GcsStorage(self.process.context(STORAGE), path)
+            self.process.add(STORAGE, storage, journaled=False)
+            log, recovered = STORAGE, storage.recovered(make_machine(config, chain))
         self.replica = Replica(
             self.process.context(self.name),
             ReplicaInfo(self.name, host, port),
             config,
-            lambda: make_machine(config, chain_of(self.name)),
+            lambda: make_machine(config, chain),
+            log,
+            recovered,
         )
         self.process.add(self.name, self.replica)
         self.process.find_route = self._dial
+        relays = map(relay_of, range(config.chains)) if config.chains > 1 else ()
+        self._in_head = frozenset({self.replica.master, *relays})
+        self._head = settings.head
+        self._without_head_s = 0.0
+        """Since when the head has been away."""
+        self._dial_head()
+        self.replica.start()
+
+    def _dial_head(self) -> None:
         head = DialedConnection(
-            reactor, settings.head, self._token, self._on_head_frame, self._on_head_lost, "head"
+            self.process.reactor,
+            self._head,
+            self._token,
+            self._on_head_frame,
+            self._on_head_lost,
+            "head",
         )
-        self._in_head = (self.replica.master, RELAY)
         for address in self._in_head:
             self.process.routes[address] = head
-        self.replica.start()
 
     def run(self) -> None:
         """Run until the head is gone or the chain goes on without this replica."""
@@ -76,9 +109,21 @@ class ReplicaProcess:
                 process.stop("fenced")
 
     def _on_head_lost(self, connection: Connection, reason: str) -> None:
-        self.process.stop("the head is gone")
+        now_s = time.monotonic()
+        self._without_head_s = self._without_head_s or now_s
+        if now_s - self._without_head_s > HEAD_AWAY_S:
+            log.warning("the head is gone: %s", reason)
+            self.process.stop("the head is gone")
+            return
+        self.process.reactor.after(HEAD_PAUSE_S, self._return_to_head)
+
+    def _return_to_head(self) -> None:
+        """Connect with the one that has taken the head's place, and say what this is."""
+        self._dial_head()
+        self.replica.report()
 
     def _on_head_frame(self, connection: Connection, frame: Frame) -> None:
+        self._without_head_s = 0.0
         if frame.source not in self._in_head:
             connection.refuse(f"the head speaks as {frame.source}")
         else:

@@ -10,6 +10,11 @@ import msgspec
 
 from runtime.control.config import Config
 
+HEAD_AWAY_S = 30.0
+"""How long nodes and replicas wait for a head that is started again."""
+HEAD_PAUSE_S = 0.05
+"""Between two attempts to reach it."""
+
 
 class HeadSettings(msgspec.Struct):
     """For the head; its descriptors: spawn socket, the listening socket."""
@@ -18,7 +23,7 @@ class HeadSettings(msgspec.Struct):
     token: bytes
     journal: str = ""
     storage: str = ""
-    """The GCS's file, where it is durable."""
+    """The GCS's file, where it is durable; with replicas or shards their directory."""
 
 
 class ReplicaSettings(msgspec.Struct):
@@ -30,6 +35,8 @@ class ReplicaSettings(msgspec.Struct):
     head: tuple[str, int]
     host: str = "127.0.0.1"
     journal: str = ""
+    storage: str = ""
+    """The directory of the replicas' files, where they have some."""
 
 
 class NodeSettings(msgspec.Struct):

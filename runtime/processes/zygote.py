@@ -18,16 +18,20 @@ these kinds there will be processes as soon as can be, so what they need is load
 all; the modules are for workers. Requests (one packet each, descriptors attached)::
 
     ["spawn", kind, key, payload, again]  kind: head, node, replica, worker
+    ["mine"]                          which replicas are there, and were?
     ["kill", key, signal]
     ["signal", key, signal]           a node, and every worker that it has asked for
     ["signal worker", key, which, signal]   of that node: by its key, or a number that
                                       is counted from its oldest, round and round
 
-With `again` the process is forked anew, with the same descriptors, when it ends;
-not if it has ended `AGAIN_MAX` times within `AGAIN_S` of its start.
+With `again` the process is forked anew, with the same descriptors, when it is killed or
+fails; what it had asked for lives, and is its successor's. Not if it has ended
+`AGAIN_MAX` times within `AGAIN_S` of its start, or with exit code 0: then nodes and
+replicas, which else wait for it, end as well.
 
-Answers: ``["spawned", key, pid]``, but of workers; ``["exited", key, reason]``; and
-``["signaled", key, whether there was such a worker]``.
+Answers: ``["spawned", key, pid]``, but of workers; ``["exited", key, reason]``;
+``["signaled", key, whether there was such a worker]``; and ``["mine", "", [those that live,
+those that have ended, how often the asker was forked anew]]``.
 Whoever asked for a process is told of its end; when the asker is gone, what it has
 asked for is killed. The driver is told of replicas too, and may kill any process by
 its key.
@@ -64,6 +68,8 @@ MAINS = {
 }
 AGAIN_MAX = 5
 AGAIN_S = 1.0
+_OF_THE_NEXT = -2
+"""Who has asked for a process, where that was killed and is to be forked anew."""
 BATCH = 16
 """Requests of one process that are taken before those of the next one."""
 PACKET_BYTES_MAX = 1 << 20
@@ -177,6 +183,10 @@ class Zygote:
         """Workers to fork when this process is warm: (asker, request, descriptors)."""
         self._due: list[tuple[int, list[Any], list[int]]] = []
         """Workers to fork now."""
+        self._again = 0
+        """How often the head was forked anew."""
+        self._ended: list[str] = []
+        """Replicas that there were: a master asks for them by other names."""
         self._driver_fd = os.pidfd_open(driver_pid)
         self.modules: list[str] = []
         """What workers are to have loaded, besides what they need."""
@@ -266,6 +276,9 @@ class Zygote:
             for child in self._children.values():
                 if child.key == request[1] and fd in (child.owner, self._control_fd):
                     signal.pidfd_send_signal(child.pidfd, request[2])
+        elif request[0] == "mine":
+            alive = [child.key for child in self._children.values() if child.owner == fd]
+            self._answer(fd, ["mine", "", [alive, self._ended, self._again]])
         elif request[0] == "signal":
             self._signal(fd, request[1], request[2])
         elif request[0] == "signal worker":
@@ -303,8 +316,11 @@ class Zygote:
         del self._answers[fd]
         self._askers.pop(fd).close()
         # The number of the descriptor may be used again.
+        asker = next((child for child in self._children.values() if child.asks == fd), None)
         for child in self._children.values():
-            if child.owner == fd:
+            if child.owner == fd and asker is not None and asker.again is not None:
+                child.owner = _OF_THE_NEXT
+            elif child.owner == fd:
                 child.owner = -1
                 signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
             elif child.asks == fd:
@@ -382,8 +398,16 @@ class Zygote:
         # Once for all of them: this looks at every process there is.
         self._end_orphans({child.pid for child in self._children.values()})
         for child, reason in zip(ended, reasons, strict=True):
-            if child.again is None or not self._begin_again(child):
+            if child.kind == "replica":
+                self._ended.append(child.key)
+            if child.again is None:
                 self._tell(child, ["exited", child.key, reason])
+            elif reason == "exit code 0" or not self._begin_again(child):
+                self._tell(child, ["exited", child.key, reason])
+                # Nodes and replicas else wait for another one.
+                for other in self._children.values():
+                    if other.kind in ("node", "replica"):
+                        signal.pidfd_send_signal(other.pidfd, signal.SIGKILL)
 
     def _begin_again(self, child: _Child) -> bool:
         """Fork a process anew that has ended; return whether that makes sense."""
@@ -395,7 +419,21 @@ class Zygote:
                 return False
         else:
             self._short_lives = 0
+        heirless = [
+            other
+            for other in self._children.values()
+            if other.owner == _OF_THE_NEXT or 0 <= other.owner == child.asks
+        ]
+        for other in heirless:
+            other.owner = _OF_THE_NEXT
+        if child.asks >= 0:
+            # What it has asked for last, and is not done, nobody knows of.
+            self._drop_asker(child.asks)
         self._spawn(child.owner, request, fds)
+        self._again += 1
+        heir = next(c for c in self._children.values() if c.key == child.key)
+        for other in heirless:
+            other.owner = heir.asks
         return True
 
     def _tell(self, child: _Child, packet: list[Any]) -> None:

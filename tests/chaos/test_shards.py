@@ -14,7 +14,7 @@ import pytest
 
 from chaos.fuzz import draw_case, run_case
 from runtime.control import gcs_shard
-from runtime.control.relay import RELAY
+from runtime.control.replicated import is_relay
 
 LATE_S = 0.05
 """The most that a frame from or to the relay is late; mostly it is far less."""
@@ -31,7 +31,7 @@ def late_relay(seed: int, late_s: float) -> Callable[[Any], None]:
         transmit = cluster.transmit
 
         def late(node: int, source: str, to: str, messages: list[Any], nbytes: int) -> None:
-            if RELAY not in (source, to):
+            if not (is_relay(source) or is_relay(to)):
                 transmit(node, source, to, messages, nbytes)
                 return
             now_s = cluster.env.now

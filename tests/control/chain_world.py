@@ -1,4 +1,4 @@
-"""Chains under a seeded scheduler: delays, deaths of replicas at any moment.
+"""Chains under a seeded scheduler: delays, deaths of replicas and of the head at any moment.
 
 Frames travel as bytes, in order on each link, each after a delay of its own.
 When a replica is killed, what it had sent and is not there yet may be lost from
@@ -16,11 +16,24 @@ from typing import Any
 
 import msgspec
 
-from runtime.control.chain import MASTER, Replica, State
+from runtime.control.chain import MASTER, Recovered, Replica, State
 from runtime.control.chain_client import Chained
 from runtime.control.chain_master import LAUNCHER, Master
 from runtime.control.config import Config
-from runtime.control.messages import Frame, ReplicaInfo, ReplicaLost, StartReplica
+from runtime.control.flush import STORAGE
+from runtime.control.messages import (
+    Command,
+    Frame,
+    LogCommands,
+    LogEpoch,
+    Logged,
+    LogSnapshot,
+    ReplicaInfo,
+    ReplicaLost,
+    ReplicasFound,
+    StartReplica,
+    StopReplica,
+)
 from runtime.control.replicated import Factory, Machine
 
 Encoder = msgspec.msgpack.Encoder()
@@ -65,13 +78,55 @@ class ChainContext:
         return timer
 
 
-class ChainWorld:
-    """A master, its replicas, and clients."""
+class File:
+    """What a replica has written; its storage lives and dies with it."""
 
-    def __init__(self, seed: int, replicas: int, factories: dict[str, Factory]) -> None:
+    def __init__(self) -> None:
+        self.chain = LogEpoch(0, [], False)
+        self.commands: list[Command] = []
+        self.state: tuple[int, bytes] | None = None
+
+    @property
+    def index(self) -> int:
+        if self.commands:
+            return self.commands[-1].index
+        return self.state[0] if self.state is not None else 0
+
+    def write(self, message: Any) -> None:
+        if isinstance(message, LogCommands):
+            self.commands += message.commands
+        elif isinstance(message, LogSnapshot):
+            self.state = message.index, message.data
+            self.commands = [c for c in self.commands if c.index > message.index]
+        else:
+            assert isinstance(message, LogEpoch)
+            self.chain = message
+            if not message.serving:
+                self.commands, self.state = [], None
+
+    def recover(self, machine: Machine) -> Recovered | None:
+        if not self.chain.serving:
+            return None
+        if self.state is not None:
+            machine.restore(self.state[1])
+        for command in self.commands:
+            machine.apply(command)
+        return Recovered(machine, self.chain.epoch, self.chain.members)
+
+
+class ChainWorld:
+    """A master, its replicas, and clients; with `durable` each replica has a file.
+
+    Writing takes a while, and what is not written when a replica dies is lost.
+    """
+
+    def __init__(
+        self, seed: int, replicas: int, factories: dict[str, Factory], durable: bool = False
+    ) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
-        self.config = Config(seed=seed, gcs_replicas=replicas)
+        self.config = Config(seed=seed, gcs_replicas=replicas, gcs_durable=durable)
+        self.files: dict[str, File] = {}
         self.factories = factories
         self.time_s = 0.0
         self.components: dict[str, Any] = {}
@@ -81,30 +136,77 @@ class ChainWorld:
         self._links: dict[tuple[str, str], float] = {}
         self._sequence = 0
         self._reset: dict[str, float] = {}
-        ctx = self.context(MASTER)
-        chained = self.components[MASTER] = Chained(
-            ctx, MASTER, lambda inner: Master(inner, self.config)
-        )
+        self.heads = 0
+        self._started: list[str] = []
+        self._begin_head()
+
+    # -- the head --------------------------------------------------------------
+
+    def _begin_head(self) -> None:
+        self.heads += 1
+        chained = Chained(self.context(MASTER), MASTER, lambda inner: Master(inner, self.config))
+        self.components[MASTER] = chained
         self.master: Master = chained.inner  # type: ignore[assignment]
         self.components[LAUNCHER] = self
         self.context(LAUNCHER)
         self.turn(MASTER, chained.start)
         self.turn(MASTER, self.master.start)
+        kept = [
+            (name, file.chain.epoch, file.index, file.chain.serving)
+            for name, file in self.files.items()
+            if name not in self.components
+        ]
+        found = ReplicasFound(list(self.replicas()), self._ended(), self.heads - 1, kept)
+        self.at(self.rng.uniform(0, 0.01), partial(self._tell, MASTER, found))
+        for address, component in list(self.components.items()):
+            back: Any = component.report if isinstance(component, Replica) else None
+            if isinstance(component, Chained) and address != MASTER:
+                back = component.start
+            if back is not None and self.heads > 1:
+                self.at(self.rng.uniform(0, 0.05), partial(self.turn_of, component, address, back))
+
+    def kill_head(self) -> None:
+        """End the master; another one begins after a while, and others find it."""
+        del self.components[MASTER], self.components[LAUNCHER]
+        self._reset[MASTER] = self._reset[LAUNCHER] = self.time_s - self.rng.choice([-1.0, 0, 0.1])
+        self.at(self.rng.uniform(0.001, 0.2), self._begin_head)
+
+    def _ended(self) -> list[str]:
+        return [name for name in self._started if name not in self.components]
+
+    def turn_of(self, component: Any, address: str, action: Callable[[], None]) -> None:
+        """Give a component a turn if it is still there."""
+        if self.components.get(address) is component:
+            self.turn(address, action)
 
     # -- the launcher's part ---------------------------------------------------
 
     def handle(self, source: str, message: Any) -> None:
+        if isinstance(message, StopReplica):
+            if message.name in self.components:
+                self.kill(message.name)
+            if self.rng.random() < 0.5:  # else the head is killed before, or its disk is away
+                self.files.pop(message.name, None)
+            return
         assert isinstance(message, StartReplica)
-        name = message.name
-        self.at(self.rng.uniform(0.001, 0.1), lambda: self._start_replica(name))
+        name, head = message.name, self.heads
+        self.at(self.rng.uniform(0.001, 0.1), lambda: self._start_replica(name, head))
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""
 
-    def _start_replica(self, name: str) -> None:
+    def _start_replica(self, name: str, head: int) -> None:
+        if MASTER not in self.components or self.heads != head:
+            return  # nobody knows any more who has asked for it
+        self._started.append(name)
         # Clocks of replicas need not agree.
         ctx = self.context(name, self.rng.uniform(-100, 100))
-        replica = Replica(ctx, ReplicaInfo(name, "host", 1), self.config, self.machine)
+        log, recovered = "", None
+        if self.config.gcs_durable:
+            file = self.files.setdefault(name, File())
+            log, recovered = STORAGE, file.recover(self.machine())
+        info = ReplicaInfo(name, "host", 1)
+        replica = Replica(ctx, info, self.config, self.machine, log, recovered)
         self.components[name] = replica
         self.turn(name, replica.start)
 
@@ -142,9 +244,25 @@ class ChainWorld:
         ctx = self.contexts[address]
         outbox, ctx.outbox = ctx.outbox, {}
         for to, messages in outbox.items():
+            if to == STORAGE:
+                self._write(address, component, messages)
+                continue
             self._transmit(address, to, Encoder.encode(Frame(address, to, messages)))
         if isinstance(component, Replica) and component.state is State.FENCED:
             del self.components[address]
+
+    def _write(self, name: str, replica: Any, messages: list[Any]) -> None:
+        due_s = max(self._links.get((name, STORAGE), 0.0), self.time_s + self.rng.uniform(0, 1e-3))
+        self._links[name, STORAGE] = due_s
+
+        def written() -> None:
+            if self.components.get(name) is replica:
+                for message in messages:
+                    self.files[name].write(message)
+                logged = Logged(self.files[name].index)
+                self.turn(name, lambda: replica.handle(STORAGE, logged))
+
+        self._push(due_s, written)
 
     def _transmit(self, source: str, to: str, body: bytes) -> None:
         delay_s = 0.0 if source == to else 1e-4 * (1 + self.rng.expovariate(1.0))
@@ -152,12 +270,13 @@ class ChainWorld:
             delay_s += self.rng.uniform(0, 0.05)
         due_s = max(self._links.get((source, to), 0.0), self.time_s + delay_s)
         self._links[source, to] = due_s
-        sender = self.components.get(source)
+        sender, receiver = self.components.get(source), self.components.get(to)
 
         def arrive() -> None:
             if self.components.get(source) is not sender and self._reset[source] <= sent_s:
                 return  # the connection was reset when its sender died
-            if self.components.get(to) is not None:
+            # What was for a process that has ended is not for who took its address.
+            if self.components.get(to) is not None and receiver in (None, self.components[to]):
                 self.turn(to, lambda: self._handle(to, body))
 
         sent_s = self.time_s
@@ -173,12 +292,16 @@ class ChainWorld:
         del self.components[name]
         self.killed.append(name)
         self._reset[name] = self.time_s - self.rng.choice([-1.0, 0.0, 1e-4, 0.1])
-        lost = ReplicaLost(name, "killed")
+        file = self.files.get(name)
         for address in list(self.components):
             if address != LAUNCHER:
+                kept = None
+                if address == MASTER and file is not None:
+                    kept = name, file.chain.epoch, file.index, file.chain.serving
+                lost = ReplicaLost(name, "killed", kept)
                 self.at(self.rng.uniform(0, 0.01), partial(self._tell, address, lost))
 
-    def _tell(self, address: str, lost: ReplicaLost) -> None:
+    def _tell(self, address: str, lost: Any) -> None:
         component = self.components.get(address)
         if component is not None:
             self.turn(address, lambda: component.handle(address, lost))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from runtime.control.array_rows import LOST_S
 from runtime.control.config import Config
 from runtime.control.entries import Waiter
 from runtime.control.gcs import EVENTS_MAX, Gcs
@@ -14,11 +15,15 @@ from runtime.control.health import FailureDetector
 from runtime.control.ids import object_id
 from runtime.control.lineage import SPEC_BYTES, Lineage, placed_again, refusal
 from runtime.control.messages import (
+    ClaimTasks,
     Event,
     FreeObjects,
     LocateObjects,
+    NodeInfo,
+    NodeUnreachable,
     ObjectLocations,
     ObjectsMissing,
+    RegisterNode,
     TaskUpdates,
 )
 from runtime.control.pubsub import PubSub
@@ -258,6 +263,39 @@ def test_who_does_not_own_lets_go_of_nothing() -> None:
     world.gcs.nodes[1].incarnation = 2
     table.on_updates("node:1", TaskUpdates(1, [], [], [], [array(2)], incarnation=2))
     assert array(2) in table.rows and not table.rows[array(2)].released
+
+
+def test_a_claim_ends_what_an_earlier_owner_said() -> None:
+    """It had let go of what the GCS never heard of; the next owner's run was taken for that."""
+    ctx = Alone()
+    gcs = Gcs(ctx, Config())
+    for node in (0, 1):
+        gcs.handle(f"node:{node}", RegisterNode(NodeInfo(node, "", 0, {"CPU": 1.0})))
+    gcs.handle("node:0", TaskUpdates(0, [], [], [], [array(1)]))
+    again = spec(1, owner="worker:0.2")
+    gcs.handle("node:0", ClaimTasks([again]))
+    gcs.table.overtaken(again)  # as a shard asks when it is placed
+    gcs.handle("global", TaskUpdates(1, [again], [], [], []))
+    gcs.handle("node:1", TaskUpdates(1, [], [(array(1), 0, 1, (500,))], [], []))
+    assert not [m for _, m in ctx.sent if isinstance(m, FreeObjects)]
+    assert gcs.table.rows[array(1)].owners == {0: "worker:0.2"}
+
+
+def test_what_is_not_made_yet_is_not_given_up_for_a_task_that_is_placed_again() -> None:
+    """A call's result, of which the GCS hears when it is there, was lost after a second."""
+    ctx = Alone()
+    gcs = Gcs(ctx, Config())
+    for node in (0, 1):
+        gcs.handle(f"node:{node}", RegisterNode(NodeInfo(node, "", 0, {"CPU": 1.0})))
+    oid = object_id(array(1), 0, 0)
+    waiting = spec(2, owner="driver:0.0", retries=1)
+    waiting.deps = (oid,)
+    gcs.handle("global", TaskUpdates(1, [waiting], [], [], []))
+    gcs.handle("node:1", NodeUnreachable(1, "it died"))
+    assert array(1) in gcs.table.lineage.needed
+    gcs.handle("node:0", LocateObjects([oid]))
+    ctx.pass_time(LOST_S + 0.1)
+    assert not [m for _, m in ctx.sent if isinstance(m, ObjectLocations)]
 
 
 def test_lineage_books() -> None:

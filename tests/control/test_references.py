@@ -145,7 +145,10 @@ class Net:
             for other in range(3):
                 members.update(NodeInfo(other, "", 0, {}, incarnation=1))
             ctx = Ctx(self, f"node:{node}")
-            self.nodes[node] = Custody(ctx, node, 1, members, lambda array: None)
+            self.nodes[node] = Custody(
+                ctx, node, 1, members, lent=lambda array: None, lives=lambda client: True,
+                inherit=lambda message: None,
+            )  # fmt: skip
         for address in CLIENTS:
             client = Client(Ctx(self, address), address, node_of(address), config)
             client.begin_task(root_task_id(address))

@@ -694,7 +694,7 @@ class Shell:
     ) -> Ref:
         """Start an actor whose state is the list of what `tell` told it."""
         self._export()
-        array = self._next_array(once=True)
+        array = self._next_array()
         body = msgspec.msgpack.encode([{"fail": fail} if fail else {}])
         spec = TaskSpec(
             array, 0, 1, FUNCTION, body, self.address, demand, tuple(deps), 1, 0, -1, "Actor",
@@ -713,7 +713,7 @@ class Shell:
         restarts: int = 0,
     ) -> Ref:
         """Call the actor of this object; `body` as for a task, and a ``tag`` to remember."""
-        array = self._next_array(once=True)
+        array = self._next_array()
         to = actor[: len(array)]
         args = msgspec.msgpack.encode([body])
         keeper = to if restarts else b""
@@ -815,11 +815,11 @@ class Shell:
             running = task_id(self.executor.running.array, self.executor.current())
             if running != self.running:
                 self.running = running
-                self.client.begin_task(running, self._info.incarnation)
+                self.client.begin_task(running)
 
-    def _next_array(self, once: bool = False) -> bytes:
+    def _next_array(self) -> bytes:
         self._enter()
-        return self.client.next_array(once)
+        return self.client.next_array()
 
     def _next_put(self) -> bytes:
         self._enter()

@@ -101,7 +101,7 @@ def test_a_head_without_storage_does_not_come_back(start: Start) -> None:
     [
         {"gcs_memory_max": 1000},
         {"gcs_memory_max": -1, "gcs_storage": "x"},
-        {"gcs_replicas": 2, "gcs_storage": "x"},
+        {"gcs_memory_max": 1000, "gcs_replicas": 2},
     ],
 )
 @pytest.mark.parametrize("backend", ["local", "sim"])

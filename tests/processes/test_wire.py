@@ -122,6 +122,7 @@ WORLD_ONLY = {
     m.Allocate, m.Allocated, m.Free, m.Fetch, m.Fetched, m.StartWorker, m.StopWorker,
     m.KillWorker, m.WorkerDied, m.NodeUnreachable, m.LoadChanged, m.Spill, m.Spilled,
     m.DropSpilled, m.NoRoom, m.ReplicaLost, m.StartReplica, m.ClientGone,
+    m.ReplicasFound, m.StopReplica, m.LogEpoch, m.ReadRows,
     m.LogCommands, m.LogSnapshot, m.Logged, m.StoreRows, m.LoadRow, m.RowLoaded, m.ActorPlaced,
     m.TooLong,
 }  # fmt: skip

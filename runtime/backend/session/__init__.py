@@ -64,7 +64,7 @@ class Session(ActorCalls):
         self._check_open()
         with self.world:
             self.collect()
-            group = self._next_array(once=True)
+            group = self._next_array()
             self.client.ctx.send(
                 self.client.node, CreateGroup(group.hex(), name, bundles, strategy, detached)
             )

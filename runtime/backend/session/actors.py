@@ -57,7 +57,7 @@ class ActorCalls(Submitting):
             self.collect()
             self.world.charge("submit", 1)
             self.client.export(key, blob)
-            array = self._next_array(once=True)
+            array = self._next_array()
             spec = TaskSpec(
                 array, 0, 1, key, payload, self.client.address, demand, deps, 1, 0, -1,
                 actor_class.class_name, extra,
@@ -91,10 +91,10 @@ class ActorCalls(Submitting):
             self.world.charge("submit", 1)
             if call.limited:
                 pending = pending_calls(self, call)
-                array = self._next_array(once=True)
+                array = self._next_array()
                 pending.append(array)
             else:
-                array = self._next_array(once=True)
+                array = self._next_array()
             returns = call.returns
             keeper = call.actor if call.rebuilt else b""
             if returns == 1 and not (deps or held or call.extra.stream or call.extra.inside):

@@ -3,12 +3,15 @@
 The IDs of what a task submits and puts follow from its own ID and a counter
 (see `ids`), so a task that runs again names the same children. The counter is
 the client's, which starts anew with every element that the worker runs; calls
-of an actor that run beside one another have one each, in a `Frame`.
+of an actor that run beside one another have one each, in a `Frame`. What an actor
+makes outside of its calls, in threads of its own, is numbered apart: in what order
+that comes is chance, and a replayed call must not take it for its own.
 """
 
 from __future__ import annotations
 
 from contextvars import ContextVar
+from threading import get_ident
 
 from runtime.backend.protocol import World
 from runtime.backend.session.references import References
@@ -22,12 +25,11 @@ class Frame:
     They belong to the worker's job, whoever's the call is.
     """
 
-    __slots__ = ("anew", "children", "parent", "puts", "task")
+    __slots__ = ("children", "parent", "puts", "task")
 
-    def __init__(self, task: bytes, job: bytes, incarnation: int = 0) -> None:
+    def __init__(self, task: bytes, job: bytes) -> None:
         self.task = task
         self.parent = adopted(task, job)
-        self.anew = anew(self.parent, incarnation)
         self.children = 0
         self.puts = 0
 
@@ -46,6 +48,10 @@ class Numbering(References):
         self.env_vars: tuple[tuple[str, str], ...] = ()
         """Of every task that this driver submits."""
         self._element: tuple[bytes, int] | None = None
+        self._thread = get_ident()
+        """The one that runs tasks one after another, which makes the session."""
+        self._strays = 0
+        """What an actor has made outside of its calls."""
 
     def task_id(self) -> bytes | None:
         frame = frame_of_call.get()
@@ -86,23 +92,38 @@ class Numbering(References):
         element = (executor.running.array, executor.current())
         if element != self._element:
             self._element = element
-            info = self.actor[1] if self.actor is not None else None
-            self.client.begin_task(task_id(*element), info.incarnation if info is not None else 0)
+            self.client.begin_task(task_id(*element))
 
-    def _next_array(self, once: bool = False) -> bytes:
-        """`once`: it must not take effect twice though its parent may; see `ids`."""
+    def _next_array(self) -> bytes:
         if self.world.executor is not None:
             frame = frame_of_call.get()
             if frame is not None:
                 frame.children += 1
-                return array_id(frame.parent if once else frame.anew, frame.children)
+                return array_id(frame.parent, frame.children)
+            if self.actor is not None and self._is_outside():
+                return array_id(self._outside(), self._strays)
             self._enter_element()
-        return self.client.next_array(once)
+        return self.client.next_array()
 
     def _next_put(self) -> bytes:
         frame = frame_of_call.get()
         if frame is not None:
             frame.puts += 1
-            return put_id(frame.anew, frame.puts)
+            return put_id(frame.parent, frame.puts)
+        if self.actor is not None and self._is_outside():
+            return put_id(self._outside(), self._strays)
         self._enter_element()
         return self.client.next_put()
+
+    def _is_outside(self) -> bool:
+        """Whether no call of this actor calls, but a thread that it has started."""
+        executor = self.world.executor
+        return executor is not None and (executor.running is None or get_ident() != self._thread)
+
+    def _outside(self) -> bytes:
+        """Return the parent of what the actor makes outside of its calls, and count it."""
+        assert self.actor is not None
+        actor, info = self.actor
+        self._strays += 1
+        creation = adopted(task_id(actor, 0), self.client.job)
+        return anew(creation, info.incarnation if info is not None else 0)

@@ -73,8 +73,8 @@ node    -> door      JobRegistered
 
 references:
 client  -> node      RefUpdates
-node    -> node      RefUpdates
-node    -> client    RefUpdates, BorrowersGone
+node    -> node      RefUpdates, OwnerDied
+node    -> client    RefUpdates, BorrowersGone, OwnerDied
 ==================== =======================================================
 
 Where the GCS is sharded (see `shards`), ``gcs.<k>`` has a part of the tables, and
@@ -96,13 +96,14 @@ Where the GCS is replicated, durable or sharded, a *chain* stands in for ``gcs``
 ==================== =======================================================
 node    -> replica   ChainRequest, ChainAttach
 replica -> node      ChainOutput
-replica -> replica   ChainCommands, ChainAck, SnapshotPart, SnapshotTaken
+replica -> replica   ChainCommands, ChainAck, SnapshotPart, SnapshotTaken, ColdRows
 replica -> master    ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected
 node    -> master    ChainHello, ReplicaSuspected
 master  -> both      ChainConfigured
-master  -> launcher  StartReplica
+master  -> launcher  StartReplica, StopReplica; launcher -> master: ReplicasFound
 master  -> machine   ClientGone, NodeUnreachable, Event (in a ChainRequest)
-replica -> log       LogCommands, LogSnapshot; log -> replica: Logged
+replica -> log       LogCommands, LogSnapshot, LogEpoch, ReadRows, ColdRows
+log     -> replica   Logged, ColdRows
 world   -> any       ReplicaLost
 ==================== =======================================================
 

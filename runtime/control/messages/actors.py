@@ -113,10 +113,11 @@ class KillActor(Struct, array_like=True, tag=78):
 
 
 class StopActor(Struct, array_like=True, tag=79):
-    """End this incarnation, or forget that it was to start."""
+    """End this incarnation, or forget that it was to start. ``again``: another one follows."""
 
     actor: bytes
     incarnation: int
+    again: bool = False
 
 
 class CallRecord(Struct, array_like=True, gc=False):

@@ -106,9 +106,16 @@ class SnapshotTaken(Struct, array_like=True, tag=107):
 
 
 class ReplicaReady(Struct, array_like=True, tag=108):
-    """A replica's process is up."""
+    """A replica's process is up, or has found a master again.
+
+    ``epoch`` and ``members`` are those of the last configuration that it has heard of,
+    0 and none for a new one. ``serving``: it was a member, so it has the state.
+    """
 
     info: ReplicaInfo
+    epoch: int = 0
+    members: list[str] = []
+    serving: bool = False
 
 
 class ReplicaJoined(Struct, array_like=True, tag=109):
@@ -131,10 +138,14 @@ class ReplicaSuspected(Struct, array_like=True, tag=111):
 
 
 class ReplicaLost(Struct, array_like=True, tag=112):
-    """The world saw this process's own connection to a replica break."""
+    """The world saw this process's own connection to a replica break.
+
+    ``kept``: to its master also what it has on disk, see `ReplicasFound`.
+    """
 
     name: str
     reason: str
+    kept: Union[tuple[str, int, int, bool], None] = None
 
 
 class ChainHello(Struct, array_like=True, tag=113):
@@ -176,8 +187,52 @@ class Logged(Struct, array_like=True, tag=118):
     index: int
 
 
+class ReplicasFound(Struct, array_like=True, tag=195):
+    """The launcher to a master, once: which replicas of its chain there are, and were.
+
+    ``before``: how many masters of the chain there were. ``kept``: what is on disk, of
+    replicas that do not live: name, epoch, last command, and whether it was a member.
+    """
+
+    alive: list[str]
+    ended: list[str]
+    before: int
+    kept: list[tuple[str, int, int, bool]] = []
+
+
+class StopReplica(Struct, array_like=True, tag=196):
+    """End the process of a replica that the chain goes on without, if it lives.
+
+    What it has on disk is not needed any more.
+    """
+
+    name: str
+
+
+class LogEpoch(Struct, array_like=True, tag=197):
+    """The chain that the replica is in, and whether it is a member of it."""
+
+    epoch: int
+    members: list[str]
+    serving: bool
+
+
+class ReadRows(Struct, array_like=True, tag=198):
+    """Read flushed rows, in the order of their keys, behind this one; answered by `ColdRows`."""
+
+    after: bytes
+
+
+class ColdRows(Struct, array_like=True, tag=199):
+    """Flushed rows; none: these were all. Who is told to write them has none that are newer."""
+
+    epoch: int
+    rows: list[tuple[bytes, bytes]]
+
+
 ChainMessage = Union[
     ChainRequest, ChainAttach, ChainOutput, ChainCommands, ChainAck, ChainConfigured,
     SnapshotPart, SnapshotTaken, ReplicaReady, ReplicaJoined, ReplicaBeat, ReplicaSuspected,
     ReplicaLost, ChainHello, StartReplica, ClientGone, LogCommands, LogSnapshot, Logged,
+    ReplicasFound, StopReplica, LogEpoch, ReadRows, ColdRows,
 ]  # fmt: skip

@@ -120,7 +120,8 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     ``incarnation``: the one of the node that is meant; 0: whichever it is.
     ``calls``: (array, owner, actor) of results in ``done`` that an actor made; an
     empty ID where the actor is not known or did not make it. ``bereaved``: those of
-    ``released`` whose owner has died.
+    ``released`` whose owner has died. ``handed``: arrays whose owner here has died, and
+    which somebody on another node has claimed.
     """
 
     node: int
@@ -132,6 +133,7 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     incarnation: int = 0
     calls: list[tuple[bytes, str, bytes]] = []
     bereaved: list[bytes] = []
+    handed: list[bytes] = []
 
 
 class PlaceTasks(Struct, array_like=True, tag=39):
