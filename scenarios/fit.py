@@ -38,6 +38,8 @@ from simulator.usage import Usage, count
 Load = dict[str, float]
 """Seconds per operation: CPU by role, ``wall``, and ``call`` (within submitting calls)."""
 
+HOPS = 3
+"""On the way of a task that returns something short to a driver who waits for it."""
 ROUNDS = 6
 """After three the figures of one machine moved by less than 1 %."""
 LEAST_S = 1e-8
@@ -63,13 +65,14 @@ def fit(loads: dict[str, Load], machine: dict[str, Any]) -> dict[str, Any]:
             "driver": _driver(loads, usage["driver"]),
             "worker": _worker(loads, usage["worker"]),
         }
-        on_the_way = sum(usage[role]["sync"].turns * figures[role]["turn"] for role in figures)
+        # Driver, node, worker, driver: the result does not wait for the node.
+        on_the_way = sum(figures[role]["turn"] for role in figures)
         # How much sooner the task has to be back than it was with the last figures.
         early_s = walls["sync"] - loads["sync"]["wall"]
         hops_s = hop_s - machine["loopback_latency_s"]
-        wanted_s = after * on_the_way - 4 * hops_s + early_s
+        wanted_s = after * on_the_way - HOPS * hops_s + early_s
         after = min(AFTER_MAX, max(0.0, wanted_s) / max(LEAST_S, on_the_way))
-        hop_s = machine["loopback_latency_s"] + max(0.0, -wanted_s) / 4
+        hop_s = machine["loopback_latency_s"] + max(0.0, -wanted_s) / HOPS
         profile = _profile(machine, loads, figures, hop_s, after)
     return profile
 

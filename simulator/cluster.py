@@ -26,6 +26,7 @@ from runtime.api.exceptions import RaySystemError
 from runtime.api.state import set_current
 from runtime.backend.journal import Journal
 from runtime.backend.nodes import (
+    FIRST_DRIVER,
     NO_ACTOR,
     NO_HEAD_AGAIN,
     check_node,
@@ -435,8 +436,8 @@ class SimCluster:
 
     def start_driver(self) -> Session:
         """Make the calling program the driver, on node 0."""
-        self.door.register(JobInfo(1, "driver:0.0"))
-        return SimSession(self.make_driver("driver:0.0", job_id(1)), self, self.close)
+        self.door.register(JobInfo(1, FIRST_DRIVER))
+        return SimSession(self.make_driver(FIRST_DRIVER, job_id(1)), self, self.close)
 
     def run_driver(self, program: Callable[[], object], namespace: str = "") -> SimDriver:
         """Begin to run a program as a further driver, on node 0, beside the one that calls.

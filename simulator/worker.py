@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from runtime.api.refs import ObjectRef
 from runtime.backend.execution import TaskRunner
 from runtime.backend.futures import LazyFuture
+from runtime.backend.nodes import FIRST_DRIVER
 from runtime.backend.session import Session
 from runtime.control.client import Client
+from runtime.control.context import node_of
 from runtime.control.executor import Executor
 from runtime.control.ids import task_id
 from runtime.control.messages import (
@@ -60,6 +62,8 @@ class SimWorker:
         ctx = self.process.context(address)
         self.client = Client(ctx, address, node, cluster.config)
         self.executor = Executor(ctx, node, cluster.config)
+        if node == node_of(FIRST_DRIVER):
+            self.executor.direct_to = FIRST_DRIVER
         self.process.add(address, self)
         self._world: SimWorld | None = None
         self._program: ProgramGreenlet | None = None

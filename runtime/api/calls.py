@@ -29,7 +29,8 @@ def get(object_refs: ObjectRef | Sequence[ObjectRef], *, timeout: float | None =
             raise ValueError(f"a timeout is not negative, but {timeout}")
         timeout = None
     if isinstance(object_refs, ObjectRef):
-        return _backend_of([object_refs]).get([object_refs], timeout)[0]
+        one = [object_refs]
+        return _backend_of(one).get(one, timeout)[0]
     if isinstance(object_refs, ObjectRefArray):
         return _backend_of([object_refs]).get_array(object_refs, timeout)
     if isinstance(object_refs, ObjectRefGenerator):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from types import GenericAlias
 from typing import Any, Protocol, overload
@@ -118,8 +118,10 @@ def counted_ref(oid: bytes, holder: RefHolder) -> ObjectRef:
     return ref
 
 
-def any_closed(refs: Iterable[ObjectRef | ObjectRefArray]) -> bool:
+def any_closed(refs: Sequence[ObjectRef | ObjectRefArray]) -> bool:
     """Whether the cluster of one of the references is gone."""
+    if len(refs) == 1:
+        return refs[0]._holder.closed
     return any(holder.closed for holder in {ref._holder for ref in refs})
 
 

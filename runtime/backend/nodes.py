@@ -8,6 +8,8 @@ import msgspec
 
 from runtime.control.config import Config
 
+FIRST_DRIVER = "driver:0.0"
+"""The one that starts the cluster; workers of its node reach it without the node."""
 THREADS_MAX = 256
 STREAMS_MAX = 64
 

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from runtime.control.actor_rebuilding import Rebuilding
 from runtime.control.actors_here import REPLAYED, Actor, State
+from runtime.control.call_memory import comes_once
 from runtime.control.call_runs import results_of, split
 from runtime.control.ids import job_of
 from runtime.control.jobs import job_of_task
@@ -196,7 +197,8 @@ class ActorHost(Rebuilding):
         spec = running[0].spec
         self._scheduler.timeline.ran(actor.worker.number, timing, spec, run, CALL)
         actor.executed += run.count
-        self.memory.keep(actor.id, actor.incarnation, run, calls)
+        if not all(map(comes_once, owners)):
+            self.memory.keep(actor.id, actor.incarnation, run, calls)
         if len(owners) == 1:
             self._scheduler.results.finish_calls(run, spec.owner, actor.id)
             return
@@ -240,7 +242,8 @@ class ActorHost(Rebuilding):
             elif not actor.running:
                 self._replay_next(actor)
             return
-        self.memory.keep(actor.id, actor.incarnation, result)
+        if not comes_once(spec.owner):
+            self.memory.keep(actor.id, actor.incarnation, result)
         if not actor.logged:
             self._scheduler.results.finish_call(result, spec.owner, actor.id)
             return

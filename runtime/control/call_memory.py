@@ -6,6 +6,9 @@ taking effect twice. Nobody says when he will not ask again, so this is bounded:
 
 What an actor did in an earlier incarnation here does not count: whether it took
 effect is for the GCS to say.
+
+A driver's calls are not remembered (`comes_once`): its program does not run again, and
+its node sends a call once to each incarnation.
 """
 
 from __future__ import annotations
@@ -19,6 +22,16 @@ from runtime.control.pieces import ITEM_BYTES
 
 REMEMBERED_BYTES = 32 << 20
 """Some 30,000 small results, or 300 of 100 KB."""
+
+
+def comes_once(owner: str) -> bool:
+    """Whether a call of this client comes no second time to an incarnation of its actor.
+
+    >>> comes_once("driver:0.0"), comes_once("worker:0.1")
+    (True, False)
+    """
+    return owner.startswith("driver:")
+
 
 _Entry = tuple[bytes, int, RangeResult]
 """Actor, incarnation, and what became of the call, or of the calls."""

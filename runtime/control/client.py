@@ -62,6 +62,7 @@ class Client(ClientSubmits):
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
         if isinstance(message, TaskResults):
+            self._answered = True
             wants: list[bytes] = []
             for result in message.results:
                 if result.calls:

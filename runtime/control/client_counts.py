@@ -1,7 +1,8 @@
 """What a client has references to, has pinned or looks at, and what it lets go of.
 
 What is let go of is told in batches: at once if nothing was sent for a while, with
-the next flush otherwise.
+the next flush otherwise. Short results of calls and tasks can wait: these are told
+when `UNHURRIED_MAX` are together, or after `UNHURRIED_S`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ from runtime.control.messages import (
 )
 
 RELEASE_BATCH_MAX = 256
+UNHURRIED_MAX = 256
+UNHURRIED_S = 0.02
+UNHURRIED_BYTES_MAX = 1024
+"""Of a result that the node may keep for so much longer: what is longer is told sooner."""
 
 
 class ClientCounts:
@@ -70,9 +75,14 @@ class ClientCounts:
         self._run_args: list[bytes] = []
         self._puts: list[RangeResult] = []
         self._released: list[bytes] = []
+        self._unhurried: list[bytes] = []
+        """Released as well, but nobody is the worse if the node hears of it later."""
+        self._unhurried_timer: Timer | None = None
         self._unpinned: list[bytes] = []
         self._timer: Timer | None = None
         self._flushed_s = float("-inf")
+        self._answered = True
+        """A result has come since something was submitted last."""
         self._keys = 0
         self.job = b""
         """All that it makes begins with it: a driver's, or that of a worker's first task."""
@@ -116,10 +126,12 @@ class ClientCounts:
         if self._puts:
             self.ctx.send(self.node, PutObjects(self._puts))
             self._puts = []
-        self._end_run()
+        if self._run_arrays:
+            self._end_run()
         if self._submitted:
             self.ctx.send(self.node, SubmitTasks(self._submitted))
             self._submitted = []
+            self._answered = False
         if self._released:
             self.ctx.send(self.node, Release(self._released))
             self._released = []
@@ -127,6 +139,11 @@ class ClientCounts:
             self.ctx.send(self.node, Unpin(self._unpinned))
             self._unpinned = []
         self._flushed_s = self.ctx.now()
+
+    def flush_held(self) -> None:
+        """`flush` if there is anything: then a timer runs, or it would have left at once."""
+        if self._timer is not None:
+            self.flush()
 
     def _flush_soon(self) -> None:
         if self._timer is not None:
@@ -140,6 +157,27 @@ class ClientCounts:
     def _on_timer(self) -> None:
         self._timer = None
         self.flush()
+
+    def _submit_soon(self) -> None:
+        """As `_flush_soon`, of what somebody may wait for next.
+
+        Who submits one thing after another, each when the one before is done, waits for
+        each: there is nothing that it could travel with.
+        """
+        if self._timer is None:
+            if self._answered:
+                self.flush()
+            else:
+                self._flush_soon()
+        elif self.ctx.now() - self._flushed_s >= self.config.linger_s:
+            self.flush()  # whoever would call the timer back may be busy with this
+
+    def _tell_unhurried(self) -> None:
+        if self._unhurried_timer is not None:
+            self._unhurried_timer.cancel()
+            self._unhurried_timer = None
+        self.ctx.send(self.node, Release(self._unhurried))
+        self._unhurried = []
 
     def _keep(self, keeper: bytes, oid: bytes) -> None:
         """Hold an input as long as the actor, which may be rebuilt with it."""
@@ -254,12 +292,28 @@ class ClientCounts:
         del self.entries[entry.array]
         for oid in entry.local or ():
             self._drop_local(oid)
-        # Ahead of what its values refer to: while others need these, they need that too.
-        self._released.append(entry.array)
+        result = entry.result
+        unhurried = (
+            entry.unhurried
+            and result is not None
+            and not result.sizes
+            and result.refs is None
+            and len(result.payload) <= UNHURRIED_BYTES_MAX
+        )
+        if not unhurried:
+            # Ahead of what its values refer to: while others need these, they need that too.
+            self._released.append(entry.array)
         if entry.deps or entry.kept:
             # Named actors that were there already have never started to be created.
             for oid in (*entry.deps, *(entry.kept or ())):
                 self.let_go_of(oid)
+        if unhurried:
+            self._unhurried.append(entry.array)
+            if len(self._unhurried) >= UNHURRIED_MAX:
+                self._tell_unhurried()
+            elif self._unhurried_timer is None:
+                self._unhurried_timer = self.ctx.after(UNHURRIED_S, self._tell_unhurried)
+            return
         if len(self._released) >= RELEASE_BATCH_MAX:
             self.flush()
         else:

@@ -35,6 +35,9 @@ from runtime.control.messages import (
     TaskSpec,
 )
 
+_LOOK_MASK = 7
+"""Every eighth of what is submitted in a row looks at the clock."""
+
 
 class ClientSubmits(ClientWaits):
     """A client that submits."""
@@ -94,11 +97,14 @@ class ClientSubmits(ClientWaits):
             self._hold(entry, holds)
         if self._run_arrays:
             self._end_run()
+        if count == 1 and specs[0].extra is None:
+            entry.unhurried = True
         self._submitted += specs
-        if len(self._submitted) >= self.config.submit_batch_max:
+        waiting = len(self._submitted)
+        if waiting >= self.config.submit_batch_max:
             self.flush()
-        elif self._timer is None:
-            self._flush_soon()
+        elif self._timer is None or not waiting & _LOOK_MASK:
+            self._submit_soon()
         return entry
 
     def call(
@@ -125,7 +131,7 @@ class ClientSubmits(ClientWaits):
             else:
                 self.entries[array] = entry
         entry.keeper = keeper
-        entry.is_call = True
+        entry.is_call = entry.unhurried = True
         if entry.deps:
             self._hold(entry, self._run_deps)
         else:
@@ -136,8 +142,8 @@ class ClientSubmits(ClientWaits):
         self._run_args.append(args)
         if len(arrays) >= RUN_MAX:
             self.flush()
-        elif self._timer is None:
-            self._flush_soon()
+        elif self._timer is None or not len(arrays) & _LOOK_MASK:
+            self._submit_soon()
         return entry
 
     def cancel(self, oid: bytes, force: bool, recursive: bool) -> None:

@@ -109,7 +109,7 @@ class Dispatcher(Leases):
                     self._run_again(spec, result)
                 else:
                     self._results.finish(result, owner)
-        self._results.tell()
+        self._results.tell(message.told)
         if not worker.actor:
             self._drain(worker)
 

@@ -7,8 +7,10 @@ The world runs user code; this machine decides the rest::
                    └────TakenBack──────┘ its unstarted tail only
 
 Results wait up to ``linger_s`` for more to travel with, unless the queue is
-empty. When the running element waits in `get`, everything unstarted goes back
-to the node: it might be what the element waits for.
+empty. A plain one that then is alone goes to the driver on this node directly as well
+(`direct_to`), which saves who waits for it the way through the node. When the running
+element waits in `get`, everything unstarted goes back to the node: it might be what the
+element waits for.
 
 A worker that is an **actor** gives nothing back: its calls are its own. With a
 `concurrent` one several run at a time, and each is reported when it is done.
@@ -39,12 +41,16 @@ from runtime.control.messages import (
     StreamItems,
     TakeBack,
     TakenBack,
+    TaskResults,
     TasksDone,
     TaskSpec,
     Timing,
     Unblocked,
     WorkerReady,
 )
+
+OVERDUE_LINGERS = 5
+"""How many times ``linger_s`` results wait at most for a timer that nobody calls back."""
 
 
 class Executor:
@@ -88,6 +94,9 @@ class Executor:
         """In an actor of coroutines: called when one of the calls that run is cancelled."""
         self.pack: Callable[[list[Any]], bytes] = _never_packed
         """Serializes the list of values of calls that have ended one after another."""
+        self.direct_to = ""
+        """A driver of this node that a worker can reach without it; empty: none."""
+        self._run_owner = ""
         self._run_arrays: list[bytes] = []
         """Calls that ended with plain values, behind all of the results."""
         self._run_values: list[Any] = []
@@ -191,6 +200,7 @@ class Executor:
             arrays = self._run_arrays
         if not arrays:
             self._run_name, self._run_started_s, self._run_bytes = spec.name, started_s, 0
+            self._run_owner = spec.owner
         arrays.append(spec.array)
         self._run_values.append(value)
         self._run_bytes += nbytes
@@ -199,7 +209,7 @@ class Executor:
             self._run_timings.append(Timing(spec.name, started_s, now_s - started_s, 1))
         if not self.queue:
             self.flush()
-        elif self._timer is None or now_s - started_s >= self.config.linger_s:
+        elif self._timer is None or self._is_overdue(now_s):
             self._flush_soon()
 
     def _end_run(self) -> None:
@@ -223,8 +233,12 @@ class Executor:
         self._timings.append(timing)
         if self.running is None and not self.queue:
             self.flush()
-        elif self._timer is None:
+        elif self._timer is None or self._is_overdue(self.ctx.now()):
             self._flush_soon()
+
+    def _is_overdue(self, now_s: float) -> bool:
+        """Whoever would call the timer back may not come to it before the queue is empty."""
+        return now_s - self._flushed_s >= OVERDUE_LINGERS * self.config.linger_s
 
     def _flush_soon(self) -> None:
         if self.ctx.now() - self._flushed_s >= self.config.linger_s:
@@ -277,10 +291,19 @@ class Executor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        # A plain value and nothing else: somebody may wait for just this one.
+        alone = (
+            len(self._run_arrays) == 1
+            and not (self._results or self.queue)
+            and self._run_owner == self.direct_to
+        )
         self._end_run()
         if self._results:
             self.before_results()
-            self.ctx.send(self.node, TasksDone(self._results, self._timings))
+            self.ctx.send(self.node, TasksDone(self._results, self._timings, alone))
+            if alone:
+                # Behind the node, which so knows of it before the driver can act on it.
+                self.ctx.send(self.direct_to, TaskResults(self.direct_to, [*self._results]))
             self._results, self._timings = [], []
         self._flushed_s = self.ctx.now()
 

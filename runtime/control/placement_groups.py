@@ -398,6 +398,8 @@ class Bundles:
 
     def end_turn(self) -> None:
         """Finish what is being returned."""
+        if not self._bundles:
+            return
         for key, bundle in list(self._bundles.items()):
             if not bundle.returning:
                 continue

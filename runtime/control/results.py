@@ -7,6 +7,10 @@ A range ended here::
     released, but made again for others ──> values kept, nobody told
     owner dead ─────────────> the places it was written to are freed
 
+A plain result that ends alone its worker sends to a driver of this node directly, too
+(`Executor.direct_to`). The node hears of it first, and tells the driver after all if that
+has not let go of it a while later: so nothing depends on what a worker has sent.
+
 A call of an actor differs: its owner's node keeps it, only large values stay where
 they are, and one that was sent before may come again after a replay.
 """
@@ -34,6 +38,9 @@ from runtime.control.owners import NOBODY
 from runtime.control.places import Places
 from runtime.control.ranges import Ranges
 from runtime.control.task_log import TaskLog
+
+TELL_LATER_S = 0.05
+"""A result that its owner should have from the worker is told after one to two of these."""
 
 
 class Results:
@@ -74,6 +81,11 @@ class Results:
         """Arrays that their owner here has released and that are made again for others."""
         self._heirs: dict[bytes, dict[str, None]] = {}
         """Who waits for an array besides the owner that its specs name."""
+        self._later: list[RangeResult] = []
+        """Results that workers have sent to their owners themselves."""
+        self._later_due: list[RangeResult] = []
+        """Those that came before the last tick: what is left of them is told at the next."""
+        self._later_set = False
         self._told: list[RangeResult] | None = None
         """Results that a worker has just reported, on their way to their owners."""
 
@@ -105,11 +117,32 @@ class Results:
         """From here to `tell`, results are kept back: owners are told in one message."""
         self._told = []
 
-    def tell(self) -> None:
-        """Tell the owners what was gathered."""
+    def tell(self, told_directly: bool) -> None:
+        """Tell the owners what was gathered; later, if their worker has done so."""
         told, self._told = self._told, None
         if told:
-            self.tell_owner(told)
+            if told_directly:
+                self._tell_later(told)
+            else:
+                self.tell_owner(told)
+
+    def _tell_later(self, results: list[RangeResult]) -> None:
+        """Tell the owners of what they have not let go of by then.
+
+        A worker may die before it has told them, or its way to them may be full.
+        """
+        self._later += results
+        if not self._later_set:
+            self._later_set = True
+            self._ctx.after(TELL_LATER_S, self._on_later)
+
+    def _on_later(self) -> None:
+        due, self._later_due, self._later = self._later_due, self._later, []
+        self._later_set = bool(self._later_due)
+        if due:
+            self.tell_owner(due)
+        if self._later_set:
+            self._ctx.after(TELL_LATER_S, self._on_later)
 
     def finish(self, result: RangeResult, owner: str) -> None:
         """A range ended on this node: keep its values, tell its owner."""

@@ -179,6 +179,8 @@ WORKER_TO_NODE: Kinds = (DRIVER_TO_NODE - {DescribeJob}) | {
     WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, SaveActor, ExitActor, StreamItems,
 }  # fmt: skip
 
+WORKER_TO_DRIVER: Kinds = frozenset({TaskResults})
+
 _MASTER_IN_REQUEST: Kinds = frozenset({NodeUnreachable, ClientGone, Event})
 _SHARD = re.compile(r"gcs\.[1-9][0-9]?")
 _MASTER = re.compile(r"master(\.[1-9][0-9]?)?")

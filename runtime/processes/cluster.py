@@ -29,6 +29,7 @@ import msgspec
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import connected, set_current
 from runtime.backend.nodes import (
+    FIRST_DRIVER,
     NO_ACTOR,
     NO_HEAD_AGAIN,
     check_node,
@@ -54,6 +55,7 @@ from runtime.processes.local_world import LocalWorld
 from runtime.processes.memory import trim
 from runtime.processes.sessions import DriverSession, make_driver
 from runtime.processes.settings import HeadSettings, NodeSettings
+from runtime.processes.shortcut import shortcut_pair
 from runtime.processes.zygote import packet_pair, send_packet
 from runtime.store.arena import Arena
 
@@ -134,10 +136,12 @@ class LocalCluster:
         head.close()
         ours, theirs = socket.socketpair()
         self.driver_socket = ours
+        self.from_workers, to_driver = shortcut_pair()
         for number, resources in enumerate(nodes):
             self.resources[number] = dict(resources)
-            self._spawn_node(number, theirs if number == 0 else None)
+            self._spawn_node(number, (theirs, to_driver) if number == 0 else None)
         theirs.close()
+        to_driver.close()
 
     @property
     def address(self) -> str:
@@ -145,7 +149,10 @@ class LocalCluster:
         host, port = self._head
         return f"{host}:{port}"
 
-    def _spawn_node(self, number: int, driver: socket.socket | None = None) -> None:
+    def _spawn_node(
+        self, number: int, driver: tuple[socket.socket, socket.socket] | None = None
+    ) -> None:
+        """`driver`: sockets by which the node, and its workers, reach a driver there."""
         arena = Arena.create(self._store_bytes)
         self._incarnations[number] = self._incarnations.get(number, 0) + 1
         if number == 0:
@@ -161,7 +168,7 @@ class LocalCluster:
             spill_directory=self._spill_directory,
             door=self._door if number == 0 else "",
         )
-        fds = [arena.fd] if driver is None else [arena.fd, driver.fileno()]
+        fds = [arena.fd, *(sock.fileno() for sock in driver or ())]
         self._spawn("node", f"node:{number}", settings, tuple(fds))
         if number != 0:
             arena.close()
@@ -463,7 +470,7 @@ def _spill_directory(given: str | os.PathLike[str] | None) -> str:
 
 def _connect_driver(cluster: LocalCluster) -> Session:
     return make_driver(
-        "driver:0.0",
+        FIRST_DRIVER,
         0,
         cluster.config,
         root_task_id(uuid.uuid4().hex),
@@ -471,6 +478,7 @@ def _connect_driver(cluster: LocalCluster) -> Session:
         cluster.arena,
         cluster.address,
         lambda world: OwnerSession(world, cluster),
+        cluster.from_workers,
     )
 
 

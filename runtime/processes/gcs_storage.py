@@ -47,6 +47,7 @@ from runtime.control.messages import (
 from runtime.control.replicated import Machine
 from runtime.control.shards import chain_of
 from runtime.control.succession import number_of
+from runtime.processes.memory import trim
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Command]).decode
@@ -188,6 +189,8 @@ class GcsStorage:
             self._db.execute("DELETE FROM log WHERE first <= ?", (message.index,))
             self._replica = source
             self._logged = max(self._logged, message.index)
+            # Once this turn has let go of it: it is as large as the state.
+            self._ctx.after(0.0, trim)
         elif isinstance(message, ColdRows):
             self._db.executemany("INSERT OR IGNORE INTO cold VALUES (?, ?)", message.rows)
         elif isinstance(message, LogEpoch):

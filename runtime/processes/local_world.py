@@ -5,7 +5,7 @@ Whoever waits runs the loop himself: a thread in `block` polls the socket and
 handles what comes, so a round trip costs no thread switch. While nobody waits,
 a background thread does the same, so that buffered messages leave and requests
 are answered during long computations. It steps aside while a thread waits, and
-stays aside for `ASIDE_S` longer, because the next wait is likely near.
+stays aside until none has begun for `ASIDE_S`, because the next wait is likely near.
 
 At any moment at most one thread is the *poller*. Who polls, who waits and what
 the poller will wake up for is all changed under the lock only:
@@ -32,6 +32,7 @@ from runtime.control.executor import Executor
 from runtime.control.messages import Frame
 from runtime.processes.connection import Connection
 from runtime.processes.process import Process
+from runtime.processes.shortcut import FromWorkers
 from runtime.store import serialization
 from runtime.store.arena import Arena
 from runtime.store.blob import Blob
@@ -46,6 +47,7 @@ DUE_S = 0.005
 LOOK_S = 0.02
 """How often a worker's background thread looks whether a range needs one, and how long
 a driver's waits for the next call to count the references that were dropped."""
+_NEVER_S = float("inf")
 
 
 class LocalWorld:
@@ -73,6 +75,10 @@ class LocalWorld:
         self._changed = threading.Condition(self._lock)
         self._nobody_waits = threading.Condition(self._lock)
         self._waiting = 0
+        self._waits = 0
+        """How often a thread has begun to wait."""
+        self._background_waits = False
+        """The background thread waits on `_nobody_waits`."""
         self._poller = 0
         """Which thread polls, 0 for none."""
         self._polls_until_s = float("inf")
@@ -87,6 +93,8 @@ class LocalWorld:
         """Counts them, in a turn, while the program makes no calls."""
         self._tidy_s = float("inf")
         """When the background thread tidies up, if it was told that there is a need."""
+        self.from_workers: FromWorkers | None = None
+        """In a driver that workers can reach without its node."""
         self._closed = False
         self._released = False
         self.environment = Environment()
@@ -136,10 +144,11 @@ class LocalWorld:
     # -- waiting ---------------------------------------------------------------
 
     def block(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
-        deadline_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        deadline_s = _NEVER_S if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             self._waiting += 1
-            if self._poller == self._thread.ident:
+            self._waits += 1
+            if self._poller and self._poller == self._thread.ident:
                 self.process.reactor.wake()
         try:
             return self._wait(ready, deadline_s)
@@ -147,8 +156,10 @@ class LocalWorld:
             with self._lock:
                 self._waiting -= 1
                 if not self._waiting:
-                    self._nobody_waits.notify()
-                    self._release_if_unused()
+                    if self._background_waits:
+                        self._nobody_waits.notify()
+                    if self._closed:
+                        self._release_if_unused()
 
     def _wait(self, ready: Callable[[], bool], deadline_s: float) -> bool:
         me = threading.get_ident()
@@ -161,14 +172,16 @@ class LocalWorld:
                         return True
                     if self._closed or self.lost:
                         raise RaySystemError(f"the cluster is gone: {self.lost or 'shut down'}")
-                    left_s = deadline_s - time.monotonic()
-                    if left_s <= 0 and looked:
-                        return False
+                    left_s = deadline_s
+                    if deadline_s != _NEVER_S:
+                        left_s -= time.monotonic()
+                        if left_s <= 0 and looked:
+                            return False
                     looked = True
                     # A signal handler that waits may interrupt its thread's own poll.
                     before = self._poller
                     if before not in (0, me):
-                        self._changed.wait(None if left_s == float("inf") else max(0.0, left_s))
+                        self._changed.wait(None if left_s == _NEVER_S else max(0.0, left_s))
                         continue
                     polling = True
                     timeout_s = self._begin_poll(me, deadline_s)
@@ -186,9 +199,9 @@ class LocalWorld:
         """Make a thread the poller; return for how long it may wait."""
         self._poller = thread
         due_s = self.process.reactor.next_due_s()
-        until_s = deadline_s if due_s is None else min(due_s, deadline_s)
+        until_s = deadline_s if due_s is None or deadline_s < due_s else due_s
         self._polls_until_s = until_s
-        return None if until_s == float("inf") else max(0.0, until_s - time.monotonic())
+        return None if until_s == _NEVER_S else max(0.0, until_s - time.monotonic())
 
     def _handle(self, events: list[tuple[int, int]]) -> None:
         if self._closed:
@@ -256,13 +269,19 @@ class LocalWorld:
             self.process.reactor.wake()
 
     def _step_aside(self) -> None:
-        """Leave the loop to the threads that wait."""
-        time.sleep(ASIDE_S)
-        with self._lock:
-            # Once only: a program that gets one value after another would
-            # otherwise wake this thread each time.
-            if self._waiting and not self._closed:
-                self._nobody_waits.wait()
+        """Leave the loop to the threads that wait, and for a while after."""
+        while True:
+            waits = self._waits
+            time.sleep(ASIDE_S)
+            with self._lock:
+                # A program that gets one value after another waits anew by now: to take
+                # turns with it would cost both a thread switch.
+                if self._closed or self._waits == waits:
+                    if self._waiting and not self._closed:
+                        self._background_waits = True
+                        self._nobody_waits.wait()
+                        self._background_waits = False
+                    return
 
     # -- several at a time -----------------------------------------------------
 
@@ -381,6 +400,8 @@ class LocalWorld:
             self._released = True
             for connection in list(self.process.routes.values()):
                 connection.close("shut down")
+            if self.from_workers is not None:
+                self.from_workers.close()
             self.process.reactor.close()
             self._copier.close()
             self.arena.close()

@@ -17,7 +17,7 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from runtime.backend.journal import Journal
 from runtime.control.context import Component
@@ -28,6 +28,15 @@ from runtime.processes.connection import Connection
 from runtime.processes.reactor import Reactor
 
 log = logging.getLogger("raytwin")
+
+
+class Way(Protocol):
+    """What takes frames on their way out."""
+
+    closed: bool
+    frame_bytes_max: int
+
+    def send(self, data: bytes) -> None: ...
 
 
 class ComponentContext:
@@ -71,6 +80,8 @@ class Process:
         self.components: dict[str, Component] = {}
         self.contexts: dict[str, ComponentContext] = {}
         self.routes: dict[str, Connection] = {}
+        self.shortcuts: dict[str, Way] = {}
+        """Ways that are no connections, to addresses without a route."""
         self.find_route: Callable[[str], Connection | None] = lambda destination: None
         """Asked for addresses without a route; None drops the messages."""
         self.dirty: dict[str, ComponentContext] = {}
@@ -100,8 +111,13 @@ class Process:
 
     def receive(self, connection: Connection, frame: Frame) -> None:
         """A frame has come: it is part of its component's next turn."""
-        if frame.destination in self.components:
-            self._inputs.setdefault(frame.destination, []).append((frame.source, frame.messages))
+        destination = frame.destination
+        if destination in self.components:
+            received = (frame.source, frame.messages)
+            if destination in self._inputs:
+                self._inputs[destination].append(received)
+            else:
+                self._inputs[destination] = [received]
 
     def deliver(self, source: str, destination: str, message: Any) -> None:
         """Give a message to a component of this process, from the world itself."""
@@ -138,10 +154,9 @@ class Process:
             component.end_turn()
         finally:
             turn_s, ctx.turn_s = ctx.turn_s, None
-        journal = self._journals.get(address)
-        if journal is not None:
+        if self._journals and address in self._journals:
             outputs = [[to, box] for to, box in ctx.outbox.items()]
-            journal.write([address, turn_s, received, timer, outputs])
+            self._journals[address].write([address, turn_s, received, timer, outputs])
         if callback is not None:
             self._send_all()
 
@@ -157,10 +172,14 @@ class Process:
         if destination in self.components:
             self._inputs.setdefault(destination, []).append((source, messages))
             return
-        connection = self.routes.get(destination)
+        connection: Way | None = self.routes.get(destination) or self.shortcuts.get(destination)
         if connection is None or connection.closed:
             connection = self.find_route(destination)
         if connection is not None:
+            data = wire.encode_whole(source, destination, messages, connection.frame_bytes_max)
+            if data:
+                connection.send(data)
+                return
             limits = connection.frame_bytes_max, wire.MESSAGE_BYTES_MAX
             try:
                 frames = wire.encode_all(source, destination, messages, *limits)
@@ -198,9 +217,10 @@ class Process:
         silence of those it has not listened to.
         """
         self.reactor.dispatch(events)
-        self.run_turns()
-        self.reactor.fire()
-        self.run_turns()
+        if self._inputs or self.dirty:
+            self.run_turns()
+        if self.reactor.fire() and (self._inputs or self.dirty):
+            self.run_turns()
 
     def run(self) -> None:
         """Run until `stop` is called."""

@@ -79,7 +79,7 @@ class Reactor:
         if due_s is not None:
             left_s = max(0.0, due_s - time.monotonic())
             timeout_s = left_s if timeout_s is None else min(timeout_s, left_s)
-        return self.wait(timeout_s)
+        return self._epoll.poll(timeout_s, 256)
 
     def wait(self, timeout_s: float | None) -> list[tuple[int, int]]:
         """Wait until something is ready or the timeout is over.
@@ -87,7 +87,7 @@ class Reactor:
         Touches nothing but the kernel's state, so other threads may add
         descriptors and timers meanwhile.
         """
-        return self._epoll.poll(-1 if timeout_s is None else timeout_s, 256)
+        return self._epoll.poll(timeout_s, 256)
 
     def dispatch(self, events: list[tuple[int, int]]) -> None:
         """Call back for the events."""
@@ -96,16 +96,16 @@ class Reactor:
             if callback is not None:  # else removed by an earlier callback
                 callback(mask)
 
-    def fire(self) -> None:
-        """Call back for the timers that are due."""
-        if not self._timers:
-            return
-        now_s = time.monotonic()
+    def fire(self) -> bool:
+        """Call back for the timers that are due; return whether there were any."""
+        if not self._timers or self._timers[0][0] > (now_s := time.monotonic()):
+            return False
         while self._timers and self._timers[0][0] <= now_s:
             _, _, timer = heapq.heappop(self._timers)
             if timer.callback is not None:
                 callback_now, timer.callback = timer.callback, None
                 callback_now()
+        return True
 
     def wake(self) -> None:
         """Make a `poll` that is under way return; any thread may call this."""

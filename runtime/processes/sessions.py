@@ -14,6 +14,7 @@ from runtime.control.config import Config
 from runtime.processes.connection import Connection
 from runtime.processes.local_world import LocalWorld
 from runtime.processes.process import Process
+from runtime.processes.shortcut import FromWorkers
 from runtime.store.arena import Arena
 
 
@@ -57,8 +58,12 @@ def make_driver(
     arena: Arena,
     cluster_address: str,
     make: Callable[[LocalWorld], DriverSession] | None = None,
+    from_workers: socket.socket | None = None,
 ) -> DriverSession:
-    """Return the session of a driver that has a socket to its node; it is current."""
+    """Return the session of a driver that has a socket to its node; it is current.
+
+    `from_workers`: by which workers of its node reach it; see `shortcut`.
+    """
     process = Process(config.seed)
     client = Client(process.context(address), address, node, config)
     client.begin_task(root)
@@ -66,6 +71,8 @@ def make_driver(
     world = LocalWorld(process, client, None, arena, lambda reason: None)
     connection = Connection(process.reactor, sock, world.on_frame, world.on_close, peer=client.node)
     process.routes[client.node] = connection
+    if from_workers is not None:
+        world.from_workers = FromWorkers(process, address, from_workers)
     session = DriverSession(world, cluster_address) if make is None else make(world)
     session.on_drop = world.on_drop
     world.has_drops, world.tidy = session.has_drops, session.tidy

@@ -40,7 +40,8 @@ class ReplicaSettings(msgspec.Struct):
 
 
 class NodeSettings(msgspec.Struct):
-    """For a node; its descriptors: spawn socket, arena, perhaps the driver's."""
+    """For a node; its descriptors: spawn socket, arena, perhaps the driver's and its workers'
+    to the driver."""
 
     node: int
     resources: dict[str, float]
@@ -58,11 +59,14 @@ class NodeSettings(msgspec.Struct):
 
 
 class WorkerSettings(msgspec.Struct):
-    """For a worker; its descriptors: the socket to its node, the arena."""
+    """For a worker; its descriptors: the socket to its node, the arena, perhaps one to the
+    driver."""
 
     address: str
     node: int
     config: Config
+    direct_to: str = ""
+    """That driver's address."""
 
 
 def journal_path(directory: str) -> Path | None:

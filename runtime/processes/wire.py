@@ -47,6 +47,20 @@ def encode(
     return _LENGTH.pack(len(body)) + body
 
 
+def encode_whole(source: str, destination: str, messages: list[Any], bytes_max: int) -> bytes:
+    """Return the bytes of one frame, none if it would be too long: see `encode_all`."""
+    body = _encoder.encode(Frame(source, destination, messages))
+    length = len(body)
+    return _LENGTH.pack(length) + body if length <= bytes_max else b""
+
+
+def _decode(body: memoryview) -> Frame:
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"not a frame: {error}") from error
+
+
 def _too_long(length: int, bytes_max: int) -> WireError:
     return WireError(f"a frame of {length:,} bytes; at most {bytes_max:,} may travel")
 
@@ -107,6 +121,12 @@ class FrameReader:
         further use.
         """
         buffer = self._buffer
+        size = len(data) - 4
+        if size >= 0 and not buffer and not self._pieces:
+            # Mostly one frame comes at a time, and whole: it is read where it is.
+            (header,) = _LENGTH.unpack_from(data)
+            if header == size <= self._max:
+                return [_decode(memoryview(data)[4:])]
         buffer += data
         frames = []
         start, end = self._start, len(buffer)
@@ -129,9 +149,7 @@ class FrameReader:
                 joined, self._pieces = self._pieces, bytearray()
                 body = memoryview(joined)
             try:
-                frames.append(_decoder.decode(body))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise WireError(f"not a frame: {error}") from error
+                frames.append(_decode(body))
             finally:
                 body.release()
             start += 4 + length

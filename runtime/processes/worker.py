@@ -29,6 +29,7 @@ from runtime.processes.connection import Connection
 from runtime.processes.local_world import LocalWorld
 from runtime.processes.process import Process
 from runtime.processes.settings import WorkerSettings, set_up_logging
+from runtime.processes.shortcut import ToDriver
 from runtime.store.arena import Arena
 
 # Made before the fork: what msgspec has to find out of a class takes a millisecond.
@@ -68,10 +69,16 @@ class Worker:
     """All of a worker but what belongs to the whole process: threads, signals, streams.
 
     So that it can be made, and run something, where it is not the process's: see
-    `rehearsal`. It owns both descriptors.
+    `rehearsal`. It owns its descriptors.
     """
 
-    def __init__(self, settings: WorkerSettings, sock: socket.socket, arena_fd: int) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        sock: socket.socket,
+        arena_fd: int,
+        to_driver: socket.socket | None = None,
+    ) -> None:
         process = Process(settings.config.seed)
         ctx = process.context(settings.address)
         self.client = Client(ctx, settings.address, settings.node, settings.config)
@@ -82,6 +89,9 @@ class Worker:
         process.routes[self.client.node] = Connection(
             process.reactor, sock, world.on_frame, world.on_close, peer=self.client.node
         )
+        if to_driver is not None:
+            process.shortcuts[settings.direct_to] = ToDriver(to_driver)
+            executor.direct_to = settings.direct_to
         self.session = session = Session(world)
         session.on_drop = world.on_drop
         world.has_drops, world.tidy = lambda: bool(session.uncounted), session.collect
@@ -91,7 +101,7 @@ class Worker:
 
     def _before_results(self) -> None:
         preload.note()
-        self.client.flush()
+        self.client.flush_held()
 
     def say_ready(self) -> None:
         """Tell the node that tasks can come."""
@@ -117,7 +127,7 @@ class Worker:
         """Send what was held back, since nothing is left to do."""
         with self.world:
             self.session.collect()
-            self.client.flush()
+            self.client.flush_held()
 
 
 def main(payload: bytes, fds: list[int]) -> None:
@@ -131,7 +141,8 @@ def main(payload: bytes, fds: list[int]) -> None:
         import numpy as np
 
         np.random.seed(int.from_bytes(os.urandom(4)))
-    worker = Worker(settings, socket.socket(fileno=fds[0]), fds[1])
+    to_driver = socket.socket(fileno=fds[2]) if settings.direct_to else None
+    worker = Worker(settings, socket.socket(fileno=fds[0]), fds[1], to_driver)
     set_current(worker.session)
     interrupts.install(worker.client, worker.executor)
     worker.world.start()

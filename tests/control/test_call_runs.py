@@ -25,6 +25,7 @@ from runtime.control.call_runs import (
     split,
 )
 from runtime.control.client import Client
+from runtime.control.client_counts import UNHURRIED_S
 from runtime.control.config import Config
 from runtime.control.executor import Executor
 from runtime.control.messages import (
@@ -194,10 +195,10 @@ def test_each_call_is_released_on_its_own_and_the_actor_after_the_last() -> None
     assert waiter.missing == 1
     value = client.value(array(2) + FIRST)
     assert value is not None and msgspec.msgpack.decode(value.payload)[value.position] == 2
-    client.flush()
+    ctx.pass_time(UNHURRIED_S)
     assert [m.arrays for m in ctx.take(Release)] == [[array(1)]]
     client.handle(NODE, TaskResults(OWNER, [result(3)]))
-    client.flush()
+    ctx.pass_time(UNHURRIED_S)
     assert [m.arrays for m in ctx.take(Release)] == [[ACTOR]]
     client.handle(NODE, TaskResults(OWNER, [answers(1, 2, 3)]))  # once more: nothing changes
     value = client.value(array(2) + FIRST)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from runtime.control.client import Client
+from runtime.control.client_counts import UNHURRIED_BYTES_MAX, UNHURRIED_MAX, UNHURRIED_S
 from runtime.control.config import Config
 from runtime.control.entries import Waiter
 from runtime.control.ids import ARRAY_BYTES, object_id
@@ -54,6 +56,7 @@ def tell(client: Client, *results: RangeResult) -> None:
 
 def released(ctx: Alone, client: Client) -> list[bytes]:
     client.flush()
+    ctx.pass_time(UNHURRIED_S)
     return [a for message in ctx.take(Release, NODE) for a in message.arrays]
 
 
@@ -81,6 +84,60 @@ def test_an_unfinished_array_is_released_when_it_is_done() -> None:
     assert released(ctx, client) == []
     tell(client, result(1, 9, 1))
     assert released(ctx, client) == [array(1)]
+
+
+def test_short_results_are_released_many_in_one_message() -> None:
+    ctx, client = made()
+    for number in range(1, UNHURRIED_MAX + 1):
+        submit(client, number)
+        tell(client, result(number))
+        client.drop_ref(oid(number))
+        client.flush()
+        assert bool(ctx.take(Release, NODE)) == (number == UNHURRIED_MAX)
+    ctx.pass_time(1)
+    assert ctx.take(Release) == [], "nothing is said twice"
+
+
+@pytest.mark.parametrize("nbytes, waits", [(UNHURRIED_BYTES_MAX, True), (50_000, False)])
+def test_what_takes_memory_is_released_at_once(nbytes: int, waits: bool) -> None:
+    ctx, client = made()
+    submit(client, 1)
+    tell(client, replace(result(1), payload=bytes(nbytes)))
+    client.drop_ref(oid(1))
+    client.flush()
+    assert [m.arrays for m in ctx.take(Release, NODE)] == ([] if waits else [[array(1)]])
+
+
+def test_who_waits_for_each_answer_does_not_wait_for_company() -> None:
+    ctx, client = made()
+    for number in range(1, 5):
+        # Within the same moment: no time passes in which a batch could be over.
+        submit(client, number)
+        assert [[s.array for s in m.tasks] for m in ctx.take(SubmitTasks)] == [[array(number)]]
+        tell(client, result(number))
+    submit(client, 5)
+    ctx.take(SubmitTasks)
+    for number in (6, 7, 8):
+        submit(client, number)
+    assert ctx.take(SubmitTasks) == [], "the one before is not answered: they go together"
+    tell(client, result(5))
+    submit(client, 9)
+    assert ctx.take(SubmitTasks) == [], "nor do they part company for an answer"
+    client.flush()
+    [message] = ctx.take(SubmitTasks)
+    assert [s.array for s in message.tasks] == [array(number) for number in (6, 7, 8, 9)]
+
+
+def test_who_submits_slowly_needs_no_timer_to_be_called_back() -> None:
+    ctx, client = made()
+    submit(client, 1)
+    ctx.take(SubmitTasks)
+    submit(client, 2)
+    ctx.time_s += client.config.linger_s  # and nobody has looked for timers
+    for number in range(3, 10):
+        submit(client, number)
+    [message] = ctx.take(SubmitTasks)
+    assert [s.array for s in message.tasks] == [array(number) for number in range(2, 10)]
 
 
 def test_inputs_are_held_by_unfinished_tasks() -> None:

@@ -15,6 +15,7 @@ from runtime.control.messages import (
     TakeBack,
     TakenBack,
     TasksDone,
+    TaskSpec,
     Timing,
     Unblocked,
 )
@@ -116,3 +117,69 @@ def test_exit_and_nonsense() -> None:
     assert executor.exiting
     with pytest.raises(TypeError):
         executor.handle(NODE, Blocked())
+
+
+# -- straight to the driver ------------------------------------------------------
+
+DRIVER = "driver:0.0"
+
+
+def answered(executor: Executor) -> None:
+    assert executor.running is not None
+    executor.report_plain(executor.running, 1, 16, 0.0, 0.0)
+
+
+def given(*specs: TaskSpec) -> tuple[Alone, Executor]:
+    ctx = Alone()
+    executor = Executor(ctx, 0, Config(linger_s=1.0))
+    executor.direct_to = DRIVER
+    executor.pack = lambda values: repr(values).encode()
+    executor.handle(NODE, RunTasks([Assignment(each) for each in specs]))
+    assert executor.next() is not None
+    return ctx, executor
+
+
+def test_a_lone_plain_result_goes_to_the_driver_too_behind_the_nodes() -> None:
+    ctx, executor = given(spec(1))
+    answered(executor)
+    (first, done), (second, results) = ctx.sent
+    assert (first, second) == (NODE, DRIVER)
+    assert done.told and results.owner == DRIVER
+    assert results.results == done.results and results.results[0].array == array(1)
+
+
+@pytest.mark.parametrize("owner", ["worker:0.9", "driver:0.1", "driver:1.0"])
+def test_others_than_that_driver_hear_of_it_from_the_node(owner: str) -> None:
+    ctx, executor = given(spec(1, owner=owner))
+    answered(executor)
+    [(to, done)] = ctx.sent
+    assert to == NODE and not done.told
+
+
+def test_results_that_travel_together_go_to_the_node_alone() -> None:
+    ctx, executor = given(spec(1), spec(2), spec(3))
+    answered(executor)  # nothing was sent for long: it goes at once
+    executor.next()
+    answered(executor)
+    executor.next()
+    answered(executor)
+    assert [(to, done.told) for to, done in ctx.sent] == [(NODE, False), (NODE, False)]
+
+
+def test_what_is_not_plain_goes_to_the_node_alone() -> None:
+    ctx, executor = given(spec(1))
+    ran(executor, 1, 0)
+    [(to, done)] = ctx.sent
+    assert to == NODE and not done.told
+
+
+def test_results_do_not_wait_long_for_a_timer_that_nobody_calls_back() -> None:
+    ctx, executor = given(*(spec(number) for number in range(1, 9)))
+    sent = []
+    for now_s in (1.0, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5):  # a linger is 1 s
+        ctx.time_s = now_s
+        assert executor.running is not None
+        executor.report_plain(executor.running, 1, 16, now_s, now_s)
+        sent.append(len(ctx.take(TasksDone, NODE)))
+        executor.next()
+    assert sent == [1, 0, 0, 0, 0, 0, 1]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runtime.control.config import Config
-from runtime.control.ids import object_id
+from runtime.control.ids import job_of, object_id
 from runtime.control.leases import WORKERS_WITHOUT_CPU_MAX
 from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (
@@ -21,6 +21,7 @@ from runtime.control.messages import (
     ExportFunction,
     ForwardResults,
     FreeObjects,
+    JobEnded,
     Release,
     Resume,
     RunTasks,
@@ -39,6 +40,7 @@ from runtime.control.messages import (
     WorkerReady,
 )
 from runtime.control.resources import ResourcePool
+from runtime.control.results import TELL_LATER_S
 from runtime.control.worker_table import State
 from tests.control.alone import Alone, array, result, spec
 from tests.control.world import (
@@ -437,3 +439,32 @@ def test_a_ready_worker_does_not_make_the_node_look_at_all_queued_actors(
     assert given == {array(number) for number in range(actors)}
     assert not node.ctx.take(StartWorker)
     assert looked < 10 * actors
+
+
+# -- results that a worker has sent to their owner itself ------------------------
+
+
+def test_a_driver_is_told_later_what_its_worker_has_told_it_already() -> None:
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([spec(1), spec(2)]))
+    for number in (1, 2):
+        node.turn(W1, TasksDone([result(number)], [Timing("t", 0.0, 1e-4, 1)], told=True))
+    assert node.ctx.take(TaskResults) == []
+    assert node.free() == {"CPU": 1.0}
+    assert node.scheduler.objects.has_array(array(1)), "who has it as an input finds it"
+    node.turn(DRIVER, Release([array(1)]))
+    node.ctx.pass_time(2 * TELL_LATER_S)
+    told = [r.array for m in node.ctx.take(TaskResults, DRIVER) for r in m.results]
+    assert told == [array(2)], "what was let go of needs no telling"
+    node.ctx.pass_time(1.0)
+    assert node.ctx.take(TaskResults) == []
+
+
+def test_what_is_told_later_is_not_told_of_a_job_that_has_ended() -> None:
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([spec(1)]))
+    node.turn(W1, TasksDone([result(1)], [Timing("t", 0.0, 1e-4, 1)], told=True))
+    node.turn("gcs", JobEnded(job_of(array(1)), "over"))
+    node.ctx.take(TaskResults)
+    node.ctx.pass_time(1.0)
+    assert node.ctx.take(TaskResults) == []

@@ -68,7 +68,8 @@ def busy(profile: dict[str, Any]) -> dict[str, dict[str, float]]:
 def by_role(cluster: Any) -> dict[str, float]:
     used: dict[str, float] = dict.fromkeys(("head", "node", "worker", "driver"), 0.0)
     for process in set(cluster.processes.values()):
-        used[process.name.partition(":")[0]] += process.busy_s
+        # What a program has used and not paid for yet belongs to the load that is over.
+        used[process.name.partition(":")[0]] += process.busy_s + process.debt_s
     return used
 
 
