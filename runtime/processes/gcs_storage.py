@@ -193,6 +193,8 @@ class GcsStorage:
             self._db.execute("DELETE FROM log WHERE first <= ?", (message.index,))
             self._replica = source
             self._logged = max(self._logged, message.index)
+            # Once this turn has let go of it: it is as large as the state.
+            self._ctx.after(0.0, trim)
         elif isinstance(message, ColdRows):
             self._db.executemany("INSERT OR IGNORE INTO cold VALUES (?, ?)", message.rows)
         elif isinstance(message, LogEpoch):
