@@ -22,7 +22,7 @@ client  -> node      SubmitTasks, ExportFunction, WantObjects, PutObjects,
                      CreateGroup, RemoveGroup
 worker  -> node      WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, StreamItems
                      (and all of the above)
-worker  -> driver    TaskResults (see `Executor.direct_to`)
+worker  -> driver    TaskResults (of what is alone, see `executor`)
 node    -> client    TaskResults, ObjectsReady, ObjectAllocated, QueryReply, GiveBack
 node    -> worker    FunctionBlob, RunTasks, TakeBack, Resume, Exit, CancelTask
 node    -> gcs       RegisterNode, Heartbeat, ExportFunction, FetchFunction,
