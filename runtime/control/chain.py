@@ -277,6 +277,8 @@ class Replica:
             # Again from the start if it was joining already: its feed may be another.
             self.state = State.JOINING
             self.machine = self._make()
+            # Applied in this very turn, by the machine that it no longer has.
+            self._new.clear()
             self._parts = []
             self._restored = self._rows_owed = False
             self._logged = 0
@@ -391,7 +393,7 @@ class Replica:
         """Tell the predecessor, or who feeds this replica, how far it has come."""
         if self.state is State.JOINING:
             index = self._logged if self._log else self.machine.index
-            if index:
+            if index and self._restored:
                 self.ctx.send(self.members[-1], ChainAck(self.epoch, index))
         elif not self.is_head:
             before = self.members[self.members.index(self.info.name) - 1]
@@ -497,6 +499,8 @@ class Replica:
     # -- the log ---------------------------------------------------------------
 
     def _on_logged(self, source: str, message: Logged) -> None:
+        if self.state is State.JOINING and not self._restored:
+            return  # of what it was before
         self._logged = message.index
         if self._rows_owed:
             self._rows_owed = False

@@ -4,11 +4,18 @@ A task's ID comes from its parent's ID and the parent's submission counter, an
 object's ID from its task and return index. So a parent that is executed again
 submits the same children, whose results are then found, not made twice.
 
+A parent may take another branch when it runs again, or put another value. So if it
+is a task or a call, its child's ID also depends on the **recipe**: what is called, with
+which arguments, for how many values; or the bytes that are put (`of_recipe`). What
+differs has another ID, and nothing in common with what the first run has left. A
+driver's program never runs again, and needs no recipes.
+
 ========== ===== ==========================================================
 ID         bytes made of
 ========== ===== ==========================================================
 job        4     number of the job (u16), and of a detached actor in it (u16)
 array ID   12    job + hash of the parent's task ID and its submission counter
+                 (in a task or call: XOR the hash of the recipe)
 task ID    16    array ID + index of the element (u32)
 object ID  18    task ID + index of the return value (u16)
 function   16    job + digest of its serialized form
@@ -48,6 +55,7 @@ RETURNS_MAX = 2**16 - 1
 _HASH_BYTES = ARRAY_BYTES - JOB_BYTES
 _AT_ONCE = 64 // _HASH_BYTES
 """Hashes in the longest digest that there is."""
+_SHORT_BYTES = 256
 FIRST = b"\0" * (OBJECT_BYTES - ARRAY_BYTES)
 """Behind an array's ID: the first value of its first element."""
 
@@ -106,6 +114,31 @@ def put_id(parent: bytes, counter: int) -> bytes:
             person=b"put",
         ).digest()
     )
+
+
+def of_recipe(array: bytes, recipe: tuple[bytes, ...]) -> bytes:
+    """Return the ID of what is made after a recipe, given the one drawn for its place.
+
+    >>> place = array_id(root_task_id("a"), 1)
+    >>> of_recipe(place, (b"f", b"1")) == of_recipe(place, (b"f1", b""))
+    False
+    """
+    short = sum(map(len, recipe)) <= _SHORT_BYTES
+    hashed = _short_hash(recipe) if short else _recipe_hash(recipe)
+    number = int.from_bytes(array[JOB_BYTES:], "big") ^ hashed
+    return array[:JOB_BYTES] + number.to_bytes(_HASH_BYTES, "big")
+
+
+def _recipe_hash(recipe: tuple[bytes, ...]) -> int:
+    digest = blake2b(digest_size=_HASH_BYTES, person=b"recipe")
+    for part in recipe:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return int.from_bytes(digest.digest(), "big")
+
+
+_short_hash = lru_cache(maxsize=256)(_recipe_hash)
+"""Many are the same: calls of one function without arguments, say."""
 
 
 def root_task_id(nonce: str, job: bytes = job_id(1)) -> bytes:

@@ -64,7 +64,10 @@ class Session(ActorCalls):
         self._check_open()
         with self.world:
             self.collect()
-            group = self._next_array()
+            if self.world.executor is None:
+                group = self.client.next_array()
+            else:
+                group = self._next_array(strategy.encode(), repr(bundles).encode(), b"group")
             self.client.ctx.send(
                 self.client.node, CreateGroup(group.hex(), name, bundles, strategy, detached)
             )

@@ -57,7 +57,10 @@ class ActorCalls(Submitting):
             self.collect()
             self.world.charge("submit", 1)
             self.client.export(key, blob)
-            array = self._next_array()
+            if self.world.executor is None:
+                array = self.client.next_array()
+            else:
+                array = self._next_array(key, self._args_recipe(payload, held), b"actor", *deps)
             spec = TaskSpec(
                 array, 0, 1, key, payload, self.client.address, demand, deps, 1, 0, -1,
                 actor_class.class_name, extra,
@@ -89,13 +92,17 @@ class ActorCalls(Submitting):
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
-            if call.limited:
-                pending = pending_calls(self, call)
-                array = self._next_array()
-                pending.append(array)
-            else:
-                array = self._next_array()
             returns = call.returns
+            pending = pending_calls(self, call) if call.limited else None
+            if self.world.executor is None:
+                array = self.client.next_array()
+            else:
+                method = call.extra.method.encode()
+                kind = bytes((call.extra.stream,)) + returns.to_bytes(2, "big")
+                recipe = self._args_recipe(payload, held)
+                array = self._next_array(call.actor, method, recipe, kind, *deps)
+            if pending is not None:
+                pending.append(array)
             keeper = call.actor if call.rebuilt else b""
             if returns == 1 and not (deps or held or call.extra.stream or call.extra.inside):
                 entry = self.client.call(

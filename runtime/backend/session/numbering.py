@@ -10,12 +10,13 @@ that comes is chance, and a replayed call must not take it for its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from threading import get_ident
 
-from runtime.backend.protocol import World
+from runtime.backend.protocol import Serialized, World
 from runtime.backend.session.references import References
-from runtime.control.ids import adopted, anew, array_id, put_id, task_id
+from runtime.control.ids import adopted, anew, array_id, of_recipe, put_id, task_id
 from runtime.control.messages import ActorInfo, TaskExtra, TaskSpec
 
 
@@ -94,26 +95,49 @@ class Numbering(References):
             self._element = element
             self.client.begin_task(task_id(*element))
 
-    def _next_array(self) -> bytes:
-        if self.world.executor is not None:
-            frame = frame_of_call.get()
-            if frame is not None:
-                frame.children += 1
-                return array_id(frame.parent, frame.children)
-            if self.actor is not None and self._is_outside():
-                return array_id(self._outside(), self._strays)
-            self._enter_element()
-        return self.client.next_array()
+    def _next_array(self, *recipe: bytes) -> bytes:
+        """Return the ID of the next task, call or group of a worker; see `ids` for the recipe.
 
-    def _next_put(self) -> bytes:
+        A driver asks its client: it runs once.
+        """
+        frame = frame_of_call.get()
+        if frame is not None:
+            frame.children += 1
+            array = array_id(frame.parent, frame.children)
+        elif self.actor is not None and self._is_outside():
+            array = array_id(self._outside(), self._strays)
+        else:
+            self._enter_element()
+            array = self.client.next_array()
+        return of_recipe(array, recipe)
+
+    def _next_put(self, recipe: tuple[bytes, ...]) -> bytes:
+        """Return the ID of the next put."""
+        if not recipe:
+            return self.client.next_put()
         frame = frame_of_call.get()
         if frame is not None:
             frame.puts += 1
-            return put_id(frame.parent, frame.puts)
-        if self.actor is not None and self._is_outside():
-            return put_id(self._outside(), self._strays)
-        self._enter_element()
-        return self.client.next_put()
+            array = put_id(frame.parent, frame.puts)
+        elif self.actor is not None and self._is_outside():
+            array = put_id(self._outside(), self._strays)
+        else:
+            self._enter_element()
+            array = self.client.next_put()
+        return of_recipe(array, recipe)
+
+    def _put_recipe(self, value: Serialized) -> tuple[bytes, ...]:
+        """Return what tells the values apart that a worker puts; a driver's need nothing."""
+        if self.world.executor is None:
+            return ()
+        return value.nbytes.to_bytes(8, "big"), value.crc().to_bytes(4, "big")
+
+    def _args_recipe(self, payload: bytes, held: Sequence[object]) -> bytes:
+        """Return what is the same in arguments that are passed again.
+
+        References inside of them name their owner: this worker has another address then.
+        """
+        return payload.replace(self.client.address.encode(), b"") if held else payload
 
     def _is_outside(self) -> bool:
         """Whether no call of this actor calls, but a thread that it has started."""

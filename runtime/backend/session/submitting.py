@@ -70,7 +70,11 @@ class Submitting(Values):
             self.world.charge("submit", 1)
             client = self.client
             client.export(*exported)
-            array = self._next_array()
+            if self.world.executor is None:
+                array = client.next_array()
+            else:
+                kind = bytes((stream,)) + options.num_returns.to_bytes(2, "big")
+                array = self._next_array(key, self._args_recipe(payload, held), kind, *deps)
             spec = TaskSpec(
                 array, 0, 1, key, payload, client.address, demand, deps,
                 options.num_returns, options.max_retries, -1,
@@ -111,7 +115,12 @@ class Submitting(Values):
         with self.world:
             self.collect()
             self.client.export(key, blob)
-            array = self._next_array()
+            if self.world.executor is None:
+                array = self.client.next_array()
+            else:
+                parts = [part for _, _, _, payload, deps in packed for part in (payload, *deps)]
+                recipe = self._args_recipe(b"".join(parts), held)
+                array = self._next_array(key, recipe, b"map", count.to_bytes(4, "big"))
             name = options.name or function.function_name
             holds: tuple[bytes, ...] = ()
             if held:
@@ -231,8 +240,9 @@ class Submitting(Values):
         serialized = self.world.serialize(value)
         if serialized.nbytes <= self.client.config.inline_bytes_max:
             return value
+        recipe = self._put_recipe(serialized)
         with self.world:
-            array = self._next_put()
+            array = self._next_put(recipe)
         ref = self._put_large(array, serialized)
         held.append(ref)
         deps.append(ref.binary())

@@ -48,10 +48,11 @@ class Values(Numbering, Waiting):
                 large = None
         # Small values travel as lists; a large one should be serialized only once.
         serialized = large or self.world.serialize([value])
+        recipe = self._put_recipe(serialized)
         with self.world:
             self.collect()
             self.world.charge("put", 1)
-            array = self._next_put()
+            array = self._next_put(recipe)
             if serialized.nbytes <= self.client.config.inline_bytes_max:
                 payload = serialized.to_bytes()
                 node = int(self.client.node.partition(":")[2])
