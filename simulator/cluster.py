@@ -284,7 +284,7 @@ class SimCluster:
     def kill_member(self, chain: int, which: int = 0) -> None:
         """End a member of a chain of the GCS, counted from its head, round and round."""
         if self.replicas is None or chain >= self.config.chains:
-            raise ValueError(f"the GCS has no chain {chain}")
+            raise ValueError(f"the GCS has no chain {chain} of replicas that could die alone")
         members = [info.name for info in self.replicas.masters[chain].members]
         members = [name for name in members if name in self.processes]
         if not members or (len(members) < 2 and not self.config.last_returns):

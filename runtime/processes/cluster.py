@@ -218,7 +218,7 @@ class LocalCluster:
         replicas = [key for key in self.pids if key.startswith("replica:")]
         members = [k for k in replicas if chain_of(k) == chain and k not in self.exited]
         if not members:
-            raise ValueError(f"the GCS has no chain {chain}")
+            raise ValueError(f"the GCS has no chain {chain} of replicas that could die alone")
         if len(members) < 2 and not self.config.last_returns:
             raise ValueError(f"chain {chain} has one member, who alone has the state")
         self.kill_replica(members[which % len(members)])
