@@ -60,7 +60,7 @@ CREATE TABLE IF NOT EXISTS cold (key BLOB PRIMARY KEY, row BLOB NOT NULL) WITHOU
 CREATE TABLE IF NOT EXISTS life (one INTEGER PRIMARY KEY, begun INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS epoch (one INTEGER PRIMARY KEY, epoch INTEGER, members BLOB, serving);
 """
-TRIM_S = 1.0
+TRIM_S = 0.1
 """While anything is written. Commands, rows on their way to the disk and snapshots leave holes
 in the heap: memory would be 15 % above what is in use, and go up and down with snapshots."""
 PAGE_ROWS = 512
