@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,18 @@ def eventually(condition: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
         assert time.monotonic() < deadline, "it never came to be"
         time.sleep(0.01)
     return value
+
+
+def kill_at_once(session: Any, keys: list[str]) -> None:
+    """Kill processes of a cluster before any of them can be replaced."""
+    session.cluster.poll()
+    pids = session.cluster.pids
+    os.kill(pids["zygote"], signal.SIGSTOP)
+    try:
+        for key in keys:
+            os.kill(pids[key], signal.SIGKILL)
+    finally:
+        os.kill(pids["zygote"], signal.SIGCONT)
 
 
 def workers_of(node_pid: int) -> list[psutil.Process]:

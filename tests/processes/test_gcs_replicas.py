@@ -10,7 +10,7 @@ import pytest
 
 import raytwin as ray
 from tests.processes.conftest import Start
-from tests.processes.helpers import LIMIT_S, eventually
+from tests.processes.helpers import LIMIT_S, eventually, kill_at_once
 
 ROUNDS = 5
 
@@ -111,8 +111,7 @@ def test_keys_can_be_deleted(start: Start) -> None:
 def test_when_the_last_replica_is_lost_the_program_is_told(start: Start) -> None:
     session = start(nodes=1, cpus_per_node=1, gcs_replicas=2)
     eventually(lambda: len(replicas(session)) == 2)
-    for name in replicas(session):
-        os.kill(session.cluster.pids[name], signal.SIGKILL)
+    kill_at_once(session, replicas(session))
     with pytest.raises(ray.exceptions.RaySystemError):
         for _ in range(1000):
             session.kv_put(b"key", b"value")

@@ -14,7 +14,7 @@ from runtime.control.shards import chain_of
 from runtime.control.succession import EPOCHS_PER_LIFE
 from runtime.processes.zygote import AGAIN_S
 from tests.processes.conftest import Start
-from tests.processes.helpers import LIMIT_S, eventually
+from tests.processes.helpers import LIMIT_S, eventually, kill_at_once
 
 ROUNDS = 3
 
@@ -67,17 +67,6 @@ def kill_head(session: Any) -> int:
     before = pid(session, "head")
     session.cluster.kill_head()
     return before
-
-
-def kill_at_once(session: Any, keys: list[str]) -> None:
-    """Kill processes before any of them can be replaced."""
-    zygote, pids = pid(session, "zygote"), [pid(session, key) for key in keys]
-    os.kill(zygote, signal.SIGSTOP)
-    try:
-        for each in pids:
-            os.kill(each, signal.SIGKILL)
-    finally:
-        os.kill(zygote, signal.SIGCONT)
 
 
 @pytest.mark.parametrize(
