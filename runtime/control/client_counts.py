@@ -33,6 +33,7 @@ from runtime.control.messages import (
 
 RELEASE_BATCH_MAX = 256
 UNHURRIED_MAX = 256
+MADE_MAX = 1024
 UNHURRIED_S = 0.02
 UNHURRIED_BYTES_MAX = 1024
 """Of a result that the node may keep for so much longer: what is longer is told sooner."""
@@ -89,6 +90,9 @@ class ClientCounts:
         self.parent = b""
         self._children = 0
         self._own_puts = 0
+        self._made: list[bytes] = []
+        """What the task that runs here has submitted, what is gone aside."""
+        self._made_max = MADE_MAX
         self.borrowing = Borrowing(self)
 
     def _end_run(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from runtime.control.call_runs import RUN_MAX
+from runtime.control.client_counts import MADE_MAX
 from runtime.control.client_waits import ClientWaits
 from runtime.control.entries import Entry, Waiter
 from runtime.control.ids import (
@@ -18,6 +19,7 @@ from runtime.control.ids import (
     adopted,
     array_id,
     job_of,
+    of_recipe,
     put_id,
     split_object_id,
 )
@@ -48,15 +50,25 @@ class ClientSubmits(ClientWaits):
         self.parent = adopted(task, self.job)
         self._children = 0
         self._own_puts = 0
+        self._made = []
 
     def describe_job(self, namespace: str, entrypoint: str, pid: int) -> None:
         """Tell the cluster what of a driver's job only it knows."""
         self.ctx.send(self.node, DescribeJob(namespace, entrypoint, pid))
 
     def next_array(self) -> bytes:
-        """Return the ID of the next array that the current task submits."""
+        """Return the ID of the next array that a driver submits."""
         self._children += 1
         return array_id(self.parent, self._children)
+
+    def next_child(self, recipe: tuple[bytes, ...]) -> bytes:
+        """Return the ID of the next array that the current task submits; see `ids`."""
+        array = of_recipe(self.next_array(), recipe)
+        self._made.append(array)
+        if len(self._made) > self._made_max:
+            self._made = [made for made in self._made if made in self.entries]
+            self._made_max = max(MADE_MAX, 2 * len(self._made))
+        return array
 
     def next_put(self) -> bytes:
         """Return the array ID of the current task's next put."""
@@ -161,8 +173,8 @@ class ClientSubmits(ClientWaits):
         if task != self.parent:
             return  # it has submitted nothing
         self.flush()
-        for number in range(1, self._children + 1):
-            entry = self.entries.get(array_id(task, number))
+        for array in self._made:
+            entry = self.entries.get(array)
             if entry is not None and entry.missing:
                 self.ctx.send(
                     self.node, CancelTask(entry.array, 0, entry.count, force, recursive=True)

@@ -8,13 +8,19 @@ import pytest
 from msgspec.structs import replace
 
 from runtime.control.client import Client
-from runtime.control.client_counts import UNHURRIED_BYTES_MAX, UNHURRIED_MAX, UNHURRIED_S
+from runtime.control.client_counts import (
+    MADE_MAX,
+    UNHURRIED_BYTES_MAX,
+    UNHURRIED_MAX,
+    UNHURRIED_S,
+)
 from runtime.control.config import Config
 from runtime.control.entries import Waiter
-from runtime.control.ids import ARRAY_BYTES, object_id
+from runtime.control.ids import ARRAY_BYTES, object_id, task_id
 from runtime.control.messages import (
     OK,
     USER_ERROR,
+    CancelTask,
     ExportFunction,
     ObjectAllocated,
     ObjectsReady,
@@ -378,3 +384,21 @@ def test_rooms_and_answers_wake_who_waits() -> None:
     assert answer.missing == 0 and client.replies[key] == ["row"]
     with pytest.raises(TypeError):
         client.handle(NODE, Release([]))
+
+
+def test_what_a_task_has_submitted_is_known_until_it_is_gone() -> None:
+    ctx, client = made()
+    task = task_id(array(9), 0)
+    client.begin_task(task)
+    first = client.next_child((b"f",))
+    client.submit(first, [replace(spec(), array=first)], 1, 1)
+    for number in range(2 * MADE_MAX):
+        # Nothing is submitted: as if it were gone.
+        client.next_child((b"f", number.to_bytes(4, "big")))
+    assert len(client._made) <= MADE_MAX + 1
+    client.cancel_children(task_id(array(9), 1), False)
+    assert ctx.take(CancelTask) == []
+    client.cancel_children(task, False)
+    assert [message.array for message in ctx.take(CancelTask)] == [first]
+    client.begin_task(task_id(array(9), 1))
+    assert client._made == []

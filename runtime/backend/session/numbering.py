@@ -108,7 +108,7 @@ class Numbering(References):
             array = array_id(self._outside(), self._strays)
         else:
             self._enter_element()
-            array = self.client.next_array()
+            return self.client.next_child(recipe)
         return of_recipe(array, recipe)
 
     def _next_put(self, recipe: tuple[bytes, ...]) -> bytes:
