@@ -22,10 +22,9 @@ GROWN_FROM = 0.2
 SIM_PART = 5
 FLAT = 1.10
 GROWN = 1.5
-SETTLE_S = 0.5
-"""Longer than nodes hold back what only the GCS's tables need to know, and than it takes to
-write a snapshot."""
-LOOKS = 10
+SETTLE_S = 0.25
+"""Longer than nodes hold back what only the GCS's tables need to know."""
+LOOKS = 5
 MB = 1e6
 
 
