@@ -43,6 +43,9 @@ from runtime.control.ready_queue import part_of
 from runtime.control.releasing import Releasing
 from runtime.control.tables import Done, attempt_of, inside_of, needs_of
 
+Ended = tuple[bytes, int, int, tuple[int, ...]]
+"""array, start, count, sizes"""
+
 
 class ArrayTable(Releasing):
     """The tables: news and questions."""
@@ -76,7 +79,7 @@ class ArrayTable(Releasing):
             if array in self.rows:
                 self.rows[array].barren = why
         holding = frozenset(message.holding)
-        for array, start, count, sizes in message.done:
+        for array, start, count, sizes in _items_first(message.done):
             if array in late:
                 continue
             if array in self.tombstones:
@@ -284,3 +287,13 @@ class ArrayTable(Releasing):
             self._ctx.after(LOST_S, partial(self.unheard.ask, array))
         else:
             self.unheard.watch([array])
+
+
+def _items_first(done: list[Ended]) -> list[Ended]:
+    """Return what has ended, the items of streams before the ends of their tasks.
+
+    A task that has ended without an item will not yield it any more.
+    """
+    if any(start >= STREAM_BASE for _, start, _, _ in done):
+        return sorted(done, key=lambda row: row[1] < STREAM_BASE)
+    return done

@@ -218,6 +218,17 @@ def test_who_asks_for_an_item_that_was_not_yielded_again_learns_who_knows_why() 
     assert location.ended == 2
 
 
+def test_items_that_are_told_of_with_the_end_of_their_task_are_not_taken_for_lost() -> None:
+    table = Table()
+    items = [oid(1, STREAM_BASE), oid(1, STREAM_BASE + 1)]
+    table.gcs.handle("global", TaskUpdates(1, [spec(1)], [], [], [], incarnation=1))
+    table.ask(*items)
+    large = [(array(1), STREAM_BASE, 1, (500,)), (array(1), STREAM_BASE + 1, 1, (500,))]
+    table.news(1, done=[(array(1), 0, 1, ()), *large])
+    assert [(each.nodes, each.lost) for each in table.told()] == [((1,), "")] * 2
+    assert not table.placed()
+
+
 # -- what was let go of ------------------------------------------------------------
 
 
