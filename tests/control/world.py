@@ -39,6 +39,7 @@ from runtime.control.messages import (
     Allocate,
     Allocated,
     Assignment,
+    DirectCall,
     DropSpilled,
     Exit,
     Fetch,
@@ -134,8 +135,11 @@ class World:
         delay_s: float = 1e-4,
         jitter: float = 1.0,
         store_bytes: int = 1 << 40,
+        direct_to: str = "",
     ) -> None:
+        """`direct_to`: a driver that the workers of node 0 can reach without the node."""
         self.seed = seed
+        self.direct_to = direct_to
         self.rng = random.Random(seed)
         self.config = config or Config(seed=seed, inline_bytes_max=INLINE_BYTES_MAX)
         self.delay_s = delay_s
@@ -356,6 +360,8 @@ class World:
             look(f"{at}.actors", scheduler.actors, "actors", "queued", "_dirty")
             look(f"{at}.router", scheduler.router, "_under_way", "_dirty", "_watch", "_acking")
             look(f"{at}.router", scheduler.router, "_draining")
+            for actor in scheduler.actors.actors.values():
+                look(f"{at}.actor", actor, "early")
             for route in scheduler.router._routes.values():
                 look(f"{at}.route", route, "waiting", "sent", "out", "probes", "received")
             if scheduler.pool.free != scheduler.pool.total:
@@ -381,6 +387,8 @@ class World:
                     "_views", "_unpin_later", "_object_waiters", "_submitted", "_puts",
                     "_run_arrays",
                 )  # fmt: skip
+                if shell.executor is not None:
+                    look(address, shell.executor, "direct")
         return found
 
     def describe(self) -> str:
@@ -527,7 +535,7 @@ class Pool:
 
 # -- user code -----------------------------------------------------------------
 
-_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit)
+_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, DirectCall)
 DUE_S = 0.005
 
 
@@ -579,6 +587,8 @@ class Shell:
         if self.executor is not None:
             executor = self.executor
             executor.before_results = self.client.flush
+            if not node:
+                executor.direct_to = world.direct_to
             executor.pack = msgspec.msgpack.encode
             world.turn(address, lambda: executor.start(1))
             self.start(self._work())
