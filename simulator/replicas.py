@@ -22,9 +22,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from runtime.control.chain import Recovered, Replica, State
+from runtime.control.chain import Replica
 from runtime.control.chain_client import Chained
 from runtime.control.chain_master import LAUNCHER, Master
+from runtime.control.chain_member import State
 from runtime.control.context import Context
 from runtime.control.flush import STORAGE
 from runtime.control.gcs_machine import make_machine
@@ -49,6 +50,7 @@ from runtime.control.messages import (
     StoreRows,
 )
 from runtime.control.relay import make_relays
+from runtime.control.replica_log import Recovered
 from runtime.control.replicated import Machine, relay_of
 from runtime.control.shards import chain_of, master_of
 from simulator.costs import CostModel, Profile

@@ -136,7 +136,7 @@ class ActorsHere:
         self._forget(actor)
         if worker is not None:
             worker.restarts = again
-            self._scheduler.end_worker(worker, reason)
+            self._scheduler.deaths.end(worker, reason)
 
     def _forget(self, actor: Actor) -> None:
         del self.actors[actor.id]

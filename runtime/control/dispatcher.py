@@ -78,6 +78,11 @@ class Dispatcher(Leases):
         self._timeline = timeline
         self._custody = custody
 
+    @property
+    def queue(self) -> int:
+        """Elements that wait or run on this node."""
+        return self.ready.size + self._inputs.waiting + self.assigned
+
     def on_worker_ready(self, source: str, message: WorkerReady) -> None:
         worker = self.workers[source]
         self._supply.on_ready(worker, message.pid)

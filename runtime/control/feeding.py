@@ -14,7 +14,7 @@ beside them, a batch at a time, and none is the last.
 from __future__ import annotations
 
 from runtime.control.context import Context
-from runtime.control.messages import ColdRows, ReadRows, SnapshotPart
+from runtime.control.messages import ColdRows, ReadRows, ReplicaJoined, SnapshotPart
 
 PART_BYTES = 256 * 1024
 PARTS_AHEAD = 4
@@ -27,11 +27,20 @@ class Feed:
     """A snapshot after command `index`, and the rows of a storage, on their way."""
 
     def __init__(
-        self, ctx: Context, epoch: int, to: str, index: int, data: bytes, storage: str
+        self,
+        ctx: Context,
+        epoch: int,
+        to: str,
+        master: str,
+        index: int,
+        data: bytes,
+        storage: str,
     ) -> None:
-        """`storage`: whose rows are sent, too; empty: there are none."""
+        """`storage`: whose rows are sent, too; empty: there are none. `master` is told when
+        the replica has joined."""
         self.ctx = ctx
         self.to = to
+        self._master = master
         self.acked = -1
         """What it has applied; -1 before it has the snapshot."""
         self.answered = -1
@@ -85,3 +94,16 @@ class Feed:
         if self.over:
             self._after = rows[-1][0] if rows else b""
             self.ctx.send(self.to, ColdRows(self._epoch, rows))
+
+    def on_ack(self, index: int, applied: int) -> None:
+        """It says how far it has come; who feeds it has come to `applied`."""
+        if self.acked < 0:
+            self.answered = applied
+        self.acked = index
+        self.may_join()
+
+    def may_join(self) -> None:
+        """Tell the master if it has joined, once."""
+        if self.joined:
+            self.answered = -1
+            self.ctx.send(self._master, ReplicaJoined(self._epoch, self.to))

@@ -216,10 +216,37 @@ class NodeJobs:
             self.ended.add(message.job)
             gone = [driver for driver, job in self.drivers.items() if job == message.job]
             self.gone.update(gone)
-            self._scheduler.end_job(message.job, f"its job has ended: {message.reason}")
+            self._drop(message.job, f"its job has ended: {message.reason}")
             for driver in gone:
-                self._scheduler.end_driver(driver)
+                self._drop_driver(driver)
                 del self.drivers[driver]
+
+    def _drop(self, job: bytes, reason: str) -> None:
+        """Drop all that a job has here, queues first, so that nothing of it begins."""
+        node = self._scheduler
+        workers = node.dispatcher.end_job(job)
+        node.inputs.end_job(job)
+        # Detached actors here keep their class, whose job may have ended.
+        actors = [actor.spec for actor in node.actors.actors.values()]
+        used = {spec.function for spec in actors if not self.is_late(spec)}
+        node.inputs.forget_functions(self.ended, used)
+        for worker in workers:
+            node.deaths.end(worker, reason)
+        node.orphans.end_job(job)
+        node.actors.end_job(job)
+        node.results.end_job(job)
+        for array in node.objects.of_job(job):
+            node.log.forget(array)
+            node.letting_go.release_all((array,))
+
+    def _drop_driver(self, client: str) -> None:
+        """Drop what a driver of this node held."""
+        node = self._scheduler
+        for array in node.objects.drop_client(client):
+            if node.objects.let_go(array, client):
+                node.letting_go.release_all((array,))
+        node.places.drop(client)
+        node.custody.worker_gone(client)
 
     # -- what is refused ---------------------------------------------------------
 

@@ -29,7 +29,6 @@ from typing import Any
 
 import msgspec
 
-from runtime.control.chain import Recovered
 from runtime.control.context import Context
 from runtime.control.flush import STORAGE
 from runtime.control.messages import (
@@ -44,6 +43,7 @@ from runtime.control.messages import (
     RowLoaded,
     StoreRows,
 )
+from runtime.control.replica_log import Recovered
 from runtime.control.replicated import Machine
 from runtime.control.shards import chain_of
 from runtime.control.succession import number_of

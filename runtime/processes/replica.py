@@ -14,7 +14,8 @@ import time
 
 import msgspec
 
-from runtime.control.chain import Replica, State
+from runtime.control.chain import Replica
+from runtime.control.chain_member import State
 from runtime.control.flush import STORAGE
 from runtime.control.gcs_machine import make_machine
 from runtime.control.messages import Frame, ReplicaInfo, ReplicaLost

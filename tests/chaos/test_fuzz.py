@@ -27,7 +27,8 @@ from runtime.control.borrowing import Borrowing
 from runtime.control.custody import Custody
 from runtime.control.dispatcher import Dispatcher
 from runtime.control.gcs import Gcs
-from runtime.control.local_scheduler import LocalScheduler
+from runtime.control.inheritance import Inheritance
+from runtime.control.letting_go import LettingGo
 from runtime.control.objects import ObjectDirectory
 from runtime.control.resources import ResourcePool
 from runtime.control.task_inputs import TaskInputs
@@ -252,10 +253,12 @@ def never_replayed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ActorHost, "_restore", wrong)
 
 
-def all_lost(self: LocalScheduler, worker: Any, owned: list[bytes], parent: Any) -> None:
+def all_lost(
+    self: Inheritance, worker: str, arrays: list[bytes], parent: Any, restarts: bool
+) -> None:
     """What a dead worker owned, nobody owns."""
-    for array in owned:
-        self._lose(array)
+    for array in arrays:
+        self.lose(array)
 
 
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {
@@ -264,7 +267,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
         mutant_without(ResourcePool, "give"),
         ("resources:", "RaySystemError"),
     ),
-    "nothing is released": (mutant_without(LocalScheduler, "_release"), ("stores:", "tables:")),
+    "nothing is released": (mutant_without(LettingGo, "release_all"), ("stores:", "tables:")),
     "the GCS never releases": (mutant_without(ArrayTable, "_release"), ("tables:", "stores:")),
     "inputs are mixed up": (mixed_up, ("value ",)),
     "a dead node's work is forgotten": (seen_twice, ("value ", "Violation", "RaySystemError")),
@@ -279,7 +282,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
     ),
     "borrowers are not counted": (mutant_without(Borrowing, "_on_update"), ("value ",)),
     "what a dead worker owned is lost": (
-        lambda patch: patch.setattr(LocalScheduler, "_inherit", all_lost),
+        lambda patch: patch.setattr(Inheritance, "inherit", all_lost),
         ("value ",),
     ),
     "what is inside of values is never let go": (

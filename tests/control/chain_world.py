@@ -16,9 +16,10 @@ from typing import Any
 
 import msgspec
 
-from runtime.control.chain import MASTER, Recovered, Replica, State
+from runtime.control.chain import MASTER, Replica
 from runtime.control.chain_client import Chained
 from runtime.control.chain_master import LAUNCHER, Master
+from runtime.control.chain_member import State
 from runtime.control.config import Config
 from runtime.control.flush import STORAGE
 from runtime.control.messages import (
@@ -34,6 +35,7 @@ from runtime.control.messages import (
     StartReplica,
     StopReplica,
 )
+from runtime.control.replica_log import Recovered
 from runtime.control.replicated import Factory, Machine
 
 Encoder = msgspec.msgpack.Encoder()

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from runtime.control.chain import MASTER, Replica, State
+from runtime.control.chain import MASTER, Replica
 from runtime.control.chain_client import Chained
 from runtime.control.chain_master import Master
+from runtime.control.chain_member import State
 from runtime.control.config import Config
 from runtime.control.flush import STORAGE
 from runtime.control.gcs import Gcs

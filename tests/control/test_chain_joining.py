@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from runtime.control.chain import Replica, State
+from runtime.control.chain import Replica
+from runtime.control.chain_member import State
 from runtime.control.config import Config
 from runtime.control.gcs import Gcs
 from runtime.control.messages import (

@@ -22,6 +22,9 @@ from runtime.control.messages import (
     ForwardResults,
     FreeObjects,
     JobEnded,
+    NodeChanged,
+    NodeInfo,
+    PlaceTasks,
     Release,
     Resume,
     RunTasks,
@@ -31,6 +34,7 @@ from runtime.control.messages import (
     TakenBack,
     TaskExtra,
     TaskResults,
+    TasksClaimed,
     TasksDone,
     TaskSpec,
     TaskUpdates,
@@ -114,9 +118,9 @@ def test_an_untimed_function_gets_one_task_a_worker_a_timed_one_more() -> None:
 
 def test_what_was_assigned_to_a_former_life_is_placed_again_and_not_run() -> None:
     node = Node()
-    node.scheduler.incarnation = 2
+    node.scheduler.acceptance.incarnation = 2
     node.turn("gcs.1", AssignTasks([spec(1)], 1))
-    assert node.given() == [] and node.scheduler.accepted == 0
+    assert node.given() == [] and node.scheduler.acceptance.assigned == 0
     node.turn("gcs.1", AssignTasks([spec(1)], 2))
     assert node.given() == [(array(1), 0, 1, 3)]
 
@@ -124,7 +128,7 @@ def test_what_was_assigned_to_a_former_life_is_placed_again_and_not_run() -> Non
 def test_what_a_client_of_a_former_life_has_submitted_is_kept_for_its_next_owner() -> None:
     """Its parent runs again elsewhere, and claims it from where it was placed."""
     node = Node()
-    node.scheduler.incarnation = 2
+    node.scheduler.acceptance.incarnation = 2
     node.turn("gcs.1", AssignTasks([spec(1, owner="worker:0.7")], 2))
     [(number, *_)] = node.given()
     assert number == array(1)
@@ -266,6 +270,19 @@ def test_the_tail_of_the_running_range_comes_back() -> None:
     assert [(s.array, s.start, s.count) for s in ready(node)] == [
         (array(1), 5, 5), (array(2), 0, 1),
     ]  # fmt: skip
+
+
+def test_children_that_come_back_are_kept_or_passed_on_as_it_is_now() -> None:
+    """What the node was like when others of them came back is no longer true."""
+    node = Node()
+    for number in (1, 2):
+        node.scheduler.objects.own(array(number), DRIVER)
+    node.turn("gcs", TasksClaimed([spec(1)]))
+    assert node.given(W1) == [(array(1), 0, 1, 3)]
+    node.turn("gcs", NodeChanged(NodeInfo(1, "host", 1, {"CPU": 1})))
+    node.turn("gcs", TasksClaimed([spec(2, 0, 1_000_000)]))
+    [passed_on] = node.ctx.take(PlaceTasks)
+    assert passed_on.tasks[0].array == array(2), "this node was alone before"
 
 
 # -- death of a worker ---------------------------------------------------------

@@ -353,7 +353,8 @@ class World:
             if number in self.cut:
                 continue
             at = f"node:{number}"
-            look(at, scheduler, "queue", "places", "_owned_actors", "orphans")
+            look(at, scheduler, "queue", "places", "orphans")
+            look(at, scheduler.owned, "actors", "lent", "ends")
             look(at, scheduler.inputs, "waiting", "awaiting", "failed", "_for_function", "_claims")
             look(at, scheduler.dispatcher, "assigned", "_resuming")
             look(at, scheduler.results, "_for_others", "_heirs", "_told")

@@ -1,0 +1,73 @@
+"""What a node says of itself: that it lives, and what it is doing.
+
+::
+
+    Registered ──> the node table ──> Heartbeat with its load ──after `heartbeat_s`──┐
+                                            ↑                                        │
+                                            └────────────────────────────────────────┘
+
+What is told once in a while, and not with a turn of its own, is told at the same time:
+calls that actors repeat, what ran here.
+"""
+
+from __future__ import annotations
+
+from runtime.control.acceptance import Acceptance
+from runtime.control.actor_host import ActorHost
+from runtime.control.config import Config
+from runtime.control.context import Context
+from runtime.control.dispatcher import Dispatcher
+from runtime.control.membership import Membership
+from runtime.control.messages import Heartbeat, Load, Registered
+from runtime.control.objects import ObjectDirectory
+from runtime.control.resources import ResourcePool
+from runtime.control.timeline_archive import TimelineArchive
+
+
+class Heartbeats:
+    """Those of one node, from its registration on."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        incarnation: int,
+        config: Config,
+        members: Membership,
+        pool: ResourcePool,
+        objects: ObjectDirectory,
+        dispatcher: Dispatcher,
+        acceptance: Acceptance,
+        actors: ActorHost,
+        archive: TimelineArchive,
+    ) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._incarnation = incarnation
+        self._config = config
+        self._members = members
+        self._pool = pool
+        self._objects = objects
+        self._dispatcher = dispatcher
+        self._acceptance = acceptance
+        self._actors = actors
+        self._archive = archive
+
+    def on_registered(self, source: str, message: Registered) -> None:
+        """The GCS has let this node in."""
+        for info in message.nodes:
+            self._members.update(info)
+        self._beat()
+
+    def _beat(self) -> None:
+        load = Load(
+            queue=self._dispatcher.queue,
+            mean_task_s=self._dispatcher.mean_task_s,
+            bandwidth=self._objects.bandwidth,
+            assigned=self._acceptance.assigned,
+            available=self._pool.available(),
+        )
+        self._actors.on_heartbeat()
+        self._archive.on_heartbeat()
+        self._ctx.send("gcs", Heartbeat(self._node, self._incarnation, load))
+        self._ctx.after(self._config.heartbeat_s, self._beat)

@@ -1,0 +1,98 @@
+"""How a node forgets an array: its owner has let go of it, or nobody needs it any more.
+
+::
+
+    Release from its owner ──others own it, or an orphan is wanted──> it stays
+              │
+              ↓
+          released: an actor ends, what is inside its values is struck off, its values go
+              ↑     as soon as nothing here reads them
+              │
+    FreeObjects from the GCS: the same of what was kept for others; not of what a client of
+    this node owns, who will let go of it
+
+Of most arrays there is nothing but an owner and a small result: releasing many at once costs
+a few operations on a dictionary each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runtime.control.actor_router import ActorRouter
+from runtime.control.context import Context
+from runtime.control.custody import Custody
+from runtime.control.messages import FreeObjects, KillActor, Release
+from runtime.control.objects import ObjectDirectory
+from runtime.control.orphans import Orphans
+from runtime.control.owned import Owned
+from runtime.control.results import Results
+from runtime.control.task_log import TaskLog
+
+
+class LettingGo:
+    """Releases the arrays of one node."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        objects: ObjectDirectory,
+        owned: Owned,
+        orphans: Orphans,
+        results: Results,
+        router: ActorRouter,
+        log: TaskLog,
+        custody: Custody,
+    ) -> None:
+        self._ctx = ctx
+        self._objects = objects
+        self._owned = owned
+        self._orphans = orphans
+        self._results = results
+        self._router = router
+        self._log = log
+        self._custody = custody
+
+    def on_release(self, source: str, message: Release) -> None:
+        """A client of this node has no reference of its arrays any more."""
+        arrays: Sequence[bytes] = message.arrays
+        if self._objects.others:
+            arrays = [array for array in arrays if self._objects.let_go(array, source)]
+        if len(self._orphans):
+            arrays = self._orphans.let_go(arrays)
+        self.release_all(arrays)
+
+    def release_all(self, arrays: Sequence[bytes]) -> None:
+        """Forget arrays; of most there is nothing but an owner and a small result."""
+        owned = self._owned
+        if owned.ends:
+            for array in arrays:
+                owned.ends.pop(array, None)
+        self._results.released(arrays)
+        self._router.forget_all(arrays)
+        if not owned.actors.isdisjoint(arrays):
+            for actor in [array for array in arrays if array in owned.actors]:
+                owned.actors.discard(actor)
+                owner = self._objects.owners.get(actor) or self._orphans.former_owner(actor)
+                reason = "ActorDiedError: no handle of the actor is left, or its owner has died"
+                self._ctx.send("gcs", KillActor(actor, reason, owner=owner))
+        if owned.lent:
+            owned.lent.difference_update(arrays)
+        self._log.release_all(arrays)
+        self._objects.release_all(arrays)
+        if self._custody.contained:
+            for array in arrays:
+                if array in self._custody.contained:
+                    self._custody.release(array)
+
+    def on_free(self, source: str, message: FreeObjects) -> None:
+        """Nobody needs them, says the GCS."""
+        for array in message.arrays:
+            self._results.freed(array)
+            if array in self._objects.owners:
+                continue  # made again by a client of this node, which will let go of it
+            self._results.released((array,))
+            self._log.forget(array)
+            self._objects.release(array)
+            if array in self._custody.contained:
+                self._custody.release(array)

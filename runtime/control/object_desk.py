@@ -1,0 +1,148 @@
+"""What clients and other nodes ask of a node's objects, and tell it of them.
+
+::
+
+    PutObjects ──────────> a client's value is the node's
+    WantObjects ─────────> ObjectsReady, when the value is here; a large one is pinned for
+         │                 the client until Unpin
+         └─ another job's: ObjectsReady at once, with an error
+    RefUpdates ──────────> to the owner that they are for; if it is here, its array is lent
+    PullObject ──────────> ObjectPayload to another node, when the value or its end is here
+    ObjectLocations ─────> where to pull from, says the GCS
+    SeekOwners ──────────> OwnersFound: of which arrays clients here wait for the end
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from runtime.control.context import Context, node_of
+from runtime.control.custody import Custody
+from runtime.control.ids import object_id
+from runtime.control.jobs import NodeJobs
+from runtime.control.messages import (
+    ObjectLocations,
+    ObjectPayload,
+    ObjectsReady,
+    ObjectValue,
+    OwnersFound,
+    PullObject,
+    PutObjects,
+    RefUpdates,
+    SeekOwners,
+    Unpin,
+    WantObjects,
+)
+from runtime.control.objects import ObjectDirectory
+from runtime.control.owned import Owned
+from runtime.control.places import Places
+from runtime.control.ref_book import ENTER, ENTER_AND_SAY_SO
+from runtime.control.task_log import TaskLog
+
+
+class ObjectDesk:
+    """Answers for the objects of one node."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        objects: ObjectDirectory,
+        places: Places,
+        owned: Owned,
+        log: TaskLog,
+        custody: Custody,
+        jobs: NodeJobs,
+        lives: Callable[[str], bool],
+    ) -> None:
+        """`lives` says whether a client of this node is there."""
+        self._ctx = ctx
+        self._node = node
+        self._objects = objects
+        self._places = places
+        self._owned = owned
+        self._log = log
+        self._custody = custody
+        self._jobs = jobs
+        self._lives = lives
+
+    # -- clients -----------------------------------------------------------------
+
+    def on_put(self, source: str, message: PutObjects) -> None:
+        """A client has made values itself."""
+        for result in message.results:
+            self._objects.own(result.array, source)
+            self._places.sealed(object_id(result.array, 0, 0))
+            if result.refs is not None:
+                self._custody.reported(source, result)
+                self._custody.keep(result)
+            self._objects.add(result)
+            self._log.put(result.array, sum(result.sizes))
+
+    def on_want(self, source: str, message: WantObjects) -> None:
+        """A client waits for values."""
+
+        def arrived(value: ObjectValue) -> None:
+            if self._lives(source):
+                if value.size:
+                    self._objects.pin(value.object, source)
+                self._ctx.send(source, ObjectsReady([value]))
+
+        for oid in message.objects:
+            refused = self._jobs.may_read(source, oid)
+            if refused is None:
+                self._objects.want(oid, arrived)
+            else:
+                self._ctx.send(source, ObjectsReady([refused]))
+
+    def on_unpin(self, source: str, message: Unpin) -> None:
+        """A client does not read them any more."""
+        for oid in message.objects:
+            self._objects.unpin(oid, source)
+
+    def on_refs(self, source: str, message: RefUpdates) -> None:
+        """Somebody has, or has returned, references."""
+        if node_of(message.owner) == self._node:
+            for array, _, _, what in message.updates:
+                if what in (ENTER, ENTER_AND_SAY_SO):
+                    self._owned.lend(array)
+        self._custody.on_updates(source, message)
+
+    # -- other nodes, and the GCS --------------------------------------------------
+
+    def on_pull(self, source: str, message: PullObject) -> None:
+        """Another node needs a value."""
+        oid = message.object
+
+        def push() -> None:
+            found = self._objects.result_of(oid) or self._objects.end_instead_of(oid)
+            self._ctx.send(source, ObjectPayload(oid, found))
+
+        if self._objects.is_on_its_way(oid) and self._objects.end_instead_of(oid) is None:
+            self._objects.want(oid, lambda _: push())
+        else:
+            push()
+
+    def on_locations(self, source: str, message: ObjectLocations) -> None:
+        """The GCS says where values are that are wanted here."""
+        for location in message.locations:
+            self._objects.on_location(location)
+
+    def on_seek_owners(self, source: str, message: SeekOwners) -> None:
+        """The GCS asks whether anybody here will say what becomes of arrays."""
+        owned: list[bytes] = []
+        others: list[bytes] = []
+        for array in message.arrays:
+            (owned if self._objects.will_tell(array) else others).append(array)
+        self._ctx.send("gcs", OwnersFound(self._node, owned, others))
+
+    # -- what there is -------------------------------------------------------------
+
+    def store_usage(self) -> tuple[int, int, int]:
+        """Return (large objects, their bytes, places not sealed yet)."""
+        return (*self._objects.usage(), len(self._places))
+
+    def disk_usage(self) -> tuple[int, int]:
+        """Return (objects on disk, their bytes)."""
+        eviction = self._objects.eviction
+        return len(eviction.on_disk), eviction.spilled_bytes

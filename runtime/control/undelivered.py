@@ -1,0 +1,50 @@
+"""What a node does when a message that it has sent is too long to travel.
+
+Its table is in `too_long`: of all that a node sends, tasks for a worker, calls, results and
+lineages of actors have somebody who waits for what becomes of them.
+"""
+
+from __future__ import annotations
+
+from runtime.control.actor_host import ActorHost
+from runtime.control.call_runs import singles
+from runtime.control.context import Context
+from runtime.control.dispatcher import Dispatcher
+from runtime.control.messages import TaskResults, TooLong
+from runtime.control.results import Results
+from runtime.control.too_long import error_text, results_of
+from runtime.control.worker_deaths import WorkerDeaths
+
+
+class Undelivered:
+    """Ends what one node could not send."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        dispatcher: Dispatcher,
+        deaths: WorkerDeaths,
+        actors: ActorHost,
+        results: Results,
+    ) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._dispatcher = dispatcher
+        self._deaths = deaths
+        self._actors = actors
+        self._results = results
+
+    def on_too_long(self, source: str, message: TooLong) -> None:
+        """Something that this node has sent does not travel."""
+        worker = self._dispatcher.workers.get(message.to)
+        if worker is not None:
+            self._deaths.end(worker, error_text(message))
+        elif message.actor:
+            self._actors.end(message.actor, message.incarnation, error_text(message))
+        elif message.results:
+            self._ctx.send(message.to, TaskResults(message.owner, message.results))
+        else:
+            tasks = singles(message.tasks)
+            for result, task in zip(results_of(message, self._node), tasks, strict=True):
+                self._results.finish_call(result, task.owner)

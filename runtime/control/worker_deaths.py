@@ -1,0 +1,76 @@
+"""The end of a worker: by itself, or because its node wants it.
+
+::
+
+    its pool ──WorkerDied──────────────┐
+                                       ├──> its places in the arena are freed, owners strike it
+    `end` ──KillWorker to its pool ────┘    off, what it had submitted is cancelled with it,
+                                            inherited or lost (`Inheritance`), what it ran runs
+                                            again or fails (`Dispatcher.died`)
+
+From then on nothing is taken from it: its last words come after the news of its death. A
+worker is ended with its job, with its actor, and when it was sent what does not travel.
+"""
+
+from __future__ import annotations
+
+from runtime.control.actor_host import ActorHost
+from runtime.control.cancellation import Canceller
+from runtime.control.context import Context
+from runtime.control.custody import Custody
+from runtime.control.dispatcher import Dispatcher
+from runtime.control.inheritance import Inheritance
+from runtime.control.messages import KillWorker, WorkerDied
+from runtime.control.objects import ObjectDirectory
+from runtime.control.places import Places
+from runtime.control.worker_table import Worker
+
+
+class WorkerDeaths:
+    """Buries the workers of one node."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        dispatcher: Dispatcher,
+        objects: ObjectDirectory,
+        places: Places,
+        custody: Custody,
+        canceller: Canceller,
+        actors: ActorHost,
+        inheritance: Inheritance,
+    ) -> None:
+        self._ctx = ctx
+        self._pool = f"pool:{node}"
+        self._dispatcher = dispatcher
+        self._objects = objects
+        self._places = places
+        self._custody = custody
+        self._canceller = canceller
+        self._actors = actors
+        self._inheritance = inheritance
+
+    def end(self, worker: Worker, reason: str) -> None:
+        """End a worker at once, whatever it is doing."""
+        self._ctx.send(self._pool, KillWorker(worker.address))
+        self.on_died(self._pool, WorkerDied(worker.address, reason))
+
+    def on_died(self, source: str, message: WorkerDied) -> None:
+        """It is gone, or will be before it can do anything."""
+        worker = self._dispatcher.workers.pop(message.worker, None)
+        client = message.worker
+        owned = [a for a in self._objects.drop_client(client) if self._objects.let_go(a, client)]
+        self._places.drop(client)
+        self._custody.worker_gone(client)
+        if worker is None:
+            return
+        running = worker.assigned[0] if worker.assigned else None
+        cause = worker.killed_for
+        if cause is not None:
+            self._canceller.cancel_children(owned, cause)
+        if owned:
+            parent = running if cause is None and running is not None and running.retries else None
+            restarts = self._actors.may_restart(worker)
+            self._inheritance.inherit(client, owned, parent, restarts)
+        self._dispatcher.died(worker, message.reason)
