@@ -166,6 +166,7 @@ class ActorRunner:
         Plain values are reported with those of the calls before, and need no more than
         one turn a call.
         """
+        # Why this is not the loop of `TaskRunner` is said there.
         tasks, world, executor = self._tasks, self._world, self._executor
         session = tasks.session
         assignment: Assignment | None = first

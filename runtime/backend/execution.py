@@ -101,6 +101,9 @@ class TaskRunner:
         Plain values are reported with those of the calls before, and need no more than
         one turn a call.
         """
+        # An actor's calls have such a loop of their own. One for both, which asks each kind
+        # what is simple and how it is called, takes two Python calls more for each of them:
+        # 2 to 5% of the CPU time that one takes here, be it in a row (1.7 us) or alone (8.2 us).
         world, session, executor = self.world, self.session, self.executor
         assignment: Assignment | None = first
         started_s = world.now()
