@@ -37,6 +37,7 @@ from runtime.store import serialization
 from runtime.store.arena import Arena
 from runtime.store.blob import Blob
 from runtime.store.copying import Copier
+from runtime.store.untouched import ArenaWriter
 
 if TYPE_CHECKING:
     import asyncio
@@ -69,6 +70,7 @@ class LocalWorld:
         self.arena = arena
         self.lost = ""
         self._copier = Copier(client.config.store_copy_threads)
+        self._writer = ArenaWriter(arena, self._copier)
         self._on_lost = on_lost
         self._lock = threading.RLock()
         self._depth = 0
@@ -367,7 +369,7 @@ class LocalWorld:
         return serialization.loads_function(blob)
 
     def write(self, oid: bytes, offset: int, value: Any) -> None:
-        value.write_into(self.arena.writable(offset, value.nbytes), self._copier.copy)
+        self._writer.write(value, offset)
 
     def read(self, oid: bytes, offset: int, size: int, released: Callable[[], None]) -> Any:
         def in_this_process() -> None:

@@ -45,6 +45,11 @@ def copy(target: memoryview, source: bytes | memoryview) -> None:
         np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
+def copy_at(target: memoryview, start: int, source: bytes | memoryview) -> None:
+    """Copy the bytes of `source` to `target`, from `start` on, in this thread."""
+    copy(target[start : start + len(source)], source)
+
+
 class Copier:
     """Copies with `threads` threads: 0 for as many as pay, by size and cores."""
 

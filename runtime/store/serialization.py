@@ -61,7 +61,8 @@ BARE = b"\x80\x05"
 BYTES_OUT_OF_BAND_MIN = 64 * 1024
 """From here on the copies saved are worth more than the larger layout, bytes."""
 
-Copy = Callable[[memoryview, "bytes | memoryview"], None]
+Copy = Callable[[memoryview, int, "bytes | memoryview"], None]
+"""target, where in it, source"""
 
 sink: ContextVar[list[Any] | None] = ContextVar("sink", default=None)
 """While a value is serialized: what of it has to be known besides its bytes. Objects
@@ -136,7 +137,7 @@ class Serialized:
             end = start + buffer.nbytes
         return b"".join(parts)
 
-    def write_into(self, view: memoryview, copy: Copy = copying.copy) -> None:
+    def write_into(self, view: memoryview, copy: Copy = copying.copy_at) -> None:
         """Write the same to the first `nbytes` bytes of `view`, in one copy by `copy`.
 
         Raises ValueError if `view` is too small, TypeError if it is read-only.
@@ -147,11 +148,11 @@ class Serialized:
             raise TypeError("cannot write into a read-only view")
         view = view.cast("B")
         end = len(self._head)
-        copy(view[:end], self._head)
+        copy(view, 0, self._head)
         for start, buffer in zip(self._starts, self._buffers, strict=True):
             view[end:start] = bytes(start - end)  # reused memory: clear what was there
             end = start + buffer.nbytes
-            copy(view[start:end], buffer)
+            copy(view, start, buffer)
 
 
 def serialize(value: Any) -> Serialized:
