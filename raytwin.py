@@ -100,7 +100,7 @@ def _lazily(module: str) -> Any:
 
 
 register_backend("local", _lazily("runtime.processes.cluster"))
-register_backend("sim", _lazily("simulator.cluster"))
+register_backend("sim", _lazily("simulator.backend"))
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ from runtime.api.exceptions import (
     RayTaskError,
     WorkerCrashedError,
 )
-from simulator.cluster import connect
+from simulator.backend import connect
 
 HEARTBEAT_TIMEOUT_S = 0.5
 STORE_BYTES = 64 << 30

@@ -1,4 +1,4 @@
-"""A cluster in virtual time: the ``sim`` backend's ``init``.
+"""A cluster in virtual time: its processes, where they run, and how it makes progress.
 
 Every address is a component of some `SimProcess`; a process runs on a host;
 frames travel over the network. All scheduling, recovery and bookkeeping is the
@@ -6,7 +6,8 @@ code of `runtime.control`; this package decides nothing.
 
 One host per node by default; with ``nodes_per_host`` several nodes share a
 host's cores, which is how a run on one machine is predicted. The head runs on
-the first host, as does the driver with node 0.
+the first host, as does the driver with node 0. What happens to a cluster from
+outside, while it runs, is in `operations`.
 """
 
 from __future__ import annotations
@@ -23,21 +24,8 @@ from typing import Any
 from greenlet import getcurrent
 
 from runtime.api.exceptions import RaySystemError
-from runtime.api.state import set_current
 from runtime.backend.journal import Journal
-from runtime.backend.nodes import (
-    FIRST_DRIVER,
-    NO_ACTOR,
-    NO_HEAD_AGAIN,
-    check_node,
-    check_replicas,
-    check_shards,
-    check_storage,
-    no_worker,
-    node_resources,
-    store_config,
-)
-from runtime.backend.protocol import Backend
+from runtime.backend.nodes import FIRST_DRIVER
 from runtime.backend.session import Session
 from runtime.control.chain_client import Chained
 from runtime.control.client import Client
@@ -55,14 +43,11 @@ from runtime.control.messages import (
     ChainRequest,
     Heartbeat,
     JobInfo,
-    NodeUnreachable,
     ReplicaBeat,
     TimelineRows,
     WorkerDied,
 )
-from runtime.control.policies import make_policy
-from runtime.control.resources import ResourcePool
-from runtime.control.shards import master_of, shard_address
+from runtime.control.shards import shard_address
 from simulator.clock import Clock
 from simulator.costs import ROLES, CostModel, load_profile
 from simulator.drivers import SimDoor, SimDriver, SimSession
@@ -173,6 +158,10 @@ class SimCluster:
         gcs.start()
         process.begin()
 
+    def _on_change(self, node: int, alive: bool) -> None:
+        for told in list(self.on_membership):
+            told(node, alive)
+
     def _start_node(self, number: int) -> None:
         host = self._hosts_of[number]
         self.incarnations[number] = self.incarnations.get(number, 0) + 1
@@ -254,42 +243,7 @@ class SimCluster:
             found.append(tables)
         return found
 
-    def kill_head(self) -> None:
-        """End the head's process at once; another one takes its place."""
-        if self.replicas is None:
-            raise ValueError(NO_HEAD_AGAIN)
-        if not self.head.alive:
-            raise ValueError("the head is away already")
-        self.head.kill()
-        started = self.env.timeout(self.profile.start_worker_s)
-        started.callbacks.append(lambda _: self._start_head_again())
-
-    def _start_head_again(self) -> None:
-        assert self.replicas is not None
-        self.head = SimProcess(self, "head", HEAD, self.hosts[0], self.costs["head"])
-        self.replicas.begin(self.head)
-        self.head.begin()
-        for number, chains in self.chains.items():
-            address = f"node:{number}"
-            if address in self.processes:
-                ctx = self.processes[address].contexts[address]
-                for chained in chains:
-                    ctx.after(self.profile.latency_s, chained.start)
-
-    def kill_replica(self, name: str) -> None:
-        """End the process of a replica of the GCS at once."""
-        assert self.replicas is not None, "the GCS of this cluster has no replicas"
-        self.replicas.kill(name)
-
-    def kill_member(self, chain: int, which: int = 0) -> None:
-        """End a member of a chain of the GCS, counted from its head, round and round."""
-        if self.replicas is None or chain >= self.config.chains:
-            raise ValueError(f"the GCS has no chain {chain} of replicas that could die alone")
-        members = [info.name for info in self.replicas.masters[chain].members]
-        members = [name for name in members if name in self.processes]
-        if not members or (len(members) < 2 and not self.config.last_returns):
-            raise ValueError(f"chain {chain} has one member, who alone has the state")
-        self.kill_replica(members[which % len(members)])
+    # -- workers ---------------------------------------------------------------
 
     def start_worker(self, address: str, node: int) -> None:
         """A worker's process has come up."""
@@ -316,98 +270,6 @@ class SimCluster:
         elif process is not None:
             process.kill()
 
-    # -- operations on a running cluster: see `chaos.cluster.Cluster` -------------
-
-    def add_node(self, resources: Mapping[str, float]) -> int:
-        """Start a node on a host of its own and return its number."""
-        ResourcePool(resources)
-        number = len(self.resources)
-        self.resources[number] = {name: float(amount) for name, amount in resources.items()}
-        self._hosts_of[number] = len(self.hosts)
-        self.hosts.append(Host(self.env, self._cores))
-        self._start_node(number)
-        return number
-
-    def remove_node(self, node: int) -> None:
-        """End a node for good: as `kill_node`, and its number is not used again."""
-        self.kill_node(node)
-        self._removed.add(node)
-
-    def kill_node(self, node: int) -> None:
-        """End a node and its workers at once; the head sees the connection break."""
-        self._check(node, spare_driver=True)
-        if f"node:{node}" not in self.processes:
-            return
-        self._end_node(node)
-        incarnation = self.incarnations[node]
-
-        def unreachable(_: Any) -> None:
-            # A new connection of the same node takes the place of the old one.
-            if self.incarnations[node] == incarnation:
-                reason = "connection lost: the other side closed the connection"
-                chains = map(master_of, range(self.config.chains))
-                for to in chains if self.config.chained else ("gcs",):
-                    self.head.arrive(to, to, [NodeUnreachable(node, reason, incarnation)])
-
-        self.env.timeout(self.profile.latency_s).callbacks.append(unreachable)
-
-    def restart_node(self, node: int) -> None:
-        """Start a node again under its number, empty; kills it first if it lives."""
-        self.kill_node(node)
-        self._start_node(node)
-
-    def pause_node(self, node: int) -> None:
-        """Have a node and its workers stand still; nothing happens to one that has ended."""
-        for process in self._processes_of(node):
-            process.pause()
-        if f"node:{node}" in self.processes:
-            self.network.pause_node(node)
-
-    def resume_node(self, node: int) -> None:
-        """Have a paused node and its workers go on."""
-        processes = self._processes_of(node)
-        if f"node:{node}" in self.processes:
-            self.network.resume_node(node)
-        for process in processes:
-            process.resume()
-
-    def kill_worker(self, node: int, which: int = 0) -> None:
-        """End a worker, counted from the node's oldest, round and round."""
-        self._end_worker(self._worker(node, which), "killed by SIGKILL")
-
-    def kill_actor(self, which: int = 0) -> None:
-        """End an actor's process, counted round and round by node and its process's age."""
-        actors = [
-            worker.address
-            for node in sorted(self.schedulers)
-            for worker in self.schedulers[node].dispatcher.workers.values()
-            if worker.actor and worker.address in self.workers
-        ]
-        if not actors:
-            raise ValueError(NO_ACTOR)
-        self._end_worker(actors[which % len(actors)], "killed by SIGKILL")
-
-    def pause_worker(self, node: int, which: int = 0) -> None:
-        """Have a worker stand still; counted as in `kill_worker`."""
-        self.workers[self._worker(node, which)].process.pause()
-
-    def resume_workers(self, node: int) -> None:
-        """Have all paused workers of a node go on, unless that is paused itself."""
-        processes = self._processes_of(node)
-        if processes and not processes[0].paused:
-            for process in processes:
-                process.resume()
-
-    def set_latency(self, source: int, destination: int, latency_s: float | None) -> None:
-        """Give the link from one node to another a latency; None is the profile's."""
-        self._check(source)
-        self._check(destination)
-        self.network.set_link(source, destination, latency_s)
-
-    def _on_change(self, node: int, alive: bool) -> None:
-        for told in list(self.on_membership):
-            told(node, alive)
-
     def _end_worker(self, address: str, reason: str) -> None:
         node = node_of(address)
         self._end_process(address)
@@ -418,21 +280,7 @@ class SimCluster:
             node, node, 0, partial(scheduler.arrive, f"pool:{node}", f"node:{node}", died)
         )
 
-    def _worker(self, node: int, which: int) -> str:
-        self._check(node)
-        workers = [address for address in self.workers if node_of(address) == node]
-        if not workers:
-            raise ValueError(no_worker(node))
-        return workers[which % len(workers)]
-
-    def _processes_of(self, node: int) -> list[SimProcess]:
-        """Return a node's scheduler and workers, not the driver."""
-        self._check(node)
-        names = [f"node:{node}", *(a for a in self.workers if node_of(a) == node)]
-        return [self.processes[name] for name in names if name in self.processes]
-
-    def _check(self, node: int, spare_driver: bool = False) -> None:
-        check_node(node, self.resources, self._removed, spare_driver)
+    # -- drivers ---------------------------------------------------------------
 
     def start_driver(self) -> Session:
         """Make the calling program the driver, on node 0."""
@@ -504,77 +352,3 @@ class SimCluster:
             self._end_process(address)
         if self.journal is not None:
             self.journal.close()
-
-
-def _lookup() -> Backend | None:
-    return getattr(getcurrent(), "session", None)
-
-
-def connect(*, address: str | None = None, **options: Any) -> Session:
-    """Start a simulated cluster; there is none to join."""
-    if address is not None:
-        raise ValueError(
-            f"a simulated cluster lives in the program that started it: {address!r} cannot be"
-            " joined, and session.cluster.run_driver() runs a second driver"
-        )
-    return start(**options)
-
-
-def start(
-    *,
-    nodes: int | Sequence[Mapping[str, float]] = 1,
-    cpus_per_node: float | None = None,
-    more_resources: Mapping[str, float] | None = None,
-    profile: str | os.PathLike[str] = "paper",
-    policy: str = "bottom-up",
-    seed: int = 0,
-    nodes_per_host: int = 1,
-    cores_per_host: int | None = None,
-    object_store_memory: int = 64 << 30,
-    journal: str | os.PathLike[str] | None = None,
-    heartbeat_timeout_s: float = 5.0,
-    store_copy_threads: int = 0,
-    fetch_streams: int = Config().fetch_streams,
-    gcs_replicas: int = 1,
-    gcs_shards: int = 1,
-    gcs_storage: str | os.PathLike[str] | None = None,
-    gcs_memory_max: int = 0,
-    task_history: bool = False,
-    actor_log_bytes_max: int = Config().actor_log_bytes_max,
-) -> Session:
-    """Start a simulated cluster and become its driver.
-
-    Any `gcs_storage` makes the GCS durable; no file is written.
-    """
-    config = store_config(
-        Config(
-            policy=policy,
-            seed=seed,
-            heartbeat_timeout_s=heartbeat_timeout_s,
-            gcs_replicas=check_replicas(gcs_replicas),
-            gcs_shards=check_shards(gcs_shards),
-            gcs_durable=check_storage(gcs_storage, gcs_memory_max),
-            gcs_memory_max=gcs_memory_max,
-            task_history=task_history,
-            actor_log_bytes_max=actor_log_bytes_max,
-        ),
-        store_copy_threads,
-        fetch_streams,
-    )
-    make_policy(config)
-    if nodes_per_host < 1:
-        raise ValueError(f"{nodes_per_host} nodes per host")
-    cores = load_profile(profile).cores
-    resources = node_resources(nodes, cpus_per_node, cores, more_resources)
-    cluster = SimCluster(
-        resources, config, profile, nodes_per_host, cores_per_host, object_store_memory, journal
-    )
-    session = cluster.start_driver()
-    set_current(session, _lookup)
-    count = len(resources)
-    session.world.block(lambda: sum(i.alive for i in _known_nodes(cluster).values()) == count, None)
-    return session
-
-
-def _known_nodes(cluster: SimCluster) -> dict[int, Any]:
-    return cluster.schedulers[0].members.nodes

@@ -15,7 +15,7 @@ import typer
 
 import raytwin
 import runtime.processes.cluster
-import simulator.cluster
+import simulator.backend
 from scenarios.bench.large import LARGE
 from scenarios.bench.run import NAMES
 from scenarios.cli import app
@@ -141,7 +141,7 @@ def test_the_options_of_init_are_its_options() -> None:
     text = (ROOT / "docs" / "api.md").read_text()
     rows = list(table(text, "## Options of `init`"))
     local = inspect.signature(runtime.processes.cluster.start).parameters
-    sim = inspect.signature(simulator.cluster.start).parameters
+    sim = inspect.signature(simulator.backend.start).parameters
     shared = set(inspect.signature(raytwin.init).parameters) | {"more_resources"}
     named = {name for cells in rows for name in code(cells[0])}
     assert named <= shared | set(local) | set(sim)

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import inspect
 import logging
-import traceback
 from collections.abc import Callable
-from types import CoroutineType, TracebackType
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.actors import CALL, READY, TERMINATE, ActorExit
-from runtime.backend.ends import is_error, last_words
+from runtime.backend.ends import ConstructorFailed, is_error, last_words
 from runtime.backend.plain import again, plain_bytes
 from runtime.backend.session.numbering import Frame, frame_of_call
+from runtime.backend.tracebacks import lines_of
 from runtime.control.ids import task_id
 from runtime.control.messages import Assignment, RestoreActor, TaskSpec
 
@@ -32,27 +32,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("raytwin")
 
 _BUILT_IN = (READY, TERMINATE, CALL)
-_HERE = __file__.rpartition("/")[0]
-TRACEBACK_CHARS_MAX = 16_384
-"""The end of a constructor's traceback that every later call is answered with."""
-
-
-def users_frames(error: BaseException) -> TracebackType | None:
-    """Return an error's traceback without the runtime's frames in front."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_HERE):
-        frames = frames.tb_next
-    return frames
-
-
-def lines_of(error: BaseException) -> str:
-    """Return an error's traceback, without the runtime's frames in front."""
-    lines = traceback.format_exception(type(error), error, users_frames(error))
-    return "".join(lines)[-TRACEBACK_CHARS_MAX:]
-
-
-class ConstructorFailed(Exception):
-    """There will be no actor; the text has the constructor's traceback."""
 
 
 class ActorRunner:
@@ -187,6 +166,7 @@ class ActorRunner:
         Plain values are reported with those of the calls before, and need no more than
         one turn a call.
         """
+        # Why this is not the loop of `TaskRunner` is said there.
         tasks, world, executor = self._tasks, self._world, self._executor
         session = tasks.session
         assignment: Assignment | None = first
@@ -233,7 +213,7 @@ class ActorRunner:
         try:
             call = self._tasks.prepare(assignment, self._method(spec))
         except Exception as error:
-            self._tasks.report_error(spec, started_s, error)
+            self._tasks.reports.error(spec, started_s, error)
         else:
             try:
                 if spec.extra is not None and spec.extra.stream:
@@ -287,7 +267,7 @@ class ActorRunner:
                 try:
                     return method(*args, **kwargs)
                 except Exception as error:
-                    if not left or not self._tasks.is_retried(spec, error):
+                    if not left or not self._tasks.reports.is_retried(spec, error):
                         raise
                     left -= 1
 
@@ -297,7 +277,7 @@ class ActorRunner:
                 try:
                     return await method(*args, **kwargs)
                 except Exception as error:
-                    if not left or not self._tasks.is_retried(spec, error):
+                    if not left or not self._tasks.reports.is_retried(spec, error):
                         raise
                     left -= 1
 
@@ -333,7 +313,7 @@ class ActorRunner:
         except ActorExit as leaving:
             self._exit(leaving)
         except Exception as error:
-            self._tasks.report_error(spec, started_s, error)
+            self._tasks.reports.error(spec, started_s, error)
         except self._world.unwinding:
             raise
         except BaseException as error:
@@ -373,9 +353,9 @@ class ActorRunner:
             self._exit(leaving)
         except asyncio.CancelledError:
             # By `cancel`, or its own: something that it awaited was cancelled.
-            tasks.report_cancelled(spec, started_s)
+            tasks.reports.cancelled(spec, started_s)
         except Exception as error:
-            tasks.report_error(spec, started_s, error)
+            tasks.reports.error(spec, started_s, error)
         except self._world.unwinding:
             raise
         except BaseException as error:
@@ -383,7 +363,7 @@ class ActorRunner:
                 raise  # the process has ended: nobody waits for its coroutines
             self._crashed(error)
         else:
-            tasks.report_values(spec, started_s, values)
+            tasks.reports.values(spec, started_s, values)
         self._ended()
 
     async def _stream(self, spec: TaskSpec, items: Any) -> int:
@@ -393,14 +373,14 @@ class ActorRunner:
         try:
             if hasattr(items, "__aiter__"):
                 async for item in items:
-                    tasks.report_item(spec, count, item)
+                    tasks.reports.item(spec, count, item)
                     count += 1
             else:
                 for item in items:
-                    tasks.report_item(spec, count, item)
+                    tasks.reports.item(spec, count, item)
                     count += 1
         except Exception as error:
-            tasks.report_last(spec, count, error)
+            tasks.reports.last(spec, count, error)
             count += 1
         return count
 

@@ -11,6 +11,10 @@ from __future__ import annotations
 import sys
 
 
+class ConstructorFailed(Exception):
+    """There will be no actor; the text has the constructor's traceback."""
+
+
 def was_cancelled(error: BaseException) -> bool:
     """Whether an error is asyncio's CancelledError."""
     # Few processes load asyncio, and only there anybody can raise it.

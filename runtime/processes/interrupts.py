@@ -3,9 +3,10 @@
 A signal is the one thing that ends a `time.sleep` or a read at once. Its handler
 runs in the main thread, which runs the tasks, between any two bytecodes of it;
 it raises only where that does no harm: in user code, or in what that has called,
-and not where the runtime is under way itself. Signals that come at another
-moment have no effect; `LocalWorld` sends one again until `Executor.interrupt` is
-reset. A task that waits in `get` needs none: see `Session.interrupt_here`.
+and not where the runtime is under way itself: what `reporting` calls of an error's own
+is part of its report. Signals that come at another moment have no effect; `LocalWorld`
+sends one again until `Executor.interrupt` is reset. A task that waits in `get` needs
+none: see `Session.interrupt_here`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import TaskCancelledError
+from runtime.api.exceptions import RayTaskError, TaskCancelledError
 from runtime.api.strategies import NodeAffinitySchedulingStrategy
 
 pytestmark = pytest.mark.usefixtures("backend")
@@ -88,6 +88,29 @@ def test_time_sleep_is_ended_too(tmp_path: Path, backend: str) -> None:
     until(tmp_path / "runs")
     ray.cancel(ref)
     assert is_cancelled(ref)
+
+
+def test_an_error_that_is_being_reported_is_not_interrupted(tmp_path: Path, backend: str) -> None:
+    if backend == "sim":
+        pytest.skip("real time does not pass there")
+
+    class Slow(Exception):
+        def __str__(self) -> str:
+            if not (tmp_path / "asked").exists():
+                (tmp_path / "asked").touch()
+                time.sleep(0.5)
+            return "told"
+
+    @ray.remote(max_retries=0)
+    def fail() -> None:
+        raise Slow
+
+    ref = fail.remote()
+    until(tmp_path / "asked")
+    ray.cancel(ref)
+    with pytest.raises(RayTaskError, match="Slow: told"):
+        get(ref)
+    is_idle()
 
 
 def test_a_task_may_clean_up_and_even_refuse(tmp_path: Path) -> None:

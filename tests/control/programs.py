@@ -7,7 +7,8 @@ from typing import Any
 
 from runtime.control.config import Config
 from runtime.control.policies import POLICIES
-from tests.control.world import INLINE_BYTES_MAX, World
+from tests.control.values import INLINE_BYTES_MAX
+from tests.control.world import World
 
 DURATIONS_S = [0.0, 0.0, 0.0002, 0.001, 0.005, 0.02, 0.15]
 

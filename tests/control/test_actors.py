@@ -12,8 +12,11 @@ import random
 import pytest
 
 from tests.control.programs import random_body, random_world
+from tests.control.shell import Ref, Shell
 from tests.control.test_system import ORPHANED_S, SETTLE_S, settle
-from tests.control.world import INLINE_BYTES_MAX, Code, Ref, Shell, TaskFailed, World
+from tests.control.values import INLINE_BYTES_MAX, Code, TaskFailed
+from tests.control.worker import Worker
+from tests.control.world import World
 
 FOREVER = -1
 DIED, UNAVAILABLE = "ActorDiedError", "ActorUnavailableError"
@@ -182,7 +185,7 @@ def kill_processes(world: World, rng: random.Random, most: int) -> None:
 
     def kill() -> None:
         workers = [(shell.history is not None, a) for a, shell in world.shells.items() if
-                   shell.executor is not None]  # fmt: skip
+                   isinstance(shell, Worker)]  # fmt: skip
         actors = sorted(address for is_actor, address in workers if is_actor)
         if actors and rng.random() < 0.8:
             world.kill_worker(rng.choice(actors))

@@ -53,6 +53,7 @@ from runtime.control.too_long import too_long
 from tests.control.alone import Alone, array, result
 from tests.control.alone import spec as task
 from tests.control.programs import random_world
+from tests.control.shell import Shell
 from tests.control.test_actors import (
     DIED,
     FOREVER,
@@ -64,7 +65,7 @@ from tests.control.test_actors import (
     kill_processes,
     settle,
 )
-from tests.control.world import Code, Shell
+from tests.control.values import Code
 
 NODE, OWNER = "node:0", "driver:0.0"
 ACTOR = array(999)

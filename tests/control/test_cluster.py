@@ -18,15 +18,11 @@ from runtime.control.messages import (
     TasksDone,
 )
 from tests.control.alone import array
-from tests.control.world import (
-    INLINE_BYTES_MAX,
-    Code,
-    Ref,
-    TaskFailed,
-    World,
-    run_program,
-    sequential,
-)
+from tests.control.bodies import run_program, sequential
+from tests.control.leftovers import leftovers
+from tests.control.shell import Ref
+from tests.control.values import INLINE_BYTES_MAX, Code, TaskFailed
+from tests.control.world import World
 
 
 def cluster(nodes: Any, policy: str = "bottom-up", seed: int = 1, **settings: Any) -> World:
@@ -48,7 +44,7 @@ def ran_on(world: World) -> Counter[int]:
 
 def clean(world: World, for_s: float = 2.0) -> None:
     world.run(for_s=for_s)
-    assert not world.leftovers()
+    assert not leftovers(world)
 
 
 # -- placement -----------------------------------------------------------------

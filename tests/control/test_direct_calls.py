@@ -26,9 +26,11 @@ from runtime.control.messages import (
 )
 from tests.control.alone import Alone, array, spec
 from tests.control.programs import random_world
+from tests.control.shell import Shell
 from tests.control.test_actors import DIED, Told, check, kill_processes, outcome_of
 from tests.control.test_system import SETTLE_S, settle
-from tests.control.world import Code, Shell, World
+from tests.control.values import Code
+from tests.control.world import World
 
 DRIVER, NODE, WORKER = "driver:0.0", "node:0", "worker:0.1"
 ACTOR = array(99)

@@ -28,9 +28,10 @@ from runtime.control.messages import (
 from runtime.control.objects import ObjectDirectory
 from runtime.control.tables import ArrayRow, Done
 from tests.control.alone import Alone, array, result
+from tests.control.bodies import run_program, sequential
 from tests.control.programs import random_program, random_world
 from tests.control.test_system import settle
-from tests.control.world import TaskFailed, run_program, sequential
+from tests.control.values import TaskFailed
 
 STORE = "store:0"
 

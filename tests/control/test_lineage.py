@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from runtime.control.messages import LocateObjects, PlaceTasks, TasksDone
+from tests.control.shell import Ref, Shell
 from tests.control.test_cluster import clean, cluster, ran_on
-from tests.control.world import Code, Ref, Shell, TaskFailed, World, number_of
+from tests.control.values import Code, TaskFailed, number_of
+from tests.control.world import World
 
 NODES = [{"CPU": 1.0}, *({"CPU": 1.0, "A": 1.0} for _ in range(3))]
 """The driver's node cannot run what needs an A."""

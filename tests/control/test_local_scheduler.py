@@ -47,15 +47,10 @@ from runtime.control.resources import ResourcePool
 from runtime.control.results import TELL_LATER_S
 from runtime.control.worker_table import State
 from tests.control.alone import Alone, array, result, spec
-from tests.control.world import (
-    FUNCTION,
-    Code,
-    TaskFailed,
-    World,
-    run_program,
-    sequential,
-    units,
-)
+from tests.control.bodies import run_program, sequential
+from tests.control.leftovers import leftovers
+from tests.control.values import FUNCTION, Code, TaskFailed, units
+from tests.control.world import World
 
 DRIVER, W1, W2 = "driver:0.0", "worker:0.1", "worker:0.2"
 
@@ -359,7 +354,7 @@ def test_the_children_of_a_retried_parent_run_once() -> None:
     world.at(0.15, kill)
     assert driver.call(run_program(driver, steps)) == sequential(steps)
     world.run(for_s=2.0)
-    assert not world.leftovers()
+    assert not leftovers(world)
     ran = [r.array for *_, m in world.trace if isinstance(m, TasksDone)
            for r in m.results for _ in range(r.count)]  # fmt: skip
     assert len(ran) == 7
@@ -395,7 +390,7 @@ def test_an_error_goes_down_a_long_chain() -> None:
     else:
         raise AssertionError("the error was lost")
     world.run(for_s=2.0)
-    assert not world.leftovers()
+    assert not leftovers(world)
 
 
 def test_what_an_own_client_made_again_is_not_freed_by_the_gcs() -> None:

@@ -13,8 +13,13 @@ from typing import Any
 import pytest
 
 from runtime.control.policies import POLICIES
+from tests.control.bodies import run_program, sequential
+from tests.control.leftovers import leftovers
 from tests.control.programs import chained_program, random_program, random_world
-from tests.control.world import Shell, TaskFailed, World, run_program, sequential
+from tests.control.shell import Shell
+from tests.control.values import TaskFailed
+from tests.control.worker import Worker
+from tests.control.world import World
 
 SETTLE_S = 2.0
 """Longer than the timers that move something on."""
@@ -28,7 +33,7 @@ def settle(world: World, for_s: float = SETTLE_S) -> dict[str, Any]:
         until=lambda: not any(n.queue for at, n in world.nodes.items() if at not in world.cut)
     )
     world.run(for_s=for_s)
-    return world.leftovers()
+    return leftovers(world)
 
 
 def healthy(seed: int, policy: str = "") -> None:
@@ -53,7 +58,7 @@ def worker_kills(seed: int) -> None:
     program = random_program(rng)
 
     def kill() -> None:
-        workers = sorted(a for a, shell in world.shells.items() if shell.executor is not None)
+        workers = sorted(a for a, shell in world.shells.items() if isinstance(shell, Worker))
         if workers:
             world.kill_worker(rng.choice(workers))
 

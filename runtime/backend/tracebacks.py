@@ -1,0 +1,24 @@
+"""Tracebacks as users want them: without the runtime's frames in front."""
+
+from __future__ import annotations
+
+import traceback
+from types import TracebackType
+
+_HERE = __file__.rpartition("/")[0]
+TRACEBACK_CHARS_MAX = 16_384
+"""The end of a constructor's traceback that every later call is answered with."""
+
+
+def users_frames(error: BaseException) -> TracebackType | None:
+    """Return an error's traceback without the runtime's frames in front."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_HERE):
+        frames = frames.tb_next
+    return frames
+
+
+def lines_of(error: BaseException) -> str:
+    """Return an error's traceback, without the runtime's frames in front."""
+    lines = traceback.format_exception(type(error), error, users_frames(error))
+    return "".join(lines)[-TRACEBACK_CHARS_MAX:]

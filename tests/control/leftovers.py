@@ -1,0 +1,85 @@
+"""What must not be left in the tables of an idle cluster, and what a hanging one waits for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.control.worker import Worker
+
+if TYPE_CHECKING:
+    from tests.control.world import World
+
+
+def leftovers(world: World) -> dict[str, Any]:
+    """Return every table that is not empty."""
+    found: dict[str, Any] = {}
+
+    def look(owner: str, thing: Any, *names: str) -> None:
+        for name in names:
+            value = getattr(thing, name)
+            if value:
+                found[f"{owner}.{name}"] = value
+
+    look("gcs", world.gcs, "arrays")
+    look("gcs", world.gcs.table, "tombstones", "waited")
+    look("gcs", world.gcs.table.lineage, "uses", "kept", "needed")
+    standing = ("nodes", "jobs")
+    channels = {k: who for k, who in world.gcs.pubsub._channels.items() if k not in standing}
+    if channels:
+        found["gcs.pubsub"] = channels
+    look("gcs.actors", world.gcs.actors, "rows", "names")
+    look("global", world.globals, "_locating", "infeasible")
+    look("global.actors", world.globals._actors, "_placed")
+    for number, scheduler in world.nodes.items():
+        if number in world.cut:
+            continue
+        at = f"node:{number}"
+        look(at, scheduler, "queue", "places", "orphans")
+        look(at, scheduler.owned, "actors", "lent", "ends")
+        look(at, scheduler.inputs, "waiting", "awaiting", "failed", "_for_function", "_claims")
+        look(at, scheduler.dispatcher, "assigned", "_resuming")
+        look(at, scheduler.results, "_for_others", "_heirs", "_told")
+        look(f"{at}.actors", scheduler.actors, "actors", "queued", "_dirty")
+        look(f"{at}.router", scheduler.router, "_under_way", "_dirty", "_watch", "_acking")
+        look(f"{at}.router", scheduler.router, "_draining")
+        for actor in scheduler.actors.actors.values():
+            look(f"{at}.actor", actor, "early")
+        for route in scheduler.router._routes.values():
+            look(f"{at}.route", route, "waiting", "sent", "out", "probes", "received")
+        if scheduler.pool.free != scheduler.pool.total:
+            found[f"{at}.pool"] = scheduler.pool.free
+        look(
+            at, scheduler.objects, "owners", "others", "_owned", "_results", "_runs", "_stored",
+            "_stored_of", "_pins", "_doomed", "_wanted", "_wanted_of", "_fetching", "_pulling",
+            "_ranks", "_until_s", "_primary", "_dropped",
+        )  # fmt: skip
+        look(
+            f"{at}.eviction", scheduler.objects.eviction, "_sizes", "_idle", "_claims",
+            "_spilling", "on_disk", "_requests", "stored_bytes", "_idle_bytes", "spilled_bytes",
+        )  # fmt: skip
+        look(
+            at, scheduler.log, "_added", "_done", "_large", "_copies", "_released", "_known",
+            "_exposed", "_puts", "_deps", "_uses", "_kept",
+        )  # fmt: skip
+        look(f"store:{number}", world.stores[number], "places", "disk")
+    for address, shell in world.shells.items():
+        if shell.node not in world.cut:
+            look(
+                address, shell.client, "entries", "borrowed", "local", "allocations",
+                "_views", "_unpin_later", "_object_waiters", "_submitted", "_puts",
+                "_run_arrays",
+            )  # fmt: skip
+            if isinstance(shell, Worker):
+                look(address, shell.executor, "direct")
+    return found
+
+
+def describe(world: World) -> str:
+    """Return what is left to do, for the message of a failure."""
+    rows = [f"time {world.time_s:.4f}"]
+    rows += [f"{name}: {value!r}"[:400] for name, value in leftovers(world).items()]
+    for number, scheduler in world.nodes.items():
+        for worker in scheduler.dispatcher.workers.values():
+            assigned = [(s.array.hex()[:6], s.start, s.count) for s in worker.assigned]
+            rows.append(f"node {number} {worker.address} {worker.state} {assigned}")
+    return "\n".join(rows)

@@ -1,0 +1,1 @@
+"""Tests of the simulator, and of programs in virtual time."""
