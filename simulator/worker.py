@@ -22,6 +22,7 @@ from runtime.control.executor import Executor
 from runtime.control.ids import task_id
 from runtime.control.messages import (
     CancelTask,
+    DirectCall,
     Exit,
     FunctionBlob,
     RestoreActor,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from simulator.cluster import SimCluster
 
 _FOR_EXECUTOR = frozenset(
-    (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask)
+    (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask, DirectCall)
 )
 
 

@@ -18,6 +18,7 @@ from runtime.control.actor_router import call_error
 from runtime.control.actors_here import CALLS_AGAIN, Actor, ActorsHere, QueuedCall
 from runtime.control.call_runs import arrays_of, is_run, singles
 from runtime.control.cancelled import cancelled_result
+from runtime.control.direct_calls import is_ahead
 from runtime.control.ids import same_job
 from runtime.control.messages import (
     OK,
@@ -126,7 +127,7 @@ class QueuedCalls(ActorsHere):
                 return
         self._take_apart(actor, message.call)
         assignment = actor.running.get(message.call)
-        if assignment is not None and assignment in actor.batch:
+        if assignment is not None and assignment in actor.batch and not is_ahead(assignment.spec):
             actor.batch.remove(assignment)
             self._not_begun(actor, assignment)
         elif assignment is not None and actor.worker is not None:

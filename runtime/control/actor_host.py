@@ -175,6 +175,8 @@ class ActorHost(Rebuilding):
             ran = self._scheduler.timeline.ran
             if result.calls:
                 self._on_run(actor, result, timing)
+            elif result.array != actor.id and result.array not in actor.running:
+                actor.early[result.array] = result, timing
             elif result.array == actor.id:
                 ran(worker.number, timing, actor.spec, result, ACTOR)
                 self._on_created(actor, result)
@@ -187,6 +189,16 @@ class ActorHost(Rebuilding):
                 if result.status != NOT_BEGUN:
                     ran(worker.number, timing, spec, result, kind)
                 self._on_called(actor, result)
+
+    def _give(self, actor: Actor, spec: TaskSpec, values: tuple[ObjectValue, ...]) -> None:
+        super()._give(actor, spec, values)
+        if actor.early and spec.array in actor.early:
+            # Its worker runs it once, whatever it is sent now; see `direct_calls`.
+            result, timing = actor.early.pop(spec.array)
+            assert actor.worker is not None
+            self._scheduler.results.gather()
+            self.on_done(actor.worker, [result], [timing])
+            self._scheduler.results.tell(told_directly=True)
 
     def _on_run(self, actor: Actor, run: RangeResult, timing: Timing) -> None:
         """Calls have ended one after another, with small values."""

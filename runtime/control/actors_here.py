@@ -18,6 +18,7 @@ from runtime.control.messages import (
     RangeResult,
     RestoreActor,
     TaskSpec,
+    Timing,
 )
 from runtime.control.worker_table import Worker
 
@@ -69,6 +70,8 @@ class Actor:
         """Calls to hand to the worker with this turn."""
         self.running: dict[bytes, Assignment] = {}
         """Calls that the worker has, by array."""
+        self.early: dict[bytes, tuple[RangeResult, Timing]] = {}
+        """Results of calls that the worker had directly, and this node not yet."""
         self.restored: dict[bytes, RangeResult] = {}
         """Results of calls that took effect in earlier incarnations."""
         self.executed = 0
@@ -153,6 +156,10 @@ class ActorsHere:
             self._scheduler.places.free(result)
             self._scheduler.custody.drop(result)
         actor.held.clear()
+        for result, _ in actor.early.values():
+            self._scheduler.places.free(result)
+            self._scheduler.custody.drop(result)
+        actor.early.clear()
 
     def _current(self, actor: bytes, incarnation: int) -> Actor | None:
         found = self.actors.get(actor)

@@ -38,6 +38,8 @@ from runtime.control.messages import (
     OK,
     ActorFound,
     BorrowersGone,
+    DirectClosed,
+    DirectOpen,
     GiveBack,
     KvReply,
     ObjectAllocated,
@@ -95,6 +97,10 @@ class Client(ClientSubmits):
             self.borrowing.on_gone(message)
         elif isinstance(message, OwnerDied):
             self.borrowing.on_owner_died(message)
+        elif isinstance(message, DirectOpen):
+            self.direct.opened(message.actor, source)
+        elif isinstance(message, DirectClosed):
+            self.direct.closed(message.worker)
         elif isinstance(message, GiveBack):
             self._give_back()
         elif isinstance(message, TooLong):

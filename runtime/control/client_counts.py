@@ -11,16 +11,20 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from msgspec.structs import replace
+
 from runtime.control.borrowing import Borrowing
 from runtime.control.call_runs import run_of
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
+from runtime.control.direct_calls import DirectWays
 from runtime.control.entries import Entry, Waiter
 from runtime.control.ids import (
     ARRAY_BYTES,
     split_object_id,
 )
 from runtime.control.messages import (
+    DirectCall,
     ObjectValue,
     PutObjects,
     RangeResult,
@@ -74,6 +78,7 @@ class ClientCounts:
         self._run_deps: tuple[bytes, ...] = ()
         self._run_arrays: list[bytes] = []
         self._run_args: list[bytes] = []
+        self.direct = DirectWays()
         self._puts: list[RangeResult] = []
         self._released: list[bytes] = []
         self._unhurried: list[bytes] = []
@@ -98,11 +103,22 @@ class ClientCounts:
     def _end_run(self) -> None:
         """What is submitted from here on comes behind the run."""
         if self._run_spec is not None and self._run_extra is not None:
-            self._submitted.append(
-                run_of(self._run_spec, self._run_extra, self._run_arrays, self._run_args)
-            )
+            run = run_of(self._run_spec, self._run_extra, self._run_arrays, self._run_args)
+            if self.direct and len(self._run_arrays) == 1:
+                self._send_ahead(run)
+            self._submitted.append(run)
             self._run_arrays, self._run_args = [], []
             self._run_spec = self._run_extra = None
+
+    def _send_ahead(self, call: TaskSpec) -> None:
+        """Have the actor's worker begin with a call, if it is the only one under way."""
+        worker = self.direct.worker_for(call)
+        if worker:
+            assert call.extra is not None
+            actor = self.entries.get(call.extra.call)
+            if actor is not None and actor.holds == 1:
+                call.extra = replace(call.extra, ahead=True)
+                self.ctx.send(worker, DirectCall(call))
 
     def _hold(self, entry: Entry, oids: tuple[bytes, ...]) -> None:
         entry.deps += oids

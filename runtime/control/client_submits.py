@@ -255,6 +255,7 @@ class ClientSubmits(ClientWaits):
     def kill_actor(self, actor: bytes, reason: str, restart: bool) -> None:
         """End an actor, after what was sent to it before."""
         self.flush()
+        self.direct.forget(actor)
         self.ctx.send(self.node, KillActor(actor, reason, restart))
 
     def ask_table(self, make: Callable[[int], Any]) -> tuple[int, Waiter]:

@@ -27,6 +27,9 @@ class Config(Struct, frozen=True, array_like=True):
     linger_s: float = 0.001
     """How long a client or worker holds back what could go in a larger batch."""
     submit_batch_max: int = 128
+    direct_after: int = 8
+    """After so many results that went to a driver one at a time, straight from an actor's
+    worker, that takes its calls directly as well; 0: never."""
     log_linger_s: float = 0.1
     """How long a node holds back what only the GCS's tables need to know.
 

@@ -8,9 +8,9 @@ The world runs user code; this machine decides the rest::
 
 Results wait up to ``linger_s`` for more to travel with, unless the queue is
 empty. A plain one that then is alone goes to the driver on this node directly as well
-(`direct_to`), which saves who waits for it the way through the node. When the running
-element waits in `get`, everything unstarted goes back to the node: it might be what the
-element waits for.
+(`direct_to`), which saves who waits for it the way through the node; calls of an actor
+may come from there, too (see `direct_calls`). When the running element waits in `get`,
+everything unstarted goes back to the node: it might be what the element waits for.
 
 A worker that is an **actor** gives nothing back: its calls are its own. With a
 `concurrent` one several run at a time, and each is reported when it is done.
@@ -25,11 +25,14 @@ from typing import Any
 from runtime.control.call_runs import RUN_MAX, is_run, run_of_results, singles
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
+from runtime.control.direct_calls import DirectCalls, is_ahead
 from runtime.control.messages import (
     NOT_BEGUN,
     Assignment,
     Blocked,
     CancelTask,
+    DirectCall,
+    DirectOpen,
     Exit,
     ExitActor,
     FunctionBlob,
@@ -96,7 +99,11 @@ class Executor:
         """Serializes the list of values of calls that have ended one after another."""
         self.direct_to = ""
         """A driver of this node that a worker can reach without it; empty: none."""
+        self.open_way: Callable[[], None] = _nothing
+        """Makes the way by which the driver's calls will come; see `direct_calls`."""
+        self.direct = DirectCalls()
         self._run_owner = ""
+        self._run_actor = b""
         self._run_arrays: list[bytes] = []
         """Calls that ended with plain values, behind all of the results."""
         self._run_values: list[Any] = []
@@ -121,11 +128,14 @@ class Executor:
             for assignment in message.tasks:
                 if is_run(assignment.spec):
                     self.queue.extend(map(Assignment, singles([assignment.spec])))
-                else:
+                elif self._is_to_run(assignment.spec):
                     self.queue.append(assignment)
             if self.suspended:
                 # Sent before the node knew: the running element may wait for these.
                 self._give_back(answer_always=False)
+        elif isinstance(message, DirectCall):
+            if self.direct.directly(message.spec.array, self._is_free()):
+                self.queue.append(Assignment(message.spec))
         elif isinstance(message, FunctionBlob):
             self.functions[message.function] = message.blob
         elif isinstance(message, TakeBack):
@@ -144,6 +154,18 @@ class Executor:
 
     def end_turn(self) -> None:
         """Nothing is left for the end of a turn."""
+
+    def _is_to_run(self, spec: TaskSpec) -> bool:
+        """Whether what the node has sent does not run already; see `direct_calls`."""
+        return not is_ahead(spec) or self.direct.by_node(spec.array)
+
+    def _is_free(self) -> bool:
+        """Whether a call that comes now would be next in any case."""
+        return (
+            self.actor
+            and self.running is None
+            and not (self.queue or self.concurrent or self.suspended or self.exiting)
+        )
 
     # -- running ---------------------------------------------------------------
 
@@ -201,6 +223,7 @@ class Executor:
         if not arrays:
             self._run_name, self._run_started_s, self._run_bytes = spec.name, started_s, 0
             self._run_owner = spec.owner
+            self._run_actor = b"" if spec.extra is None else spec.extra.call
         arrays.append(spec.array)
         self._run_values.append(value)
         self._run_bytes += nbytes
@@ -304,8 +327,17 @@ class Executor:
             if alone:
                 # Behind the node, which so knows of it before the driver can act on it.
                 self.ctx.send(self.direct_to, TaskResults(self.direct_to, [*self._results]))
+                if self._run_actor:
+                    self._offer()
             self._results, self._timings = [], []
         self._flushed_s = self.ctx.now()
+
+    def _offer(self) -> None:
+        """A driver calls this actor one call after another: have it do so directly."""
+        self.direct.answered += 1
+        if self.direct.answered == self.config.direct_after and not self.concurrent:
+            self.open_way()
+            self.ctx.send(self.direct_to, DirectOpen(self._run_actor))
 
     def save(self, upto: int, state: bytes) -> None:
         """The actor's state after its first `upto` calls, all of them reported."""
@@ -351,6 +383,10 @@ class Executor:
         if ranges or answer_always:
             self.flush()
             self.ctx.send(self.node, TakenBack(ranges))
+
+
+def _nothing() -> None:
+    """Stand in for `Executor.open_way` where addresses are all that it takes."""
 
 
 def _never_packed(values: list[Any]) -> bytes:

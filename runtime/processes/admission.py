@@ -46,6 +46,8 @@ from runtime.control.messages import (
     CreateActors,
     CreateGroup,
     DescribeJob,
+    DirectCall,
+    DirectOpen,
     DrainCalls,
     Event,
     ExitActor,
@@ -179,7 +181,8 @@ WORKER_TO_NODE: Kinds = (DRIVER_TO_NODE - {DescribeJob}) | {
     WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, SaveActor, ExitActor, StreamItems,
 }  # fmt: skip
 
-WORKER_TO_DRIVER: Kinds = frozenset({TaskResults})
+WORKER_TO_DRIVER: Kinds = frozenset({TaskResults, DirectOpen})
+DRIVER_TO_WORKER: Kinds = frozenset({DirectCall})
 
 _MASTER_IN_REQUEST: Kinds = frozenset({NodeUnreachable, ClientGone, Event})
 _SHARD = re.compile(r"gcs\.[1-9][0-9]?")

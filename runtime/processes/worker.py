@@ -16,6 +16,7 @@ from runtime.control.client import Client
 from runtime.control.executor import Executor
 from runtime.control.messages import (
     CancelTask,
+    DirectCall,
     Exit,
     FunctionBlob,
     RestoreActor,
@@ -35,7 +36,9 @@ from runtime.store.arena import Arena
 # Made before the fork: what msgspec has to find out of a class takes a millisecond.
 _settings_of = msgspec.msgpack.Decoder(WorkerSettings).decode
 
-_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask)
+_FOR_EXECUTOR = (
+    RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask, DirectCall,
+)  # fmt: skip
 
 
 class _Both:
@@ -90,8 +93,9 @@ class Worker:
             process.reactor, sock, world.on_frame, world.on_close, peer=self.client.node
         )
         if to_driver is not None:
-            process.shortcuts[settings.direct_to] = ToDriver(to_driver)
-            executor.direct_to = settings.direct_to
+            way = ToDriver(process, settings.address, settings.direct_to, to_driver)
+            process.shortcuts[settings.direct_to] = way
+            executor.direct_to, executor.open_way = settings.direct_to, way.open_back
         self.session = session = Session(world)
         session.on_drop = world.on_drop
         world.has_drops, world.tidy = lambda: bool(session.uncounted), session.collect

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.control.worker import Worker
+
 if TYPE_CHECKING:
     from tests.control.world import World
 
@@ -39,6 +41,8 @@ def leftovers(world: World) -> dict[str, Any]:
         look(f"{at}.actors", scheduler.actors, "actors", "queued", "_dirty")
         look(f"{at}.router", scheduler.router, "_under_way", "_dirty", "_watch", "_acking")
         look(f"{at}.router", scheduler.router, "_draining")
+        for actor in scheduler.actors.actors.values():
+            look(f"{at}.actor", actor, "early")
         for route in scheduler.router._routes.values():
             look(f"{at}.route", route, "waiting", "sent", "out", "probes", "received")
         if scheduler.pool.free != scheduler.pool.total:
@@ -64,6 +68,8 @@ def leftovers(world: World) -> dict[str, Any]:
                 "_views", "_unpin_later", "_object_waiters", "_submitted", "_puts",
                 "_run_arrays",
             )  # fmt: skip
+            if isinstance(shell, Worker):
+                look(address, shell.executor, "direct")
     return found
 
 

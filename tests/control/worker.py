@@ -17,6 +17,7 @@ from runtime.control.messages import (
     USER_ERROR,
     ActorInfo,
     Assignment,
+    DirectCall,
     Exit,
     FunctionBlob,
     RangeResult,
@@ -35,7 +36,7 @@ from tests.control.values import Code, TaskFailed, size_of
 if TYPE_CHECKING:
     from tests.control.world import World
 
-_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit)
+_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, DirectCall)
 DUE_S = 0.005
 
 
@@ -49,6 +50,8 @@ class Worker(Shell):
         self._calls = 0
         executor = self.executor = Executor(self.ctx, node, world.config)
         executor.before_results = self.client.flush
+        if not node:
+            executor.direct_to = world.direct_to
         executor.pack = msgspec.msgpack.encode
         world.turn(address, lambda: executor.start(1))
         self.start(self._work())

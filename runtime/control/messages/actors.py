@@ -215,9 +215,27 @@ class ActorFound(Struct, array_like=True, tag=88):
     created: bool = False
 
 
+class DirectOpen(Struct, array_like=True, tag=181):
+    """An actor's worker takes your calls directly; see `direct_calls`."""
+
+    actor: bytes
+
+
+class DirectClosed(Struct, array_like=True, tag=182):
+    """A worker takes no calls directly any more: said by the world."""
+
+    worker: str
+
+
+class DirectCall(Struct, array_like=True, tag=183):
+    """Run this, if you are free: your node sends it, too."""
+
+    spec: TaskSpec
+
+
 ActorMessage = Union[
     CreateActors, ActorPlaced, ActorStarted, ActorFailed, WatchActors, ActorChanged, ActorCalls,
     CancelCall, DrainCalls, CallsDrained, CallsReceived, KillActor, StopActor, LogCalls,
     CallsLogged, SaveActor, FetchLineage, ActorLineage, RestoreActor, ExitActor, FindActor,
-    ActorFound,
+    ActorFound, DirectOpen, DirectClosed, DirectCall,
 ]  # fmt: skip

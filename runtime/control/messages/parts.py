@@ -88,6 +88,8 @@ class TaskExtra(Struct, array_like=True, gc=False):
     needed as its inputs are."""
     run: Union[CallRun, None] = None
     """It stands for several calls of one actor: ``count`` of them, ``array`` is the first's."""
+    ahead: bool = False
+    """The actor's worker is sent it by its owner, too; see `direct_calls`."""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):
