@@ -239,15 +239,18 @@ class QueuedCalls(ActorsHere):
     def _input_failed(self, actor: Actor, spec: TaskSpec, error: ObjectValue) -> None:
         if spec.array in actor.replaying:
             text = error.payload.decode() if error.status != USER_ERROR else "an input is an error"
-            reason = f"ActorDiedError: it cannot be rebuilt: {text}"
-            self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
-            self._drop(actor, reason)
+            self._end_of_rebuilding(actor, text)
             return
         actor.repeated.discard(spec.array)
         self._scheduler.results.finish_call(
             RangeResult(spec.array, 0, 1, error.status, error.payload, self._node, spec.returns),
             spec.owner,
         )
+
+    def _end_of_rebuilding(self, actor: Actor, why: str) -> None:
+        reason = f"ActorDiedError: it cannot be rebuilt: {why}"
+        self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
+        self._drop(actor, reason)
 
     def _give(self, actor: Actor, spec: TaskSpec, values: tuple[ObjectValue, ...]) -> None:
         assert actor.worker is not None
