@@ -1,0 +1,221 @@
+"""A task that has called an actor dies and runs again: what its calls are answered with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+from runtime.api.exceptions import ActorDiedError, ObjectLostError
+
+WAIT_S = 30
+LARGE_BYTES = 150_000
+FOREVER = {"max_restarts": -1, "max_task_retries": -1}
+
+
+@ray.remote
+class Maker:
+    """Makes values of which only one byte matters."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def small(self, i: int) -> bytes:
+        self.calls += 1
+        return bytes([i])
+
+    def large(self, i: int) -> bytes:
+        self.calls += 1
+        return bytes([i]) * LARGE_BYTES
+
+    def two(self, i: int) -> tuple[bytes, bytes]:
+        self.calls += 1
+        return bytes([i]) * LARGE_BYTES, bytes([i + 1]) * LARGE_BYTES
+
+    def items(self, i: int) -> Iterator[bytes]:
+        self.calls += 1
+        for k in range(3):
+            yield bytes([i + k]) * LARGE_BYTES
+
+    def put(self, i: int) -> list[Any]:
+        self.calls += 1
+        return [ray.put(bytes([i]) * LARGE_BYTES)]
+
+    def count(self) -> int:
+        return self.calls
+
+
+def small(maker: Any) -> bytes:
+    value: bytes = ray.get(maker.small.remote(7))
+    return value
+
+
+def large(maker: Any) -> bytes:
+    value: bytes = ray.get(maker.large.remote(7))
+    return value
+
+
+def two(maker: Any) -> bytes:
+    value: bytes = ray.get(maker.two.options(num_returns=2).remote(7))[0]
+    return value
+
+
+def items(maker: Any) -> bytes:
+    value: bytes = ray.get(next(maker.items.remote(7)))
+    return value
+
+
+def put(maker: Any) -> bytes:
+    value: bytes = ray.get(ray.get(maker.put.remote(7))[0])
+    return value
+
+
+@ray.remote(max_retries=-1)
+def caller(use: Callable[[Any], bytes], maker: Any, mark: str, kills_itself: bool) -> int:
+    """Let go of what a call made, be killed, run again."""
+    value = use(maker)
+    assert set(value) == {7}
+    if not Path(mark).exists():
+        del value
+        ray.sleep(0.5)  # what it has let go of is free
+        Path(mark).touch()
+        if kills_itself:
+            os.kill(os.getpid(), signal.SIGKILL)
+        ray.sleep(WAIT_S)
+        return 0
+    return value[0]
+
+
+def kill_caller(cluster: Any) -> None:
+    """Kill the workers of the last node; where they are processes, the caller kills itself."""
+    if is_simulated(cluster):
+        for which in range(2):
+            cluster.kill_worker(2, which)
+
+
+def is_simulated(cluster: Any) -> bool:
+    return type(cluster).__module__.startswith("simulator")
+
+
+def restart_callers(cluster: Any) -> None:
+    cluster.restart_node(2)
+
+
+def check(session: Any, use: Any, mark: Path, strike: Any, near: bool, **options: int) -> None:
+    """Hold that the second run gets the right value, or hears that it is lost, and that
+    nothing happens to anybody else."""
+    where = {"callers" if near else "actor": 0.1}
+    maker = Maker.options(resources=where, **options).remote()
+    options_of = caller.options(resources={"callers": 0.1})
+    kills_itself = strike is not restart_callers and not is_simulated(session.cluster)
+    ran = options_of.remote(use, maker, str(mark), kills_itself)
+    while not mark.exists():
+        ray.sleep(0.05)
+    if strike is not None:
+        strike(session.cluster)
+    others = [put_there.options(resources=where).remote(200 + i) for i in range(5)]
+    if use is small:
+        assert ray.get(ran, timeout=WAIT_S) == 7
+    elif use is put:
+        # When its owner lets go of it, nobody here decides.
+        with contextlib.suppress(ObjectLostError):
+            assert ray.get(ran, timeout=WAIT_S) == 7
+    else:
+        with pytest.raises(ObjectLostError, match="has let go of it"):
+            ray.get(ran, timeout=WAIT_S)
+    assert [ray.get(ref, timeout=WAIT_S)[0] for ref in others] == [200, 201, 202, 203, 204]
+    assert ray.get(maker.count.remote(), timeout=WAIT_S) == 1
+
+
+@ray.remote
+def put_there(i: int) -> bytes:
+    """Take the room that is free by now."""
+    return bytes([i]) * LARGE_BYTES
+
+
+NODES = [{"CPU": 2}, {"CPU": 2, "actor": 1}, {"CPU": 2, "callers": 1}]
+KINDS = pytest.mark.parametrize("use", [small, large, two, items, put])
+OPTIONS = pytest.mark.parametrize("options", [{}, FOREVER], ids=["once", "forever"])
+
+
+@OPTIONS
+@KINDS
+@pytest.mark.parametrize("strike", [kill_caller, restart_callers])
+def test_what_its_first_run_let_go_of_is_lost_and_nothing_else(
+    start: Any, tmp_path: Path, use: Any, options: dict[str, int], strike: Any
+) -> None:
+    session = start(nodes=NODES, heartbeat_timeout_s=2.0)
+    check(session, use, tmp_path / "mark", strike, False, **options)
+
+
+@OPTIONS
+@KINDS
+def test_so_it_is_on_the_node_of_the_actor(
+    local: Any, tmp_path: Path, use: Any, options: dict[str, int]
+) -> None:
+    session = local(nodes=NODES)
+    check(session, use, tmp_path / "mark", None, True, **options)
+
+
+@pytest.mark.parametrize("lets_go", [False, True])
+def test_an_actor_that_is_rebuilt_makes_it_again_for_who_runs_again(
+    start: Any, tmp_path: Path, lets_go: bool
+) -> None:
+    """Both died with their node, which is back; the task runs on another one by then."""
+
+    @ray.remote(max_retries=-1, resources={"callers": 0.1})
+    def parent(maker: Any, mark: str) -> int:
+        ref = maker.large.remote(7)
+        value = ray.get(ref)
+        if lets_go:
+            del ref
+        Path(mark).touch()
+        ray.sleep(1.0)
+        assert set(value) == {7}
+        return len(value)
+
+    nodes = [{"CPU": 1}, {"CPU": 2, "actor": 1, "callers": 1}]
+    cluster = start(nodes=nodes, heartbeat_timeout_s=2.0).cluster
+    maker = Maker.options(resources={"actor": 0.1}, **FOREVER).remote()
+    ran = parent.remote(maker, str(tmp_path / "mark"))
+    while not (tmp_path / "mark").exists():
+        ray.sleep(0.05)
+    ray.sleep(0.2)
+    cluster.add_node({"CPU": 1, "callers": 1})
+    cluster.kill_node(1)
+    ray.sleep(0.3)
+    cluster.restart_node(1)
+    assert ray.get(ran, timeout=WAIT_S) == LARGE_BYTES
+    assert ray.get(maker.count.remote(), timeout=WAIT_S) == 1
+
+
+@pytest.mark.parametrize("where", ["actor", "callers"])
+def test_an_actor_that_needs_what_is_gone_to_be_rebuilt_is_not(start: Any, where: str) -> None:
+    """It would be another one without it, and its callers hear of that."""
+
+    @ray.remote(resources={"actor": 0.1}, **FOREVER)
+    class Trainer:
+        def __init__(self, maker: Any) -> None:
+            self.maker = maker
+            self.seen: list[int] = []
+
+        def step(self, i: int) -> list[int]:
+            self.seen.append(ray.get(self.maker.large.remote(i))[0])
+            return self.seen
+
+    start(nodes=NODES)
+    maker = Maker.options(resources={where: 0.1}).remote()
+    trainer = Trainer.remote(maker)
+    steps = [trainer.step.remote(i) for i in range(4)]
+    assert ray.get(steps, timeout=WAIT_S)[-1] == [0, 1, 2, 3]
+    ray.sleep(0.5)
+    ray.kill(trainer, no_restart=False)
+    with pytest.raises(ActorDiedError, match=r"cannot be rebuilt: .*Trainer\.step raised"):
+        ray.get(trainer.step.remote(4), timeout=WAIT_S)
+    assert ray.get(maker.count.remote(), timeout=WAIT_S) == 4
