@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runtime.api.options import ONLY_RAYS, TaskOptions
+from runtime.api.checks import INTEGER_MAX, integer, text
+from runtime.api.options import EVER, ONLY_RAYS, TaskOptions
 
 _OF_TASKS = (
     "num_cpus", "num_gpus", "resources", "scheduling_strategy", "runtime_env", "accelerator_type",
@@ -28,6 +29,11 @@ NOT_HERE = {
 }  # fmt: skip
 """Options of Ray that raytwin does not have, and what to know instead."""
 CONCURRENCY_MAX = 10_000
+_LEAST = {
+    "max_restarts": -1, "max_task_retries": -1, "max_pending_calls": -1, "max_concurrency": 0,
+    "checkpoint_interval": 0,
+}  # fmt: skip
+"""Of each option that is a number."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +82,13 @@ class ActorOptions:
         changes = {n: v for n, v in own.items() if n not in _OF_TASKS and v is not None}
         rest = {name: value for name, value in given.items() if name not in changes}
         task = self.task.changed({n: v for n, v in rest.items() if v is not None})
-        for name in (
-            "max_restarts", "max_task_retries", "max_concurrency", "max_pending_calls",
-            "checkpoint_interval",
-        ):  # fmt: skip
-            if name in changes and not isinstance(changes[name], int):
-                raise TypeError(f"{name} is an integer, not {changes[name]!r}")
-        for name in ("name", "namespace", "lifetime"):
-            if name in changes and not isinstance(changes[name], str):
-                raise TypeError(f"{name} is a string, not {changes[name]!r}")
+        for name in changes:
+            if name in _LEAST:
+                most = CONCURRENCY_MAX if name == "max_concurrency" else INTEGER_MAX
+                note = EVER if _LEAST[name] < 0 else ""
+                changes[name] = integer(name, changes[name], _LEAST[name], most, note)
+            elif name != "get_if_exists":
+                changes[name] = text(name, changes[name])
         if "name" in changes and not changes["name"]:
             raise ValueError("an actor's name is not empty")
         options = replace(self, task=task, **changes)
@@ -92,13 +96,6 @@ class ActorOptions:
         return options
 
     def _check(self) -> None:
-        for name in ("max_restarts", "max_task_retries", "max_pending_calls"):
-            if getattr(self, name) < -1:
-                raise ValueError(f"{name} is -1 (for ever) or more, not {getattr(self, name)}")
-        if not 0 <= self.max_concurrency <= CONCURRENCY_MAX:
-            raise ValueError(f"max_concurrency is 1 to {CONCURRENCY_MAX}")
-        if self.checkpoint_interval < 0:
-            raise ValueError(f"checkpoint_interval is 0 or more, not {self.checkpoint_interval}")
         if self.lifetime not in ("detached", "non_detached"):
             raise ValueError(f"lifetime is 'detached' or 'non_detached', not {self.lifetime!r}")
         if self.get_if_exists and not self.name:

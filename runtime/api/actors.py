@@ -29,19 +29,18 @@ from typing import Any
 
 from runtime.api.actor_options import ActorOptions
 from runtime.api.arguments import positional_of
+from runtime.api.checks import name_of, text
 from runtime.api.exceptions import RaySystemError
 from runtime.api.ids import ActorID
-from runtime.api.method_options import check_names
+from runtime.api.method_options import STREAMING, checked
 from runtime.api.modules import refuser, says_what_is_missing
 from runtime.api.refs import ObjectRef
 from runtime.api.state import current
 from runtime.api.streams import ObjectRefGenerator
-from runtime.control.ids import RETURNS_MAX
 from runtime.control.messages import READY_METHOD, STREAM, TaskExtra
 
 ASYNC_CONCURRENCY = 1000
 """Calls of an actor with async methods that run at a time, unless it says otherwise."""
-STREAMING = "streaming"
 READY, TERMINATE, CALL = READY_METHOD, "__ray_terminate__", "__ray_call__"
 _BUILT_IN = (READY, TERMINATE, CALL)
 
@@ -97,28 +96,20 @@ class ActorCall:
 def method(*plain: Callable[..., Any], **options: Any) -> Any:
     """Give a method of an actor class options: ``@method(num_returns=2)``.
 
-    Raises ValueError for unknown ones.
+    Raises ValueError for unknown ones or impossible values, TypeError for values of
+    the wrong type.
     """
     if plain:
         if len(plain) > 1 or options or not callable(plain[0]):
             raise TypeError("use @method or @method(option=value)")
         return plain[0]
-    _check_call_options(options)
+    kept = checked(options)
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
-        function.__raytwin_method__ = options  # type: ignore[attr-defined]
+        function.__raytwin_method__ = kept  # type: ignore[attr-defined]
         return function
 
     return mark
-
-
-def _check_call_options(options: dict[str, Any]) -> None:
-    check_names(options)
-    returns = options.get("num_returns", 1)
-    if returns == STREAMING:
-        return
-    if not isinstance(returns, int) or not 0 <= returns <= RETURNS_MAX:
-        raise ValueError(f"num_returns is 0 to {RETURNS_MAX} or {STREAMING!r}, not {returns!r}")
 
 
 def _streams(function: Any) -> dict[str, Any]:
@@ -134,7 +125,7 @@ class ActorClass:
     def __init__(self, cls: type, options: ActorOptions = _DEFAULT) -> None:
         self.cls = cls
         self.actor_options = options
-        self.class_name = cls.__qualname__
+        self.class_name = name_of(cls)
         members = inspect.getmembers(cls, callable)
         functions = {n: f for n, f in members if not n.startswith("__") or n == "__call__"}
         self.methods: dict[str, dict[str, Any]] = {
@@ -265,7 +256,7 @@ class ActorMethod:
 
     def options(self, **given: Any) -> ActorMethod:
         """Return the same method with other options."""
-        _check_call_options(given)
+        given = checked(given)
         call = self._call
         changed = ActorCall(
             call.actor,
@@ -386,10 +377,14 @@ def _described(description: bytes, actor: bytes, ref: ObjectRef) -> ActorHandle:
 
 
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
-    """Return the handle of a named actor. Raises ValueError if there is none."""
+    """Return the handle of a named actor.
+
+    Raises ValueError if there is none, TypeError for a namespace that is no string.
+    """
     if not isinstance(name, str) or not name:
         raise ValueError("get_actor takes the actor's name")
-    found = current().find_actor(name, namespace or "")
+    name, namespace = text("name", name), text("namespace", namespace or "")
+    found = current().find_actor(name, namespace)
     if found is None:
         raise ValueError(f"there is no actor named {name!r}")
     actor, ref, description = found

@@ -105,7 +105,7 @@ def cancel(
         ref = ref.completed()
     if not isinstance(ref, ObjectRef):
         raise TypeError(f"cancel takes an ObjectRef, not {type(ref).__name__}")
-    _backend_of([ref]).cancel(ref, force, recursive)
+    _backend_of([ref]).cancel(ref, bool(force), bool(recursive))
 
 
 def _has_streams(waitables: Any) -> bool:

@@ -7,7 +7,7 @@ import os
 import threading
 from typing import Any
 
-from runtime.api import state
+from runtime.api import checks, state
 from runtime.api.options import env_vars
 from runtime.backend.protocol import Backend
 
@@ -126,6 +126,7 @@ def init(
                 why = _NOT_OURS.get(name, "it is for Ray's own use")
                 raise ValueError(f"raytwin's init() does not have Ray's {name}: {why}")
         env = env_vars(runtime_env) if runtime_env is not None else ()
+        namespace = checks.text("namespace", namespace or "")
         options.update(OVERRIDES)
         # What the command line asks for is started, whatever the script would join.
         address = options.pop("address", None) if OVERRIDES else address or os.environ.get(ADDRESS)
@@ -136,14 +137,18 @@ def init(
         if num_cpus is not None:
             options.setdefault("cpus_per_node", num_cpus)
         if object_store_memory is not None:
-            options["object_store_memory"] = object_store_memory
-        more = {**(resources or {}), **({} if num_gpus is None else {"GPU": num_gpus})}
+            options["object_store_memory"] = int(
+                checks.amount("object_store_memory", object_store_memory)
+            )
+        more = checks.amounts("resources", resources or {})
+        if num_gpus is not None:
+            more["GPU"] = checks.amount("num_gpus", num_gpus)
         if more:
             options["more_resources"] = more
         if address not in (None, "", "local"):
-            options["address"] = address
+            options["address"] = checks.text("address", address)
         made = backends[backend](**options)
-        made.describe_job(namespace or "")
+        made.describe_job(namespace)
         made.env_vars = env
         atexit.register(_at_exit, made, os.getpid())
         for told in state.on_connect:

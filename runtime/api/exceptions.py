@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from contextlib import suppress
+from types import BuiltinFunctionType
 from typing import Any
 
 from runtime.api.ids import TaskID
 from runtime.api.modules import refuser
 from runtime.control.ids import ARRAY_BYTES, TASK_BYTES
 from runtime.control.messages import OF_ACTOR
+
+log = logging.getLogger("raytwin")
 
 ACTOR_DIGITS = 2 * ARRAY_BYTES
 __getattr__ = refuser("exceptions")
@@ -261,25 +265,37 @@ def make_task_error(function_name: str, traceback_str: str, cause: Any) -> RayTa
             dual = type(
                 f"RayTaskError({cls.__name__})",
                 (RayTaskError, cls),
-                {"__init__": RayTaskError.__init__, "__module__": __name__},
+                {"__init__": RayTaskError.__init__, "__new__": _unmade, "__module__": __name__},
             )
-        except TypeError:
-            # The class cannot be a base (it is final, or its layout conflicts).
+            dual(function_name, traceback_str, root)
+        except Exception as why:
+            # The class cannot be a base: it is final, or its layout conflicts.
+            log.warning("%s is raised as a plain RayTaskError: %s", cls.__qualname__, why)
             dual = RayTaskError
         _DUAL[cls] = dual
-    try:
-        error = dual(function_name, traceback_str, root)
-    except TypeError:
-        # Its __new__ wants arguments of its own.
-        error = RayTaskError(function_name, traceback_str, root)
+    error = dual(function_name, traceback_str, root)
     if type(error) is not RayTaskError:
-        error.args = (root,)  # as Ray's
+        # As Ray's; the class may have a property of this name.
+        BaseException.args.__set__(error, (root,))  # type: ignore[attr-defined]
     for name, value in getattr(root, "__dict__", {}).items():
         error.__dict__.setdefault(name, value)
     if dual is not RayTaskError:
         _copy_members(root, error)
     assert isinstance(error, RayTaskError)
     return error
+
+
+def _unmade(dual: type, function_name: str, traceback_str: str, root: BaseException) -> Any:
+    """Return an instance of which nothing but its class is set.
+
+    As the ``__new__`` of these classes: the cause's own may want arguments that nobody
+    has here, and what it sets is copied from the cause. The built-in one is called.
+    """
+    natives = (vars(cls).get("__new__") for cls in type(root).__mro__)
+    native = next(found for found in natives if isinstance(found, BuiltinFunctionType))
+    if isinstance(root, BaseExceptionGroup):
+        return native(dual, root.message, root.exceptions)
+    return native(dual)
 
 
 def _copy_members(source: BaseException, target: BaseException) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.api.options import exception_classes
+from runtime.api.checks import integer, text
+from runtime.api.options import EVER, exception_classes, returns
+from runtime.control.ids import RETURNS_MAX
 
 NAMES = ("num_returns", "name", "max_task_retries", "retry_exceptions")
 
@@ -18,9 +20,16 @@ ONLY_RAYS = {
 """Options of Ray that raytwin does not have, and what to know instead."""
 
 
-def check_names(options: dict[str, Any]) -> None:
-    """Raise ValueError for unknown options, TypeError for a wrong ``retry_exceptions``."""
-    for name in options:
+STREAMING = "streaming"
+
+
+def checked(given: dict[str, Any]) -> dict[str, Any]:
+    """Return options as they may travel; None means that it was not given.
+
+    Raises ValueError for an unknown name or an impossible value, TypeError
+    for a value of the wrong type.
+    """
+    for name in given:
         if name in ONLY_RAYS:
             raise ValueError(
                 f"raytwin does not have Ray's method option {name!r}: {ONLY_RAYS[name]}"
@@ -28,4 +37,22 @@ def check_names(options: dict[str, Any]) -> None:
             )
         if name not in NAMES:
             raise ValueError(f"raytwin has no method option {name!r}: there are {', '.join(NAMES)}")
-    exception_classes(options.get("retry_exceptions", False))
+    options = {name: value for name, value in given.items() if value is not None}
+    if "num_returns" in options:
+        options["num_returns"] = _returns(options["num_returns"])
+    if "name" in options:
+        options["name"] = text("name", options["name"])
+    if "max_task_retries" in options:
+        name = "max_task_retries"
+        options[name] = integer(name, options[name], -1, note=EVER)
+    if "retry_exceptions" in options:
+        options["retry_exceptions"] = exception_classes(options["retry_exceptions"])
+    return options
+
+
+def _returns(given: Any) -> int | str:
+    if not isinstance(given, str):
+        return returns(given)
+    if given != STREAMING:
+        raise ValueError(f"num_returns is 0 to {RETURNS_MAX} or {STREAMING!r}, not {given!r}")
+    return STREAMING

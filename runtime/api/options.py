@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runtime.api.checks import amount, amounts, integer, text
 from runtime.api.strategies import (
     NodeAffinitySchedulingStrategy,
     PlacementGroupSchedulingStrategy,
@@ -37,6 +38,8 @@ ONLY_RAYS = {
 }
 """Options of Ray that raytwin does not have, and what to know instead."""
 
+EVER = " (for ever)"
+"""What -1 means, in errors."""
 ACCELERATOR_AMOUNT = 0.001
 """What a task takes of a node's ``accelerator_type:X``: it says where, not how much."""
 
@@ -87,38 +90,43 @@ class TaskOptions:
             changes["resources"] = _resources(changes["resources"])
         if "num_returns" in changes:
             changes["num_returns"], changes["stream"] = _returns(changes["num_returns"])
-        if "max_retries" in changes and not isinstance(changes["max_retries"], int):
-            raise TypeError(f"max_retries is an integer, not {changes['max_retries']!r}")
+        if "max_retries" in changes:
+            changes["max_retries"] = integer("max_retries", changes["max_retries"], -1, note=EVER)
+        for name in ("name", "accelerator_type"):
+            if name in changes:
+                changes[name] = text(name, changes[name])
+        for name in ("num_cpus", "num_gpus"):
+            if name in changes:
+                changes[name] = amount(name, changes[name])
         if "retry_exceptions" in changes:
             changes["retry_exceptions"] = exception_classes(changes["retry_exceptions"])
         if "scheduling_strategy" in changes:
-            check_strategy(changes["scheduling_strategy"])
+            changes["scheduling_strategy"] = strategy(changes["scheduling_strategy"])
         if "runtime_env" in changes:
             changes["env_vars"] = env_vars(changes.pop("runtime_env"))
         options = replace(self, **changes)
-        if options.max_retries < -1:
-            raise ValueError(f"max_retries is -1 (for ever) or more, not {options.max_retries}")
-        for name in ("num_cpus", "num_gpus"):
-            if getattr(options, name) < 0:
-                raise ValueError(f"{name} is 0 or more, not {getattr(options, name)}")
-        amounts = {"CPU": options.num_cpus, "GPU": options.num_gpus, **dict(options.resources)}
+        demand = {"CPU": options.num_cpus, "GPU": options.num_gpus, **dict(options.resources)}
         if options.accelerator_type:
-            amounts[f"accelerator_type:{options.accelerator_type}"] = ACCELERATOR_AMOUNT
+            demand[f"accelerator_type:{options.accelerator_type}"] = ACCELERATOR_AMOUNT
         plain = (
             not options.retry_exceptions
             and options.scheduling_strategy == "DEFAULT"
             and not options.env_vars
         )
-        return replace(options, demand=format_demand(amounts), plain=plain)
+        return replace(options, demand=format_demand(demand), plain=plain)
 
 
 def _resources(resources: Any) -> tuple[tuple[str, float], ...]:
-    if not isinstance(resources, Mapping):
-        raise TypeError(f"resources is a dict of amounts, not {resources!r}")
+    checked = amounts("resources", resources)
     for reserved in ("CPU", "GPU"):
-        if reserved in resources:
+        if reserved in checked:
             raise ValueError(f"use num_{reserved.lower()}s instead of resources")
-    return tuple(sorted(resources.items()))
+    return tuple(sorted(checked.items()))
+
+
+def returns(given: Any) -> int:
+    """Return a checked ``num_returns`` that is a number."""
+    return integer("num_returns", given, 0, RETURNS_MAX)
 
 
 def _returns(given: Any) -> tuple[int, int]:
@@ -127,11 +135,7 @@ def _returns(given: Any) -> tuple[int, int]:
         if given not in _STREAMS:
             raise ValueError(f"num_returns is a number, 'streaming' or 'dynamic', not {given!r}")
         return 1, _STREAMS[given]
-    if not isinstance(given, int):
-        raise TypeError(f"num_returns is an integer, not {given!r}")
-    if not 0 <= given <= RETURNS_MAX:
-        raise ValueError(f"num_returns is 0 to {RETURNS_MAX}, not {given}")
-    return given, 0
+    return returns(given), 0
 
 
 def exception_classes(given: Any) -> bool | tuple[type[BaseException], ...]:
@@ -148,11 +152,12 @@ def exception_classes(given: Any) -> bool | tuple[type[BaseException], ...]:
     return tuple(given)
 
 
-def check_strategy(given: Any) -> None:
-    """Raise ValueError for what is no scheduling strategy."""
-    known = (NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy)
-    if isinstance(given, known) or given in ("DEFAULT", "SPREAD"):
-        return
+def strategy(given: Any) -> Any:
+    """Return a scheduling strategy. Raises ValueError for what is none."""
+    if isinstance(given, NodeAffinitySchedulingStrategy | PlacementGroupSchedulingStrategy):
+        return given
+    if isinstance(given, str) and given in ("DEFAULT", "SPREAD"):
+        return str.__str__(given)
     raise ValueError(
         "scheduling_strategy is 'DEFAULT', 'SPREAD', a NodeAffinitySchedulingStrategy or a"
         f" PlacementGroupSchedulingStrategy, not {given!r}"
@@ -176,7 +181,14 @@ def env_vars(runtime_env: Any) -> tuple[tuple[str, str], ...]:
     given = runtime_env.get("env_vars") or {}
     if not isinstance(given, Mapping):
         raise TypeError(f"env_vars is a dict of strings, not {given!r}")
-    for name, value in given.items():
-        if not (isinstance(name, str) and isinstance(value, str)):
-            raise TypeError(f"env_vars is a dict of strings, not {{{name!r}: {value!r}}}")
-    return tuple(sorted(given.items()))
+    checked = {}
+    for key, value in given.items():
+        if not (isinstance(key, str) and isinstance(value, str)):
+            raise TypeError(f"env_vars is a dict of strings, not {{{key!r}: {value!r}}}")
+        name = text("a name in env_vars", key)
+        if not name or "=" in name or "\0" in name:
+            raise ValueError(f"{name!r} cannot be the name of an environment variable")
+        checked[name] = text(f"env_vars[{name!r}]", value)
+        if "\0" in checked[name]:
+            raise ValueError(f"env_vars[{name!r}] has a null character in it")
+    return tuple(sorted(checked.items()))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from runtime.api.calls import cancel, get
+from runtime.api.checks import amounts, text
 from runtime.api.exceptions import GetTimeoutError, TaskPlacementGroupRemoved
 from runtime.api.ids import TaskID
 from runtime.api.modules import says_what_is_missing
@@ -105,24 +106,26 @@ def placement_group(
     wait. A group is removed with its driver's job, unless its ``lifetime`` is
     ``"detached"``; its name is known to that job, a detached one's to all. Raises
     ValueError for bundles or strategies that cannot be, or a name that another
-    group has.
+    group has, TypeError for amounts that are no numbers or names that are no strings.
     """
     if not isinstance(bundles, list) or not bundles:
         raise ValueError(f"bundles is a list of at least one dict of amounts, not {bundles!r}")
     for bundle in bundles:
         if not isinstance(bundle, dict) or not any(bundle.values()):
             raise ValueError(f"a bundle is a dict of amounts above 0, not {bundle!r}")
+    checked = [amounts("a bundle", bundle) for bundle in bundles]
+    for bundle in checked:
         format_demand(bundle)
-    strategy = strategy or "PACK"
+    strategy, name = text("strategy", strategy or "PACK"), text("name", name or "")
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy is one of {', '.join(STRATEGIES)}, not {strategy!r}")
     if lifetime not in (None, "detached"):
         raise ValueError(f"lifetime is None or 'detached', not {lifetime!r}")
     if name and _named(name):
         raise ValueError(f"there is a placement group {name!r} already")
-    amounts = [{n: float(a) for n, a in bundle.items() if a} for bundle in bundles]
+    held = [{n: float(a) for n, a in bundle.items() if a} for bundle in checked]
     return PlacementGroup(
-        current().create_group(name, amounts, strategy, lifetime == "detached"), amounts
+        current().create_group(name, held, strategy, bool(lifetime == "detached")), held
     )
 
 

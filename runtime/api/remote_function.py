@@ -11,6 +11,7 @@ from runtime.api.actor_options import NAMES as ACTOR_NAMES
 from runtime.api.actor_options import ActorOptions
 from runtime.api.actors import ActorClass
 from runtime.api.arguments import positional
+from runtime.api.checks import name_of
 from runtime.api.modules import refuser, says_what_is_missing
 from runtime.api.options import TaskOptions
 from runtime.api.refs import ObjectRef, ObjectRefArray
@@ -29,7 +30,7 @@ class RemoteFunction:
     def __init__(self, function: Callable[..., Any], options: TaskOptions = _DEFAULT) -> None:
         self.function = function
         self.task_options = options
-        self.function_name = getattr(function, "__qualname__", repr(function))
+        self.function_name = name_of(function)
         self._least, self._most = positional(function)
         """How many positional arguments alone are right."""
         self.stream = STREAM if inspect.isgeneratorfunction(function) else 0

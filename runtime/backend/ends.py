@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys
 
+from runtime.api.checks import encodable
+
 
 class ConstructorFailed(Exception):
     """There will be no actor; the text has the constructor's traceback."""
@@ -29,5 +31,5 @@ def is_error(error: BaseException) -> bool:
 
 def last_words(error: BaseException) -> str:
     """Return why a process has ended, in one line."""
-    name = type(error).__name__
-    return f"a call raised {name}: {error}" if str(error) else f"a call raised {name}"
+    name, words = type(error).__name__, str(error)
+    return encodable(f"a call raised {name}: {words}" if words else f"a call raised {name}")

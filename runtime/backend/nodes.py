@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
 
 import msgspec
+from msgspec.structs import fields
 
+from runtime.api.checks import INTEGER_MAX, amount, amounts, integer, text
 from runtime.control.config import Config
 
 FIRST_DRIVER = "driver:0.0"
 """The one that starts the cluster; workers of its node reach it without the node."""
+_EXACT: dict[Any, Callable[[str, Any], Any]] = {
+    int: lambda name, given: integer(name, given, -INTEGER_MAX),
+    float: amount,
+    str: text,
+    bool: lambda name, given: bool(given),
+}
+"""How a setting of a type is checked."""
 THREADS_MAX = 256
 STREAMS_MAX = 64
 
@@ -23,24 +33,28 @@ def node_resources(
     """Return {resource: amount} for each node.
 
     `nodes` is how many, or what each has; `more` is added to every node.
-    Raises ValueError for no nodes or a negative amount.
+    Raises ValueError for no nodes or a negative amount, TypeError for what is no number.
     """
-    if isinstance(nodes, int):
-        if nodes < 1:
-            raise ValueError(f"a cluster of {nodes} nodes")
-        cpus = cpus_default if cpus_per_node is None else cpus_per_node
-        each: list[dict[str, float]] = [{"CPU": float(cpus)} for _ in range(nodes)]
+    given: Any = nodes
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        count = integer("nodes", given, -INTEGER_MAX)
+        if count < 1:
+            raise ValueError(f"a cluster of {count} nodes")
+        cpus = cpus_default if cpus_per_node is None else amount("num_cpus", cpus_per_node)
+        each: list[dict[str, float]] = [{"CPU": float(cpus)} for _ in range(count)]
     else:
-        each = [{name: float(amount) for name, amount in node.items()} for node in nodes]
+        each = [_floats(amounts(f"nodes[{at}]", node)) for at, node in enumerate(given)]
     if not each:
         raise ValueError("a cluster of no nodes")
+    further = _floats(amounts("resources", more or {}))
     for node in each:
-        for name, amount in (more or {}).items():
-            node.setdefault(name, float(amount))
-        for name, amount in node.items():
-            if not amount >= 0:
-                raise ValueError(f"a node with {amount:g} {name}")
+        for name, number in further.items():
+            node.setdefault(name, number)
     return each
+
+
+def _floats(given: dict[str, float]) -> dict[str, float]:
+    return {name: float(number) for name, number in given.items()}
 
 
 REPLICAS_MAX = 9
@@ -107,8 +121,15 @@ def no_worker(node: int) -> str:
 def store_config(config: Config, store_copy_threads: int, fetch_streams: int) -> Config:
     """Return `config` with what `init` was told about the object store.
 
-    Raises ValueError for a number that makes no sense.
+    Each setting is exactly of its type then. Raises TypeError for one that is not a
+    number or string where it should be, ValueError for a number that makes no sense.
     """
+    config = msgspec.structs.replace(
+        config, store_copy_threads=store_copy_threads, fetch_streams=fetch_streams
+    )
+    exact = {f.name: _EXACT[f.type](f.name, getattr(config, f.name)) for f in fields(config)}
+    config = msgspec.structs.replace(config, **exact)
+    store_copy_threads, fetch_streams = config.store_copy_threads, config.fetch_streams
     if not 0 <= store_copy_threads <= THREADS_MAX:
         raise ValueError(
             f"store_copy_threads is {store_copy_threads}; give 1 to {THREADS_MAX},"
@@ -116,6 +137,4 @@ def store_config(config: Config, store_copy_threads: int, fetch_streams: int) ->
         )
     if not 1 <= fetch_streams <= STREAMS_MAX:
         raise ValueError(f"fetch_streams is {fetch_streams}; give 1 to {STREAMS_MAX}")
-    return msgspec.structs.replace(
-        config, store_copy_threads=store_copy_threads, fetch_streams=fetch_streams
-    )
+    return config

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+from runtime.api.checks import encodable
 from runtime.api.exceptions import ObjectStoreFullError
 from runtime.api.refs import ObjectRef
 from runtime.backend.ends import ConstructorFailed
@@ -192,9 +193,9 @@ class Reporter:
         if self.wants_retry(spec, error):
             status, payload = RETRY, b""
         elif isinstance(error, ObjectStoreFullError):
-            status, payload = SYSTEM_ERROR, f"ObjectStoreFullError: {error}".encode()
+            status, payload = SYSTEM_ERROR, _named("ObjectStoreFullError", error)
         elif isinstance(error, ConstructorFailed):
-            status, payload = SYSTEM_ERROR, f"ActorDiedError: {error}".encode()
+            status, payload = SYSTEM_ERROR, _named("ActorDiedError", error)
         else:
             status, payload = USER_ERROR, self._pack_error(spec.name, error)
         return self._failure(spec, started_s, status, payload)
@@ -275,3 +276,8 @@ def one_of(spec: TaskSpec, index: int) -> TaskSpec:
         spec.array, index, 1, spec.function, b"", spec.owner, spec.demand, (), spec.returns,
         spec.retries, spec.first, spec.name, spec.extra,
     )  # fmt: skip
+
+
+def _named(name: str, error: Exception) -> bytes:
+    """Return the payload of a system error."""
+    return encodable(f"{name}: {error}").encode()

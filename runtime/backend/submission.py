@@ -45,17 +45,18 @@ def specify(session: Submitting, options: TaskOptions, stream: int) -> tuple[str
     extra.retry_on = _retry_on(session, options.retry_exceptions)
     strategy = options.scheduling_strategy
     if isinstance(strategy, NodeAffinitySchedulingStrategy):
-        if not strategy.node_id.isdigit():
+        if not strategy.node_id.isdecimal():
             raise ValueError(
                 f"{strategy.node_id!r} is no node's ID; nodes() and"
                 " get_runtime_context().get_node_id() tell them"
             )
         extra.strategy = affinity(int(strategy.node_id), strategy.soft)
     elif isinstance(strategy, PlacementGroupSchedulingStrategy):
-        _into_group(strategy, options.demand, extra)
-        demand = demand_in(
-            demand, extra.group.partition("/")[0], strategy.placement_group_bundle_index
-        )
+        if not strategy.is_empty:
+            _into_group(strategy, options.demand, extra)
+            demand = demand_in(
+                demand, extra.group.partition("/")[0], strategy.placement_group_bundle_index
+            )
     elif strategy == SPREAD:
         extra.strategy = SPREAD
     elif inherited is not None and inherited.group.endswith(CAPTURE):
@@ -67,6 +68,7 @@ def specify(session: Submitting, options: TaskOptions, stream: int) -> tuple[str
 def _into_group(strategy: PlacementGroupSchedulingStrategy, demand: str, extra: TaskExtra) -> None:
     """Check a task's place in a group. Raises ValueError if it can never run there."""
     group, index = strategy.placement_group, strategy.placement_group_bundle_index
+    assert group is not None, "it is in no group"
     bundles = group.bundle_specs
     if not -1 <= index < len(bundles):
         raise ValueError(f"the placement group has bundles 0 to {len(bundles) - 1}, not {index}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import traceback
 from types import TracebackType
 
+from runtime.api.checks import encodable
+
 _HERE = __file__.rpartition("/")[0]
 TRACEBACK_CHARS_MAX = 16_384
 """The end of a constructor's traceback that every later call is answered with."""
@@ -19,6 +21,9 @@ def users_frames(error: BaseException) -> TracebackType | None:
 
 
 def lines_of(error: BaseException) -> str:
-    """Return an error's traceback, without the runtime's frames in front."""
+    """Return an error's traceback, without the runtime's frames in front.
+
+    What of its text has no encoding, as of a file's name, is escaped.
+    """
     lines = traceback.format_exception(type(error), error, users_frames(error))
-    return "".join(lines)[-TRACEBACK_CHARS_MAX:]
+    return encodable("".join(lines)[-TRACEBACK_CHARS_MAX:])

@@ -1,6 +1,7 @@
-"""A message that is longer than any may be: what it was about fails, and nothing else.
+"""A message that cannot travel: what it was about fails, and nothing else.
 
-The world does not send it, logs one line and tells its sender, by `TooLong`. The
+Mostly it is longer than any may be; one that holds what has no encoding is treated
+alike. The world does not send it, logs one line and tells its sender, by `TooLong`. The
 sender ends what the message belonged to with an error that says so:
 
 ============================ ====================================================

@@ -176,12 +176,12 @@ class Process:
         if connection is None or connection.closed:
             connection = self.find_route(destination)
         if connection is not None:
-            data = wire.encode_whole(source, destination, messages, connection.frame_bytes_max)
-            if data:
-                connection.send(data)
-                return
             limits = connection.frame_bytes_max, wire.MESSAGE_BYTES_MAX
             try:
+                data = wire.encode_whole(source, destination, messages, limits[0])
+                if data:
+                    connection.send(data)
+                    return
                 frames = wire.encode_all(source, destination, messages, *limits)
             except wire.WireError:
                 frames = self._encode_each(source, destination, messages, *limits)

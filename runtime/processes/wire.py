@@ -33,25 +33,39 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
 
 
+_UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+"""What the encoder raises: a type, a text, a number, a depth or a length it does not have."""
+
+
 class WireError(ValueError):
-    """What was received is not a frame."""
+    """What was received is not a frame, or what is to be sent cannot be one."""
 
 
 def encode(
     source: str, destination: str, messages: list[Any], bytes_max: int = FRAME_BYTES_MAX
 ) -> bytes:
-    """Return the bytes of one frame; raises WireError if it is too long."""
-    body = _encoder.encode(Frame(source, destination, messages))
+    """Return the bytes of one frame; raises WireError if it is too long or cannot be one."""
+    body = _encode(source, destination, messages)
     if len(body) > bytes_max:
         raise _too_long(len(body), bytes_max)
     return _LENGTH.pack(len(body)) + body
 
 
 def encode_whole(source: str, destination: str, messages: list[Any], bytes_max: int) -> bytes:
-    """Return the bytes of one frame, none if it would be too long: see `encode_all`."""
-    body = _encoder.encode(Frame(source, destination, messages))
+    """Return the bytes of one frame, none if it would be too long: see `encode_all`.
+
+    Raises WireError if a message holds what cannot be encoded.
+    """
+    body = _encode(source, destination, messages)
     length = len(body)
     return _LENGTH.pack(length) + body if length <= bytes_max else b""
+
+
+def _encode(source: str, destination: str, messages: list[Any]) -> bytes:
+    try:
+        return _encoder.encode(Frame(source, destination, messages))
+    except _UNENCODABLE as error:
+        raise WireError(f"it cannot be encoded: {error}") from error
 
 
 def _decode(body: memoryview) -> Frame:
@@ -87,9 +101,10 @@ def encode_all(
 ) -> list[bytes]:
     """Return the bytes of as many frames as the messages need, mostly one.
 
-    Raises WireError if a single message is longer than `message_bytes_max`.
+    Raises WireError if a single message is longer than `message_bytes_max`, or holds
+    what cannot be encoded.
     """
-    body = _encoder.encode(Frame(source, destination, messages))
+    body = _encode(source, destination, messages)
     if len(body) <= bytes_max:
         return [_LENGTH.pack(len(body)) + body]
     if len(messages) == 1:

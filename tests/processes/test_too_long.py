@@ -1,4 +1,7 @@
-"""A message that is longer than any may be: its sender goes on, and what it was about fails."""
+"""A message that cannot travel, mostly as it is longer than any may be.
+
+Its sender goes on, and what it was about fails.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,34 @@ def test_the_sender_is_told_and_the_rest_leaves(
     assert (told.to, told.kind, told.tasks) == ("node:1", "ActorCalls", [long])
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2 and "node:0 cannot send ActorCalls to node:1" in lines[0]
+
+
+@pytest.mark.parametrize("wrong", [complex(1), 2**70, "\ud800"])
+def test_what_cannot_be_encoded_fails_alone(wrong: Any) -> None:
+    """As with the TypeError, the OverflowError and the UnicodeEncodeError of the encoder."""
+    process, node = Process(0), Component()
+    process.add("node:0", node)
+    sent: dict[str, list[bytes]] = {}
+    for peer in ("node:1", "node:2", "node:3"):
+        process.routes[peer] = SimpleNamespace(  # type: ignore[assignment]
+            frame_bytes_max=1_000, closed=False, send=sent.setdefault(peer, []).append
+        )
+    bad = spec(2)
+    bad.name = wrong
+    context = process.contexts["node:0"]
+    context.send("node:1", m.SubmitTasks([spec(1)]))
+    for tasks in ([spec(3)], [bad], [spec(4)]):
+        context.send("node:2", m.SubmitTasks(tasks))
+    context.send("node:3", m.SubmitTasks([spec(5)]))
+    process.run_turns()
+    came = {
+        peer: [one.tasks for f in wire.FrameReader().feed(b"".join(data)) for one in f.messages]
+        for peer, data in sent.items()
+    }
+    assert came == {"node:1": [[spec(1)]], "node:2": [[spec(3)], [spec(4)]], "node:3": [[spec(5)]]}
+    (told,) = node.got
+    assert (told.to, told.kind, told.tasks) == ("node:2", "SubmitTasks", [bad])
+    assert "cannot be encoded" in told.reason
 
 
 def test_calls_that_wait_for_an_actor_may_be_many(local: Any) -> None:  # noqa: F811

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from runtime.api.checks import encodable
 from runtime.api.refs import ObjectRef
 from runtime.backend.futures import FutureDesk
 from runtime.backend.protocol import World
@@ -90,7 +91,7 @@ class Session(ActorCalls):
         """Tell the cluster of this driver's job; names without a namespace are in this one."""
         self.namespace = namespace
         with self.world:
-            self.client.describe_job(namespace, " ".join(sys.argv), os.getpid())
+            self.client.describe_job(namespace, encodable(" ".join(sys.argv)), os.getpid())
 
     def job_namespace(self) -> str:
         """Return the namespace of names that the calling code's job gives and looks up."""

@@ -1,0 +1,39 @@
+"""What `init` is given is checked before anything starts, alike on both backends."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+
+
+@pytest.mark.parametrize("backend", ["local", "sim"])
+def test_init_says_what_is_wrong(backend: str) -> None:
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"namespace": 5}, TypeError, "namespace is a string, not 5"),
+        ({"seed": "a"}, TypeError, "seed is an integer, not 'a'"),
+        ({"seed": 2**80}, ValueError, "seed is at most"),
+        ({"num_cpus": "2"}, TypeError, "num_cpus is a number, not '2'"),
+        ({"resources": [1]}, TypeError, "resources is a dict of amounts"),
+        ({"nodes": [{"CPU": "x"}]}, TypeError, r"'CPU' in nodes\[0\] is a number, not 'x'"),
+        ({"nodes": 2.5}, TypeError, "nodes is an integer, not 2.5"),
+        ({"heartbeat_timeout_s": float("nan")}, ValueError, "heartbeat_timeout_s is a finite"),
+        ({"object_store_memory": "1G"}, TypeError, "object_store_memory is a number"),
+        ({"runtime_env": {"env_vars": {"A=": "3"}}}, ValueError, "cannot be the name"),
+        ({"runtime_env": {"env_vars": {"A": "\0"}}}, ValueError, "null character"),
+    ]
+    for options, error, said in wrong:
+        with pytest.raises(error, match=said):
+            ray.init(backend=backend, **options)
+        assert not ray.is_initialized()
+
+
+@pytest.mark.parametrize("backend", ["local", "sim"])
+def test_a_program_may_be_called_anything(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["a file's name \udcff"])
+    with ray.init(backend=backend, nodes=1, cpus_per_node=1) as session:
+        (job,) = session.query("jobs")
+        assert job[4] == "a file's name \\udcff"
