@@ -255,11 +255,11 @@ class SimCluster:
         if address in self.workers:
             self._end_worker(address, "exit code 0")
 
-    def worker_left(self, process: SimProcess) -> None:
-        """A worker has ended by itself, as an actor does that exits."""
+    def worker_left(self, process: SimProcess, reason: str) -> None:
+        """A worker has ended by itself: an actor that exits, a program that raised."""
         self._end_process(process.name)
         # Behind what it has sent, as a real one's last words come first.
-        died = [WorkerDied(process.name, "exit code 0")]
+        died = [WorkerDied(process.name, reason)]
         self.transmit(process.node, f"pool:{process.node}", f"node:{process.node}", died, 60)
 
     def _end_process(self, address: str) -> None:

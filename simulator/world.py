@@ -255,9 +255,9 @@ class SimWorld:
             if spawned:
                 spawned.throw()
 
-    def leave(self) -> None:
+    def leave(self, code: int = 0) -> None:
         """The worker ends its process by itself; its node sees it."""
-        self._soon(lambda: self.cluster.worker_left(self.process))
+        self._soon(lambda: self.cluster.worker_left(self.process, f"exit code {code}"))
 
     # -- time ------------------------------------------------------------------
 

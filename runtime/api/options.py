@@ -179,4 +179,15 @@ def env_vars(runtime_env: Any) -> tuple[tuple[str, str], ...]:
     for name, value in given.items():
         if not (isinstance(name, str) and isinstance(value, str)):
             raise TypeError(f"env_vars is a dict of strings, not {{{name!r}: {value!r}}}")
+        if not _settable(name, value):
+            raise ValueError(f"no environment has the variable {name!r} with the value {value!r}")
     return tuple(sorted(given.items()))
+
+
+def _settable(name: str, value: str) -> bool:
+    """Whether the operating system takes an environment variable."""
+    try:
+        encoded = (name + value).encode()
+    except UnicodeEncodeError:
+        return False
+    return bool(name) and "=" not in name and b"\0" not in encoded
