@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from runtime.api import cluster, modules
+from scenarios import spawned
 from scenarios.base import UsageError
 from scenarios.signals import Interrupted
 
@@ -36,15 +37,20 @@ def execute(script: Path, args: Sequence[str], options: dict[str, Any]) -> int:
     cluster.OVERRIDES.update(options)
     modules.install("ray")
     os.environ[modules.AS_RAY] = "1"
+    spawned.install(options)
     main = ModuleType("__main__")
-    main.__file__ = str(script)
+    # Absolute, as Python has it, in tracebacks too; `sys.argv` has what was given.
+    path = os.path.abspath(script)
+    main.__file__ = path
+    main.__annotations__ = {}
     main.__dict__["__builtins__"] = builtins
     # Functions and classes of ``__main__`` are sent to workers by value.
     sys.modules["__main__"] = main
     sys.argv = [str(script), *args]
     sys.path[0] = str(script.resolve().parent)
     try:
-        exec(compile(source, str(script), "exec"), main.__dict__)
+        # `dont_inherit`: or it would be compiled with this file's `annotations`.
+        exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
     except SystemExit:
         raise
     except BaseException as error:

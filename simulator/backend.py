@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from greenlet import getcurrent
@@ -20,6 +21,7 @@ from runtime.backend.protocol import Backend
 from runtime.backend.session import Session
 from runtime.control.config import Config
 from runtime.control.policies import make_policy
+from simulator import one_thread
 from simulator.cluster import SimCluster
 from simulator.costs import load_profile
 from simulator.operations import OperableCluster
@@ -89,7 +91,7 @@ def start(
         resources, config, profile, nodes_per_host, cores_per_host, object_store_memory, journal
     )
     session = cluster.start_driver()
-    set_current(session, _lookup)
+    set_current(session, _lookup, partial(one_thread.check, cluster.thread))
     count = len(resources)
     session.world.block(lambda: sum(i.alive for i in _known_nodes(cluster).values()) == count, None)
     return session

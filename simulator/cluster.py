@@ -19,6 +19,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 from greenlet import getcurrent
@@ -88,6 +89,8 @@ class SimCluster:
         self.seed = config.seed
         self.env = Clock()
         self.hub: Any = getcurrent()
+        self.thread = get_ident()
+        """The only one in which any of it may run."""
         self.loop_of_hub: asyncio.AbstractEventLoop | None = None
         """The asyncio loop that runs in the hub, while a program's greenlet has the thread."""
         self.processes: dict[str, SimProcess] = {}
@@ -255,11 +258,11 @@ class SimCluster:
         if address in self.workers:
             self._end_worker(address, "exit code 0")
 
-    def worker_left(self, process: SimProcess) -> None:
-        """A worker has ended by itself, as an actor does that exits."""
+    def worker_left(self, process: SimProcess, reason: str) -> None:
+        """A worker has ended by itself: an actor that exits, a program that raised."""
         self._end_process(process.name)
         # Behind what it has sent, as a real one's last words come first.
-        died = [WorkerDied(process.name, "exit code 0")]
+        died = [WorkerDied(process.name, reason)]
         self.transmit(process.node, f"pool:{process.node}", f"node:{process.node}", died, 60)
 
     def _end_process(self, address: str) -> None:
@@ -346,9 +349,10 @@ class SimCluster:
             return
         self.closed = True
         gc.set_threshold(*self._gc_thresholds)
-        for driver in self.drivers:
-            driver.kill()
-        for address in list(self.workers):
-            self._end_process(address)
+        if get_ident() == self.thread:  # else it has ended, and with it what waited there
+            for driver in self.drivers:
+                driver.kill()
+            for address in list(self.workers):
+                self._end_process(address)
         if self.journal is not None:
             self.journal.close()

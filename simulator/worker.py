@@ -8,10 +8,14 @@ never run anything, and a greenlet with its stack is what takes memory.
 from __future__ import annotations
 
 import asyncio
+import sys
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from greenlet import GreenletExit
+
 from runtime.api.refs import ObjectRef
+from runtime.backend.ends import exit_code
 from runtime.backend.execution import TaskRunner
 from runtime.backend.futures import LazyFuture
 from runtime.backend.nodes import FIRST_DRIVER
@@ -32,6 +36,7 @@ from runtime.control.messages import (
 )
 from simulator.event_loop import VirtualEventLoop
 from simulator.process import SimProcess
+from simulator.signals import from_handler
 from simulator.world import ProgramGreenlet, SimWorld
 
 if TYPE_CHECKING:
@@ -114,14 +119,36 @@ class SimWorker:
         world.session = session
         runner = TaskRunner(world, session, self.executor, self.node)
         self._program = ProgramGreenlet(
-            lambda: _work(world, session, self.executor, runner), self.cluster
+            lambda: _live(world, session, self.executor, runner), self.cluster
         )
         self._program.session = session
         self._program.switch()
 
 
+def _live(world: SimWorld, session: Session, executor: Executor, runner: TaskRunner) -> None:
+    """Be the worker's process, from its program's first line to its end."""
+    try:
+        _work(world, session, executor, runner)
+    except GreenletExit:
+        raise  # it was ended from outside
+    except BaseException as error:
+        code = exit_code(error)
+        world.leave(code)
+        if from_handler(error):
+            raise  # in the driver, for whom the signal was
+        if not isinstance(error, SystemExit):
+            sys.__excepthook__(type(error), error, error.__traceback__)
+        elif error.code is not None and not isinstance(error.code, int):
+            print(error.code, file=sys.stderr)
+    else:
+        world.leave()
+    finally:
+        # Other simulated processes have the same variables.
+        world.environment.leave()
+
+
 def _work(world: SimWorld, session: Session, executor: Executor, runner: TaskRunner) -> None:
-    """What a worker does all its life."""
+    """Run what comes until there is to be no more."""
     client = world.client
     while not executor.exiting:
         with world:
@@ -135,4 +162,3 @@ def _work(world: SimWorld, session: Session, executor: Executor, runner: TaskRun
             world.block(lambda: runner.has_work() or executor.exiting, None)
     with world:
         client.flush()
-    world.leave()

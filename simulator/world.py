@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -24,6 +25,7 @@ from runtime.control.client import Client
 from runtime.control.executor import Executor
 from simulator import values
 from simulator.event_loop import VirtualEventLoop
+from simulator.one_thread import REFUSED
 from simulator.process import SimProcess
 from simulator.store import SimStore
 
@@ -82,6 +84,7 @@ class SimWorld:
         self.store = store
         self.environment = Environment()
         self._env = cluster.env
+        self._thread = cluster.thread
         self._depth = 0
         self._sleeping: list[tuple[Any, Callable[[], object]]] = []
         """The program's greenlets and what each waits for a turn to make true."""
@@ -93,6 +96,8 @@ class SimWorld:
     # -- turns -----------------------------------------------------------------
 
     def __enter__(self) -> SimWorld:
+        if get_ident() != self._thread:
+            raise RuntimeError(REFUSED)
         self._depth += 1
         return self
 
@@ -255,9 +260,9 @@ class SimWorld:
             if spawned:
                 spawned.throw()
 
-    def leave(self) -> None:
+    def leave(self, code: int = 0) -> None:
         """The worker ends its process by itself; its node sees it."""
-        self._soon(lambda: self.cluster.worker_left(self.process))
+        self._soon(lambda: self.cluster.worker_left(self.process, f"exit code {code}"))
 
     # -- time ------------------------------------------------------------------
 

@@ -159,18 +159,24 @@ def init(
 def _at_exit(made: Backend, pid: int) -> None:
     # A forked child must not end its parent's cluster.
     if state.connected() is made and os.getpid() == pid:
-        shutdown()
+        _shutdown(made)
 
 
 def shutdown() -> None:
     """End the cluster that this driver started, or leave the one that it joined.
 
-    Does nothing if there is none.
+    Does nothing if there is none. Raises RuntimeError on another thread of a simulated
+    program than its own.
     """
     connected = state.connected()
     if connected is not None:
-        state.set_current(None)
-        connected.shutdown()
+        state.check()
+        _shutdown(connected)
+
+
+def _shutdown(connected: Backend) -> None:
+    state.set_current(None)
+    connected.shutdown()
 
 
 def is_initialized() -> bool:

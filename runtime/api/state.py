@@ -19,6 +19,7 @@ on_connect: list[Callable[[Any], None]] = []
 
 _current: Backend | None = None
 _lookup: Callable[[], Backend | None] | None = None
+_check: Callable[[], None] | None = None
 _backends: dict[str, Connect] = {}
 
 
@@ -26,6 +27,7 @@ def current() -> Backend:
     """Return the calling code's backend; start a local cluster if there is none."""
     if _lookup is None and _current is not None:
         return _current
+    check()
     backend = connected()
     if backend is None:
         from runtime.api.cluster import init
@@ -34,6 +36,12 @@ def current() -> Backend:
         backend = connected()
         assert backend is not None
     return backend
+
+
+def check() -> None:
+    """Raise RuntimeError where the calling thread may not use the backend."""
+    if _check is not None:
+        _check()
 
 
 def connected() -> Backend | None:
@@ -46,12 +54,18 @@ def connected() -> Backend | None:
 
 
 def set_current(
-    backend: Backend | None, lookup: Callable[[], Backend | None] | None = None
+    backend: Backend | None,
+    lookup: Callable[[], Backend | None] | None = None,
+    check: Callable[[], None] | None = None,
 ) -> None:
-    """Make this the process's backend, with a look-up that goes before it."""
-    global _current, _lookup
+    """Make this the process's backend, with a look-up that goes before it.
+
+    `check` raises RuntimeError on threads that may not use it.
+    """
+    global _current, _lookup, _check
     _current = backend
     _lookup = lookup
+    _check = check
 
 
 def register_backend(name: str, connect: Connect) -> None:

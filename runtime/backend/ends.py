@@ -29,6 +29,14 @@ def is_error(error: BaseException) -> bool:
     return isinstance(error, Exception) or was_cancelled(error)
 
 
+def exit_code(error: BaseException) -> int:
+    """Return the exit code of a process that an error ends, as Python has it."""
+    if not isinstance(error, SystemExit):
+        return 1
+    code = error.code
+    return 0 if code is None else code & 0xFF if isinstance(code, int) else 1
+
+
 def last_words(error: BaseException) -> str:
     """Return why a process has ended, in one line."""
     name, words = type(error).__name__, str(error)

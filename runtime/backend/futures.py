@@ -175,6 +175,8 @@ class LazyFuture(Future[Any]):
 
     def settle(self) -> None:
         """Wait for the value, however long that takes."""
+        with self._session.world:
+            pass  # a thread that may not wait has the error, and not the future
         settle(self, lambda: self._session.get([self._ref], None)[0])
 
 

@@ -55,6 +55,7 @@ from typing import Any
 
 import msgspec
 
+from runtime.backend.ends import exit_code
 from runtime.processes import preload
 from runtime.processes.memory import trim
 from runtime.processes.settings import set_up_logging
@@ -498,7 +499,9 @@ def _become(kind: str, key: str, payload: bytes, fds: list[int], zygote_pid: int
         import_module(MAINS[kind]).main(payload, fds)
         code = 0
     except SystemExit as leaving:
-        code = leaving.code if isinstance(leaving.code, int) else 1
+        code = exit_code(leaving)
+        if leaving.code is not None and not isinstance(leaving.code, int):
+            print(leaving.code, file=sys.stderr)  # as Python does
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ActorDiedError, ActorUnavailableError, TaskCancelledError
+from runtime.api.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    TaskCancelledError,
+    WorkerCrashedError,
+)
 
 WAIT_S = 30
 
@@ -65,9 +73,34 @@ class OneByOne:
         return 1
 
 
+@ray.remote
+class Unborn:
+    def __init__(self, error: type[BaseException]) -> None:
+        raises(error)
+
+    def works(self) -> int:
+        return 1
+
+
 @ray.remote(max_retries=0)
 def task(error: type[BaseException]) -> None:
     raises(error)
+
+
+@ray.remote(max_retries=0)
+def element(error: type[BaseException] | None) -> None:
+    if error is not None:
+        raises(error)
+
+
+@ray.remote(max_retries=0)
+def items(error: type[BaseException]) -> Iterator[int]:
+    yield 1
+    raises(error)
+
+
+def exit_code_of(error: type[BaseException]) -> int:
+    return 2 if error is SystemExit else 1
 
 
 @pytest.mark.parametrize("kind", [Coroutines, Threads, OneByOne])
@@ -95,6 +128,77 @@ def test_what_ends_a_process_ends_the_actor(
     actor = kind.remote()
     with pytest.raises(ActorDiedError, match=f"a call raised {error.__name__}"):
         ray.get(actor.end.remote(error), timeout=WAIT_S)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, Own])
+def test_it_ends_an_actor_that_runs_one_call_at_a_time(
+    cluster: Any, error: type[BaseException]
+) -> None:
+    actor = OneByOne.remote()
+    assert ray.get(actor.works.remote(), timeout=WAIT_S) == 1
+    ended = f"its worker ended: exit code {exit_code_of(error)}"
+    for call in (
+        actor.end.remote(error),
+        actor.works.remote(),
+        Unborn.remote(error).works.remote(),
+    ):
+        with pytest.raises(ActorDiedError, match=ended):
+            ray.get(call, timeout=WAIT_S)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, Own])
+@pytest.mark.parametrize("kind", ["call", "range", "stream"])
+def test_it_ends_the_worker_of_a_task_and_the_cpu_comes_back(
+    cluster: Any, kind: str, error: type[BaseException]
+) -> None:
+    with pytest.raises(WorkerCrashedError, match=f"exit code {exit_code_of(error)}"):
+        if kind == "call":
+            ray.get(task.remote(error), timeout=WAIT_S)
+        elif kind == "range":
+            ray.get(element.map([None] * 3 + [error] + [None] * 2), timeout=WAIT_S)
+        else:
+            ray.get(list(items.remote(error)), timeout=WAIT_S)
+    for _ in range(1_000):
+        if ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"]:
+            return
+        ray.sleep(0.01)
+    pytest.fail("the CPU of the worker that ended is still taken")
+
+
+@ray.remote(max_retries=2)
+def ends_twice(path: str) -> int:
+    with open(path, "a+") as file:
+        file.write("x")
+        file.seek(0)
+        tries = len(file.read())
+    if tries < 3:
+        sys.exit(5)
+    return tries
+
+
+def test_a_task_whose_worker_ended_is_tried_again(cluster: Any, tmp_path: Path) -> None:
+    assert ray.get(ends_twice.remote(str(tmp_path / "tries")), timeout=WAIT_S) == 3
+
+
+@ray.remote(max_retries=0, runtime_env={"env_vars": {"LEFT_BEHIND": "1"}})
+def ends_with_variables() -> None:
+    sys.exit(2)
+
+
+def test_its_variables_end_with_it(cluster: Any) -> None:
+    with pytest.raises(WorkerCrashedError):
+        ray.get(ends_with_variables.remote(), timeout=WAIT_S)
+    assert "LEFT_BEHIND" not in os.environ
+
+
+@pytest.mark.parametrize(("code", "status"), [(None, 0), (2**40 + 3, 3), ("why", 1)])
+def test_the_exit_code_is_that_of_a_process(cluster: Any, code: Any, status: int) -> None:
+    @ray.remote(max_retries=0)
+    def leave() -> None:
+        sys.exit(code)
+
+    with pytest.raises(WorkerCrashedError, match=f"exit code {status}$"):
+        ray.get(leave.remote(), timeout=WAIT_S)
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])

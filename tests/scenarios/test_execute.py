@@ -145,6 +145,56 @@ def test_sigterm_ends_it_as_it_ends_python(tmp_path: Path) -> None:
     assert (code, out, err) == (-15, "True\n", "")
 
 
+AS_PYTHON_HAS_IT = """
+def f(x: int) -> str: ...
+class C:
+    y: float
+print(f.__annotations__, C.__annotations__, __annotations__)
+print(__file__, f.__code__.co_filename)
+import sys
+print(sys.argv)
+"""
+
+
+def test_the_script_is_compiled_and_named_as_python_does(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(AS_PYTHON_HAS_IT, encoding="utf-8")
+    printed = [
+        subprocess.run(
+            [sys.executable, *command, "script.py"],
+            capture_output=True, text=True, timeout=LIMIT_S, check=True, cwd=tmp_path,
+        ).stdout
+        for command in ((), (str(ROOT / "raytwin.py"), "exec"))
+    ]  # fmt: skip
+    assert printed[0].startswith("{'x': <class 'int'>")
+    assert printed[0] == printed[1]
+
+
+SPAWNING = """
+import multiprocessing as mp, sys
+import ray
+from ray.util.queue import Empty
+
+def child(queue):
+    import ray
+    ray.init()
+    queue.put((ray.__name__, Empty.__module__, len(ray.nodes())))
+
+if __name__ == "__main__":
+    context = mp.get_context(sys.argv[1])
+    queue = context.Queue()
+    process = context.Process(target=child, args=(queue,))
+    process.start()
+    print(*queue.get(timeout=30))
+    process.join(30)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_child_of_the_script_finds_the_same(tmp_path: Path, method: str) -> None:
+    code, out, err = run(tmp_path, SPAWNING, "--backend", "sim", "--nodes", "3", args=(method,))
+    assert (code, out) == (0, "raytwin runtime.api.util.queue 3\n"), err
+
+
 def test_exit_codes(tmp_path: Path) -> None:
     assert run(tmp_path, "import sys; sys.exit(3)")[0] == 3
     code, _, err = run(tmp_path, "raise SystemExit('so long')")
