@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from runtime.control.actor_router import call_error
 from runtime.control.actors_here import CALLS_AGAIN, Actor, ActorsHere, QueuedCall
+from runtime.control.call_answers import lacks_items, lost
 from runtime.control.call_runs import arrays_of, is_run, singles
 from runtime.control.cancelled import cancelled_result
 from runtime.control.direct_calls import is_ahead
@@ -33,6 +34,7 @@ from runtime.control.messages import (
     RangeResult,
     TaskSpec,
 )
+from runtime.control.streams import item_id
 
 if TYPE_CHECKING:
     pass
@@ -154,6 +156,8 @@ class QueuedCalls(ActorsHere):
         result = actor.restored.get(spec.array)
         result = result or self.memory.find(actor.id, actor.incarnation, spec.array)
         if result is not None:
+            if lacks_items(spec, result) and not self._scheduler.objects.has_end(spec.array):
+                result = lost(result, item_id(spec.array, 0), self._node)
             self._scheduler.results.finish_call(result, spec.owner, actor.id, fresh=False)
             return True
         self._take_apart(actor, spec.array)

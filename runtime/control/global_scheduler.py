@@ -102,7 +102,7 @@ class GlobalScheduler:
         self.ctx = ctx
         self.policy = make_policy(config)
         self.spreading = Spreading()
-        self.groups = GroupTable(ctx, self._free, self._on_bundle)
+        self.groups = GroupTable(ctx, self._free, self._on_bundle, self._life)
         self.nodes: dict[int, _Node] = {}
         self.infeasible: list[TaskSpec] = []
         self.log = PlacementLog(ctx, config.timeline_ranges_max)
@@ -199,6 +199,9 @@ class GlobalScheduler:
             number: dict(node.load.available or node.pool.available())
             for number, node in self.nodes.items()
         }
+
+    def _life(self, number: int) -> int:
+        return self.nodes[number].incarnation
 
     def _try_infeasible(self) -> None:
         again, self.infeasible = self.infeasible, []

@@ -110,7 +110,7 @@ class ObjectDirectory(Holdings):
             results.insert(at, result)
         if result.sizes and result.node == self._node:
             for ret, size in enumerate(result.sizes):
-                if size > 0:
+                if size > 0 and result.offsets[ret] >= 0:  # else it is on disk
                     oid = array + result.start.to_bytes(4, "big") + ret.to_bytes(2, "big")
                     self._primary.pop(oid, None)  # it was a copy: now the GCS counts on it
                     self._keep(array, oid, result.offsets[ret], size)

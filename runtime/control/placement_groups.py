@@ -21,6 +21,9 @@ A committed bundle i of group g with 2 CPUs is ``CPU_group_<i>_<g>: 2`` and
 takes a little of ``bundle_group_<g>`` too: one without demands has to run there
 as well. A task whose group is not there (any more) waits at the global
 scheduler, with those that no node can run.
+
+All that is said to a node is for one of its incarnations. What is on its way when that ends
+the next one does not take: it was not asked, and nobody would ever give back what it took.
 """
 
 from __future__ import annotations
@@ -149,6 +152,8 @@ class Group:
         """Where committed bundles are."""
         self.trying: dict[int, int] = {}
         """Where bundles were asked for, until every node has answered."""
+        self.attempt = 0
+        """Counts how often that was begun."""
         self.prepared: set[int] = set()
         self.unanswered: set[int] = set()
 
@@ -161,9 +166,12 @@ class GroupTable:
         ctx: Context,
         free: Callable[[], dict[int, Free]],
         changed: Callable[[int, Mapping[str, float], Free, bool], None],
+        life: Callable[[int], int],
     ) -> None:
         self._ctx = ctx
         self._free = free
+        self._life = life
+        """Returns the incarnation of a living node."""
         self._changed = changed
         """Called with (node, bundle, its named resources, whether it is there from now on)."""
         self.groups: dict[str, Group] = {}
@@ -205,8 +213,9 @@ class GroupTable:
         """A node has answered."""
         group = self.groups.get(message.group)
         index = message.index
-        if group is None or group.trying.get(index) != message.node:
-            return  # it was removed meanwhile, and the bundle was returned
+        if group is None or message.attempt != group.attempt or index not in group.unanswered:
+            # Meanwhile it was removed or given up: the bundle was returned, or died with its node.
+            return
         group.unanswered.discard(index)
         if message.ok:
             group.prepared.add(index)
@@ -216,7 +225,7 @@ class GroupTable:
             self._give_up(group)
             return
         for index, node in sorted(group.trying.items()):
-            self._ctx.send(f"node:{node}", CommitBundle(group.id, index))
+            self._ctx.send(f"node:{node}", CommitBundle(group.id, index, self._life(node)))
             group.nodes[index] = node
         committed, group.trying = group.trying, {}
         group.prepared = set()
@@ -283,27 +292,32 @@ class GroupTable:
             if chosen is None:
                 continue
             group.trying = chosen
+            group.attempt += 1
             group.prepared = set()
             group.unanswered = set(chosen)
             for index, node in sorted(chosen.items()):
                 for name, amount in group.bundles[index].items():
                     free[node][name] -= amount
                 bundle = dict(group.bundles[index])
-                self._ctx.send(f"node:{node}", PrepareBundle(group.id, index, bundle))
+                prepare = PrepareBundle(group.id, index, bundle, self._life(node), group.attempt)
+                self._ctx.send(f"node:{node}", prepare)
         self.place_soon()
 
     def _give_up(self, group: Group, dead: int = -1) -> None:
         """Not all of it could be prepared: nothing is."""
         for index, node in sorted(group.trying.items()):
             if node != dead:
-                self._ctx.send(f"node:{node}", ReturnBundle(group.id, index))
+                self._return(group, index, node)
         group.trying = {}
         group.prepared = set()
         group.unanswered = set()
         self.place_soon()
 
+    def _return(self, group: Group, index: int, node: int) -> None:
+        self._ctx.send(f"node:{node}", ReturnBundle(group.id, index, self._life(node)))
+
     def _give_back(self, group: Group, index: int, node: int) -> None:
-        self._ctx.send(f"node:{node}", ReturnBundle(group.id, index))
+        self._return(group, index, node)
         if index in group.nodes:
             self._tell(group, index, node, False)
 
@@ -346,6 +360,8 @@ class Bundles:
 
     def on_prepare(self, source: str, message: PrepareBundle) -> None:
         """Take the bundle's resources if they are free."""
+        if message.incarnation != self._scheduler.incarnation:
+            return  # who sent it is about to hear that the one that was meant is dead
         key = (message.group, message.index)
         demand = format_demand(message.resources)
         ok = key not in self._bundles and self._pool.fits(demand)
@@ -353,11 +369,15 @@ class Bundles:
             self._pool.take(demand)
             named = group_resources(message.resources, message.group, message.index)
             self._bundles[key] = _Bundle(demand, named)
-        node = self._scheduler.node
-        self._scheduler.ctx.send("global", BundlePrepared(node, message.group, message.index, ok))
+        answer = BundlePrepared(
+            self._scheduler.node, message.group, message.index, ok, message.attempt
+        )
+        self._scheduler.ctx.send("global", answer)
 
     def on_commit(self, source: str, message: CommitBundle) -> None:
         """Let tasks use it."""
+        if message.incarnation != self._scheduler.incarnation:
+            return
         bundle = self._bundles[(message.group, message.index)]
         bundle.committed = True
         self._pool.lend(bundle.demand)
@@ -375,6 +395,8 @@ class Bundles:
 
     def on_return(self, source: str, message: ReturnBundle) -> None:
         """Give it back, at once or when those who use it are gone."""
+        if message.incarnation != self._scheduler.incarnation:
+            return
         key = (message.group, message.index)
         bundle = self._bundles.get(key)
         if bundle is None:

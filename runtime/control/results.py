@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from runtime.control.call_answers import as_it_is
 from runtime.control.call_runs import results_of, split
 from runtime.control.context import Context, is_gcs, node_of
 from runtime.control.custody import Custody
@@ -339,22 +340,27 @@ class Results:
     ) -> None:
         """A call of an actor ended here: only large values stay, the owner's node has the rest.
 
-        A result that is not `fresh` was reported before: its places are not to be taken.
+        A result that is not `fresh` was reported before, and its places may be others' by
+        now; see `call_answers`.
         """
         if self._is_over(result.array):
             # An actor of another job has run it; who called is gone.
             self._received(result.array)
-            self._places.seal(result)
-            self._places.free(result)
             if fresh:
+                self._places.seal(result)
+                self._places.free(result)
                 self._custody.drop(result)
             return
         if not fresh:
-            result = self._custody.again(result)
+            if node_of(owner) == self._node and result.array not in self._objects.owners:
+                self._received(result.array)
+                return  # it was let go of meanwhile
+            result = self._custody.again(as_it_is(result, self._objects, self._node))
+        here = result.node == self._node
         if node_of(owner) == self._node:
             awaited = self._received(result.array)
             if not self._objects.has_end(result.array):
-                if any(result.sizes) and result.node != self._node:
+                if any(result.sizes) and not here:
                     self._answer(result)
                     return
                 self._called(result, owner, actor)
@@ -363,11 +369,11 @@ class Results:
                 self._custody.drop(result)
                 if awaited:
                     # Its large values were made again here before it was asked for again.
-                    self.tell_owner([result])
+                    self.tell_owner([result] if fresh else self._objects.results_of(result.array))
             return
         self._places.seal(result)
         self._custody.pass_on(result, owner)
-        if any(result.sizes) and fresh:
+        if any(result.sizes) and here:
             self.remade(result, owner, actor)
         else:
             self._custody.drop(result)

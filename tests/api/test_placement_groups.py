@@ -223,3 +223,19 @@ def test_removal_ends_actors_in_it_and_those_to_come(cluster: Any) -> None:
     for actor in (again, waits, into(group, Resident).remote()):
         with pytest.raises(ActorPlacementGroupRemoved, match="which is gone"):
             get(actor.one.remote())
+
+
+@pytest.fixture(params=["sim", "local"])
+def restarting(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Two nodes, of which the second alone has an x."""
+    nodes = [{"CPU": 1}, {"CPU": 1, "x": 1}]
+    yield ray.init(backend=request.param, nodes=nodes, heartbeat_timeout_s=2.0)
+    ray.shutdown()
+
+
+def test_a_node_starts_again_while_it_is_asked_for_a_bundle(restarting: Any) -> None:
+    group = ray.util.placement_group([{"x": 1}])
+    restarting.cluster.restart_node(1)
+    assert group.wait(LIMIT_S)
+    ray.util.remove_placement_group(group)
+    until(lambda: ray.available_resources().get("x") == 1)

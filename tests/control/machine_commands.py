@@ -253,7 +253,13 @@ class Commands:
                 if n == at
             )
             room = taken + scheduler.groups.groups[group].bundles[index]["CPU"] <= NODE_CPUS
-            return BundlePrepared(at, group, index, room and rng.random() < 0.9)
+            return BundlePrepared(
+                at,
+                group,
+                index,
+                room and rng.random() < 0.9,
+                scheduler.groups.groups[group].attempt,
+            )
         if groups and rng.random() < 0.3:
             return RemoveGroup(rng.choice(groups).id)
         if rng.random() < 0.3:

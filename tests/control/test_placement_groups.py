@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.control.config import Config
+from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (
     BundlePrepared,
     CommitBundle,
@@ -65,6 +67,7 @@ class Table:
             self.ctx,
             lambda: {n: dict(free) for n, free in self.free.items()},
             lambda node, bundle, named, there: self.has.append((node, there)),
+            lambda node: 1,
         )
 
     def asked(self) -> list[tuple[int, int]]:
@@ -74,7 +77,8 @@ class Table:
         return [(int(to.partition(":")[2]), m.index) for to, m in sent]
 
     def answer(self, node: int, index: int, ok: bool) -> None:
-        self.table.on_prepared(BundlePrepared(node, "g", index, ok))
+        attempt = self.table.groups["g"].attempt
+        self.table.on_prepared(BundlePrepared(node, "g", index, ok, attempt))
 
     @property
     def state(self) -> str:
@@ -147,3 +151,33 @@ def test_creating_twice_is_creating_once(made: Table) -> None:
     made.asked()
     made.table.create(CreateGroup("g", "", [{"CPU": 2.0}, {"CPU": 2.0}], "SPREAD"))
     assert made.asked() == []
+
+
+def test_the_late_answer_of_a_node_to_an_attempt_that_was_given_up(made: Table) -> None:
+    made.asked()
+    first = made.table.groups["g"].attempt
+    del made.free[1]
+    made.table.on_node_died(1)
+    made.free[1] = {"CPU": 2.0}
+    made.ctx.pass_time(RETRY_S)
+    assert len(made.asked()) == 2
+    made.answer(1, 1, True)
+    made.table.on_prepared(BundlePrepared(0, "g", 0, True, first))
+    assert made.state == "PENDING", "node 0 may refuse yet"
+    made.answer(0, 0, False)
+    assert not made.ctx.take(CommitBundle)
+
+
+def test_what_was_meant_for_a_nodes_former_life_the_next_one_does_not_take() -> None:
+    ctx = Alone()
+    scheduler = LocalScheduler(ctx, 0, {"CPU": 2}, Config(), 2)
+    scheduler.handle("global", PrepareBundle("g", 0, {"CPU": 2.0}, 1, 1))
+    scheduler.handle("global", CommitBundle("g", 0, 1))
+    assert scheduler.pool.available() == {"CPU": 2.0}
+    assert not ctx.take(BundlePrepared)
+    scheduler.handle("global", PrepareBundle("g", 0, {"CPU": 2.0}, 2, 2))
+    scheduler.handle("global", ReturnBundle("g", 0, 1))
+    assert scheduler.pool.available() == {"CPU": 0.0}
+    assert ctx.take(BundlePrepared) == [BundlePrepared(0, "g", 0, True, 2)]
+    scheduler.handle("global", ReturnBundle("g", 0, 2))
+    assert scheduler.pool.available() == {"CPU": 2.0}

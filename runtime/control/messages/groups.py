@@ -1,4 +1,7 @@
-"""Placement groups: bundles of resources, reserved in two phases; see `placement_groups`."""
+"""Placement groups: bundles of resources, reserved in two phases; see `placement_groups`.
+
+``incarnation``: of the node that is meant. Another one does not take the message.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,9 @@ class PrepareBundle(Struct, array_like=True, tag=121):
     group: str
     index: int
     resources: dict[str, float]
+    incarnation: int
+    attempt: int
+    """Comes back in the answer, which counts for this attempt to place the group alone."""
 
 
 class BundlePrepared(Struct, array_like=True, tag=122):
@@ -35,6 +41,7 @@ class BundlePrepared(Struct, array_like=True, tag=122):
     group: str
     index: int
     ok: bool
+    attempt: int
 
 
 class CommitBundle(Struct, array_like=True, tag=123):
@@ -42,11 +49,13 @@ class CommitBundle(Struct, array_like=True, tag=123):
 
     group: str
     index: int
+    incarnation: int
 
 
 class ReturnBundle(Struct, array_like=True, tag=124):
     group: str
     index: int
+    incarnation: int
 
 
 GroupMessage = Union[
