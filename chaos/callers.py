@@ -33,7 +33,11 @@ from chaos.programs import (
 )
 
 KEYS = 1_000_000
+KEYS = 1_000_000
 """Keys and variables of these operations begin here."""
+ACTORS = 5_000_000
+"""Variables of actors: they are let go of when the values of all others are there, and with
+them the tasks that may have to run again."""
 SECONDS = (0.0, 0.0, 0.001, 0.01, 0.05)
 
 
@@ -41,10 +45,18 @@ SECONDS = (0.0, 0.0, 0.001, 0.01, 0.05)
 class _Shared:
     """A gatherer while its program is drawn."""
 
-    out: int
-    teller: Teller
+    start: Op
     called_by: list[int] = field(default_factory=list)
     """Variables that are there only when their calls have ended."""
+
+    @property
+    def out(self) -> int:
+        return self.start.out
+
+    @property
+    def teller(self) -> Teller:
+        assert self.start.teller is not None
+        return self.start.teller
 
 
 class _Callers:
@@ -52,11 +64,16 @@ class _Callers:
         self.rng = rng
         self.roomy = roomy
         self.number = KEYS
+        self.actors = 0
         self.tasks = 0
 
     def next(self) -> int:
         self.number += 1
         return self.number
+
+    def actor(self, teller: Teller) -> Op:
+        self.actors += 1
+        return Op("actor", (), ACTORS + self.actors, teller=teller)
 
     def program(self, body: Body) -> Body:
         """Return the program with actors of its own that tasks and actors call."""
@@ -69,7 +86,7 @@ class _Callers:
                 continue
             if not shared or (len(shared) < 3 and rng.random() < 0.3):
                 shared.append(self.gatherer(shared))
-                ops.append(Op("actor", (), shared[-1].out, teller=shared[-1].teller))
+                ops.append(shared[-1].start)
                 continue
             do = rng.choice(("shared", "shared", "actor", "own", "alone"))
             if do == "own":
@@ -94,7 +111,7 @@ class _Callers:
         restarts = -1 if exact else rng.choice([0, 1, 3, -1])
         retries = -1 if exact else rng.choice([0, 2]) if restarts else 0
         interval = rng.choice([0, 0, 1, 3]) if restarts else 0
-        return _Shared(self.next(), Gatherer(self.next(), restarts, retries, interval))
+        return _Shared(self.actor(Gatherer(self.next(), restarts, retries, interval)))
 
     def call_of(self, shared: list[_Shared], by_actor: bool) -> list[Op]:
         """Return a task, or a call of an actor, that calls some of those."""
@@ -120,7 +137,7 @@ class _Callers:
             self.nbytes(first.teller),
             rng.random() < 0.06,
             first.teller.retries,
-            body=self.body(called, [], 4),
+            body=self.body(called, [], 4, lasting=exact),
         )
         hands = tuple(each.out for each in called)
         for each in (first, *called):
@@ -130,8 +147,7 @@ class _Callers:
     def own_actor(self) -> list[Op]:
         rng = self.rng
         interval = rng.choice([0, 0, 1, 3])
-        out = self.next()
-        return [Op("actor", (), out, teller=Teller(self.next(), -1, -1, interval))]
+        return [self.actor(Teller(self.next(), -1, -1, interval))]
 
     def task(self, called: Sequence[_Shared | Op], own: list[Op]) -> Handing:
         """Return a task that calls those it is handed, and what it has started itself."""
@@ -151,8 +167,13 @@ class _Callers:
         self.tasks += 1
         return Handing("hand", (), out, call, hands=tuple(each.out for each in called))
 
-    def body(self, called: Sequence[_Shared | Op], own: list[Op], most: int) -> Body:
-        """Return calls of those, with tasks and values in between."""
+    def body(
+        self, called: Sequence[_Shared | Op], own: list[Op], most: int, lasting: bool = False
+    ) -> Body:
+        """Return calls of those, with tasks and values in between.
+
+        With `lasting` none of their values may be lost with its node.
+        """
         rng = self.rng
         ops = list(own)
         at: list[tuple[int, Teller]] = []
@@ -168,7 +189,7 @@ class _Callers:
         for number in range(rng.randint(1, most)):
             out = self.next()
             do = rng.choice(("tell", "tell", "tell", "tell", "get", "forget", "task", "put"))
-            if do in ("get", "forget") and not told or not number:
+            if (do in ("get", "forget") and not told) or not number:
                 do = "tell"
             if do == "tell":
                 variable, teller = rng.choice(at)
@@ -176,7 +197,7 @@ class _Callers:
                 call = Call(
                     self.next(),
                     rng.choice(SECONDS),
-                    self.nbytes(teller),
+                    self.nbytes(teller) if not lasting else rng.choice([0, 8]),
                     rng.random() < 0.06,
                     teller.retries,
                 )

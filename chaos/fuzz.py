@@ -19,6 +19,8 @@ ObjectLostError    a node had died before, and what is lost was put, and says so
                    lost for one of these reasons, and says so
                    or a call made it whose actor takes checkpoints, or names one of r
                    restarts and has died for good, with at least r + 1 kills before
+                   or it is a call's that a task has made, and let go of, and made again when
+                   it ran once more, and says so
 ActorDiedError     names an actor of r restarts, and at least r + 1 kills came before,
                    or one that cannot be rebuilt, as an input of a call is lost
 ActorUnavailableError names a call of r retries, likewise
@@ -108,6 +110,9 @@ _CAUSE = re.compile(
     re.S,
 )
 _NOT_BY_TASK = re.compile(r"\bit was put, and |\ban actor made it, and ")
+_LET_GO = re.compile(
+    r"\bit was made for an earlier run of its caller, which has let go of it, and "
+)
 _GONE_ON = re.compile(r"\bthe actor that made it has gone on since$")
 _TASK = re.compile(r"\bk\d+r(-?\d+)\b")
 _ACTOR = re.compile(r"ActorDiedError: a\d+r(-?\d+) died: ")
@@ -429,6 +434,8 @@ def excuse(
         if blamed is not None:
             return excuse(ObjectLostError(blamed[1]), kills, deaths, puts, store_bytes, told)
         lost = _OBJECT.search(str(error))
+        if lost is not None and _LET_GO.search(str(error)):
+            return "" if lost[1] in told and kills else text
         if not deaths:
             return f"{text} (no node died)"
         if lost is not None and lost[1] in puts and _NOT_BY_TASK.search(str(error)):
