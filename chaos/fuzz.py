@@ -17,6 +17,10 @@ ObjectLostError    a node had died before, and what is lost was put, and says so
                    as above;
                    or it needs, or was to be yielded by a task that needs, what is
                    lost for one of these reasons, and says so
+                   or a call made it whose actor takes checkpoints, or names one of r
+                   restarts and has died for good, with at least r + 1 kills before
+                   or it is a call's that a task has made, and let go of, and made again when
+                   it ran once more, and says so
 ActorDiedError     names an actor of r restarts, and at least r + 1 kills came before,
                    or one that cannot be rebuilt, as an input of a call is lost
 ActorUnavailableError names a call of r retries, likewise
@@ -35,13 +39,14 @@ from __future__ import annotations
 import gc
 import random
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import runtime.api as api
 from chaos import invariants
 from chaos.attach import attach
+from chaos.callers import with_awaited, with_callers
 from chaos.drawing import draw, with_actors, with_children
 from chaos.injector import Injection
 from chaos.plan import Plan, Step
@@ -50,8 +55,11 @@ from chaos.programs import (
     Body,
     Boom,
     Sequential,
+    Teller,
+    forget,
     put_here,
     run_body,
+    told_here,
 )
 from chaos.several_values import with_several
 from chaos.targets.actor import Actor
@@ -68,6 +76,7 @@ from runtime.api.exceptions import (
     RayTaskError,
     WorkerCrashedError,
 )
+from runtime.control.config import Config
 from simulator.backend import connect
 
 HEARTBEAT_TIMEOUT_S = 0.5
@@ -78,6 +87,12 @@ SEVERAL = 0.5
 """How many of the programs have tasks of several values."""
 ACTORS = 0.6
 """How many of the programs have actors."""
+CALLERS = 0.4
+"""How many of the programs have actors that tasks and other actors' calls call."""
+AWAITED = 0.25
+"""How many of the programs have runs of calls that are awaited one at a time."""
+DIRECT_AFTER = (1, 8)
+"""After so many of those, calls go directly (`Config.direct_after`)."""
 HORIZON_S = 0.5
 """Faults begin within this time of a run, in virtual seconds."""
 LIMIT_S = 300.0
@@ -94,12 +109,17 @@ _CAUSE = re.compile(
     r" (?:ObjectLost|OwnerDied)Error: (.+)",
     re.S,
 )
-_NOT_BY_TASK = re.compile(
-    r"\bit was put, and |\ban actor made it, and |\bthe actor that made it has gone on since$"
+_NOT_BY_TASK = re.compile(r"\bit was put, and |\ban actor made it, and ")
+_LET_GO = re.compile(
+    r"\bit was made for an earlier run of its caller, which has let go of it, and "
 )
+_GONE_ON = re.compile(r"\bthe actor that made it has gone on since$")
 _TASK = re.compile(r"\bk\d+r(-?\d+)\b")
 _ACTOR = re.compile(r"ActorDiedError: a\d+r(-?\d+) died: ")
 _CALL = re.compile(r"ActorUnavailableError: t\d+r(-?\d+): ")
+
+
+NONE_TOLD: Mapping[str, Teller] = {}
 
 
 @dataclass(frozen=True)
@@ -116,6 +136,7 @@ class Case:
     """Per node; with less than the usual, objects go to disk and come back."""
     gcs: dict[str, Any] = field(default_factory=dict)
     """What the session is told of the GCS: replicas, shards, storage."""
+    direct_after: int = Config().direct_after
 
 
 @dataclass
@@ -153,11 +174,20 @@ def draw_case(seed: int, lossless: bool = False, heads: bool = True) -> Case:
         more = random.Random(f"fuzz/children/{seed}")
         program = with_children(more, program, store_bytes == STORE_BYTES)
         kills += _draw_kills_of_actors(others, nodes, lossless)
+    calls = random.Random(f"fuzz/callers/{seed}")
+    if calls.random() < CALLERS:
+        program = with_callers(calls, program, store_bytes == STORE_BYTES)
+        kills += _draw_kills_of_actors(calls, nodes, lossless)
+    singly = random.Random(f"fuzz/awaited/{seed}")
+    direct_after = Config().direct_after
+    if singly.random() < AWAITED:
+        program = with_awaited(singly, program, store_bytes == STORE_BYTES)
+        direct_after = singly.choice(DIRECT_AFTER)
     if gcs and heads:
         kills += _draw_kills_of_heads(random.Random(f"fuzz/heads/{seed}"))
         kills += _add_storage(random.Random(f"fuzz/storage/{seed}"), gcs)
     plan = Plan([*plan.steps, *kills])
-    return Case(seed, nodes, cpus, program, plan, lossless, store_bytes, gcs)
+    return Case(seed, nodes, cpus, program, plan, lossless, store_bytes, gcs, direct_after)
 
 
 def draw_gcs(rng: random.Random) -> tuple[dict[str, Any], list[Step]]:
@@ -280,12 +310,13 @@ def run_case(
     """
     report = Report(case, tasks=case.program.tasks)
     expected = run_body(Sequential(), case.program)
-    put_here.clear()
+    forget()
     session: Any = connect(
         nodes=case.nodes,
         cpus_per_node=case.cpus,
         seed=case.seed,
         heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
+        direct_after=case.direct_after,
         **{"object_store_memory": case.store_bytes, **case.gcs, **options},
     )
     prepare(session)
@@ -349,7 +380,7 @@ def _compare(
         if right == got:
             continue
         if isinstance(got, Exception) and not isinstance(got, Boom):
-            wrong = excuse(got, kills, deaths, put_here, report.case.store_bytes)
+            wrong = excuse(got, kills, deaths, put_here, report.case.store_bytes, told_here)
             if not wrong:
                 report.excused += 1
                 continue
@@ -374,10 +405,12 @@ def excuse(
     deaths: int,
     puts: Container[str] = frozenset(),
     store_bytes: int = STORE_BYTES,
+    told: Mapping[str, Teller] = NONE_TOLD,
 ) -> str:
     """Return why an error may not come after so many kills and deaths of nodes; "" if it may.
 
-    In hexadecimal, `puts` are the objects that were put.
+    In hexadecimal, `puts` are the objects that were put, and `told` has the actors whose
+    calls made some.
     """
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
@@ -392,21 +425,36 @@ def excuse(
     if isinstance(error, ActorDiedError) and "it cannot be rebuilt: " in text:
         cause = text.partition("it cannot be rebuilt: ")[2]
         kind = ObjectStoreFullError if "ObjectStoreFullError: " in cause else ObjectLostError
-        return excuse(kind(cause), kills, deaths, puts, store_bytes)
+        return excuse(kind(cause), kills, deaths, puts, store_bytes, told)
     if not isinstance(error, WorkerCrashedError | ObjectLostError):
         return text
     if isinstance(error, ObjectLostError):
         # What needs a lost input, or was to be yielded by what does, names the cause.
         blamed = _CAUSE.search(str(error))
         if blamed is not None:
-            return excuse(ObjectLostError(blamed[1]), kills, deaths, puts, store_bytes)
+            return excuse(ObjectLostError(blamed[1]), kills, deaths, puts, store_bytes, told)
         lost = _OBJECT.search(str(error))
+        if lost is not None and _LET_GO.search(str(error)):
+            return "" if lost[1] in told and kills else text
         if not deaths:
             return f"{text} (no node died)"
         if lost is not None and lost[1] in puts and _NOT_BY_TASK.search(str(error)):
             return ""
+        if lost is not None and _GONE_ON.search(str(error)):
+            return "" if _may_go_on(told.get(lost[1]), kills) else f"{text} (it is replayed)"
     named = _TASK.search(str(error))
     if named is None:
         return f"{text} (it does not name its task)"
     retries = int(named[1])
     return f"{text} (there were {kills} kills)" if retries < 0 or kills <= retries else ""
+
+
+def _may_go_on(teller: Teller | None, kills: int) -> bool:
+    """Whether an actor may leave lost what its calls have made.
+
+    One that starts again is told them all once more, and makes it again: unless it
+    begins from a checkpoint, or has died for good.
+    """
+    if teller is None:
+        return False
+    return teller.interval > 0 or 0 <= teller.restarts < kills

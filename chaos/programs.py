@@ -16,7 +16,8 @@ and has made (`Call.gives`). Its digest is that of what they lead to, however de
 What the driver saw is a list of outcomes, one for each value that it asked for;
 an outcome is the value's digest, a `Boom`, or the exception that came instead.
 
-Actors with state are the driver's alone; see `Told`.
+Actors with state are called by the driver, by tasks and by other actors' calls, which are
+handed them; see `Told`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ RETRIES = (0, 1, 3, 3, 3, -1)
 put_here: set[str] = set()
 """Objects that no task makes: what programs have put in this process, and results
 of actors' calls. In a simulation all of them."""
+told_here: dict[str, Teller] = {}
+"""Of results of actors' calls: which actor's."""
 
 
 class Boom(Exception):
@@ -73,6 +76,10 @@ class Call:
     """How many values it has; 0: one."""
 
 
+class SumUp(Call):
+    """A call of a `Gatherer`: its value tells all that has taken effect so far."""
+
+
 @dataclass(frozen=True)
 class Teller:
     """An actor; see `Told`."""
@@ -88,6 +95,23 @@ class Teller:
     def exact(self) -> bool:
         """Whether no fault may fail a call, so that each value tells all that came before."""
         return self.restarts < 0 and self.retries < 0
+
+    @property
+    def folds(self) -> bool:
+        """Whether each value tells all that came before."""
+        return self.exact
+
+
+class Gatherer(Teller):
+    """One with several callers: only the values of `SumUp` tell of other calls."""
+
+
+class Mortal(Teller):
+    """One that ends at the first call that does not take effect, so its values tell all."""
+
+    @property
+    def folds(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -110,7 +134,11 @@ class Op:
     drop  let go of ``ins``
     actor start `teller`
     tell  call the actor that the first of ``ins`` is with the values of the others
+    hand  run `call` with the values of ``ins``
     ===== ==================================================================
+
+    The actors that a `Handing` of the last two has are variables of the call's body, too:
+    `HANDED`, `HANDED` - 1 and so on.
     """
 
     do: str
@@ -120,6 +148,16 @@ class Op:
     count: int = 0
     nbytes: int = 0
     teller: Teller | None = None
+
+
+HANDED = -2
+
+
+@dataclass(frozen=True)
+class Handing(Op):
+    """One that hands actors on."""
+
+    hands: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,6 +175,13 @@ class Body:
 def mix(*parts: int) -> int:
     """Return a number that all parts decide."""
     return zlib.crc32(b",".join(b"%d" % part for part in parts))
+
+
+def forget() -> None:
+    """Begin a program: what others have made does not count any more."""
+    put_here.clear()
+    told_here.clear()
+    _started.clear()
 
 
 def make(number: int, nbytes: int) -> Any:
@@ -158,13 +203,19 @@ def task_name(call: Call) -> str:
     return f"k{call.key}r{call.retries}"
 
 
-def run_task(engine: Any, call: Call, inputs: Sequence[Any], lent: Sequence[Any]) -> Any:
+def run_task(
+    engine: Any,
+    call: Call,
+    inputs: Sequence[Any],
+    lent: Sequence[Any],
+    actors: Sequence[Any] = (),
+) -> Any:
     """What every task does."""
     engine.sleep(call.seconds)
     digests = [digest(engine.follow(value)) for value in inputs]
     digests += [digest(engine.get(ref)) for ref in lent]
     if call.body is not None:
-        digests += [digest(outcome) for outcome in run_body(engine, call.body)]
+        digests += [digest(outcome) for outcome in run_body(engine, call.body, actors)]
     number = mix(call.key, *digests)
     if call.fails:
         raise Boom(number)
@@ -177,9 +228,9 @@ def run_task(engine: Any, call: Call, inputs: Sequence[Any], lent: Sequence[Any]
     return make(number, call.nbytes)
 
 
-def run_body(engine: Any, body: Body) -> list[Any]:
+def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
     """Interpret a body; return the outcome of each value that it asked for."""
-    variables: dict[int, Any] = {}
+    variables: dict[int, Any] = {HANDED - n: actor for n, actor in enumerate(actors)}
     outcomes: list[Any] = []
     for op in body.ops:
         if op.do == "call":
@@ -192,7 +243,12 @@ def run_body(engine: Any, body: Body) -> list[Any]:
             variables[op.out] = engine.actor(op.teller)
         elif op.do == "tell":
             actor, *inputs = (variables[i] for i in op.ins)
-            variables[op.out] = engine.tell(actor, op.call, inputs)
+            hands = [variables[i] for i in op.hands] if isinstance(op, Handing) else []
+            variables[op.out] = engine.tell(actor, op.call, inputs, hands)
+        elif isinstance(op, Handing):
+            inputs = [variables[i] for i in op.ins]
+            hands = [variables[i] for i in op.hands]
+            variables[op.out] = engine.hand(op.call, inputs, hands)
         elif op.do == "put":
             variables[op.out] = engine.put(make(mix(op.out, op.nbytes), op.nbytes))
         elif op.do == "stream":
@@ -271,37 +327,54 @@ def in_place(call: Call, parts: Iterable[Any]) -> Iterator[Any]:
 class Told:
     """What a `Teller` starts: its state is the fold of all that it was told.
 
-    A call that came twice, or out of turn, raises: the driver's calls have rising keys.
+    A call that came twice, or out of turn, raises: the calls of one caller have rising
+    keys. Of a `Gatherer` only one that came twice does.
     """
 
     def __init__(self, teller: Teller) -> None:
         self.teller = teller
         self.state = teller.key
         self.last = 0
+        self.gathered: dict[int, int] = {}
+        """What a `Gatherer` was told, by the call's key."""
         self.kept: list[Any] = []
         """What its calls have submitted and not asked for yet."""
 
-    def tell(self, engine: Any, call: Call, inputs: Sequence[Any]) -> Any:
+    def tell(
+        self, engine: Any, call: Call, inputs: Sequence[Any], actors: Sequence[Any] = ()
+    ) -> Any:
         """Fold a call in; of an exact actor its value says all that came before."""
         engine.sleep(call.seconds)
-        if call.key <= self.last:
+        if isinstance(self.teller, Gatherer):
+            if call.key in self.gathered:
+                raise AssertionError(f"call {call.key} took effect twice")
+            self.gathered[call.key] = 0
+        elif call.key <= self.last:
             raise AssertionError(f"call {call.key} took effect after {self.last}")
         self.last = call.key
         digests = [digest(value) for value in inputs]
         if call.body is not None:
-            digests += [digest(outcome) for outcome in run_body(engine, call.body)]
+            digests += [digest(outcome) for outcome in run_body(engine, call.body, actors)]
         digests += [digest(engine.get(ref)) for ref in self.kept]
         if call.gives:
             # A later call asks for it, maybe in another process.
             made = Call(call.key, call.seconds, call.nbytes, retries=call.retries)
             self.kept = [engine.call(made, []), engine.put(make(call.key, call.nbytes))]
         number = mix(call.key, *digests)
-        self.state = mix(self.state, number)
-        if self.teller.exact:
-            number = self.state
+        if isinstance(self.teller, Gatherer):
+            self.gathered[call.key] = number
+            if isinstance(call, SumUp) and self.teller.exact:
+                number = mix(*(part for each in sorted(self.gathered.items()) for part in each))
+        else:
+            self.state = mix(self.state, number)
+            if self.teller.folds:
+                number = self.state
         if call.fails:
             raise Boom(number)
         return make(number, call.nbytes)
+
+
+_started: dict[Any, Teller] = {}
 
 
 class _Actor:
@@ -313,11 +386,19 @@ class _Actor:
     def tell(self, call: Call, *inputs: Any) -> Any:
         return self.told.tell(Api(), call, inputs)
 
+    def tell_with(self, actors: Sequence[Any], call: Call, *inputs: Any) -> Any:
+        return self.told.tell(Api(), call, inputs, actors)
+
     def __ray_save__(self) -> Any:
+        if isinstance(self.told.teller, Gatherer):
+            return self.told.gathered
         return self.told.state, self.told.last
 
     def __ray_restore__(self, state: Any) -> None:
-        self.told.state, self.told.last = state
+        if isinstance(self.told.teller, Gatherer):
+            self.told.gathered = state
+        else:
+            self.told.state, self.told.last = state
 
 
 @cache
@@ -350,6 +431,10 @@ class Sequential:
     def lend(self, call: Call, inputs: list[Any]) -> Any:
         return self._run(call, [], inputs)
 
+    def hand(self, call: Call, inputs: list[Any], actors: list[Any]) -> Any:
+        boom = next((value for value in inputs if isinstance(value, Boom)), None)
+        return boom or self._run(call, inputs, [], actors)
+
     def map(self, call: Call, count: int) -> tuple[Any, ...]:
         return tuple(self._run(call, [i], []) for i in range(count))
 
@@ -363,21 +448,23 @@ class Sequential:
         parts = self.call(call, inputs)
         return [parts] * call.parts if isinstance(parts, Boom) else parts
 
-    def _run(self, call: Call, inputs: list[Any], lent: list[Any]) -> Any:
+    def _run(
+        self, call: Call, inputs: list[Any], lent: list[Any], actors: Sequence[Any] = ()
+    ) -> Any:
         try:
-            return run_task(self, call, inputs, lent)
+            return run_task(self, call, inputs, lent, actors)
         except Boom as boom:
             return boom
 
     def actor(self, teller: Teller) -> Any:
         return Told(teller)
 
-    def tell(self, actor: Any, call: Call, inputs: list[Any]) -> Any:
+    def tell(self, actor: Any, call: Call, inputs: list[Any], actors: list[Any]) -> Any:
         for value in inputs:
             if isinstance(value, Boom):
                 return value
         try:
-            return actor.tell(self, call, inputs)
+            return actor.tell(self, call, inputs, actors)
         except Boom as boom:
             return boom
 
@@ -421,6 +508,9 @@ class Api:
     def lend(self, call: Call, inputs: list[Any]) -> Any:
         return _options(call).remote(call, inputs)
 
+    def hand(self, call: Call, inputs: list[Any], actors: list[Any]) -> Any:
+        return _options(call, _handed).remote(call, actors, *inputs)
+
     def map(self, call: Call, count: int) -> Any:
         return _options(call, _element).map([call] * count, range(count))
 
@@ -432,11 +522,18 @@ class Api:
         return list(task.remote(call, [], *inputs))
 
     def actor(self, teller: Teller) -> Any:
-        return _actor_class(teller).remote(teller)
+        actor = _actor_class(teller).remote(teller)
+        _started[actor._actor_id] = teller
+        return actor
 
-    def tell(self, actor: Any, call: Call, inputs: list[Any]) -> Any:
-        ref = actor.tell.options(name=f"t{call.key}r{call.retries}").remote(call, *inputs)
+    def tell(self, actor: Any, call: Call, inputs: list[Any], actors: list[Any]) -> Any:
+        name = f"t{call.key}r{call.retries}"
+        if actors:
+            ref = actor.tell_with.options(name=name).remote(actors, call, *inputs)
+        else:
+            ref = actor.tell.options(name=name).remote(call, *inputs)
         put_here.add(ref.hex())
+        told_here[ref.hex()] = _started[actor._actor_id]
         return ref
 
     def put(self, value: Any) -> Any:
@@ -490,6 +587,10 @@ def _task(call: Call, lent: list[Any], *inputs: Any) -> Any:
     return run_task(Api(), call, inputs, lent)
 
 
+def _handed_task(call: Call, actors: list[Any], *inputs: Any) -> Any:
+    return run_task(Api(), call, inputs, [], actors)
+
+
 def _element_task(call: Call, index: int) -> Any:
     return run_task(Api(), call, [index], [])
 
@@ -501,6 +602,7 @@ def _stream_task(call: Call, *inputs: Any) -> Any:
 
 
 _call = api.remote(_task)
+_handed = api.remote(_handed_task)
 _stream = api.remote(_stream_task)
 _element = api.remote(_element_task)
 

@@ -62,6 +62,7 @@ def start(
     gcs_memory_max: int = 0,
     task_history: bool = False,
     actor_log_bytes_max: int = Config().actor_log_bytes_max,
+    direct_after: int = Config().direct_after,
 ) -> Session:
     """Start a simulated cluster and become its driver.
 
@@ -78,6 +79,7 @@ def start(
             gcs_memory_max=gcs_memory_max,
             task_history=task_history,
             actor_log_bytes_max=actor_log_bytes_max,
+            direct_after=direct_after,
         ),
         store_copy_threads,
         fetch_streams,

@@ -155,6 +155,13 @@ class ActorRouter:
             self._watch.append(actor)
         return route
 
+    def created(self, actor: bytes) -> None:
+        """A client of this node creates the actor, maybe once more: ask anew where it is."""
+        route = self._routes.get(actor)
+        if route is not None and route.state == DEAD and actor not in self._draining:
+            del self._routes[actor]
+        self.watch(actor)
+
     def killed(self, actor: bytes) -> None:
         """A client of this node kills the actor: what it calls from now on comes after that.
 
@@ -232,7 +239,12 @@ class ActorRouter:
     def on_changed(self, message: ActorChanged) -> None:
         """The GCS says where an actor is, or that it is not."""
         route = self._routes.get(message.actor)
-        if route is None or route.state == DEAD:
+        if route is None:
+            return
+        if route.state == DEAD:
+            if message.state != DEAD and message.incarnation > route.incarnation:
+                # Its creator has run again.
+                self.created(message.actor)
             return
         if message.state != DEAD and message.incarnation < route.incarnation:
             return

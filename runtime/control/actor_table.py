@@ -6,6 +6,9 @@
                                                                            ↓
                               none left, killed, owner gone ─────────────> DEAD
 
+One that ended with its handles or its owner is created anew if the task that has created
+it runs again: that makes its calls once more, too.
+
 Each start is an *incarnation*; what an older one says is not heard. Whoever
 watches an actor (the nodes of its callers) is told of each change.
 
@@ -129,6 +132,9 @@ class ActorTable:
         self.names: dict[tuple[str, str], bytes] = {}
         self.dead: dict[bytes, str] = {}
         """Why they died, oldest first."""
+        self.let_go: dict[bytes, int] = {}
+        """Dead ones that may be created once more, and the incarnation that each would be:
+        they ended with their handles or owner, and their creator may have to run again."""
         self.on_settled: Callable[[bytes], None] = lambda actor: None
         """Called when one that was being rebuilt is, or cannot be."""
         self.on_branch_ended: Callable[[bytes, str], None] = lambda job, reason: None
@@ -163,9 +169,12 @@ class ActorTable:
             # Its creator ran again: the actor is there, with another owner.
             row.spec.owner = spec.owner
             return
+        again = self.let_go.pop(spec.array, 0)
+        if again:
+            del self.dead[spec.array]
         if spec.array in self.dead or job_of(spec.array) in self._jobs.ended:
             return  # those who watch it have been told, or will be when they ask
-        row = self.rows[spec.array] = ActorRow(spec)
+        row = self.rows[spec.array] = ActorRow(spec, incarnation=again)
         row.restarts_left = row.info.max_restarts
         if row.info.detached:
             row.info.branch = self._jobs.next_branch(spec.array)
@@ -176,6 +185,10 @@ class ActorTable:
                 return
         self._log("actor_created", spec.name)
         self._place(row)
+        if again:
+            # Nobody watches a dead actor.
+            for node in sorted(self._alive):
+                self.ctx.send(f"node:{node}", self._change(row))
 
     def _place(self, row: ActorRow) -> None:
         row.state, row.node = PENDING, -1
@@ -245,6 +258,7 @@ class ActorTable:
             if not row.info.detached and died(row.spec.owner):
                 self._stop(row)
                 self._fail(row, "ActorDiedError: its owner's node died", True)
+                self._may_come_again(row)
 
     def end_job(self, job: bytes) -> None:
         """Its actors end with it, but for detached ones."""
@@ -271,6 +285,13 @@ class ActorTable:
             return
         self._stop(row, message.restart and row.restarts_left != 0)
         self._fail(row, message.reason, not message.restart)
+        if message.owner:
+            self._may_come_again(row)
+
+    def _may_come_again(self, row: ActorRow) -> None:
+        """It ended because nobody could call it any more, not by what it did or was told."""
+        if row.spec.array in self.dead:
+            self.let_go[row.spec.array] = row.incarnation + 1
 
     def _stop(self, row: ActorRow, again: bool = False) -> None:
         if row.node in self._alive:
@@ -295,7 +316,9 @@ class ActorTable:
                 del self.names[name]
             self.dead[actor] = reason
             if len(self.dead) > DEAD_MAX:
-                del self.dead[next(iter(self.dead))]
+                oldest = next(iter(self.dead))
+                del self.dead[oldest]
+                self.let_go.pop(oldest, None)
             self.on_settled(actor)
             if row.info.detached and row.info.branch:
                 self.on_branch_ended(job_id(job_number(actor), row.info.branch), reason)

@@ -183,7 +183,7 @@ class Submission:
     def _own_actor(self, spec: TaskSpec) -> None:
         assert spec.extra is not None and spec.extra.actor is not None
         self._log.spilled(spec, self._objects.owners)
-        self._router.watch(spec.array)
+        self._router.created(spec.array)
         if not spec.extra.actor.detached:
             self._owned.actors.add(spec.array)
 
