@@ -167,5 +167,5 @@ def test_an_async_function_is_no_task() -> None:
     "variables", [{"": "b"}, {"A=": "b"}, {"A\0": "b"}, {"A": "\0"}, {"A": "\ud800"}]
 )
 def test_a_variable_that_cannot_be_set_is_refused_where_it_is_given(variables: Any) -> None:
-    with pytest.raises(ValueError, match="environment variable|env_vars"):
+    with pytest.raises(ValueError, match=r"environment variable|env_vars"):
         ray.remote(runtime_env={"env_vars": variables})(len)
