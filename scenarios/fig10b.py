@@ -31,7 +31,9 @@ MB = 1e6
 def run(request: Request) -> Outcome:
     """Submit the tasks with and without flushing; see `SCENARIO`."""
     outcome = Outcome(rows=[])
-    request.progress.begin(f"fig10b on {request.backend}", 2 * SAMPLES)
+    tasks = _tasks(request)
+    looks = -(-tasks // _step(tasks))
+    request.progress.begin(f"fig10b on {request.backend}", 2 * looks)
     with tempfile.TemporaryDirectory(prefix="raytwin-") as folder:
         for flushing in (True, False):
             options: dict[str, Any] = {"task_history": True, "seed": request.seed}
@@ -52,6 +54,16 @@ def run(request: Request) -> Outcome:
     return outcome
 
 
+def _tasks(request: Request) -> int:
+    tasks: int = request.settings["tasks"]
+    return tasks // SIM_PART if request.backend == "sim" else tasks
+
+
+def _step(tasks: int) -> int:
+    """Return how many tasks are submitted between two looks."""
+    return max(1, tasks // SAMPLES)
+
+
 def _memory(request: Request, session: Any) -> float:
     """Return the GCS's memory in bytes: resident, or as counted in simulation."""
     if request.backend == "sim":
@@ -67,11 +79,9 @@ def _memory(request: Request, session: Any) -> float:
 
 
 def _measure(request: Request, outcome: Outcome, session: Any, flushing: bool) -> None:
-    tasks = request.settings["tasks"]
-    if request.backend == "sim":
-        tasks //= SIM_PART
+    tasks = _tasks(request)
     name = "with flushing" if flushing else "without flushing"
-    step = max(1, tasks // SAMPLES)
+    step = _step(tasks)
     first = empty.remote()
     ray.get(first)
     oldest = first.binary()
@@ -158,7 +168,7 @@ SCENARIO = Scenario(
     options=(
         Option("tasks", int, 500_000, 5_000_000, "empty tasks; a fifth of it on sim", minimum=100),
         Option("settled_after", int, 300_000, 500_000, "tasks before it is judged", minimum=1),
-        Option("memory_max", int, 8_000_000, 64_000_000, "bytes of rows in memory", minimum=1_000),
+        Option("memory_max", int, 4_000_000, 32_000_000, "bytes of rows in memory", minimum=1_000),
         Option(
             "look_s", float, 0.25, 1.0, "seconds over which memory is looked at; the least counts"
         ),

@@ -4,17 +4,18 @@ With ``task_history`` the GCS keeps what an array of tasks was when its owner
 lets go of it. Without a limit this grows with every task, as the paper's GCS
 does without flushing. With one::
 
-    add ──> young ──half the limit──> old ──a few with each add──> StoreRows
+    add ──> newest generation ──its share is full──> ... ──> oldest ──the limit──> StoreRows
 
-Rows of ``old`` go to the storage twice as fast as new ones come, so ``old`` is
-empty before ``young`` is full, and no turn does much. What is on disk is read
-back only if somebody asks for it, through the same address.
+At the limit a batch of the oldest generation goes to the storage whenever as much has come,
+so memory stays where it is and no turn does much. What is on disk is read back only if
+somebody asks for it, through the same address.
 
 Cost in memory: about `ROW_BYTES` and the row's own bytes each.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import msgspec
@@ -33,6 +34,8 @@ STORAGE = "storage:gcs"
 ROW_BYTES = 180
 """Of a row's two bytes objects and its place in a dict, besides their contents."""
 BATCH_ROWS = 512
+GENERATIONS = 16
+"""That the limit is divided into: from the front of one dictionary rows cannot be taken."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -43,49 +46,58 @@ class TaskHistory:
     def __init__(self, ctx: Context, memory_max: int) -> None:
         self._ctx = ctx
         self._memory_max = memory_max
-        self.young: dict[bytes, bytes] = {}
-        self.old: dict[bytes, bytes] = {}
-        self.young_bytes = 0
-        self.old_bytes = 0
+        self.generations: deque[dict[bytes, bytes]] = deque([{}])
+        """The rows in memory, those that came last in the last one."""
+        self.nbytes = 0
+        """What they take."""
+        self._newest_bytes = 0
         self.flushed = 0
         """Rows that are on disk and nowhere else."""
         self._asked: dict[int, tuple[str, int, str, bytes]] = {}
         self._requests = 0
 
-    @property
-    def nbytes(self) -> int:
-        """What the rows in memory take."""
-        return self.young_bytes + self.old_bytes
-
     def add(self, array: bytes, row: ArrayRow) -> None:
         """Keep what an array was that its owner lets go of."""
         packed = pack(row)
-        earlier = self.young.pop(array, None)  # a parent that ran again made it its own
+        newest = self.generations[-1]
+        earlier = newest.pop(array, None)  # a parent that ran again made it its own
         if earlier is not None:
-            self.young_bytes -= ROW_BYTES + len(array) + len(earlier)
-        self.young[array] = packed
-        self.young_bytes += ROW_BYTES + len(array) + len(packed)
+            self._count(-_bytes_of(array, earlier))
+        newest[array] = packed
+        self._count(_bytes_of(array, packed))
         if not self._memory_max:
             return
-        if self.old and len(self.young) % (BATCH_ROWS // 2) == 0:
+        if self._newest_bytes >= self._memory_max // GENERATIONS:
+            self.generations.append({})
+            self._newest_bytes = 0
+        if self.nbytes > self._memory_max:
             self._flush()
-        if self.young_bytes >= self._memory_max // 2:
-            while self.old:
-                self._flush()
-            self.old, self.young = self.young, {}
-            self.old_bytes, self.young_bytes = self.young_bytes, 0
+
+    def _count(self, nbytes: int) -> None:
+        self.nbytes += nbytes
+        self._newest_bytes += nbytes
 
     def _flush(self) -> None:
-        """Write a batch of the old rows to disk."""
-        rows = [self.old.popitem() for _ in range(min(BATCH_ROWS, len(self.old)))]
-        self.old_bytes -= sum(ROW_BYTES + len(key) + len(row) for key, row in rows)
+        """Write a batch of the oldest rows to disk."""
+        if len(self.generations) == 1:
+            self.generations.append({})
+            self._newest_bytes = 0
+        oldest = self.generations[0]
+        rows = [oldest.popitem() for _ in range(min(BATCH_ROWS, len(oldest)))]
+        if not oldest:
+            self.generations.popleft()
+        self.nbytes -= sum(_bytes_of(*row) for row in rows)
         self.flushed += len(rows)
         self._ctx.send(STORAGE, StoreRows(rows))
+
+    def find(self, array: bytes) -> bytes | None:
+        """Return the last row of an array that is in memory."""
+        return next((rows[array] for rows in reversed(self.generations) if array in rows), None)
 
     def on_find(self, source: str, message: FindTask) -> None:
         """Answer from memory, or ask the disk."""
         array = message.array
-        row = self.young.get(array) or self.old.get(array)
+        row = self.find(array)
         if row is not None or not self.flushed:
             self._ctx.send(source, TaskFound(message.request, message.client, row))
             return
@@ -103,6 +115,10 @@ class TaskHistory:
         if asked is not None:  # else it was asked before a restart, and again after it
             to, request, client, _ = asked
             self._ctx.send(to, TaskFound(request, client, message.row))
+
+
+def _bytes_of(array: bytes, row: bytes) -> int:
+    return ROW_BYTES + len(array) + len(row)
 
 
 def pack(row: ArrayRow) -> bytes:
