@@ -219,3 +219,48 @@ def test_an_actor_that_needs_what_is_gone_to_be_rebuilt_is_not(start: Any, where
     with pytest.raises(ActorDiedError, match=r"cannot be rebuilt: .*Trainer\.step raised"):
         ray.get(trainer.step.remote(4), timeout=WAIT_S)
     assert ray.get(maker.count.remote(), timeout=WAIT_S) == 4
+
+
+def test_what_is_too_much_to_remember_does_not_take_effect_twice(
+    start: Any, tmp_path: Path
+) -> None:
+    """A node remembers 32 MB of results, and of the other calls that they took effect."""
+
+    @ray.remote
+    class Counter:
+        def __init__(self) -> None:
+            self.n = 0
+
+        def add(self, nbytes: int = 0) -> Any:
+            self.n += 1
+            return bytes(nbytes) if nbytes else self.n
+
+        def count(self) -> int:
+            return self.n
+
+    @ray.remote(max_retries=-1, resources={"callers": 0.1})
+    def parent(counter: Any, mark: str, kills_itself: bool) -> tuple[int, int]:
+        first, lost = ray.get(counter.add.remote()), 0
+        for _ in range(400):
+            try:
+                ray.get(counter.add.remote(90_000))
+            except ObjectLostError as error:
+                assert "not remembered" in str(error)
+                lost += 1
+        if not Path(mark).exists():
+            Path(mark).touch()
+            if kills_itself:
+                os.kill(os.getpid(), signal.SIGKILL)
+            ray.sleep(WAIT_S)
+        return first, lost
+
+    cluster = start(nodes=NODES).cluster
+    counter = Counter.options(resources={"actor": 0.1}).remote()
+    mark = tmp_path / "mark"
+    ran = parent.remote(counter, str(mark), not is_simulated(cluster))
+    while not mark.exists():
+        ray.sleep(0.05)
+    kill_caller(cluster)
+    first, lost = ray.get(ran, timeout=WAIT_S)
+    assert first == 1 and 0 < lost < 400
+    assert ray.get(counter.count.remote(), timeout=WAIT_S) == 401
