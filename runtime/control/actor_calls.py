@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from runtime.control.actor_router import call_error
 from runtime.control.actors_here import CALLS_AGAIN, Actor, ActorsHere, QueuedCall
-from runtime.control.call_answers import lacks_items, lost
+from runtime.control.call_answers import forgotten, lacks_items, lost
 from runtime.control.call_runs import arrays_of, is_run, singles
 from runtime.control.cancelled import cancelled_result
 from runtime.control.direct_calls import is_ahead
@@ -155,6 +155,8 @@ class QueuedCalls(ActorsHere):
         """Answer a call that took effect before; return whether it did."""
         result = actor.restored.get(spec.array)
         result = result or self.memory.find(actor.id, actor.incarnation, spec.array)
+        if result is None and self.memory.has_run(actor.id, actor.incarnation, spec.array):
+            result = forgotten(spec, self._node)
         if result is not None:
             if lacks_items(spec, result) and not self._scheduler.objects.has_end(spec.array):
                 result = lost(result, item_id(spec.array, 0), self._node)

@@ -15,8 +15,9 @@ watches an actor (the nodes of its callers) is told of each change.
 The lineage of an actor that may restart is kept here: the calls that took
 effect, in order, since its last checkpoint. A call's result leaves its node
 only once the call is logged here, so an effect that anybody has seen survives.
-Results before the checkpoint are kept until their callers have them: a caller
-whose answer was lost with the node asks again and must not make the call twice.
+Results before the checkpoint are kept until their callers have them, and then those of tasks
+and actors in `past_calls`: a caller whose answer was lost with the node, or that runs again,
+asks again and must not make the call twice.
 
 The logs of all actors together are bounded by ``actor_log_bytes_max``. Beyond that the
 longest is given up, which an event says: its actor works on, and is dead when it would
@@ -60,6 +61,7 @@ from runtime.control.messages import (
     TooLong,
     WatchActors,
 )
+from runtime.control.past_calls import PastCalls
 from runtime.control.pieces import cut, record_bytes
 from runtime.control.pubsub import PubSub
 from runtime.control.too_long import error_text
@@ -128,6 +130,7 @@ class ActorTable:
         self.log_bytes = 0
         """What the logs of all actors take, roughly; bounded."""
         self._log_bytes_max = log_bytes_max
+        self.past = PastCalls()
         self.rows: dict[bytes, ActorRow] = {}
         self.names: dict[tuple[str, str], bytes] = {}
         self.dead: dict[bytes, str] = {}
@@ -262,6 +265,7 @@ class ActorTable:
 
     def end_job(self, job: bytes) -> None:
         """Its actors end with it, but for detached ones."""
+        self.past.end_job(job)
         for actor, row in list(self.rows.items()):
             if job_of(actor) == job and not row.info.detached and actor in self.rows:
                 self._stop(row)
@@ -311,6 +315,7 @@ class ActorTable:
             self._tell(row)
             self._pubsub.close(actor)
             del self.rows[actor]
+            self.past.drop(actor)
             name = (row.info.namespace, row.info.name)
             if self.names.get(name) == actor:
                 del self.names[name]
@@ -415,6 +420,7 @@ class ActorTable:
         if not row.info.checkpoint_interval:
             # It never starts again, so that nobody will ask what it did before.
             row.kept.clear()
+            self.past.drop(row.spec.array)
 
     def _shrink(self, row: ActorRow, count: int) -> None:
         """Take calls off the log; those that callers may ask for are kept by their ID."""
@@ -424,6 +430,8 @@ class ActorTable:
             if array in row.awaited:
                 row.awaited.discard(array)
                 row.kept[array] = record
+            else:
+                self.past.keep(row.spec.array, record)
         del row.log[:count]
         nbytes = sum(map(record_bytes, gone))
         row.log_bytes -= nbytes
@@ -447,7 +455,9 @@ class ActorTable:
             for array in message.calls:
                 # Not all are logged: a call may have failed before it took effect.
                 row.awaited.discard(array)
-                row.kept.pop(array, None)
+                record = row.kept.pop(array, None)
+                if record is not None:
+                    self.past.keep(message.actor, record)
 
     def _on_fetch(self, source: str, message: FetchLineage) -> None:
         row = self._current(message.actor, message.incarnation)
@@ -455,7 +465,8 @@ class ActorTable:
             self.ctx.send(source, StopActor(message.actor, message.incarnation))
             return
         kept: list[tuple[list[CallRecord], list[CallRecord]]] = [
-            ([], piece) for piece in cut(list(row.kept.values()), record_bytes)
+            ([], piece)
+            for piece in cut([*row.kept.values(), *self.past.of(message.actor)], record_bytes)
         ]
         pieces = kept + [(piece, []) for piece in cut(row.log, record_bytes)]
         about = message.actor, message.incarnation, row.saved

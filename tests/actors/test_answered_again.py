@@ -219,3 +219,134 @@ def test_an_actor_that_needs_what_is_gone_to_be_rebuilt_is_not(start: Any, where
     with pytest.raises(ActorDiedError, match=r"cannot be rebuilt: .*Trainer\.step raised"):
         ray.get(trainer.step.remote(4), timeout=WAIT_S)
     assert ray.get(maker.count.remote(), timeout=WAIT_S) == 4
+
+
+def test_what_is_too_much_to_remember_does_not_take_effect_twice(
+    start: Any, tmp_path: Path
+) -> None:
+    """A node remembers 32 MB of results, and of the other calls that they took effect."""
+
+    @ray.remote
+    class Counter:
+        def __init__(self) -> None:
+            self.n = 0
+
+        def add(self, nbytes: int = 0) -> Any:
+            self.n += 1
+            return bytes(nbytes) if nbytes else self.n
+
+        def count(self) -> int:
+            return self.n
+
+    @ray.remote(max_retries=-1, resources={"callers": 0.1})
+    def parent(counter: Any, mark: str, kills_itself: bool) -> tuple[int, int]:
+        first, lost = ray.get(counter.add.remote()), 0
+        for _ in range(400):
+            try:
+                ray.get(counter.add.remote(90_000))
+            except ObjectLostError as error:
+                assert "not remembered" in str(error)
+                lost += 1
+        if not Path(mark).exists():
+            Path(mark).touch()
+            if kills_itself:
+                os.kill(os.getpid(), signal.SIGKILL)
+            ray.sleep(WAIT_S)
+        return first, lost
+
+    cluster = start(nodes=NODES).cluster
+    counter = Counter.options(resources={"actor": 0.1}).remote()
+    mark = tmp_path / "mark"
+    ran = parent.remote(counter, str(mark), not is_simulated(cluster))
+    while not mark.exists():
+        ray.sleep(0.05)
+    kill_caller(cluster)
+    first, lost = ray.get(ran, timeout=WAIT_S)
+    assert first == 1 and 0 < lost < 400
+    assert ray.get(counter.count.remote(), timeout=WAIT_S) == 401
+
+
+@pytest.mark.parametrize("interval", [1, 2])
+def test_a_call_that_a_checkpoint_contains_does_not_take_effect_twice(
+    start: Any, tmp_path: Path, interval: int
+) -> None:
+    """Its caller had the result; then the actor starts again, and then the caller does."""
+
+    @ray.remote(checkpoint_interval=interval, resources={"actor": 0.1}, **FOREVER)
+    class Counter:
+        def __init__(self) -> None:
+            self.n = 0
+
+        def add(self) -> int:
+            self.n += 1
+            return self.n
+
+        def __ray_save__(self) -> int:
+            return self.n
+
+        def __ray_restore__(self, n: int) -> None:
+            self.n = n
+
+    @ray.remote(max_retries=-1, resources={"callers": 0.1})
+    def parent(counter: Any, mark: str) -> list[int]:
+        found = [ray.get(counter.add.remote()) for _ in range(3)]
+        if not Path(mark).exists():
+            Path(mark).touch()
+            ray.sleep(WAIT_S)
+        return found
+
+    cluster = start(nodes=NODES, heartbeat_timeout_s=2.0).cluster
+    counter = Counter.remote()
+    mark = tmp_path / "mark"
+    ran = parent.remote(counter, str(mark))
+    while not mark.exists():
+        ray.sleep(0.05)
+    ray.sleep(0.5)  # the GCS has heard that the caller has the results
+    cluster.kill_actor(0)
+    ray.sleep(0.5)
+    cluster.restart_node(2)
+    assert ray.get(ran, timeout=WAIT_S) == [1, 2, 3]
+    assert ray.get(counter.add.remote(), timeout=WAIT_S) == 4
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_what_a_checkpoint_contains_and_its_node_had_is_lost(
+    start: Any, tmp_path: Path, is_back: bool
+) -> None:
+    """The actor goes on elsewhere, and does not repeat the call that made it."""
+
+    @ray.remote(checkpoint_interval=1, resources={"actor": 0.1}, **FOREVER)
+    class Saves:
+        def large(self) -> bytes:
+            return bytes([7]) * LARGE_BYTES
+
+        def __ray_save__(self) -> int:
+            return 0
+
+        def __ray_restore__(self, state: int) -> None:
+            pass
+
+    @ray.remote(max_retries=-1, resources={"callers": 0.1})
+    def parent(actor: Any, mark: str) -> int:
+        first = ray.get(actor.large.remote())[0]
+        if not Path(mark).exists():
+            ray.sleep(0.5)
+            Path(mark).touch()
+            ray.sleep(WAIT_S)
+        return int(first)
+
+    cluster = start(nodes=NODES, heartbeat_timeout_s=2.0).cluster
+    mark = tmp_path / "mark"
+    ran = parent.remote(Saves.remote(), str(mark))
+    while not mark.exists():
+        ray.sleep(0.05)
+    cluster.add_node({"CPU": 1, "actor": 1})
+    ray.sleep(0.3)
+    cluster.kill_node(1)
+    ray.sleep(1.0)
+    if is_back:
+        cluster.restart_node(1)
+        ray.sleep(0.3)
+    cluster.restart_node(2)
+    with pytest.raises(ObjectLostError):
+        ray.get(ran, timeout=WAIT_S)
