@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runtime.backend.nodes import NO_ACTOR, NO_HEAD_AGAIN, check_node, no_worker
+from runtime.backend.nodes import NO_ACTOR, NO_HEAD_AGAIN, check_node, no_worker, node_resources
 from runtime.control.context import node_of
 from runtime.control.messages import NodeUnreachable
-from runtime.control.resources import ResourcePool
 from runtime.control.shards import master_of
 from simulator.cluster import HEAD, SimCluster
 from simulator.host import Host
@@ -27,9 +26,9 @@ class OperableCluster(SimCluster):
 
     def add_node(self, resources: Mapping[str, float]) -> int:
         """Start a node on a host of its own and return its number."""
-        ResourcePool(resources)
+        (checked,) = node_resources([resources], None, 0)
         number = len(self.resources)
-        self.resources[number] = {name: float(amount) for name, amount in resources.items()}
+        self.resources[number] = checked
         self._hosts_of[number] = len(self.hosts)
         self.hosts.append(Host(self.env, self._cores))
         self._start_node(number)

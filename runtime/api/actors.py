@@ -32,7 +32,7 @@ from runtime.api.arguments import positional_of
 from runtime.api.checks import name_of, text
 from runtime.api.exceptions import RaySystemError
 from runtime.api.ids import ActorID
-from runtime.api.method_options import STREAMING, checked
+from runtime.api.method_options import STREAMING, checked, functions_of, of_kind
 from runtime.api.modules import refuser, says_what_is_missing
 from runtime.api.refs import ObjectRef
 from runtime.api.state import current
@@ -112,12 +112,6 @@ def method(*plain: Callable[..., Any], **options: Any) -> Any:
     return mark
 
 
-def _streams(function: Any) -> dict[str, Any]:
-    """Return the options that a method has by its kind."""
-    generates = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-    return {"num_returns": STREAMING} if generates else {}
-
-
 @says_what_is_missing("ActorClass")
 class ActorClass:
     """A class whose instances are actors: ``C.remote(x)`` instead of ``C(x)``."""
@@ -126,10 +120,9 @@ class ActorClass:
         self.cls = cls
         self.actor_options = options
         self.class_name = name_of(cls)
-        members = inspect.getmembers(cls, callable)
-        functions = {n: f for n, f in members if not n.startswith("__") or n == "__call__"}
+        functions = functions_of(cls, ActorHandle)
         self.methods: dict[str, dict[str, Any]] = {
-            name: {**_streams(f), **getattr(f, "__raytwin_method__", {})}
+            name: {**of_kind(f), **getattr(f, "__raytwin_method__", {})}
             for name, f in functions.items()
         }
         self.is_async = any(

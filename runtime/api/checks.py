@@ -2,7 +2,7 @@
 
 Messages are encoded as they are and decoded by their types, on another process: what is
 not exactly of its field's type would be found out there, where nobody can tell the program.
-So each of these returns exactly an `int`, `float`, `str` or `bool`, whatever stood for it (a
+So each of these returns exactly an `int`, `float`, `str` or `bytes`, whatever stood for it (a
 bool, a NumPy number, a subclass of `str`), and raises TypeError for what stands for none,
 ValueError for what is out of range, in one line that says which argument it was. A
 simulated cluster encodes nothing, and has the same checks.
@@ -63,6 +63,13 @@ def amounts(what: str, given: Any) -> dict[str, float]:
             raise ValueError(f"{name!r} cannot be a resource's name")
         checked[name] = amount(f"{name!r} in {what}", value)
     return checked
+
+
+def binary(what: str, given: Any) -> bytes:
+    """Return bytes."""
+    if not isinstance(given, bytes | bytearray | memoryview):
+        raise TypeError(f"{what} is bytes, not {given!r}")
+    return bytes(given)
 
 
 def name_of(function: Any) -> str:

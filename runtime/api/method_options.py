@@ -1,7 +1,8 @@
-"""The options of an actor's method: what ``@method(...)`` and its ``.options`` take."""
+"""An actor's methods: which there are, and what ``@method(...)`` and ``.options`` take."""
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from runtime.api.checks import integer, text
@@ -56,3 +57,25 @@ def _returns(given: Any) -> int | str:
     if given != STREAMING:
         raise ValueError(f"num_returns is 0 to {RETURNS_MAX} or {STREAMING!r}, not {given!r}")
     return STREAMING
+
+
+def functions_of(cls: type, handle: type) -> dict[str, Any]:
+    """Return the functions of a class that can be called by a handle of that class.
+
+    As in Ray special ones are among them, as ``__len__``, if they are the program's own
+    and handles have none of that name.
+    """
+    taken = {name for base in handle.__mro__ for name in vars(base)}
+    return {
+        name: function
+        for name, function in inspect.getmembers(cls, callable)
+        if not name.startswith("__")
+        or name == "__call__"
+        or (name not in taken and hasattr(function, "__code__"))
+    }
+
+
+def of_kind(function: Any) -> dict[str, Any]:
+    """Return the options that a method has by its kind."""
+    generates = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    return {"num_returns": STREAMING} if generates else {}

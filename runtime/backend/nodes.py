@@ -10,6 +10,7 @@ from msgspec.structs import fields
 
 from runtime.api.checks import INTEGER_MAX, amount, amounts, integer, text
 from runtime.control.config import Config
+from runtime.control.resources import format_demand
 
 FIRST_DRIVER = "driver:0.0"
 """The one that starts the cluster; workers of its node reach it without the node."""
@@ -33,7 +34,8 @@ def node_resources(
     """Return {resource: amount} for each node.
 
     `nodes` is how many, or what each has; `more` is added to every node.
-    Raises ValueError for no nodes or a negative amount, TypeError for what is no number.
+    Raises ValueError for no nodes or an amount that is negative or too fine, TypeError
+    for what is no number.
     """
     given: Any = nodes
     if isinstance(given, str) or not isinstance(given, Sequence):
@@ -50,6 +52,7 @@ def node_resources(
     for node in each:
         for name, number in further.items():
             node.setdefault(name, number)
+        format_demand(node)
     return each
 
 

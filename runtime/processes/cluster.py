@@ -46,7 +46,6 @@ from runtime.control.context import node_of
 from runtime.control.health import FailureDetector
 from runtime.control.ids import root_task_id
 from runtime.control.policies import make_policy
-from runtime.control.resources import ResourcePool, format_demand
 from runtime.control.shards import chain_of
 from runtime.processes import auth, clusters, joining, preload
 from runtime.processes.clusters import ClusterFile
@@ -227,12 +226,11 @@ class LocalCluster:
 
     def add_node(self, resources: Mapping[str, float]) -> int:
         """Start a node and return its number; it joins when it is up."""
-        ResourcePool(resources)
-        format_demand(resources)
+        (checked,) = node_resources([resources], None, 0)
         number = len(self.resources)
         if number >= NODES_MAX:
             raise ValueError(f"{number + 1} nodes on one machine; at most {NODES_MAX} may be")
-        self.resources[number] = {name: float(amount) for name, amount in resources.items()}
+        self.resources[number] = checked
         self._spawn_node(number)
         return number
 
@@ -419,9 +417,6 @@ def start(
     )
     make_policy(config)  # a bad name fails here, not in every process
     FailureDetector(heartbeat_timeout_s)
-    for node in resources:
-        ResourcePool(node)
-        format_demand(node)
     if object_store_memory is None:
         object_store_memory = int(_memory_bytes() * STORE_SHARE / len(resources))
     if object_store_memory < 1 << 20:

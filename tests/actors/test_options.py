@@ -121,3 +121,33 @@ def test_what_rays_methods_have_and_these_do_not_is_said(option: str) -> None:
         ray.method(**{option: "io"})
     with pytest.raises(TypeError, match="retry_exceptions"):
         ray.method(retry_exceptions=5)
+
+
+@ray.remote
+class Special:
+    """What Ray's handles call, they call too."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return 2 * index
+
+    def __enter__(self) -> str:
+        return "in"
+
+    def __repr__(self) -> str:
+        return "the actor itself"
+
+
+def test_special_methods_are_called_by_name() -> None:
+    special = Special.remote()
+    assert get(special.__len__.remote()) == 4  # type: ignore[attr-defined]
+    assert get(special.__getitem__.remote(3)) == 6  # type: ignore[attr-defined]
+    assert get(special.__enter__.remote()) == "in"  # type: ignore[attr-defined]
+    assert repr(special).startswith("Actor(Special")
+    with pytest.raises(AttributeError):
+        special.__repr__.remote()  # type: ignore[attr-defined]
+    with pytest.raises(TypeError):
+        len(special)  # type: ignore[arg-type]
+    assert not hasattr(special, "__iter__")

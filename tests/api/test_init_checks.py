@@ -37,3 +37,24 @@ def test_a_program_may_be_called_anything(monkeypatch: pytest.MonkeyPatch, backe
     with ray.init(backend=backend, nodes=1, cpus_per_node=1) as session:
         (job,) = session.query("jobs")
         assert job[4] == "a file's name \\udcff"
+
+
+@pytest.mark.parametrize("backend", ["local", "sim"])
+def test_what_a_session_is_asked_is_checked(backend: str) -> None:
+    with ray.init(backend=backend, nodes=1, cpus_per_node=1) as session:
+        asked: list[tuple[Any, str]] = [
+            (lambda: session.query(5), "a query is a string, not 5"),
+            (lambda: session.kv_put("key", b"value"), "a key is bytes, not 'key'"),
+            (lambda: session.kv_put(b"key", 3), "a value is bytes, not 3"),
+            (lambda: session.kv_get("key"), "a key is bytes"),
+            (lambda: session.kv_delete("key"), "a key is bytes"),
+            (lambda: session.find_task("id"), "an object's ID is bytes"),
+            (lambda: session.cluster.add_node({"CPU": "1"}), "'CPU' in .* is a number, not '1'"),
+        ]
+        for call, said in asked:
+            with pytest.raises(TypeError, match=said):
+                call()
+        with pytest.raises(ValueError, match="not a multiple"):
+            session.cluster.add_node({"CPU": 0.00001})
+        assert session.kv_put(b"key", bytearray(b"value")) is None
+        assert session.kv_get(b"key") == b"value"

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from runtime.api.checks import encodable
+from runtime.api.checks import binary, encodable, text
 from runtime.api.refs import ObjectRef
 from runtime.backend.futures import FutureDesk
 from runtime.backend.protocol import World
@@ -105,6 +105,7 @@ class Session(ActorCalls):
 
     def query(self, kind: str) -> Any:
         self._check_open()
+        kind = text("a query", kind)
         with self.world:
             self.collect()
             key, waiter = self.client.query(kind)
@@ -115,14 +116,17 @@ class Session(ActorCalls):
 
     def kv_put(self, key: bytes, value: bytes) -> bytes | None:
         """Set a key in the GCS; return what it had, None if it had nothing."""
+        key, value = binary("a key", key), binary("a value", value)
         return self._ask_table(lambda request: KvPut(key, value, request))
 
     def kv_get(self, key: bytes) -> bytes | None:
         """Return what a key of the GCS has, None if it has nothing."""
+        key = binary("a key", key)
         return self._ask_table(lambda request: KvGet(key, request))
 
     def kv_delete(self, key: bytes) -> bytes | None:
         """Remove a key from the GCS; return what it had, None if it had nothing."""
+        key = binary("a key", key)
         return self._ask_table(lambda request: KvDelete(key, request))
 
     def find_task(self, oid: bytes) -> dict[str, Any] | None:
@@ -132,7 +136,7 @@ class Session(ActorCalls):
         task has not finished, a reference to its result is alive, or the cluster
         keeps no history. See `flush.unpack` for what a row says.
         """
-        array = oid[:ARRAY_BYTES]
+        array = binary("an object's ID", oid)[:ARRAY_BYTES]
         row = self._ask_table(lambda request: FindTask(array, request))
         return None if row is None else unpack(row)
 
