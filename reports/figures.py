@@ -100,6 +100,21 @@ def build(spec: FigureSpec, results: Sequence[Result]) -> Figure:
     return Figure(spec, tuple(curves), categories)
 
 
+def check_columns(figures: Sequence[FigureSpec], result: Result) -> None:
+    """Raise ResultError if the rows of a result have the columns of no figure of its scenario."""
+    rows = all_rows([result])
+    if figures and not any(
+        row.get(spec.x) is not None and row.get(spec.y) is not None
+        for spec in figures
+        for row in rows
+    ):
+        columns = dict.fromkeys(name for spec in figures for name in (spec.x, spec.y))
+        raise ResultError(
+            f"{result.record.backend}/rows.csv: no figure can be drawn from it: there are no rows"
+            f" with columns of one (of {', '.join(columns)})"
+        )
+
+
 def number(row: Row, column: str) -> float:
     """Return a cell of a row with ``backend``. Raises ResultError if it is no number."""
     value = row.get(column)

@@ -21,7 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from reports import plots
 from reports.fidelity import Fidelity, judge
-from reports.figures import Figure, build
+from reports.figures import Figure, build, check_columns
 from reports.numbers import percent, short, with_unit
 from scenarios.base import BACKENDS, FigureSpec, Scenario
 from scenarios.results import Result, ResultError
@@ -170,6 +170,11 @@ def _cannot_run(_: Any) -> Any:
 def _chapter(scenario: Scenario, results: list[Result]) -> Chapter:
     results = sorted(results, key=lambda result: _order(result.record.backend))
     chapter = Chapter(scenario, results)
+    try:
+        for result in results:
+            check_columns(scenario.figures, result)
+    except ResultError as error:
+        raise ResultError(f"{scenario.name}/{error}") from error
     for index, spec in enumerate(scenario.figures):
         try:
             figure = build(spec, results)

@@ -110,7 +110,8 @@ def _measure(request: Request, outcome: Outcome, session: Any, member: str) -> N
     for what, at_s in (("killed", killed_s), ("joined", joined_s)):
         row = {"event": what, "member": member, "time_s": at_s, "paper_time_s": at_s + ahead_s}
         outcome.rows.append({**row, "latency_ms": None})
-    outcome.timeline = trace.kept() + _trace(samples, began_s, killed_s, victim)
+    events = trace.kept() + _trace(samples, began_s, killed_s, victim)
+    outcome.timeline += trace.group(events, f"{member} killed:")
     around = [latency for at_s, latency in samples if at_s + latency >= killed_s]
     quiet = [latency for at_s, latency in samples if at_s + latency < killed_s]
     outcome.metrics[f"latency_ms_max_{member}_killed"] = 1e3 * max(s[1] for s in samples)

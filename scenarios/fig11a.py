@@ -164,7 +164,7 @@ def run(request: Request) -> Outcome:
             for _ in range(row[4])
         ]
         counts = session.query("event_counts")
-        events = trace.kept(last=True)
+        events = trace.kept()
     finally:
         ray.shutdown()
     outcome = Outcome(_rows(settings, nodes, result, again_s, injector.injections))

@@ -105,7 +105,7 @@ def run(request: Request) -> Outcome:
             )
             found[policy] = _measure(request, where, interval)
             outcome.rows += _rows(where, policy, found[policy], settings)
-            outcome.timeline = found[policy].timeline
+            outcome.timeline += trace.group(found[policy].timeline, f"{where}, {policy}:")
         _judge(outcome, where, found, settings, where == series[0])
     return outcome
 
@@ -163,7 +163,7 @@ def _drive(request: Request, settings: Any, interval: int) -> _Run:
     killed_s = settings["kill_step"] * settings["period_s"]
     # An actor has recovered when the first call made after the fault is answered.
     recovery_s = max(ended[settings["kill_step"]]) - killed_s
-    events = trace.kept(last=True) + timeline(injector.injections)
+    events = trace.kept() + timeline(injector.injections)
     return _Run(
         began_s, ended, wrong, sent_again, replayed, counts, moved, there, recovery_s, events
     )

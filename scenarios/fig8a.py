@@ -96,7 +96,8 @@ def _measure(request: Request, outcome: Outcome, where: str, policy: str, size: 
             )
             left -= batch
             repeat += 1
-        outcome.timeline = trace.kept()
+        if size == max(settings["sizes"]):
+            outcome.timeline += trace.kept(f"{where}, {policy}:")
     finally:
         ray.shutdown()
 

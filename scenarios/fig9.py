@@ -111,7 +111,7 @@ def _measure(request: Request, outcome: Outcome, where: str, threads: int) -> No
                         }
                     )
             request.progress.advance()
-        outcome.timeline = trace.kept()
+        outcome.timeline += trace.kept(f"{where}, {threads} threads:")
     finally:
         ray.shutdown()
 

@@ -11,16 +11,43 @@ from typing import Any
 from runtime.api import state
 from runtime.api.trace import Recording
 from scenarios import results
+from scenarios.excerpt import CATEGORY, excerpt
 from scenarios.results import ResultError
 
 EVENTS_MAX = 5_000
-"""Ranges, and other rows of each kind, that a scenario's timeline keeps."""
+"""Ranges, and other rows of each kind, that a scenario's timeline keeps beside failures."""
 FILE = "trace.json"
 
 
-def kept(last: bool = False) -> list[dict[str, Any]]:
-    """Return the timeline of the cluster that is connected: its beginning, or its end."""
-    return Recording.of(state.current().query).bounded(EVENTS_MAX, last).events()
+def kept(run: str = "") -> list[dict[str, Any]]:
+    """Return what a timeline keeps of the cluster that is connected; see `excerpt`.
+
+    With ``run``, where a scenario has several, it is told from that of others.
+    """
+    query = state.current().query
+    happened = sum(query("event_counts").values())
+    events = excerpt(Recording.of(query), EVENTS_MAX, happened).events()
+    return group(events, run) if run else events
+
+
+def group(events: list[dict[str, Any]], run: str) -> list[dict[str, Any]]:
+    """Return a run's events in processes that are named after it."""
+    found = []
+    for event in events:
+        named = {**event, "pid": f"{run} {event['pid']}"}
+        if "id" in event:
+            named["id"] = f"{run} {event['id']}"
+        found.append(named)
+    return found
+
+
+def left_out(events: list[dict[str, Any]]) -> list[str]:
+    """Return what a trace says of itself that it leaves out, a line for each run."""
+    return [
+        f"{event['pid'].removesuffix('trace')}{event['name']}"
+        for event in events
+        if event.get("cat") == CATEGORY
+    ]
 
 
 def find(path: Path) -> list[Path]:
@@ -75,16 +102,12 @@ def _placed(
             if event["ph"] != "M":
                 # To the nanosecond, as they were: slices side by side must not overlap.
                 moved["ts"] = round((event["ts"] - begin) * 1e3) / 1e3
-            if several:
-                moved["pid"] = f"{name} {event['pid']}"
-                if "id" in event:
-                    moved["id"] = f"{name} {event['id']}"
             found.append(moved)
+        return group(found, name) if several else found
     except (KeyError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
         path = folder / results.TIMELINE
         raise ResultError(f"{path} is not what raytwin writes: {what}") from error
-    return found
 
 
 def encode(events: list[dict[str, Any]]) -> bytes:

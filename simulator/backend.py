@@ -10,6 +10,7 @@ from typing import Any
 from greenlet import getcurrent
 
 from runtime.api.state import set_current
+from runtime.backend.init_options import check_names
 from runtime.backend.nodes import (
     check_replicas,
     check_shards,
@@ -38,6 +39,7 @@ def connect(*, address: str | None = None, **options: Any) -> Session:
             f"a simulated cluster lives in the program that started it: {address!r} cannot be"
             " joined, and session.cluster.run_driver() runs a second driver"
         )
+    check_names("sim", start, options)
     return start(**options)
 
 

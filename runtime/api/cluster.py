@@ -9,6 +9,7 @@ from typing import Any
 
 from runtime.api import checks, state
 from runtime.api.options import env_vars
+from runtime.backend.init_options import check_values
 from runtime.backend.protocol import Backend
 
 _starting = threading.RLock()
@@ -125,6 +126,12 @@ def init(
             if name in _NOT_OURS or name.startswith("_"):
                 why = _NOT_OURS.get(name, "it is for Ray's own use")
                 raise ValueError(f"raytwin's init() does not have Ray's {name}: {why}")
+        named = {
+            "address": address, "num_cpus": num_cpus, "num_gpus": num_gpus,
+            "resources": resources, "object_store_memory": object_store_memory,
+            "namespace": namespace,
+        }  # fmt: skip
+        check_values({**options, **named})
         env = env_vars(runtime_env) if runtime_env is not None else ()
         namespace = checks.text("namespace", namespace or "")
         options.update(OVERRIDES)

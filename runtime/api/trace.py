@@ -57,20 +57,6 @@ class Recording:
         """Ask a cluster; `query` is its `Backend.query`."""
         return cls(query("timeline"), query("transfers"), query("placements"), query("events"))
 
-    def bounded(self, most: int, last: bool = False) -> Recording:
-        """Return the first, or last, so many rows of each kind."""
-
-        def some(rows: list[list[Any]], at: int) -> list[list[Any]]:
-            rows = sorted(rows, key=lambda row: row[at])
-            return rows[-most:] if last else rows[:most]
-
-        return Recording(
-            some(self.ranges, 3),
-            some(self.transfers, 2),
-            some(self.placements, 0),
-            some(self.happened, 0),
-        )
-
     def events(self) -> list[Event]:
         """Return the trace's events, by time."""
         slices = [_Slice.of_range(row) for row in self.ranges]

@@ -12,7 +12,7 @@ class FailureDetector:
     """When each node was last heard of."""
 
     def __init__(self, timeout_s: float) -> None:
-        if timeout_s <= 0:
+        if not timeout_s > 0:
             raise ValueError(f"a heartbeat timeout of {timeout_s} s")
         self.timeout_s = timeout_s
         self._heard: dict[int, float] = {}

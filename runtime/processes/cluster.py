@@ -28,6 +28,7 @@ import msgspec
 
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import connected, set_current
+from runtime.backend.init_options import check_names
 from runtime.backend.nodes import (
     FIRST_DRIVER,
     NO_ACTOR,
@@ -373,6 +374,7 @@ def connect(*, address: str | None = None, **options: Any) -> Session:
     """Start a cluster on this machine, or join the one at ``address``."""
     if address is not None:
         return joining.connect(address, **options)
+    check_names("local", start, options)
     return start(**options)
 
 

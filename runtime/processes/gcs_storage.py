@@ -85,7 +85,8 @@ def check_storage(path: Path, alone: bool) -> None:
     """See to it that a new cluster can keep its state there.
 
     `alone`: in one file; else in a directory, which is made. Raises ValueError for what is
-    of the other kind, or has the state of another cluster: its nodes are not there any more.
+    of the other kind, is in no directory to write to, or has the state of another cluster:
+    its nodes are not there any more.
     """
     if alone and path.is_dir():
         raise ValueError(f"gcs_storage={str(path)!r} is a directory: give a file")
@@ -95,7 +96,15 @@ def check_storage(path: Path, alone: bool) -> None:
             " in which each has a file"
         )
     if not alone:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"gcs_storage={str(path)!r} cannot be made: {error.strerror}"
+            ) from None
+    folder = path.resolve().parent if alone else path
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"gcs_storage={str(path)!r}: {folder} is not a directory to write to")
     if path.stat().st_size if alone and path.exists() else not alone and look(str(path)):
         raise ValueError(
             f"gcs_storage={str(path)!r} has the state of a cluster that has ended: give another"

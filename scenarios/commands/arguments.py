@@ -8,12 +8,16 @@ from typing import Annotated
 
 import typer
 
+from runtime.backend.init_options import SEED_MAX
 from scenarios.base import UsageError, did_you_mean, parse_number
 
 NODES_MAX = 100_000
 RESULTS = Path("results")
 
-Seed = Annotated[int, typer.Option("--seed", min=0, metavar="S", help="Seed of all randomness.")]
+Seed = Annotated[
+    int,
+    typer.Option("--seed", min=0, max=SEED_MAX, metavar="S", help="Seed of all randomness."),
+]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where results are written.")]
 
 

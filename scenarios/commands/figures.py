@@ -138,7 +138,10 @@ def timeline(
 ) -> None:
     """Write one Chrome trace of runs: tasks, transfers, placements, failures, arrows to inputs.
 
-    It opens in Perfetto (ui.perfetto.dev) or in chrome://tracing.
+    It opens in Perfetto (ui.perfetto.dev) or in chrome://tracing. Of a run with many tasks all
+    failures and re-executions are there, and 5,000 further ranges, transfers and placements each:
+    those nearest to the failures, or the first ones. What was left out is said below the trace's
+    name and in the trace.
 
     Example: `raytwin timeline results/fig11a -o fig11a.json`
     """
@@ -153,6 +156,8 @@ def timeline(
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
     count = sum(event["ph"] == "X" for event in events)
     print(f"the trace is {target}: {len(folders)} runs, {count:,} slices, {len(events):,} events")
+    for line in trace.left_out(events):
+        print(line)
 
 
 @app.command()

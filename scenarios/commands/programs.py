@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from runtime.backend.init_options import SEED_MAX
 from scenarios.base import BACKENDS, UsageError, did_you_mean
 from scenarios.commands.arguments import NODES_MAX
 from scenarios.commands.line import app, escaped, open_console
@@ -24,7 +25,10 @@ def execute(
     backend: Annotated[str, typer.Option(help="sim or local.")] = "local",
     nodes: Annotated[int | None, typer.Option(min=1, max=NODES_MAX)] = None,
     cpus_per_node: Annotated[int | None, typer.Option(min=0)] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the control plane's choices.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=-SEED_MAX, max=SEED_MAX, help="Of the control plane's choices."),
+    ] = None,
     address: Annotated[
         str | None, typer.Option(envvar="RAYTWIN_ADDRESS", help="Join this cluster instead.")
     ] = None,

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from reports.figures import MEASURED, SIMULATED, build
+from reports.figures import MEASURED, SIMULATED, build, check_columns
 from scenarios.base import FigureSpec, PublishedPoint, Row
 from scenarios.results import Record, Result, ResultError
 
@@ -74,3 +74,15 @@ def test_what_cannot_be_drawn_names_file_and_column(value: object) -> None:
 def test_nothing_to_draw() -> None:
     assert not build(SPEC, []).drawable
     assert build(dataclasses.replace(SPEC, published=(PublishedPoint(1, 1),)), []).drawable
+
+
+@pytest.mark.parametrize("rows", [[], [{"a": 1, "b": 2}], [{"nodes": 1}], [row("a", 1, None)]])
+def test_rows_without_the_columns_of_any_figure_are_refused(rows: list[Row]) -> None:
+    other = dataclasses.replace(SPEC, y="speed")
+    with pytest.raises(ResultError) as raised:
+        check_columns((SPEC, other), result("local", rows))
+    (line,) = str(raised.value).splitlines()
+    assert line.startswith("local/rows.csv: no figure can be drawn from it")
+    assert line.endswith("(of nodes, rate, speed)")
+    check_columns((SPEC, other), result("local", [*rows, {"nodes": 1, "speed": 2}]))
+    check_columns((), result("local", rows))

@@ -170,7 +170,8 @@ def test_long_tables_are_cut_and_say_so() -> None:
 
 def test_worlds_are_told_apart() -> None:
     def made(backend: str, cores: int) -> Result:
-        return Result(Record("scaling", backend, {}, 0, {}, {"cores": cores}, {}, []), [])
+        record = Record("scaling", backend, {}, 0, {}, {"cores": cores}, {}, [])
+        return Result(record, [{"series": "a", "nodes": 1, "tasks_per_s": 5.0}])
 
     one = Page(render([made("sim", 2), made("local", 2)], synthetic.GOOD)).text
     two = Page(render([made("sim", 2), made("local", 64)], synthetic.GOOD)).text
@@ -198,3 +199,10 @@ def test_any_rows_are_drawn_or_refused(rows: list[dict[str, object]]) -> None:
         assert str(error).startswith("scaling/local/rows.csv")
     else:
         assert Page(html).open == []
+
+
+def test_rows_of_another_scenario_are_refused() -> None:
+    record = Record("scaling", "local", {}, 0, {}, {}, {}, [])
+    for rows in ([], [{"a": 1}]):
+        with pytest.raises(ResultError, match=r"^scaling/local/rows\.csv: no figure can be drawn"):
+            render([Result(record, rows)], synthetic.GOOD)

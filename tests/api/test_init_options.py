@@ -1,0 +1,112 @@
+"""`init` refuses what it cannot use in one line, on every backend, and starts nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+
+ROOT = Path(__file__).resolve().parents[2]
+
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"foo": 1}, TypeError, "init() has no option 'foo': docs/api.md lists what there is"),
+    ({"node": 3}, TypeError, "init() has no option 'node': did you mean 'nodes'?"),
+    ({"seed": "a"}, TypeError, "seed is a whole number, not 'a'"),
+    ({"seed": True}, TypeError, "seed is a whole number, not True"),
+    ({"seed": 2**80}, ValueError, f"seed={2**80}: give a number from {1 - 2**63} to {2**63 - 1}"),
+    ({"nodes": "a"}, TypeError, "nodes is how many there are, or a list of what each has, not 'a'"),
+    ({"nodes": 2.5}, TypeError, "nodes is how many there are, or a list of what each has, not 2.5"),
+    ({"nodes": [3]}, TypeError, "each of nodes is a dict of {resource: amount}, not 3"),
+    ({"nodes": [{"CPU": "x"}]}, TypeError, "CPU is a number, not 'x'"),
+    ({"nodes": [{1: 1}]}, TypeError, "the name of a resource is a string, not 1"),
+    ({"num_cpus": "2"}, TypeError, "num_cpus is a number, not '2'"),
+    ({"num_gpus": "x"}, TypeError, "num_gpus is a number, not 'x'"),
+    ({"resources": [1]}, TypeError, "resources is a dict of {resource: amount}, not [1]"),
+    (
+        {"cpus_per_node": 2, "num_cpus": 3},
+        ValueError,
+        "cpus_per_node=2 and num_cpus=3: they are two names for one thing",
+    ),
+    ({"heartbeat_timeout_s": float("nan")}, ValueError, "a heartbeat timeout of nan s"),
+    (
+        {"heartbeat_timeout_s": "1"},
+        TypeError,
+        "heartbeat_timeout_s is a number of seconds, not '1'",
+    ),
+    ({"object_store_memory": "1G"}, TypeError, "object_store_memory is a whole number, not '1G'"),
+    ({"gcs_storage": 5}, TypeError, "gcs_storage is a path, not 5"),
+    ({"policy": 3}, TypeError, "policy is a string, not 3"),
+    ({"namespace": 5}, TypeError, "namespace is a string, not 5"),
+    ({"address": 5}, TypeError, "address is a string, not 5"),
+]
+
+
+@pytest.mark.parametrize("backend", ["sim", "local"])
+@pytest.mark.parametrize(("options", "error", "text"), REFUSED, ids=str)
+def test_one_line_says_what_is_wrong(
+    backend: str, options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error) as raised:
+        ray.init(backend=backend, **options)
+    assert str(raised.value) == text
+    assert not ray.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("backend", "option", "other"),
+    [("local", "profile", "sim"), ("local", "nodes_per_host", "sim"),
+     ("sim", "object_spilling_dir", "local")],
+)  # fmt: skip
+def test_an_option_of_another_backend(backend: str, option: str, other: str) -> None:
+    value = 1 if option == "nodes_per_host" else "x"
+    with pytest.raises(TypeError) as raised:
+        ray.init(backend=backend, **{option: value})
+    assert str(raised.value) == f"{option} is an option of backend={other!r}, not of {backend!r}"
+
+
+@pytest.mark.parametrize("more", [{}, {"gcs_replicas": 3}], ids=str)
+def test_storage_that_cannot_be_written_starts_no_process(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], more: dict[str, Any]
+) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "none" / "x", tmp_path / "file" / "x"):
+        if more and "none" in str(path):
+            continue  # a directory is made where it can be
+        with pytest.raises(ValueError, match=r"gcs_storage=.*(not a directory|cannot be made)"):
+            ray.init(gcs_storage=path, **more)
+    assert not ray.is_initialized()
+    assert capfd.readouterr().err == ""
+
+
+def test_both_names_of_one_thing_may_say_the_same() -> None:
+    ray.init(backend="sim", cpus_per_node=2, num_cpus=2)
+    assert ray.cluster_resources()["CPU"] == 2
+    ray.shutdown()
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    import numpy as np
+
+    ray.init(backend="sim", num_cpus=np.float64(2), resources={"a": np.int64(3)})
+    assert ray.cluster_resources()["a"] == 3
+    ray.shutdown()
+
+
+@pytest.mark.parametrize("command", [["exec", "x.py"], ["run", "fig9"], ["reproduce"]])
+def test_a_seed_that_is_too_large_for_a_command(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "x.py").write_text("import ray; ray.init()")
+    name, *rest = command
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "raytwin.py"), name, "--seed", str(2**80), *rest],
+        capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "--seed" in line
