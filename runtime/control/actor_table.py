@@ -17,6 +17,7 @@ effect, in order, since its last checkpoint. A call's result leaves its node
 only once the call is logged here, so an effect that anybody has seen survives.
 Results before the checkpoint are kept until their callers have them: a caller
 whose answer was lost with the node asks again and must not make the call twice.
+Nor must one that has them and runs again: see `calls_before`.
 
 The logs of all actors together are bounded by ``actor_log_bytes_max``. Beyond that the
 longest is given up, which an event says: its actor works on, and is dead when it would
@@ -34,6 +35,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from runtime.control.calls_before import CallsBefore
 from runtime.control.context import Context
 from runtime.control.ids import job_id, job_number, job_of, same_job
 from runtime.control.jobs import JobTable
@@ -125,6 +127,7 @@ class ActorTable:
     ) -> None:
         self.ctx = ctx
         self._jobs = jobs
+        self.before = CallsBefore()
         self.log_bytes = 0
         """What the logs of all actors take, roughly; bounded."""
         self._log_bytes_max = log_bytes_max
@@ -306,6 +309,7 @@ class ActorTable:
         row.reason = reason
         if final or row.restarts_left == 0:
             self._shrink(row, len(row.log))
+            self.before.forget(actor)
             row.state = DEAD
             self._log("actor_died", row.spec.name, reason)
             self._tell(row)
@@ -415,6 +419,7 @@ class ActorTable:
         if not row.info.checkpoint_interval:
             # It never starts again, so that nobody will ask what it did before.
             row.kept.clear()
+            self.before.forget(row.spec.array)
 
     def _shrink(self, row: ActorRow, count: int) -> None:
         """Take calls off the log; those that callers may ask for are kept by their ID."""
@@ -424,6 +429,8 @@ class ActorTable:
             if array in row.awaited:
                 row.awaited.discard(array)
                 row.kept[array] = record
+            else:
+                self.before.keep(row.spec.array, record)
         del row.log[:count]
         nbytes = sum(map(record_bytes, gone))
         row.log_bytes -= nbytes
@@ -447,7 +454,9 @@ class ActorTable:
             for array in message.calls:
                 # Not all are logged: a call may have failed before it took effect.
                 row.awaited.discard(array)
-                row.kept.pop(array, None)
+                record = row.kept.pop(array, None)
+                if record is not None:
+                    self.before.keep(message.actor, record)
 
     def _on_fetch(self, source: str, message: FetchLineage) -> None:
         row = self._current(message.actor, message.incarnation)
@@ -455,7 +464,8 @@ class ActorTable:
             self.ctx.send(source, StopActor(message.actor, message.incarnation))
             return
         kept: list[tuple[list[CallRecord], list[CallRecord]]] = [
-            ([], piece) for piece in cut(list(row.kept.values()), record_bytes)
+            ([], piece)
+            for piece in cut([*self.before.of(message.actor), *row.kept.values()], record_bytes)
         ]
         pieces = kept + [(piece, []) for piece in cut(row.log, record_bytes)]
         about = message.actor, message.incarnation, row.saved
