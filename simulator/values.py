@@ -15,7 +15,6 @@ from collections import ChainMap
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, ClassVar
-from zlib import crc32
 
 import cloudpickle
 
@@ -147,9 +146,6 @@ class SimSerialized:
         self.contained = contained
         self.payload = payload
         self.nbytes = nbytes
-
-    def crc(self) -> int:
-        return crc32(self.payload)
 
     def to_bytes(self) -> bytes:
         return self.payload

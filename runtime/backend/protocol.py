@@ -201,7 +201,6 @@ class Serialized(Protocol):
     contained: Sequence[Any]
     """What has put itself into `World.sink` meanwhile: references."""
 
-    def crc(self) -> int: ...
     def to_bytes(self) -> bytes:
         """Return it as the payload of a message."""
 

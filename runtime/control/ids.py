@@ -6,7 +6,7 @@ submits the same children, whose results are then found, not made twice.
 
 A parent may take another branch when it runs again, or put another value. So if it
 is a task or a call, its child's ID also depends on the **recipe**: what is called, with
-which arguments, for how many values; or the bytes that are put (`of_recipe`). What
+which arguments, for how many values; or what is put (`of_recipe`). What
 differs has another ID, and nothing in common with what the first run has left. A
 driver's program never runs again, and needs no recipes.
 

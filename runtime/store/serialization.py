@@ -44,7 +44,6 @@ from collections import ChainMap
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
-from zlib import crc32
 
 import cloudpickle
 
@@ -118,13 +117,6 @@ class Serialized:
             self._starts, self.nbytes = _place(len(self._head), lengths)
         else:
             self.nbytes = len(pickled)
-
-    def crc(self) -> int:
-        """Return the CRC-32 of what is written, padding aside."""
-        found = crc32(self._head)
-        for buffer in self._buffers:
-            found = crc32(buffer, found)
-        return found
 
     def to_bytes(self) -> bytes:
         """Return the value's serialized form."""

@@ -39,7 +39,10 @@ class ActorCalls(Submitting):
         self._check_open()
         key, blob = self._serialized(actor_class)
         held: list[ObjectRef] = []
-        payload, deps = self._pack(args, kwargs, held)
+        recipe: list[bytes] = []
+        payload, deps = self._pack(args, kwargs, held, recipe)
+        if self.world.executor is not None:
+            recipe.append(self._function_recipe(key, actor_class.cls))
         info = ActorInfo(
             options.max_restarts,
             actor_class.concurrency,
@@ -60,7 +63,7 @@ class ActorCalls(Submitting):
             if self.world.executor is None:
                 array = self.client.next_array()
             else:
-                array = self._next_array(key, self._args_recipe(payload, held), b"actor", *deps)
+                array = self._next_array(*recipe, b"actor", options.name.encode(), *deps)
             spec = TaskSpec(
                 array, 0, 1, key, payload, self.client.address, demand, deps, 1, 0, -1,
                 actor_class.class_name, extra,
@@ -88,7 +91,8 @@ class ActorCalls(Submitting):
     ) -> list[ObjectRef] | ObjectRefGenerator:
         self._check_open()
         held: list[ObjectRef] = []
-        payload, deps = self._pack(args, kwargs, held) if args or kwargs else (b"", ())
+        recipe: list[bytes] = []
+        payload, deps = self._pack(args, kwargs, held, recipe) if args or kwargs else (b"", ())
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
@@ -99,8 +103,7 @@ class ActorCalls(Submitting):
             else:
                 method = call.extra.method.encode()
                 kind = bytes((call.extra.stream,)) + returns.to_bytes(2, "big")
-                recipe = self._args_recipe(payload, held)
-                array = self._next_array(call.actor, method, recipe, kind, *deps)
+                array = self._next_array(*recipe, call.actor, method, kind, *deps)
             if pending is not None:
                 pending.append(array)
             keeper = call.actor if call.rebuilt else b""

@@ -10,11 +10,12 @@ that comes is chance, and a replayed call must not take it for its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextvars import ContextVar
 from threading import get_ident
+from typing import Any
 
-from runtime.backend.protocol import Serialized, World
+from runtime.backend.protocol import World
+from runtime.backend.session.recipes import of_value
 from runtime.backend.session.references import References
 from runtime.control.ids import adopted, anew, array_id, of_recipe, put_id, task_id
 from runtime.control.messages import ActorInfo, TaskExtra, TaskSpec
@@ -53,6 +54,7 @@ class Numbering(References):
         """The one that runs tasks one after another, which makes the session."""
         self._strays = 0
         """What an actor has made outside of its calls."""
+        self._function_recipes: dict[bytes, bytes] = {}
 
     def task_id(self) -> bytes | None:
         frame = frame_of_call.get()
@@ -126,18 +128,19 @@ class Numbering(References):
             array = self.client.next_put()
         return of_recipe(array, recipe)
 
-    def _put_recipe(self, value: Serialized) -> tuple[bytes, ...]:
+    def _put_recipe(self, value: Any, nbytes: int) -> tuple[bytes, ...]:
         """Return what tells the values apart that a worker puts; a driver's need nothing."""
-        if self.world.executor is None:
-            return ()
-        return value.nbytes.to_bytes(8, "big"), value.crc().to_bytes(4, "big")
+        return () if self.world.executor is None else (of_value(value, nbytes),)
 
-    def _args_recipe(self, payload: bytes, held: Sequence[object]) -> bytes:
-        """Return what is the same in arguments that are passed again.
+    def _function_recipe(self, key: bytes, function: Any) -> bytes:
+        """Return what tells a function or class apart that a worker calls; `key` is its ID.
 
-        References inside of them name their owner: this worker has another address then.
+        That it cannot be: the serialized form of what travels by value differs by chance.
         """
-        return payload.replace(self.client.address.encode(), b"") if held else payload
+        recipe = self._function_recipes.get(key)
+        if recipe is None:
+            recipe = self._function_recipes[key] = of_value(function, 0)
+        return recipe
 
     def _is_outside(self) -> bool:
         """Whether no call of this actor calls, but a thread that it has started."""

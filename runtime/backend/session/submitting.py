@@ -21,6 +21,7 @@ from runtime.api.streams import ObjectRefGenerator
 from runtime.backend import job_setup
 from runtime.backend.inputs import Input
 from runtime.backend.protocol import World
+from runtime.backend.session.recipes import of_arguments, of_value
 from runtime.backend.session.references import arrays_of
 from runtime.backend.session.values import Values
 from runtime.backend.submission import specify
@@ -64,7 +65,10 @@ class Submitting(Values):
             exported = self._serialized(function)
         key = exported[0]
         held: list[ObjectRef] = []
-        payload, deps = self._pack(args, kwargs, held) if args or kwargs else (b"", ())
+        recipe: list[bytes] = []
+        payload, deps = self._pack(args, kwargs, held, recipe) if args or kwargs else (b"", ())
+        if self.world.executor is not None:
+            recipe.append(self._function_recipe(key, function.function))
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
@@ -74,7 +78,7 @@ class Submitting(Values):
                 array = client.next_array()
             else:
                 kind = bytes((stream,)) + options.num_returns.to_bytes(2, "big")
-                array = self._next_array(key, self._args_recipe(payload, held), kind, *deps)
+                array = self._next_array(*recipe, kind, *deps)
             spec = TaskSpec(
                 array, 0, 1, key, payload, client.address, demand, deps,
                 options.num_returns, options.max_retries, -1,
@@ -111,16 +115,18 @@ class Submitting(Values):
             return ObjectRefArray(b"", 0, 1, self)
         key, blob = self._serialized(function)
         held: list[ObjectRef] = []
-        packed = self._pack_items(items, star, held)
+        recipe: list[bytes] = []
+        packed = self._pack_items(items, star, held, recipe)
+        if self.world.executor is not None:
+            recipe.append(self._function_recipe(key, function.function))
         with self.world:
             self.collect()
             self.client.export(key, blob)
             if self.world.executor is None:
                 array = self.client.next_array()
             else:
-                parts = [part for _, _, _, payload, deps in packed for part in (payload, *deps)]
-                recipe = self._args_recipe(b"".join(parts), held)
-                array = self._next_array(key, recipe, b"map", count.to_bytes(4, "big"))
+                inputs = [dep for *_, deps in packed for dep in deps]
+                array = self._next_array(*recipe, b"map", count.to_bytes(4, "big"), *inputs)
             name = options.name or function.function_name
             holds: tuple[bytes, ...] = ()
             if held:
@@ -142,11 +148,12 @@ class Submitting(Values):
     # -- task arrays -----------------------------------------------------------
 
     def _pack_items(
-        self, items: Sequence[Any], star: bool, held: list[ObjectRef]
+        self, items: Sequence[Any], star: bool, held: list[ObjectRef], recipe: list[bytes]
     ) -> list[tuple[int, int, int, bytes, tuple[bytes, ...]]]:
         """Return (start, count, first, args, deps) of the ranges of an array."""
         if isinstance(items, range):
             payload = self.world.serialize((False, items)).to_bytes()
+            recipe.append(repr(items).encode())
             return [(0, len(items), 0, payload, ())]
         packed = []
         for start in range(0, len(items), SEQUENCE_CHUNK):
@@ -154,26 +161,28 @@ class Submitting(Values):
             if any(_has_ref(item, star) for item in chunk):
                 # An element with inputs is a range of its own: it waits alone.
                 for offset, item in enumerate(chunk):
-                    args, deps = self._pack(tuple(item) if star else (item,), {}, held)
+                    args, deps = self._pack(tuple(item) if star else (item,), {}, held, recipe)
                     packed.append((start + offset, 1, -1, args, deps))
                 continue
-            packed += self._pack_chunk(start, chunk, star, held)
+            packed += self._pack_chunk(start, chunk, star, held, recipe)
         return packed
 
     def _pack_chunk(
-        self, start: int, chunk: list[Any], star: bool, held: list[ObjectRef]
+        self, start: int, chunk: list[Any], star: bool, held: list[ObjectRef], recipe: list[bytes]
     ) -> list[tuple[int, int, int, bytes, tuple[bytes, ...]]]:
         value = self.world.serialize((star, chunk))
         if value.nbytes <= self.client.config.inline_bytes_max:
             if value.contained:
                 held += value.contained
+            if self.world.executor is not None:
+                recipe.append(of_value((star, chunk), value.nbytes))
             return [(start, len(chunk), start, value.to_bytes(), ())]
         if len(chunk) == 1:
-            args, deps = self._pack(tuple(chunk[0]) if star else (chunk[0],), {}, held)
+            args, deps = self._pack(tuple(chunk[0]) if star else (chunk[0],), {}, held, recipe)
             return [(start, 1, -1, args, deps)]
         half = len(chunk) // 2
-        return self._pack_chunk(start, chunk[:half], star, held) + self._pack_chunk(
-            start + half, chunk[half:], star, held
+        return self._pack_chunk(start, chunk[:half], star, held, recipe) + self._pack_chunk(
+            start + half, chunk[half:], star, held, recipe
         )
 
     # -- functions -------------------------------------------------------------
@@ -199,12 +208,17 @@ class Submitting(Values):
     # -- arguments -------------------------------------------------------------
 
     def _pack(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], held: list[ObjectRef]
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        held: list[ObjectRef],
+        recipe: list[bytes],
     ) -> tuple[bytes, tuple[bytes, ...]]:
         """Serialize arguments; references among them become inputs.
 
         Large arguments become objects, and inputs too. `held` keeps them, and what
-        is inside arguments, until the task is submitted, and then the task does.
+        is inside arguments, until the task is submitted, and then the task does. In a
+        worker `recipe` is told what the arguments are.
         """
         if not args and not kwargs:
             return b"", ()
@@ -217,12 +231,16 @@ class Submitting(Values):
         if value.nbytes <= self.client.config.inline_bytes_max:
             if value.contained:
                 held += value.contained
+            if self.world.executor is not None:
+                recipe.append(of_arguments(args, kwargs, value.nbytes))
             return value.to_bytes(), tuple(deps)
         args = tuple(self._large_as_input(a, deps, held) for a in args)
         kwargs = {name: self._large_as_input(a, deps, held) for name, a in kwargs.items()}
         value = self.world.serialize((args, kwargs))
         if value.contained:
             held += value.contained
+        if self.world.executor is not None:
+            recipe.append(of_arguments(args, kwargs, value.nbytes))
         return value.to_bytes(), tuple(deps)
 
     def _as_input(self, value: Any, deps: list[bytes]) -> Any:
@@ -240,7 +258,7 @@ class Submitting(Values):
         serialized = self.world.serialize(value)
         if serialized.nbytes <= self.client.config.inline_bytes_max:
             return value
-        recipe = self._put_recipe(serialized)
+        recipe = self._put_recipe(value, serialized.nbytes)
         with self.world:
             array = self._next_put(recipe)
         ref = self._put_large(array, serialized)

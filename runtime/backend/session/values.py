@@ -48,7 +48,7 @@ class Values(Numbering, Waiting):
                 large = None
         # Small values travel as lists; a large one should be serialized only once.
         serialized = large or self.world.serialize([value])
-        recipe = self._put_recipe(serialized)
+        recipe = self._put_recipe(value, serialized.nbytes)
         with self.world:
             self.collect()
             self.world.charge("put", 1)
