@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from runtime.control.actor_router import call_error
 from runtime.control.actors_here import CALLS_AGAIN, Actor, ActorsHere, QueuedCall
-from runtime.control.call_answers import lacks_items, lost
+from runtime.control.call_answers import forgotten, lacks_items, lost
 from runtime.control.call_runs import arrays_of, is_run, singles
 from runtime.control.cancelled import cancelled_result
 from runtime.control.direct_calls import is_ahead
@@ -155,6 +155,8 @@ class QueuedCalls(ActorsHere):
         """Answer a call that took effect before; return whether it did."""
         result = actor.restored.get(spec.array)
         result = result or self.memory.find(actor.id, actor.incarnation, spec.array)
+        if result is None and self.memory.has_run(actor.id, actor.incarnation, spec.array):
+            result = forgotten(spec, self._node)
         if result is not None:
             if lacks_items(spec, result) and not self._scheduler.objects.has_end(spec.array):
                 result = lost(result, item_id(spec.array, 0), self._node)
@@ -239,15 +241,18 @@ class QueuedCalls(ActorsHere):
     def _input_failed(self, actor: Actor, spec: TaskSpec, error: ObjectValue) -> None:
         if spec.array in actor.replaying:
             text = error.payload.decode() if error.status != USER_ERROR else "an input is an error"
-            reason = f"ActorDiedError: it cannot be rebuilt: {text}"
-            self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
-            self._drop(actor, reason)
+            self._end_of_rebuilding(actor, text)
             return
         actor.repeated.discard(spec.array)
         self._scheduler.results.finish_call(
             RangeResult(spec.array, 0, 1, error.status, error.payload, self._node, spec.returns),
             spec.owner,
         )
+
+    def _end_of_rebuilding(self, actor: Actor, why: str) -> None:
+        reason = f"ActorDiedError: it cannot be rebuilt: {why}"
+        self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
+        self._drop(actor, reason)
 
     def _give(self, actor: Actor, spec: TaskSpec, values: tuple[ObjectValue, ...]) -> None:
         assert actor.worker is not None

@@ -247,7 +247,13 @@ class ActorHost(Rebuilding):
             kept = any(result.sizes) or result.status == SYSTEM_ERROR
             if not kept:
                 self._scheduler.custody.drop(result)
-            if not kept or self._scheduler.results.replayed(result, spec.owner, actor.id):
+            if self._has_strayed(actor, spec, result):
+                return
+            if kept:
+                kept = self._scheduler.results.replayed(result, spec.owner, actor.id)
+            if kept or result.status != SYSTEM_ERROR:
+                # Of large values that are not kept there are others here, or nobody had any
+                # use for them: then they are lost to who asks once more.
                 actor.restored[result.array] = result
             if not actor.replaying:
                 self._on_restored(actor)

@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING
 from runtime.control.actor_calls import QueuedCalls
 from runtime.control.actors_here import Actor, State
 from runtime.control.messages import (
+    OK,
+    USER_ERROR,
     ActorLineage,
     ActorStarted,
+    RangeResult,
     RestoreActor,
+    TaskSpec,
 )
 
 if TYPE_CHECKING:
     pass
 
+STRAYED = (
+    "{} raised when it was repeated, which it had not done before: what it needs is gone, or it"
+    " does not do the same every time"
+)
 REPLAY_PATIENCE_S = 1.0
 """How long a replayed call of a concurrent actor may hold up the next one."""
 
@@ -72,6 +80,23 @@ class Rebuilding(QueuedCalls):
             record = actor.to_replay.popleft()
             actor.patience = self._ctx.after(REPLAY_PATIENCE_S, lambda: self._replay_next(actor))
             self._queue(actor, record.task, "", record.values)
+
+    def _has_strayed(self, actor: Actor, spec: TaskSpec, result: RangeResult) -> bool:
+        """End an actor whose call raises when it is repeated, and did not before.
+
+        Something that it needs is gone, or it is not deterministic: its state is another one.
+        Of a concurrent actor that may be for want of what overlapped with the call.
+        """
+        before = actor.restored.get(spec.array)
+        if (
+            result.status != USER_ERROR
+            or before is None
+            or before.status != OK
+            or actor.info.max_concurrency > 1
+        ):
+            return False
+        self._end_of_rebuilding(actor, STRAYED.format(spec.name))
+        return True
 
     def _on_restored(self, actor: Actor) -> None:
         actor.state = State.ALIVE

@@ -67,8 +67,9 @@ class ArrayTable(Releasing):
             self._on_made(array, row, 0, 1)
         late: set[bytes] = set()
         for array, owner, actor in message.calls:
-            if self._is_late(array, owner):
+            if self._is_late(array, owner) and not self._is_dead(owner):
                 # Its owner had it and let go: an actor that is rebuilt has made it again.
+                # Where the owner has died since, its task may run again and ask for it.
                 late.add(array)
                 self._ctx.send(f"node:{node}", FreeObjects([array]))
                 continue

@@ -8,6 +8,7 @@ log), and these are somebody's only until he lets go of them. So of one that com
     large ones that were made here, gone ────────> ObjectLostError
     large ones that were made elsewhere ─────────> the same: who fetches them finds out
     the items of a stream, let go of with it ────> ObjectLostError
+    not remembered, but that it took effect ─────> ObjectLostError
 
 The call does not run again for it: its actor has gone on since. One that is being rebuilt
 makes the large values again that nobody living has let go of (`Results.replayed`).
@@ -25,6 +26,11 @@ from runtime.control.objects import ObjectDirectory
 LET_GO = (
     "it was made for an earlier run of its caller, which has let go of it, and the actor that"
     " made it has gone on since"
+)
+
+FORGOTTEN = (
+    "its call took effect for an earlier run of its caller, and so many came since that its"
+    " result is not remembered"
 )
 
 
@@ -52,6 +58,12 @@ def lost(result: RangeResult, oid: bytes, node: int) -> RangeResult:
     """Return what a call ends with if what it made is gone."""
     error = lost_error(oid, LET_GO).encode()
     return RangeResult(result.array, 0, 1, SYSTEM_ERROR, error, node, result.returns)
+
+
+def forgotten(spec: TaskSpec, node: int) -> RangeResult:
+    """Return what a call ends with that took effect, and whose result is not known any more."""
+    error = lost_error(object_id(spec.array, 0, 0), FORGOTTEN).encode()
+    return RangeResult(spec.array, 0, 1, SYSTEM_ERROR, error, node, spec.returns)
 
 
 def lacks_items(spec: TaskSpec, result: RangeResult) -> bool:

@@ -71,6 +71,10 @@ class Custody:
         """How many arrays of values there are with references inside, or promised."""
         return len(self.contained) + len(self._promised)
 
+    def is_of_here(self, client: str) -> bool:
+        """Whether a client is of this node, in the life that it has now."""
+        return keeper_of(client) == self._keeper
+
     # -- workers ---------------------------------------------------------------
 
     def on_updates(self, source: str, message: RefUpdates) -> None:
@@ -169,7 +173,7 @@ class Custody:
         any more; return it as one of here."""
         refs = result.refs
         assert refs is not None
-        if keeper_of(to) != self._keeper:
+        if not self.is_of_here(to):
             return result  # it was sent to this node's former life
         way = on_its_way(refs.keeper, self._keeper)
         for array, owner in refs.contained:

@@ -206,9 +206,14 @@ class Holdings(Owners):
         return result.node == NOWHERE or result.node in self._dead
 
     def will_tell(self, array: bytes) -> bool:
-        """Whether results of an array are still to come, or are where somebody can find them."""
+        """Whether results of an array are still to come, or are where somebody can find them.
+
+        Of large values the node tells that has them.
+        """
         ends = self._results.get(array, ())
-        return array in self.owners and not any(self._is_gone(end) for end in ends)
+        return array in self.owners and not any(
+            self._is_gone(end) or (end.node != self._node and any(end.sizes)) for end in ends
+        )
 
     def _keep(self, array: bytes, oid: bytes, offset: int, size: int) -> None:
         if oid in self._doomed:

@@ -470,8 +470,9 @@ class Results:
         if result.status == SYSTEM_ERROR:
             at = range(result.returns)  # there was no room for them this time: who waits hears it
         here = all(self._objects.lookup(object_id(result.array, 0, r)) for r in at)
-        gone = node_of(owner) == self._node and result.array not in self._objects.owners
-        if here or gone:
+        # An owner of this node's former life is dead, and its task may run again.
+        is_mine = self._custody.is_of_here(owner)
+        if here or (is_mine and result.array not in self._objects.owners):
             self._places.seal(result)
             self._places.free(result)
             self._custody.drop(result)
