@@ -13,9 +13,7 @@ NODES = [{"CPU": 1}, {"CPU": 2, "actors": 1}, {"CPU": 2, "tasks": 1}]
 """The driver's, an actor's, and its caller's."""
 
 
-@api.remote(
-    max_restarts=-1, max_task_retries=-1, checkpoint_interval=1, resources={"actors": 0.1}
-)
+@api.remote(max_restarts=-1, max_task_retries=-1, checkpoint_interval=1, resources={"actors": 0.1})
 class Counter:
     def __init__(self) -> None:
         self.count = 0
