@@ -15,9 +15,9 @@ watches an actor (the nodes of its callers) is told of each change.
 The lineage of an actor that may restart is kept here: the calls that took
 effect, in order, since its last checkpoint. A call's result leaves its node
 only once the call is logged here, so an effect that anybody has seen survives.
-Results before the checkpoint are kept until their callers have them: a caller
-whose answer was lost with the node asks again and must not make the call twice.
-Nor must one that has them and runs again: see `calls_before`.
+Results before the checkpoint are kept until their callers have them, and then those of tasks
+and actors in `past_calls`: a caller whose answer was lost with the node, or that runs again,
+asks again and must not make the call twice.
 
 The logs of all actors together are bounded by ``actor_log_bytes_max``. Beyond that the
 longest is given up, which an event says: its actor works on, and is dead when it would
@@ -35,7 +35,6 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from runtime.control.calls_before import CallsBefore
 from runtime.control.context import Context
 from runtime.control.ids import job_id, job_number, job_of, same_job
 from runtime.control.jobs import JobTable
@@ -62,6 +61,7 @@ from runtime.control.messages import (
     TooLong,
     WatchActors,
 )
+from runtime.control.past_calls import PastCalls
 from runtime.control.pieces import cut, record_bytes
 from runtime.control.pubsub import PubSub
 from runtime.control.too_long import error_text
@@ -127,10 +127,10 @@ class ActorTable:
     ) -> None:
         self.ctx = ctx
         self._jobs = jobs
-        self.before = CallsBefore()
         self.log_bytes = 0
         """What the logs of all actors take, roughly; bounded."""
         self._log_bytes_max = log_bytes_max
+        self.past = PastCalls()
         self.rows: dict[bytes, ActorRow] = {}
         self.names: dict[tuple[str, str], bytes] = {}
         self.dead: dict[bytes, str] = {}
@@ -265,6 +265,7 @@ class ActorTable:
 
     def end_job(self, job: bytes) -> None:
         """Its actors end with it, but for detached ones."""
+        self.past.end_job(job)
         for actor, row in list(self.rows.items()):
             if job_of(actor) == job and not row.info.detached and actor in self.rows:
                 self._stop(row)
@@ -309,12 +310,12 @@ class ActorTable:
         row.reason = reason
         if final or row.restarts_left == 0:
             self._shrink(row, len(row.log))
-            self.before.forget(actor)
             row.state = DEAD
             self._log("actor_died", row.spec.name, reason)
             self._tell(row)
             self._pubsub.close(actor)
             del self.rows[actor]
+            self.past.drop(actor)
             name = (row.info.namespace, row.info.name)
             if self.names.get(name) == actor:
                 del self.names[name]
@@ -419,7 +420,7 @@ class ActorTable:
         if not row.info.checkpoint_interval:
             # It never starts again, so that nobody will ask what it did before.
             row.kept.clear()
-            self.before.forget(row.spec.array)
+            self.past.drop(row.spec.array)
 
     def _shrink(self, row: ActorRow, count: int) -> None:
         """Take calls off the log; those that callers may ask for are kept by their ID."""
@@ -430,7 +431,7 @@ class ActorTable:
                 row.awaited.discard(array)
                 row.kept[array] = record
             else:
-                self.before.keep(row.spec.array, record)
+                self.past.keep(row.spec.array, record)
         del row.log[:count]
         nbytes = sum(map(record_bytes, gone))
         row.log_bytes -= nbytes
@@ -456,7 +457,7 @@ class ActorTable:
                 row.awaited.discard(array)
                 record = row.kept.pop(array, None)
                 if record is not None:
-                    self.before.keep(message.actor, record)
+                    self.past.keep(message.actor, record)
 
     def _on_fetch(self, source: str, message: FetchLineage) -> None:
         row = self._current(message.actor, message.incarnation)
@@ -465,7 +466,7 @@ class ActorTable:
             return
         kept: list[tuple[list[CallRecord], list[CallRecord]]] = [
             ([], piece)
-            for piece in cut([*self.before.of(message.actor), *row.kept.values()], record_bytes)
+            for piece in cut([*row.kept.values(), *self.past.of(message.actor)], record_bytes)
         ]
         pieces = kept + [(piece, []) for piece in cut(row.log, record_bytes)]
         about = message.actor, message.incarnation, row.saved

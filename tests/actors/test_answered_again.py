@@ -264,3 +264,46 @@ def test_what_is_too_much_to_remember_does_not_take_effect_twice(
     first, lost = ray.get(ran, timeout=WAIT_S)
     assert first == 1 and 0 < lost < 400
     assert ray.get(counter.count.remote(), timeout=WAIT_S) == 401
+
+
+@pytest.mark.parametrize("interval", [1, 2])
+def test_a_call_that_a_checkpoint_contains_does_not_take_effect_twice(
+    start: Any, tmp_path: Path, interval: int
+) -> None:
+    """Its caller had the result; then the actor starts again, and then the caller does."""
+
+    @ray.remote(checkpoint_interval=interval, resources={"actor": 0.1}, **FOREVER)
+    class Counter:
+        def __init__(self) -> None:
+            self.n = 0
+
+        def add(self) -> int:
+            self.n += 1
+            return self.n
+
+        def __ray_save__(self) -> int:
+            return self.n
+
+        def __ray_restore__(self, n: int) -> None:
+            self.n = n
+
+    @ray.remote(max_retries=-1, resources={"callers": 0.1})
+    def parent(counter: Any, mark: str) -> list[int]:
+        found = [ray.get(counter.add.remote()) for _ in range(3)]
+        if not Path(mark).exists():
+            Path(mark).touch()
+            ray.sleep(WAIT_S)
+        return found
+
+    cluster = start(nodes=NODES, heartbeat_timeout_s=2.0).cluster
+    counter = Counter.remote()
+    mark = tmp_path / "mark"
+    ran = parent.remote(counter, str(mark))
+    while not mark.exists():
+        ray.sleep(0.05)
+    ray.sleep(0.5)  # the GCS has heard that the caller has the results
+    cluster.kill_actor(0)
+    ray.sleep(0.5)
+    cluster.restart_node(2)
+    assert ray.get(ran, timeout=WAIT_S) == [1, 2, 3]
+    assert ray.get(counter.add.remote(), timeout=WAIT_S) == 4

@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import runtime.api as api
-from runtime.control.calls_before import CallsBefore
-from runtime.control.ids import ARRAY_BYTES
-from runtime.control.messages import OK, CallRecord, RangeResult, TaskSpec
 
 NODES = [{"CPU": 1}, {"CPU": 2, "actors": 1}, {"CPU": 2, "tasks": 1}]
 """The driver's, an actor's, and its caller's."""
@@ -71,28 +68,3 @@ def test_an_actor_is_created_again_when_its_creator_runs_again() -> None:
         assert api.get(ref) == b"\x01" * 300_000
     finally:
         api.shutdown()
-
-
-def record(call: int, owner: str = "worker:0.1") -> CallRecord:
-    array = call.to_bytes(ARRAY_BYTES, "big")
-    task = TaskSpec(array, 0, 1, b"", b"arguments", owner)
-    return CallRecord(task, RangeResult(array, 0, 1, OK, b"1234", 0, 1))
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    before = CallsBefore(bytes_max=2_000)
-    for call in range(100):
-        before.keep(b"a", record(call))
-    kept = before.of(b"a")
-    assert 0 < len(kept) == len(before) < 100
-    assert kept[-1].task.array == record(99).task.array
-    assert before.nbytes <= 2_000
-    before.forget(b"a")
-    assert (len(before), before.nbytes, before.of(b"a")) == (0, 0, [])
-
-
-def test_arguments_and_calls_of_drivers_are_not_remembered() -> None:
-    before = CallsBefore()
-    before.keep(b"a", record(1, "driver:0.0"))
-    before.keep(b"a", record(2))
-    assert [each.task.args for each in before.of(b"a")] == [b""]

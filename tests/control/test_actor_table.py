@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from runtime.control.call_memory import LIGHT_BYTES
 from runtime.control.config import Config
 from runtime.control.gcs import Gcs
 from runtime.control.global_scheduler import GlobalScheduler
+from runtime.control.ids import job_of
 from runtime.control.messages import (
     OK,
+    SYSTEM_ERROR,
     ActorChanged,
     ActorInfo,
+    ActorLineage,
     AssignTasks,
     CallRecord,
     CallsReceived,
     CreateActors,
+    FetchLineage,
     KillActor,
     LogCalls,
     NodeChanged,
@@ -28,6 +33,7 @@ from runtime.control.messages import (
     TaskSpec,
     TaskUpdates,
 )
+from runtime.control.past_calls import PastCalls
 from tests.control.alone import Alone, array, spec
 
 ACTOR = array(1)
@@ -39,10 +45,10 @@ def creation(demand: str = "") -> TaskSpec:
     return made
 
 
-def call(number: int) -> CallRecord:
-    task = spec(number)
+def call(number: int, owner: str = "driver:0.0", payload: bytes = b"value") -> CallRecord:
+    task = spec(number, owner=owner)
     task.extra = TaskExtra(call=ACTOR)
-    return CallRecord(task, RangeResult(array(number), 0, 1, OK, b"value", 0))
+    return CallRecord(task, RangeResult(array(number), 0, 1, OK, payload, 0))
 
 
 def gcs_with_an_actor() -> tuple[Gcs, Alone]:
@@ -98,3 +104,56 @@ def test_an_actor_that_is_killed_while_it_fits_nowhere_is_never_placed() -> None
     assert [waiting.array for waiting in placement.infeasible] == [array(2)]
     placement.handle("gcs", NodeChanged(NodeInfo(3, "host", 0, {"GPU": 2.0})))
     assert [[s.array for s in m.tasks] for m in placer.take(AssignTasks)] == [[array(2)]]
+
+
+WORKER = "worker:1.4"
+
+
+def lineage_of(gcs: Gcs, ctx: Alone) -> list[RangeResult]:
+    """Return what a node hears of calls before the checkpoint when the actor starts again."""
+    incarnation = gcs.actors.rows[ACTOR].incarnation
+    gcs.handle("node:0", FetchLineage(ACTOR, incarnation))
+    return [record.result for m in ctx.take(ActorLineage) for record in m.kept]
+
+
+def test_calls_of_those_who_may_run_again_are_known_beyond_a_checkpoint() -> None:
+    gcs, ctx = gcs_with_an_actor()
+    long = bytes(LIGHT_BYTES + 1)
+    calls = [call(10, WORKER), call(11, WORKER), call(12), call(13, WORKER, long), call(14, WORKER)]
+    gcs.handle("node:0", LogCalls(ACTOR, 0, 0, calls))
+    gcs.handle("node:0", CallsReceived(ACTOR, [array(10), array(12), array(13)]))
+    gcs.handle("node:0", SaveActor(ACTOR, 0, 4, b"state"))
+    gcs.handle("node:0", CallsReceived(ACTOR, [array(11)]))
+    found = {result.array: result for result in lineage_of(gcs, ctx)}
+    assert found.keys() == {array(10), array(11), array(13)}
+    assert found[array(10)] == calls[0].result and found[array(11)] == calls[1].result
+    assert found[array(13)].status == SYSTEM_ERROR and b"not remembered" in found[array(13)].payload
+    gcs.actors.end_job(job_of(array(10)))
+    assert gcs.actors.past.nbytes == 0 and not gcs.actors.past.of(ACTOR)
+
+
+def test_they_end_with_their_actor() -> None:
+    gcs, _ = gcs_with_an_actor()
+    gcs.handle("node:0", LogCalls(ACTOR, 0, 0, [call(10, WORKER), call(11, WORKER)]))
+    gcs.handle("node:0", CallsReceived(ACTOR, [array(10), array(11)]))
+    gcs.handle("node:0", SaveActor(ACTOR, 0, 1, b"state"))
+    assert len(gcs.actors.past.of(ACTOR)) == 1
+    gcs.handle("node:0", KillActor(ACTOR, "killed"))
+    assert gcs.actors.past.nbytes == 0 and not gcs.actors.past.of(ACTOR)
+
+
+def test_they_are_bounded_oldest_first() -> None:
+    one = PastCalls()
+    one.keep(ACTOR, call(1, WORKER))
+    past = PastCalls(10 * one.nbytes)
+    for number in range(3_000):
+        past.keep(array(number % 3), call(10_000 + number, WORKER))
+        assert past.nbytes <= 10 * one.nbytes
+    kept = [record.task.array for actor in range(3) for record in past.of(array(actor))]
+    assert sorted(kept) == [array(12_990 + number) for number in range(10)]
+    for actor in range(3):
+        past.drop(array(actor))
+    for number in range(5_000):
+        past.keep(ACTOR, call(20_000 + number, WORKER))
+        past.drop(ACTOR)
+    assert past.nbytes == 0 and len(past._order) <= 1_002
