@@ -191,6 +191,7 @@ class Reporter:
         """Report elements that failed: all of `spec` that are still this worker's."""
         if self.wants_retry(spec, error):
             status, payload = RETRY, b""
+            self._end_try(error)
         elif isinstance(error, ObjectStoreFullError):
             status, payload = SYSTEM_ERROR, f"ObjectStoreFullError: {error}".encode()
         elif isinstance(error, ConstructorFailed):
@@ -198,6 +199,13 @@ class Reporter:
         else:
             status, payload = USER_ERROR, self._pack_error(spec.name, error)
         return self._failure(spec, started_s, status, payload)
+
+    def _end_try(self, error: Exception) -> None:
+        """What a failed try has made ends before the next one begins: a named actor, say."""
+        traceback.clear_frames(error.__traceback__)
+        with self.world:
+            self.session.collect()
+            self.session.client.flush_all()
 
     def cancelled(self, spec: TaskSpec, started_s: float) -> float:
         """Report an element that a cancellation has ended; see `cancellation`."""

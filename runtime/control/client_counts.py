@@ -93,6 +93,8 @@ class ClientCounts:
         self.job = b""
         """All that it makes begins with it: a driver's, or that of a worker's first task."""
         self.parent = b""
+        self._numbered_by = b""
+        """The parent, or what stands for its present try."""
         self._children = 0
         self._own_puts = 0
         self._made: list[bytes] = []
@@ -159,6 +161,12 @@ class ClientCounts:
             self.ctx.send(self.node, Unpin(self._unpinned))
             self._unpinned = []
         self._flushed_s = self.ctx.now()
+
+    def flush_all(self) -> None:
+        """Send all that is held back, also what nobody is the worse for hearing later."""
+        self.flush()
+        if self._unhurried:
+            self._tell_unhurried()
 
     def flush_held(self) -> None:
         """`flush` if there is anything: then a timer runs, or it would have left at once."""

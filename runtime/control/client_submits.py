@@ -17,6 +17,7 @@ from runtime.control.ids import (
     ARRAY_BYTES,
     STREAM_BASE,
     adopted,
+    anew,
     array_id,
     job_of,
     of_recipe,
@@ -44,10 +45,15 @@ _LOOK_MASK = 7
 class ClientSubmits(ClientWaits):
     """A client that submits."""
 
-    def begin_task(self, task: bytes) -> None:
-        """From here on, what is submitted is a child of `task`."""
+    def begin_task(self, task: bytes, tries: int = 0) -> None:
+        """From here on, what is submitted is a child of `task`, which has failed so often.
+
+        What a failed try has made it lets go of: values are gone by then, and actors have
+        ended. So each try has children of its own.
+        """
         self.job = self.job or job_of(task)
         self.parent = adopted(task, self.job)
+        self._numbered_by = anew(self.parent, tries) if tries else self.parent
         self._children = 0
         self._own_puts = 0
         self._made = []
@@ -59,7 +65,7 @@ class ClientSubmits(ClientWaits):
     def next_array(self) -> bytes:
         """Return the ID of the next array that a driver submits."""
         self._children += 1
-        return array_id(self.parent, self._children)
+        return array_id(self._numbered_by, self._children)
 
     def next_child(self, recipe: tuple[bytes, ...]) -> bytes:
         """Return the ID of the next array that the current task submits; see `ids`."""
@@ -73,7 +79,7 @@ class ClientSubmits(ClientWaits):
     def next_put(self) -> bytes:
         """Return the array ID of the current task's next put."""
         self._own_puts += 1
-        return put_id(self.parent, self._own_puts)
+        return put_id(self._numbered_by, self._own_puts)
 
     def export(self, function: bytes, blob: bytes) -> None:
         """Make a function known to the cluster, once."""

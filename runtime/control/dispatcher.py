@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from runtime.control.actor_host import ActorHost
 from runtime.control.call_runs import results_of, split
 from runtime.control.cancellation import Canceller
@@ -178,6 +180,8 @@ class Dispatcher(Leases):
             self._timeline.again(spec.array, index)
             one = part_of(spec, index, 1)
             one.retries = spec.retries - 1 if spec.retries > 0 else -1
+            assert spec.extra is not None, "nothing says that its errors are retried"
+            one.extra = replace(spec.extra, tries=spec.extra.tries + 1)
             self.ready.push(one)
 
     def on_taken_back(self, source: str, message: TakenBack) -> None:

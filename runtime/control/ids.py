@@ -29,6 +29,9 @@ So does an actor's call that is replayed or sent again. What no call makes, but 
 thread that an actor has started, nothing makes again: it comes in an order of its own,
 so each incarnation of the actor has other IDs for it (`anew`).
 
+Nor does a task make again what it has made before an error of its own, after which it is
+tried again: it has let go of that, so each try has other IDs, whichever worker it is on.
+
 A single task is an array of one element. A `put` is an array of one element
 too, drawn from a counter of its own.
 """
@@ -153,9 +156,10 @@ def task_id(array: bytes, index: int) -> bytes:
 
 
 def anew(task: bytes, incarnation: int) -> bytes:
-    """Return the parent of what one incarnation of an actor makes outside of its calls.
+    """Return the parent of what is another's each time.
 
-    `task` is the actor's creation.
+    That is what one incarnation of an actor makes outside of its calls: `task` is the
+    actor's creation. And what a task makes that is tried again after its own error.
     """
     digest = blake2b(
         task + incarnation.to_bytes(8, "big"), digest_size=TASK_BYTES - JOB_BYTES, person=b"anew"

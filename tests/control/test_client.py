@@ -402,3 +402,17 @@ def test_what_a_task_has_submitted_is_known_until_it_is_gone() -> None:
     assert [message.array for message in ctx.take(CancelTask)] == [first]
     client.begin_task(task_id(array(9), 1))
     assert client._made == []
+
+
+def test_each_try_of_a_task_has_children_of_its_own() -> None:
+    ctx, client = made()
+    task = task_id(array(9), 0)
+    names = []
+    for tries in (0, 1, 2, 1):
+        client.begin_task(task, tries)
+        names.append((client.next_child((b"f",)), client.next_put()))
+        client.submit(names[-1][0], [replace(spec(), array=names[-1][0])], 1, 1)
+        client.cancel_children(task, False)
+        assert [message.array for message in ctx.take(CancelTask)] == [names[-1][0]]
+    assert names[1] == names[3]
+    assert len({each for pair in names for each in pair}) == 6

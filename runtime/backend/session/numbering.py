@@ -49,7 +49,8 @@ class Numbering(References):
         """The demand and the extra that the actor was made with: they hold for its calls."""
         self.env_vars: tuple[tuple[str, str], ...] = ()
         """Of every task that this driver submits."""
-        self._element: tuple[bytes, int] | None = None
+        self._element: tuple[bytes, int, int] | None = None
+        """Array, index and try."""
         self._thread = get_ident()
         """The one that runs tasks one after another, which makes the session."""
         self._strays = 0
@@ -88,14 +89,16 @@ class Numbering(References):
         return TaskExtra(env=self.env_vars) if self.env_vars else None
 
     def _enter_element(self) -> None:
-        """In a worker, children are numbered within the element that runs."""
+        """In a worker, children are numbered within the element that runs, and its try."""
         executor = self.world.executor
         if executor is None or executor.running is None:
             return
-        element = (executor.running.array, executor.current())
+        extra = executor.running.extra
+        tries = 0 if extra is None else extra.tries
+        element = (executor.running.array, executor.current(), tries)
         if element != self._element:
             self._element = element
-            self.client.begin_task(task_id(*element))
+            self.client.begin_task(task_id(*element[:2]), tries)
 
     def _next_array(self, *recipe: bytes) -> bytes:
         """Return the ID of the next task, call or group of a worker; see `ids` for the recipe.

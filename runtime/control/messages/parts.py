@@ -90,6 +90,8 @@ class TaskExtra(Struct, array_like=True, gc=False):
     """It stands for several calls of one actor: ``count`` of them, ``array`` is the first's."""
     ahead: bool = False
     """The actor's worker is sent it by its owner, too; see `direct_calls`."""
+    tries: int = 0
+    """How often it has failed and was tried again: a try's children are its own."""
 
 
 class TaskSpec(Struct, array_like=True, gc=False):
