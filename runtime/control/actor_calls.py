@@ -79,6 +79,9 @@ class QueuedCalls(ActorsHere):
             return False
         if self._answer(actor, spec):
             return False
+        if spec.array in actor.waiting:
+            self._take_over(actor, actor.waiting[spec.array], spec)
+            return True
         self._queue(actor, spec, spec.owner, ())
         return True
 
@@ -91,6 +94,7 @@ class QueuedCalls(ActorsHere):
             or actor.callers.get(run.owner)
             or not actor.running.keys().isdisjoint(calls)
             or not actor.restored.keys().isdisjoint(calls)
+            or not actor.waiting.keys().isdisjoint(calls)
             or self.memory.knows_any(calls)
         ):
             return False
@@ -122,8 +126,8 @@ class QueuedCalls(ActorsHere):
             call = next((call for call in calls if call.spec.array == message.call), None)
             if call is not None and caller:
                 calls.remove(call)
-                call.missing = -1  # what arrives for it later is not counted to zero
-                self._scheduler.inputs.unclaim(call.spec)
+                del actor.waiting[message.call]
+                self._no_more(call)
                 self._cancelled(actor, call.spec)
                 self._advance(actor, caller)
                 return
@@ -134,6 +138,34 @@ class QueuedCalls(ActorsHere):
             self._not_begun(actor, assignment)
         elif assignment is not None and actor.worker is not None:
             self._ctx.send(actor.worker.address, CancelTask(message.call, 0, 1, False, False))
+
+    def _no_more(self, call: QueuedCall) -> None:
+        """It was taken out of its queue."""
+        call.missing = -1  # what arrives for it later is not counted to zero
+        self._scheduler.inputs.unclaim(call.spec)
+
+    def _take_over(self, actor: Actor, old: QueuedCall, spec: TaskSpec) -> None:
+        """A call that waits was made once more, as its caller runs again: that one counts.
+
+        It takes the other's place, and is the caller's of now with all that it had called
+        then after it: these will come again as well, and are to run behind it.
+        """
+        calls = actor.callers[old.caller]
+        at = calls.index(old)
+        self._no_more(old)
+        call = actor.waiting[spec.array] = QueuedCall(spec, spec.owner)
+        if old.caller == spec.owner:
+            calls[at] = call
+        else:
+            moved = [call]
+            moved += [calls.pop() for _ in range(len(calls) - at)][-2::-1]
+            if not calls:
+                del actor.callers[old.caller]
+            for each in moved:
+                each.caller = spec.owner
+            actor.callers.setdefault(spec.owner, deque()).extend(moved)
+        call.rank = self._scheduler.inputs.claim(spec) if spec.deps else 0
+        self._want(actor, call, list(spec.deps))
 
     def _not_begun(self, actor: Actor, assignment: Assignment) -> None:
         """A call was taken back from the actor's worker."""
@@ -177,17 +209,24 @@ class QueuedCalls(ActorsHere):
             if not calls:
                 self._give(actor, spec, ())
             else:
-                calls.append(QueuedCall(spec))
+                calls.append(self._waiting(actor, spec, caller))
             return
-        call = QueuedCall(spec)
+        call = self._waiting(actor, spec, caller)
         call.rank = self._scheduler.inputs.claim(spec)
         call.known = {value.object: value for value in known if not value.size}
         if calls is None:
             calls = actor.callers[caller] = deque()
         calls.append(call)
-        self._want(actor, caller, call, [oid for oid in spec.deps if oid not in call.known])
+        self._want(actor, call, [oid for oid in spec.deps if oid not in call.known])
 
-    def _want(self, actor: Actor, caller: str, call: QueuedCall, oids: list[bytes]) -> None:
+    @staticmethod
+    def _waiting(actor: Actor, spec: TaskSpec, caller: str) -> QueuedCall:
+        call = QueuedCall(spec, caller)
+        if caller:
+            actor.waiting[spec.array] = call
+        return call
+
+    def _want(self, actor: Actor, call: QueuedCall, oids: list[bytes]) -> None:
         """Have inputs of a call brought here; it goes on when all are."""
 
         def arrived(value: ObjectValue) -> None:
@@ -199,7 +238,7 @@ class QueuedCalls(ActorsHere):
                 if call.failed is None or at < call.spec.deps.index(call.failed.object):
                     call.failed = value
             if not call.missing:
-                self._advance(actor, caller)
+                self._advance(actor, call.caller)
 
         call.missing += 1  # held until every input was asked for
         for oid in oids:
@@ -217,9 +256,11 @@ class QueuedCalls(ActorsHere):
             left = self._scheduler.objects.have_left(spec.deps) if call.failed is None else []
             if left:
                 # They had to make room while the call waited for its turn.
-                self._want(actor, caller, call, left)
+                self._want(actor, call, left)
                 return
             calls.popleft()
+            if caller:
+                del actor.waiting[spec.array]
             self._scheduler.inputs.unclaim(spec)
             if call.failed is not None:
                 self._input_failed(actor, spec, call.failed)

@@ -165,8 +165,8 @@ class ActorHost(Rebuilding):
                     continue
                 for call in calls:
                     if call not in left:
-                        self._scheduler.inputs.unclaim(call.spec)
-                        call.missing = -1  # what arrives for it later is not counted to zero
+                        del actor.waiting[call.spec.array]
+                        self._no_more(call)
                 calls.clear()
                 calls.extend(left)
                 self._advance(actor, caller)

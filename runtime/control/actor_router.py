@@ -108,6 +108,8 @@ class ActorRouter:
         """Ends a call with an error: result and owner."""
         self._cancel = cancel
         """Cancels a call of an actor of this very node."""
+        self.on_alive: Callable[[bytes], None] = lambda actor: None
+        """Told of an actor that takes calls now, or does when a client creates it once more."""
         self._dead = dead
         """Told of an actor that is dead, and why."""
         self._routes: OrderedDict[bytes, _Route] = OrderedDict()
@@ -160,7 +162,8 @@ class ActorRouter:
         route = self._routes.get(actor)
         if route is not None and route.state == DEAD and actor not in self._draining:
             del self._routes[actor]
-        self.watch(actor)
+        if self.watch(actor).state == ALIVE:
+            self.on_alive(actor)
 
     def killed(self, actor: bytes) -> None:
         """A client of this node kills the actor: what it calls from now on comes after that.
@@ -265,6 +268,7 @@ class ActorRouter:
             route.node, route.incarnation = message.node, message.incarnation
             route.logged = message.logged
             self._send_again(route)
+            self.on_alive(route.actor)
         elif route.state == ALIVE:
             # Somebody wanted to kill it, and may not.
             waiting, route.waiting = route.waiting, []

@@ -43,10 +43,12 @@ class State(Enum):
 class QueuedCall:
     """A call that waits for its inputs or for its turn."""
 
-    __slots__ = ("failed", "known", "missing", "rank", "spec")
+    __slots__ = ("caller", "failed", "known", "missing", "rank", "spec")
 
-    def __init__(self, spec: TaskSpec) -> None:
+    def __init__(self, spec: TaskSpec, caller: str) -> None:
         self.spec = spec
+        self.caller = caller
+        """In whose queue it is."""
         self.rank = 0
         self.known: dict[bytes, ObjectValue] = {}
         """Small inputs that are not to be looked for."""
@@ -66,6 +68,8 @@ class Actor:
         self.state = State.WAITING
         self.worker: Worker | None = None
         self.callers: dict[str, deque[QueuedCall]] = {}
+        self.waiting: dict[bytes, QueuedCall] = {}
+        """Those of all callers by array, but for replayed ones."""
         self.batch: list[Assignment] = []
         """Calls to hand to the worker with this turn."""
         self.running: dict[bytes, Assignment] = {}

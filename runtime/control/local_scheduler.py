@@ -206,7 +206,7 @@ class LocalScheduler:
             ctx, self.objects, self.owned, self.log, self.inputs, self.jobs, self.actors,
             self.router, self.dispatcher,
             Keeping(node, make_policy(config), self.pool, self.members, self.dispatcher),
-            self.acceptance,
+            self.acceptance, self.results, node,
         )  # fmt: skip
         self.letting_go = LettingGo(
             ctx, self.objects, self.owned, self.orphans, self.results, self.router, self.log,

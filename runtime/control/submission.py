@@ -18,10 +18,13 @@ time submits nothing twice.
 
 from __future__ import annotations
 
+from functools import partial
+
 from runtime.control.acceptance import Acceptance
 from runtime.control.actor_host import ActorHost
 from runtime.control.actor_router import ActorRouter
 from runtime.control.actor_table import DEAD
+from runtime.control.array_rows import LOST_S
 from runtime.control.call_runs import arrays_of, singles
 from runtime.control.context import Context
 from runtime.control.dispatcher import Dispatcher
@@ -29,6 +32,7 @@ from runtime.control.ids import STREAM_BASE
 from runtime.control.jobs import NodeJobs
 from runtime.control.keeping import Keeping
 from runtime.control.messages import (
+    OK,
     ActorChanged,
     ActorFound,
     ClaimTasks,
@@ -36,6 +40,7 @@ from runtime.control.messages import (
     FindActor,
     ObjectValue,
     PlaceTasks,
+    RangeResult,
     SubmitTasks,
     TaskResults,
     TasksClaimed,
@@ -44,6 +49,7 @@ from runtime.control.messages import (
 from runtime.control.objects import ObjectDirectory
 from runtime.control.owned import Owned
 from runtime.control.ready_queue import part_of
+from runtime.control.results import Results
 from runtime.control.tables import attempt_of, needs_of
 from runtime.control.task_inputs import TaskInputs
 from runtime.control.task_log import TaskLog
@@ -65,6 +71,8 @@ class Submission:
         dispatcher: Dispatcher,
         keeping: Keeping,
         acceptance: Acceptance,
+        results: Results,
+        node: int,
     ) -> None:
         self._ctx = ctx
         self._objects = objects
@@ -77,6 +85,11 @@ class Submission:
         self._dispatcher = dispatcher
         self._keeping = keeping
         self._acceptance = acceptance
+        self._results = results
+        self._node = node
+        self._created_again: set[bytes] = set()
+        """Actors that are there, maybe, and whose creator runs again."""
+        router.on_alive = self._on_actor_alive
 
     def on_submit(self, source: str, message: SubmitTasks) -> None:
         """Take each range on its way."""
@@ -106,7 +119,7 @@ class Submission:
                 if array in self._owned.actors:
                     # The GCS ends it for its owner alone.
                     self._ctx.send("gcs", CreateActors([spec]))
-            if new < end and spec.extra is not None and self._is_actors(spec):
+            if new < end and spec.extra is not None and self._is_actors(spec, again):
                 continue
             if new < end:
                 part = spec if new == spec.start else part_of(spec, new, end - new)
@@ -164,8 +177,9 @@ class Submission:
 
     # -- actors ------------------------------------------------------------------
 
-    def _is_actors(self, spec: TaskSpec) -> bool:
-        """Take the creation of an actor or a call; return whether it was one."""
+    def _is_actors(self, spec: TaskSpec, again: bool = False) -> bool:
+        """Take the creation of an actor or a call, maybe of a task that runs `again`; return
+        whether it was one."""
         extra = spec.extra
         assert extra is not None
         if extra.call:
@@ -174,6 +188,8 @@ class Submission:
                     self._log.expose(oid[: len(spec.array)])
             self._router.submit(spec)
         elif extra.actor is not None:
+            if again:
+                self._created_again.add(spec.array)
             self._own_actor(spec)
             self._ctx.send("gcs", CreateActors([spec]))
         else:
@@ -186,6 +202,17 @@ class Submission:
         self._router.created(spec.array)
         if not spec.extra.actor.detached:
             self._owned.actors.add(spec.array)
+
+    def _on_actor_alive(self, actor: bytes) -> None:
+        """What its constructor gave went to whoever created it first, if somebody did."""
+        if actor in self._created_again:
+            self._created_again.discard(actor)
+            self._ctx.after(LOST_S, partial(self._end_creation, actor))
+
+    def _end_creation(self, actor: bytes) -> None:
+        owner = self._objects.owners.get(actor)
+        if owner is not None and not self._objects.has_array(actor):
+            self._results.finish(RangeResult(actor, 0, 1, OK, b"", self._node), owner)
 
     def on_find_actor(self, source: str, message: FindActor) -> None:
         """A client looks for an actor by its name, or makes it if there is none."""
