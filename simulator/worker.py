@@ -36,7 +36,6 @@ from runtime.control.messages import (
 )
 from simulator.event_loop import VirtualEventLoop
 from simulator.process import SimProcess
-from simulator.signals import from_handler
 from simulator.world import ProgramGreenlet, SimWorld
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ def _live(world: SimWorld, session: Session, executor: Executor, runner: TaskRun
     except BaseException as error:
         code = exit_code(error)
         world.leave(code)
-        if from_handler(error):
+        if world.is_for_driver(error):
             raise  # in the driver, for whom the signal was
         if not isinstance(error, SystemExit):
             sys.__excepthook__(type(error), error, error.__traceback__)

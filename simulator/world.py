@@ -27,6 +27,7 @@ from simulator import values
 from simulator.event_loop import VirtualEventLoop
 from simulator.one_thread import REFUSED
 from simulator.process import SimProcess
+from simulator.signals import from_handler
 from simulator.store import SimStore
 
 if TYPE_CHECKING:
@@ -225,6 +226,7 @@ class SimWorld:
         self._soon(spawned.switch)
 
     unwinding: tuple[type[BaseException], ...] = (GreenletExit,)
+    is_for_driver = staticmethod(from_handler)
 
     def start_event_loop(
         self, failed: Callable[[BaseException], None]

@@ -297,6 +297,8 @@ class ActorRunner:
         with self._world:
             self._executor.exit_actor(last_words(error), crashed=True)
         self._world.nudge()
+        if self._world.is_for_driver(error):
+            raise error
 
     # -- beside one another ----------------------------------------------------
 

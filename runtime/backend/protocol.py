@@ -236,6 +236,9 @@ class World(Protocol):
     unwinding: tuple[type[BaseException], ...]
     """What the world ends user code with whose process is gone."""
 
+    def is_for_driver(self, error: BaseException) -> bool:
+        """Whether a handler of a signal has raised it, and the driver is in this process."""
+
     def start_event_loop(
         self, failed: Callable[[BaseException], None]
     ) -> asyncio.AbstractEventLoop:

@@ -293,6 +293,9 @@ class LocalWorld:
 
     unwinding: tuple[type[BaseException], ...] = ()
 
+    def is_for_driver(self, error: BaseException) -> bool:
+        return False
+
     def start_event_loop(
         self, failed: Callable[[BaseException], None]
     ) -> asyncio.AbstractEventLoop:
