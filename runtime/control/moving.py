@@ -19,9 +19,9 @@ A cancellation goes to who has accepted the range, and may find that it has just
 on: then it is sent behind it, once.
 
 What has to run on its node stays, as does what has begun there before: what that has submitted
-is known there. What waits for inputs does: it may start any time. Nothing
-moves from a node that is merely busy: that starts one task after another. So the cost is a look
-at each lane every half second, and nothing a task.
+is known there. So does what waits for inputs: it may start any time. Nothing moves from a node
+that is merely busy: that starts one task after another. So the cost is a look at each lane every
+half second, and nothing a task.
 """
 
 from __future__ import annotations
