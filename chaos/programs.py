@@ -203,6 +203,11 @@ def task_name(call: Call) -> str:
     return f"k{call.key}r{call.retries}"
 
 
+def actor_name(teller: Teller) -> str:
+    """Return the actor's class, by which errors call it."""
+    return f"a{teller.key}r{teller.restarts}"
+
+
 def run_task(
     engine: Any,
     call: Call,
@@ -404,7 +409,7 @@ class _Actor:
 @cache
 def _actor_class(teller: Teller) -> Any:
     # Errors call an actor by its class: that says how often it may restart.
-    named = type(f"a{teller.key}r{teller.restarts}", (_Actor,), {})
+    named = type(actor_name(teller), (_Actor,), {})
     return api.remote(
         num_cpus=0,
         max_restarts=teller.restarts,
