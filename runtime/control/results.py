@@ -367,9 +367,12 @@ class Results:
                 self.finish(result, owner)
             else:
                 self._custody.drop(result)
-                if awaited:
-                    # Its large values were made again here before it was asked for again.
-                    self.tell_owner([result] if fresh else self._objects.results_of(result.array))
+                # Its large values were made here for another owner, or again before it was
+                # asked for; and an actor's death is no reason not to have them.
+                if not fresh or result.status == SYSTEM_ERROR:
+                    self.tell_owner(self._objects.results_of(result.array))
+                elif awaited:
+                    self.tell_owner([result])
             return
         self._places.seal(result)
         self._custody.pass_on(result, owner)

@@ -307,3 +307,46 @@ def test_a_call_that_a_checkpoint_contains_does_not_take_effect_twice(
     cluster.restart_node(2)
     assert ray.get(ran, timeout=WAIT_S) == [1, 2, 3]
     assert ray.get(counter.add.remote(), timeout=WAIT_S) == 4
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_what_a_checkpoint_contains_and_its_node_had_is_lost(
+    start: Any, tmp_path: Path, is_back: bool
+) -> None:
+    """The actor goes on elsewhere, and does not repeat the call that made it."""
+
+    @ray.remote(checkpoint_interval=1, resources={"actor": 0.1}, **FOREVER)
+    class Saves:
+        def large(self) -> bytes:
+            return bytes([7]) * LARGE_BYTES
+
+        def __ray_save__(self) -> int:
+            return 0
+
+        def __ray_restore__(self, state: int) -> None:
+            pass
+
+    @ray.remote(max_retries=-1, resources={"callers": 0.1})
+    def parent(actor: Any, mark: str) -> int:
+        first = ray.get(actor.large.remote())[0]
+        if not Path(mark).exists():
+            ray.sleep(0.5)
+            Path(mark).touch()
+            ray.sleep(WAIT_S)
+        return int(first)
+
+    cluster = start(nodes=NODES, heartbeat_timeout_s=2.0).cluster
+    mark = tmp_path / "mark"
+    ran = parent.remote(Saves.remote(), str(mark))
+    while not mark.exists():
+        ray.sleep(0.05)
+    cluster.add_node({"CPU": 1, "actor": 1})
+    ray.sleep(0.3)
+    cluster.kill_node(1)
+    ray.sleep(1.0)
+    if is_back:
+        cluster.restart_node(1)
+        ray.sleep(0.3)
+    cluster.restart_node(2)
+    with pytest.raises(ObjectLostError):
+        ray.get(ran, timeout=WAIT_S)

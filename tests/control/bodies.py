@@ -7,7 +7,8 @@ A task's body is a dictionary, all keys optional:
   fail    it raises this text
   steps   a program (below) that it runs; the sum goes into its value
   returns how many values it returns
-  tell    calls of actors that it makes: [actor, tag, retries, restarts] each
+  tell    calls of actors that it makes: [actor, tag, retries, restarts, bytes of its value] each
+  s_after seconds that it runs after that, when it has let go of their values
 and for a call of an actor:
   tag     number that the actor remembers; its value is how many it has then
   read    its value is all it remembers
@@ -42,14 +43,16 @@ def run_body(shell: Shell, body: Any, inputs: list[Any]) -> Code:
         total += yield from run_program(shell, body["steps"])
     if "tell" in body:
         refs = [
-            shell.tell(actor, {"tag": tag}, retries=retries, restarts=restarts)
-            for actor, tag, retries, restarts in body["tell"]
+            shell.tell(actor, {"tag": tag, "size": size}, retries=retries, restarts=restarts)
+            for actor, tag, retries, restarts, size in body["tell"]
         ]
         try:
             yield from shell.get([ref.oid for ref in refs])
         finally:
             for ref in refs:
                 ref.drop()
+    if body.get("s_after"):
+        yield body["s_after"]
     if shell.history is not None and "tag" in body:
         shell.history.append(body["tag"])
         total = len(shell.history)

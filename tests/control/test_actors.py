@@ -49,8 +49,9 @@ def outcome_of(shell: Shell, ref: Ref) -> Code:
 
 
 def talk(
-    shell: Shell, rng: random.Random, actors: int, calls: int, nested: int, large: bool
-) -> Code:
+    shell: Shell, rng: random.Random, actors: int, calls: int, nested: int, large: bool,
+    large_told: bool,
+) -> Code:  # fmt: skip
     """Generator: create actors, call them in many ways, return what became of it."""
     told = []
     # One actor may hold a CPU for life, where that leaves one to every task.
@@ -79,9 +80,13 @@ def talk(
         elif kind == "task":
             tags = [tag + n for n in range(rng.randint(1, 3))]
             tag += len(tags)
-            calls_of = [[actor.ref.oid, t, actor.retries, actor.restarts] for t in tags]
+            size = INLINE_BYTES_MAX + 1 if large_told and rng.random() < 0.7 else 0
+            calls_of = [[actor.ref.oid, t, actor.retries, actor.restarts, size] for t in tags]
             # The driver holds the actor until the task is done.
-            (ref,) = shell.submit({"tell": calls_of}, demand="CPU:1")
+            body = {"tell": calls_of}
+            if large_told:
+                body["s_after"] = rng.choice([0.0, 0.05])
+            (ref,) = shell.submit(body, demand="CPU:1")
             actor.tasks.append((tags, ref))
         else:
             body = random_body(rng, depth=nested, short=True) if rng.random() < 0.2 else {}
@@ -152,15 +157,15 @@ def check(actor: Told, allowed: set[str]) -> None:
 
 def converse(
     world: World, rng: random.Random, driver: Shell, allowed: set[str], nested: int = 0,
-    large: bool = False,
+    large: bool = False, large_told: bool = False,
 ) -> list[Told]:  # fmt: skip
     """Run `talk` on a world whose faults are set; check what it did.
 
     ``nested``: calls may submit tasks, and those tasks of their own, so deep. What
     becomes of them when the actor dies is not in here. ``large``: calls may return
-    large values.
+    large values; ``large_told``: so may those of tasks.
     """
-    talking = talk(driver, rng, rng.randint(1, 3), rng.randint(5, 40), nested, large)
+    talking = talk(driver, rng, rng.randint(1, 3), rng.randint(5, 40), nested, large, large_told)
     told: list[Told] = driver.call(talking)
     for actor in told:
         check(actor, allowed)
@@ -256,6 +261,20 @@ def test_nodes_and_actors_may_die_and_large_results_with_them(seed: int) -> None
     kill_processes(world, rng, 5)
     converse(world, rng, driver, NODES_DIED, large=True)
     assert left_by_nodes(world) == []
+
+
+@pytest.mark.parametrize("nodes_die", [False, True])
+@pytest.mark.parametrize("seed", range(100))
+def test_tasks_that_get_large_results_of_actors_may_run_again(seed: int, nodes_die: bool) -> None:
+    """What their first runs have let go of may be lost; nothing else is."""
+    world, rng = random_world(seed)
+    driver = world.driver(0)
+    if nodes_die:
+        kill_nodes(world, rng)
+    kill_processes(world, rng, 8)
+    allowed = (NODES_DIED if nodes_die else WORKERS_DIED) | {"task:ObjectLostError"}
+    converse(world, rng, driver, allowed, large=True, large_told=True)
+    assert left_by_nodes(world) == [] if nodes_die else not settle(world, SETTLE_S)
 
 
 @pytest.mark.parametrize("restarts", [0, 1])
