@@ -25,7 +25,8 @@ import re
 
 # As in `runtime.control.ids`.
 from _blake2 import blake2b
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -60,6 +61,8 @@ def of_arguments(args: Sequence[Any], kwargs: dict[str, Any], nbytes: int) -> by
 
     Which objects the inputs are is not in it.
     """
+    if not kwargs and _SCALARS.issuperset(map(type, args)):
+        return _marshalled(args)  # as most are
     if Input in map(type, args) or Input in map(type, kwargs.values()):
         args = [_shown(arg) for arg in args]
         kwargs = {name: _shown(arg) for name, arg in kwargs.items()}
@@ -71,37 +74,42 @@ def of_value(value: Any, nbytes: int) -> bytes:
     if type(value) is bytes:
         return _digested(b"b", value) if len(value) > _SHORT_BYTES else b"b" + value
     # A value with more items than bytes has some in many places: they would be written often.
-    if _are_plain((value,), [nbytes + 1], _DEPTH_MAX):
-        written = marshal.dumps(value, _MARSHAL_VERSION)
-        if len(written) <= _SHORT_BYTES:
-            return written
-        if len(written) > WHOLE_BYTES_MAX:
-            return len(written).to_bytes(8, "big") + crc32(written).to_bytes(4, "big")
-        return blake2b(written, digest_size=_DIGEST_BYTES).digest()
+    if _is_plain(value, nbytes):
+        return _marshalled(value)
     return _pickled(value, nbytes)
+
+
+def _marshalled(value: Any) -> bytes:
+    written = marshal.dumps(value, _MARSHAL_VERSION)
+    if len(written) <= _SHORT_BYTES:
+        return written
+    if len(written) > WHOLE_BYTES_MAX:
+        return len(written).to_bytes(8, "big") + crc32(written).to_bytes(4, "big")
+    return blake2b(written, digest_size=_DIGEST_BYTES).digest()
 
 
 def _shown(value: Any) -> Any:
     return (_INPUT, value.index) if type(value) is Input else value
 
 
-def _are_plain(values: Collection[Any], left: list[int], depth: int) -> bool:
-    """Whether all are plain, with no more than so many items left in them."""
-    left[0] -= len(values)
-    if left[0] < 0:
-        return False
-    kinds = set(map(type, values))
-    if kinds <= _SCALARS:
-        return True
-    if not depth or not kinds <= _PLAIN:
-        return False
-    for value in values:
-        kind = type(value)
-        if kind in _CONTAINERS and not _are_plain(value, left, depth - 1):
+def _is_plain(value: Any, items_max: int) -> bool:
+    """Whether a value is plain, and has no more items than so many in it."""
+    level: list[Any] = [value]
+    for _ in range(_DEPTH_MAX):
+        kinds = set(map(type, level))
+        if kinds <= _SCALARS:
+            return True
+        if not kinds <= _PLAIN:
             return False
-        if kind is dict and not _are_plain(value.values(), left, depth - 1):
+        within = [each for each in level if type(each) not in _SCALARS]
+        items_max -= sum(map(len, within))
+        if items_max < 0:
             return False
-    return True
+        level = list(chain.from_iterable(within))
+        for each in within:
+            if type(each) is dict:
+                level += each.values()
+    return False
 
 
 def _pickled(value: Any, nbytes: int) -> bytes:
