@@ -22,7 +22,8 @@ ObjectLostError    a node had died before, and what is lost was put, and says so
                    or it is a call's that a task has made, and let go of, and made again when
                    it ran once more, and says so
 ActorDiedError     names an actor of r restarts, and at least r + 1 kills came before,
-                   or one that cannot be rebuilt, as an input of a call is lost
+                   or one that cannot be rebuilt, as an input of a call is lost, or what
+                   a call needs has failed, which of actors without end it may not
 ActorUnavailableError names a call of r retries, likewise
 ObjectStoreFullError the stores of the case are small, and all of one was in use
 ================== ==============================================================
@@ -111,6 +112,7 @@ _CAUSE = re.compile(
     re.S,
 )
 _NOT_BY_TASK = re.compile(r"\bit was put, and |\ban actor made it, and ")
+_STRAYED = re.compile(r"(t\d+r-?\d+) raised when it was repeated")
 _LET_GO = re.compile(
     r"\bit was made for an earlier run of its caller, which has let go of it, and "
 )
@@ -428,6 +430,10 @@ def excuse(
             return f"{text} (there were {kills} kills)" if most < 0 or kills <= most else ""
     if isinstance(error, ActorDiedError) and "it cannot be rebuilt: " in text:
         cause = text.partition("it cannot be rebuilt: ")[2]
+        strayed = _STRAYED.match(cause)
+        if strayed is not None:
+            teller = told.get(strayed[1])
+            return "" if teller is not None and not teller.exact and kills else text
         kind = ObjectStoreFullError if "ObjectStoreFullError: " in cause else ObjectLostError
         return excuse(kind(cause), kills, deaths, puts, store_bytes, told, ended)
     if not isinstance(error, WorkerCrashedError | ObjectLostError):

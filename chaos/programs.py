@@ -40,7 +40,7 @@ put_here: set[str] = set()
 """Objects that no task makes: what programs have put in this process, and results
 of actors' calls. In a simulation all of them."""
 told_here: dict[str, Teller] = {}
-"""Of results of actors' calls: which actor's."""
+"""Of results of actors' calls, and of the calls' names: which actor's."""
 
 
 class Boom(Exception):
@@ -538,7 +538,7 @@ class Api:
         else:
             ref = actor.tell.options(name=name).remote(call, *inputs)
         put_here.add(ref.hex())
-        told_here[ref.hex()] = _started[actor._actor_id]
+        told_here[ref.hex()] = told_here[name] = _started[actor._actor_id]
         return ref
 
     def put(self, value: Any) -> Any:
