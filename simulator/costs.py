@@ -60,6 +60,7 @@ from runtime.control.messages import (
     TaskResults,
     TasksClaimed,
     TasksDone,
+    TasksMoved,
     TaskUpdates,
     TimelineRows,
 )
@@ -259,6 +260,7 @@ def _size_of_value(message: KvPut | KvReply) -> Size:
 _SIZES: dict[type, Callable[[Any], Size]] = {
     SubmitTasks: _size_of_tasks,
     PlaceTasks: _size_of_tasks,
+    TasksMoved: _size_of_tasks,
     AssignTasks: _size_of_tasks,
     ClaimTasks: _size_of_tasks,
     TasksClaimed: _size_of_tasks,

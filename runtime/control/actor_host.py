@@ -26,6 +26,8 @@ Cost: a call is one dictionary entry and a share of three messages.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from runtime.control.actor_rebuilding import Rebuilding
@@ -59,7 +61,6 @@ from runtime.control.messages import (
     Timing,
 )
 from runtime.control.pieces import cut, record_bytes
-from runtime.control.placement_groups import group_of
 from runtime.control.timeline import ACTOR, CALL, REPLAY
 from runtime.control.worker_table import Worker
 
@@ -102,9 +103,15 @@ class ActorHost(Rebuilding):
             result = RangeResult(actor.id, 0, 1, error.status, error.payload, self._node)
             self._on_created(actor, result)
 
-    def withdraw(self, group: str) -> list[TaskSpec]:
-        """Take out the actors that wait for room in a placement group, and return them."""
-        waiting = [actor for actor in self.queued if group_of(actor.spec) == group]
+    def first_queued(self, most: int) -> list[Actor]:
+        """Return up to `most` actors that wait for resources or a worker, the oldest first."""
+        return list(islice(self.queued, most))
+
+    def withdraw(
+        self, chosen: Callable[[TaskSpec], bool], most: int | None = None
+    ) -> list[TaskSpec]:
+        """Take out such actors, up to `most` of those chosen, and return their creations."""
+        waiting = list(islice((actor for actor in self.queued if chosen(actor.spec)), most))
         for actor in waiting:
             self._forget(actor)
         return [actor.spec for actor in waiting]

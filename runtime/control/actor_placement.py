@@ -10,7 +10,7 @@ Cost: O(nodes) an actor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from runtime.control.messages import NodeInfo, TaskSpec
 from runtime.control.resources import UNIT, ResourcePool
@@ -57,10 +57,15 @@ class ActorPlacement:
             room.change(taken, -1)
             room.change(given, 1)
 
-    def place(self, spec: TaskSpec, strategy: str = "") -> int:
-        """Return the node for an actor, -1 if none could ever have it."""
+    def place(self, spec: TaskSpec, strategy: str = "", among: Sequence[int] | None = None) -> int:
+        """Return the node for an actor, -1 if none could ever have it.
+
+        With `among`, one of these: they have room, as they say themselves.
+        """
         self.gone(spec.array)
         able = [n for n, room in self._rooms.items() if room.pool.feasible(spec.demand)]
+        if among is not None:
+            able = [n for n in able if n in among] or list(among)
         if strategy and strategy != SPREAD:
             wanted = target_of(strategy)
             able = [wanted] if wanted in able else [] if is_hard(strategy) else able

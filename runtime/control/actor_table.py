@@ -223,8 +223,8 @@ class ActorTable:
 
     def _on_placed(self, source: str, message: ActorPlaced) -> None:
         row = self._current(message.actor, message.incarnation)
-        if row is None or row.state != PENDING:
-            return
+        if row is None or row.state not in (PENDING, STARTING):
+            return  # it may be placed again before it has started: see `moving`
         row.state, row.node = STARTING, message.node
         if message.node not in self._alive:
             self._place(row)

@@ -58,7 +58,8 @@ class ArrayTable(Releasing):
             return  # it was declared dead, and what it had is done elsewhere
         message = without_ended(message, self._ended)
         for spec in message.added:
-            self._accept(spec, node, alive)
+            moved = message.left >= 0 and self._leave(spec, message.left)
+            self._accept(spec, node, alive, moved)
         for array, size in message.puts:
             row = self._row(array)
             row.put = True
@@ -117,7 +118,19 @@ class ArrayTable(Releasing):
         for array in self.lineage.overweight():
             self._drop(array, -1)
 
-    def _accept(self, spec: TaskSpec, node: int, alive: bool) -> None:
+    def _leave(self, spec: TaskSpec, node: int) -> bool:
+        """A range has left a node where it waited; return whether it was known to be there."""
+        array = spec.array
+        row = self.rows.get(array)
+        if row is not None and row.leave(spec, node):
+            if node not in row.holders() and node not in row.owners and node in self._alive:
+                self._ctx.send(f"node:{node}", FreeObjects([array]))
+            return True
+        if node in self.tombstones.get(array, ()):
+            self._bury(array, node, spec.count)
+        return False
+
+    def _accept(self, spec: TaskSpec, node: int, alive: bool, moved: bool = False) -> None:
         array = spec.array
         row = self.rows.get(array)
         if row is None and (attempt_of(spec) or self._was_released(spec.array, spec.owner)):
@@ -131,14 +144,20 @@ class ArrayTable(Releasing):
         if spec.deps or spec.extra is not None:
             self.lineage.use(array, row, needs_of(spec), ARRAY_BYTES)
         late = row.released and spec.owner == row.former
-        if not attempt_of(spec) and not late:
+        if not attempt_of(spec) and not late and not moved:
             self._adopt(array, row, spec.owner)
         owner = row.live_owner(self._alive)
         if alive:
             row.accept(spec, node)
-            if owner and owner != spec.owner and self._is_dead(spec.owner):
-                heir = ForwardResults(array, spec.start, spec.count, owner)
-                self._ctx.send(f"node:{node}", heir)
+            heirs = [owner] if owner and self._is_dead(spec.owner) else []
+            if moved:
+                # Who has claimed it since had asked the node where it was.
+                heirs = list(row.owners.values())
+            for heir in heirs:
+                if heir != spec.owner:
+                    asked = ForwardResults(array, spec.start, spec.count, heir)
+                    self._ctx.send(f"node:{node}", asked)
+                    row.asked += (node,) if moved and node not in row.asked else ()
             return
         row.outdated(spec)
         row.lineage.append(spec)

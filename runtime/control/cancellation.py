@@ -58,7 +58,8 @@ class Canceller:
         for worker in self._scheduler.dispatcher.workers.values():
             if any(cut(spec, message)[1] is not None for spec in worker.assigned):
                 self._cancel_on(worker, message)
-        if source != "global" and not self._all_done(message):
+        passed_on = self._scheduler.starving.follow(message)
+        if (source != "global" or passed_on) and not self._all_done(message):
             self._scheduler.ctx.send("global", message)
 
     def cancel_waiting(self, message: CancelTask) -> None:
@@ -67,6 +68,7 @@ class Canceller:
         inputs = scheduler.inputs
         for spec in scheduler.dispatcher.ready.cancel(message) + inputs.cancel(message):
             inputs.unclaim(spec)
+            scheduler.dispatcher.begun.discard((spec.array, spec.start))
             inputs.fail(spec, cancelled_error(spec.name))
 
     def on_taken_back(self, worker: Worker) -> None:

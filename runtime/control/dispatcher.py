@@ -162,6 +162,8 @@ class Dispatcher(Leases):
             done = start + count
             worker.assigned[0] = part_of(spec, done, end - done)
         self.assigned -= count
+        if self.begun:
+            self.begun.discard((spec.array, start))
         each_s = elapsed_s / count
         mean = self.means.get(spec.function)
         ahead_s = worker.ahead_s - count * (mean or 0.0)
@@ -178,6 +180,7 @@ class Dispatcher(Leases):
         self._ctx.send("gcs", Event("task_retried", spec.name, "it raised"))
         for index in range(result.start, result.start + result.count):
             self._timeline.again(spec.array, index)
+            self.begun.add((spec.array, index))
             one = part_of(spec, index, 1)
             one.retries = spec.retries - 1 if spec.retries > 0 else -1
             assert spec.extra is not None, "nothing says that its errors are retried"
@@ -248,6 +251,7 @@ class Dispatcher(Leases):
             self._inputs.unclaim(spec)
         for function in [function for function in self.means if job_of(function) == job]:
             del self.means[function]
+        self.begun = {element for element in self.begun if job_of(element[0]) != job}
         workers = [worker for worker in self.workers.values() if worker.job == job]
         for worker in workers:
             self.assigned -= sum(spec.count for spec in worker.assigned)
@@ -306,6 +310,7 @@ class Dispatcher(Leases):
         # One by one: of a range, only one element brought the worker down.
         for index in reversed(range(running.start, running.start + running.count)):
             self._timeline.again(running.array, index)
+            self.begun.add((running.array, index))
             one = part_of(running, index, 1)
             one.retries = running.retries - 1 if running.retries > 0 else -1
             self.ready.push_front(one)

@@ -111,14 +111,16 @@ class Shard(Gcs):
             for spec in message.tasks:
                 self.lineage.visited(spec)
             following = TasksPlaced(
-                message.node, message.incarnation, message.tasks, message.way[1:]
+                message.node, message.incarnation, message.tasks, message.way[1:], message.left
             )
             self.ctx.send(shard_address(message.way[0]), following)
             return
         node = message.node
         for spec in message.tasks:
             self.table.overtaken(spec)
-        log = TaskUpdates(node, message.tasks, [], [], [], incarnation=message.incarnation)
+        log = TaskUpdates(
+            node, message.tasks, [], [], [], incarnation=message.incarnation, left=message.left
+        )
         self.table.on_updates("global", log)
         for spec in message.tasks:
             self.lineage.placed(spec)
@@ -305,6 +307,6 @@ class ShardedScheduler(GlobalScheduler):
     def __init__(self, ctx: Context, config: Config) -> None:
         super().__init__(Router(ctx, config.gcs_shards), config)
 
-    def assign(self, node: int, incarnation: int, part: TaskSpec) -> None:
+    def assign(self, node: int, incarnation: int, part: TaskSpec, left: int = -1) -> None:
         """Have the shard log the range that is to have its row, and assign it."""
-        self.ctx.send("gcs", TasksPlaced(node, incarnation, [part]))
+        self.ctx.send("gcs", TasksPlaced(node, incarnation, [part], left=left))

@@ -55,9 +55,11 @@ from runtime.control.messages import (
     RangeResult,
     RemoveGroup,
     TaskResults,
+    TasksMoved,
     TaskSpec,
     TaskUpdates,
 )
+from runtime.control.moving import Moving
 from runtime.control.placement_groups import GroupTable, group_of, removed_error
 from runtime.control.policies import NodeView, make_policy
 from runtime.control.ready_queue import cut, part_of
@@ -66,7 +68,7 @@ from runtime.control.strategies import SPREAD, Spreading, is_hard, strategy_of
 from runtime.control.timeline import PlacementLog
 
 
-class _Node:
+class Node:
     """A living node."""
 
     __slots__ = ("incarnation", "load", "pool", "sent")
@@ -103,7 +105,7 @@ class GlobalScheduler:
         self.policy = make_policy(config)
         self.spreading = Spreading()
         self.groups = GroupTable(ctx, self._free, self._on_bundle, self._life)
-        self.nodes: dict[int, _Node] = {}
+        self.nodes: dict[int, Node] = {}
         self.infeasible: list[TaskSpec] = []
         self.log = PlacementLog(ctx, config.timeline_ranges_max)
         self.placed = 0
@@ -112,6 +114,7 @@ class GlobalScheduler:
         self._actors = ActorPlacement()
         self._ended: set[bytes] = set()
         """Jobs that are over."""
+        self._moving = Moving(ctx, self.nodes, self._move, self._move_actor)
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
@@ -121,6 +124,11 @@ class GlobalScheduler:
         elif isinstance(message, LoadChanged):
             if message.node in self.nodes:
                 self.nodes[message.node].load = message.load
+                if message.load.starving:
+                    self._moving.on_starving(message.node, message.load.starving)
+        elif isinstance(message, TasksMoved):
+            message.tasks = [spec for spec in message.tasks if not self._is_over(spec)]
+            self._moving.on_moved(message)
         elif isinstance(message, ObjectLocations):
             for location in message.locations:
                 self._on_location(location)
@@ -162,7 +170,7 @@ class GlobalScheduler:
                 if node_of(spec.owner) != info.node or incarnation_of(spec.owner) > info.incarnation
             ]
             return
-        self.nodes[info.node] = _Node(info.resources, info.incarnation)
+        self.nodes[info.node] = Node(info.resources, info.incarnation)
         self.groups.place_soon()
         self._try_infeasible()
 
@@ -208,8 +216,11 @@ class GlobalScheduler:
         for spec in again:
             self._take(spec)
 
+    def _is_over(self, spec: TaskSpec) -> bool:
+        return bool(self._ended) and job_of_task(spec) in self._ended
+
     def _take(self, spec: TaskSpec) -> None:
-        if self._ended and job_of_task(spec) in self._ended:
+        if self._is_over(spec):
             return
         if spec.extra is not None and spec.extra.actor is not None:
             self._place_actor(spec, spec.extra.actor.incarnation)
@@ -236,6 +247,16 @@ class GlobalScheduler:
         if node < 0:
             self._set_aside(spec)
             return
+        self._assign_actor(spec, incarnation, node)
+
+    def _move_actor(self, spec: TaskSpec, among: list[int]) -> int:
+        """Place an actor that waits where there is no room for it; return its node."""
+        assert spec.extra is not None and spec.extra.actor is not None
+        node = self._actors.place(spec, strategy_of(spec), among)
+        self._assign_actor(spec, spec.extra.actor.incarnation, node)
+        return node
+
+    def _assign_actor(self, spec: TaskSpec, incarnation: int, node: int) -> None:
         self.nodes[node].sent += 1
         self.ctx.send("gcs", ActorPlaced(spec.array, incarnation, node))
         self.ctx.send(f"node:{node}", AssignTasks([spec]))
@@ -292,9 +313,20 @@ class GlobalScheduler:
             at += count
         self.placed += spec.count
 
-    def assign(self, node: int, incarnation: int, part: TaskSpec) -> None:
-        """Log a range, then give it to its node."""
-        self.ctx.send("gcs", TaskUpdates(node, [part], [], [], [], incarnation=incarnation))
+    def _move(self, node: int, part: TaskSpec, left: int) -> None:
+        """Place a range that waited on another node, or give it back to that."""
+        there = self.nodes[node]
+        there.sent += part.count
+        if node == left:
+            self.ctx.send(f"node:{node}", AssignTasks([part], there.incarnation))
+        else:
+            self.assign(node, there.incarnation, part, left)
+            self.log.placed(part, node)
+
+    def assign(self, node: int, incarnation: int, part: TaskSpec, left: int = -1) -> None:
+        """Log a range, then give it to its node; `left`: the one that had it until now."""
+        news = TaskUpdates(node, [part], [], [], [], incarnation=incarnation, left=left)
+        self.ctx.send("gcs", news)
         self.ctx.send(f"node:{node}", AssignTasks([part], incarnation))
 
     def _refuse(self, spec: TaskSpec, reason: str) -> None:

@@ -19,6 +19,7 @@ from runtime.control.context import Context
 from runtime.control.dispatcher import Dispatcher
 from runtime.control.membership import Membership
 from runtime.control.messages import Heartbeat, Load, Registered
+from runtime.control.moving import Starving
 from runtime.control.objects import ObjectDirectory
 from runtime.control.resources import ResourcePool
 from runtime.control.timeline_archive import TimelineArchive
@@ -40,6 +41,7 @@ class Heartbeats:
         acceptance: Acceptance,
         actors: ActorHost,
         archive: TimelineArchive,
+        starving: Starving,
     ) -> None:
         self._ctx = ctx
         self._node = node
@@ -52,6 +54,7 @@ class Heartbeats:
         self._acceptance = acceptance
         self._actors = actors
         self._archive = archive
+        self._starving = starving
 
     def on_registered(self, source: str, message: Registered) -> None:
         """The GCS has let this node in."""
@@ -66,6 +69,7 @@ class Heartbeats:
             bandwidth=self._objects.bandwidth,
             assigned=self._acceptance.assigned,
             available=self._pool.available(),
+            starving={} if self._members.alone else self._starving.look(),
         )
         self._actors.on_heartbeat()
         self._archive.on_heartbeat()

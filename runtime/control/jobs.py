@@ -149,6 +149,7 @@ def without_ended(message: TaskUpdates, ended: Iterable[bytes]) -> TaskUpdates:
         message.handed,
         message.holding,
         message.barren,
+        message.left,
     )
 
 

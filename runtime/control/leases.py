@@ -58,6 +58,8 @@ class Leases:
         self.workers = self._supply.workers
         self.assigned = 0
         """Elements that are on a worker."""
+        self.begun: set[tuple[bytes, int]] = set()
+        """Elements that have run here, and are to run again, as (array, index)."""
         self.means: dict[bytes, float] = {}
         """Mean seconds of a task, by its function."""
         self.mean_task_s = 0.0

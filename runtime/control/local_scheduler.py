@@ -82,6 +82,7 @@ from runtime.control.messages import (
     KvGet,
     KvPut,
     KvReply,
+    MoveTasks,
     NodeChanged,
     NodeInfo,
     NoRoom,
@@ -122,6 +123,7 @@ from runtime.control.messages import (
     WorkerDied,
     WorkerReady,
 )
+from runtime.control.moving import Starving
 from runtime.control.node_news import NodeNews
 from runtime.control.object_desk import ObjectDesk
 from runtime.control.objects import ObjectDirectory
@@ -237,9 +239,13 @@ class LocalScheduler:
             ctx, node, self.members, self.objects, self.owned, self.orphans, self.router,
             self.queries, self.log,
         )  # fmt: skip
+        self.starving = Starving(
+            ctx, node, incarnation, self.pool, self.dispatcher, self.actors, self.inputs,
+            self.objects, self.log,
+        )  # fmt: skip
         self.heartbeats = Heartbeats(
             ctx, node, incarnation, config, self.members, self.pool, self.objects,
-            self.dispatcher, self.acceptance, self.actors, self.archive,
+            self.dispatcher, self.acceptance, self.actors, self.archive, self.starving,
         )  # fmt: skip
         self.undelivered = Undelivered(
             ctx, node, self.dispatcher, self.deaths, self.actors, self.results
@@ -271,6 +277,7 @@ class LocalScheduler:
             ExportFunction: self.inputs.on_export,
             FunctionBlob: self.inputs.on_function,
             AssignTasks: self.acceptance.on_assign,
+            MoveTasks: self.starving.on_move,
             TakenBack: self.dispatcher.on_taken_back,
             Blocked: self.dispatcher.on_blocked,
             Unblocked: self.dispatcher.on_unblocked,

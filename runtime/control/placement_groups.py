@@ -429,7 +429,10 @@ class Bundles:
             self._send_back(
                 lambda spec, group=key[0]: group_of(spec) == group  # type: ignore[misc]
             )
-            for spec in self._scheduler.actors.withdraw(key[0]):
+            waiting = self._scheduler.actors.withdraw(
+                lambda spec, group=key[0]: group_of(spec) == group  # type: ignore[misc]
+            )
+            for spec in waiting:
                 self._scheduler.ctx.send("global", PlaceTasks([spec]))
             if self._pool.is_free(bundle.resources):
                 del self._bundles[key]

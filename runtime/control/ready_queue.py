@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 from runtime.control.ids import JOB_BYTES
 from runtime.control.messages import CancelTask, TaskSpec
@@ -39,6 +40,14 @@ def cut(spec: TaskSpec, message: CancelTask) -> tuple[list[TaskSpec], TaskSpec |
         if start < stop
     ]
     return kept, part_of(spec, first, last - first)
+
+
+def without(spec: TaskSpec, gone: TaskSpec) -> list[TaskSpec]:
+    """Return what of a range is not in another one of its array."""
+    low = min(max(spec.start, gone.start), spec.start + spec.count)
+    high = max(min(spec.start + spec.count, gone.start + gone.count), low)
+    ends = ((spec.start, low), (high, spec.start + spec.count))
+    return [part_of(spec, start, stop - start) for start, stop in ends if start < stop]
 
 
 class ReadyQueue:
@@ -80,6 +89,14 @@ class ReadyQueue:
         queue = self._queues.get(lane)
         return queue[0][1] if queue else None
 
+    def head(self, lane: Lane) -> object:
+        """Return what stands for the first of a lane; another object once something is taken."""
+        return self._queues[lane][0]
+
+    def first(self, lane: Lane, most: int) -> list[TaskSpec]:
+        """Return up to `most` ranges of a lane, the oldest first, without taking them."""
+        return [spec for _, spec in islice(self._queues[lane], most)]
+
     def take(self, lane: Lane, most: int) -> TaskSpec:
         """Take up to `most` elements from the oldest range of a lane."""
         queue = self._queues[lane]
@@ -99,6 +116,28 @@ class ReadyQueue:
         else:
             del self._counts[lane]
         return spec
+
+    def take_some(
+        self, lane: Lane, chosen: Callable[[TaskSpec], bool], most: int
+    ) -> list[TaskSpec]:
+        """Take up to `most` elements of the chosen ranges of a lane; looks at every range."""
+        found: list[TaskSpec] = []
+        left: deque[tuple[int, TaskSpec]] = deque()
+        for age, spec in self._queues[lane]:
+            count = min(spec.count, most) if chosen(spec) else 0
+            if count:
+                most -= count
+                found.append(part_of(spec, spec.start, count))
+            if count < spec.count:
+                rest = part_of(spec, spec.start + count, spec.count - count) if count else spec
+                left.append((age, rest))
+        gone = sum(spec.count for spec in found)
+        self.size -= gone
+        self._counts[lane] -= gone
+        self._queues[lane] = left
+        if not left:
+            del self._queues[lane], self._counts[lane]
+        return found
 
     def withdraw(self, chosen: Callable[[TaskSpec], bool]) -> list[TaskSpec]:
         """Take out every range that is chosen, and return them."""

@@ -246,8 +246,9 @@ def _split_updates(message: TaskUpdates, shards: int) -> Parts:
         part = parts.get(shard)
         if part is None:
             part = parts[shard] = TaskUpdates(
-                message.node, [], [], [], [], [], message.incarnation, [], [], [], [], []
-            )
+                message.node, [], [], [], [], [], message.incarnation, [], [], [], [], [],
+                message.left,
+            )  # fmt: skip
         return part
 
     for name, array_of in _ROWS:
@@ -278,7 +279,7 @@ def _split_placed(message: TasksPlaced, shards: int) -> Parts:
         way = (*input_shards(spec, shards), shard_of(spec.array, shards))
         found.setdefault(way, []).append(spec)
     return [
-        (way[0], TasksPlaced(message.node, message.incarnation, specs, way[1:]))
+        (way[0], TasksPlaced(message.node, message.incarnation, specs, way[1:], message.left))
         for way, specs in found.items()
     ]
 

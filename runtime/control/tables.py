@@ -32,7 +32,7 @@ from runtime.control.ids import STREAM_BASE, split_object_id
 from runtime.control.lost import LET_GO
 from runtime.control.messages import DROPPED, Location, TaskSpec
 from runtime.control.ranges import Ranges
-from runtime.control.ready_queue import part_of
+from runtime.control.ready_queue import part_of, without
 
 _start = attrgetter("start")
 
@@ -188,6 +188,24 @@ class ArrayRow:
             if high < spec.start + spec.count:
                 accepted.append((part_of(spec, high, spec.start + spec.count - high), at))
         self.accepted = accepted
+
+    def leave(self, spec: TaskSpec, node: int) -> bool:
+        """A range that waited on a node has left it; return whether it was there.
+
+        Elements may be there twice, as their parent ran twice: one of the runs leaves.
+        """
+        end = spec.start + spec.count
+        staying: list[tuple[TaskSpec, int]] = []
+        gone = 0
+        for known, at in self.accepted:
+            low, high = max(spec.start, known.start), min(end, known.start + known.count)
+            if at != node or known.owner != spec.owner or low >= high or gone >= spec.count:
+                staying.append((known, at))
+                continue
+            gone += high - low
+            staying += [(part, at) for part in without(known, spec)]
+        self.accepted = staying
+        return gone > 0
 
     def uncopied(self, oid: bytes, node: int) -> None:
         """A further copy is gone."""

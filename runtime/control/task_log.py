@@ -31,6 +31,7 @@ from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.messages import OK, RangeResult, TaskSpec, TaskUpdates
 from runtime.control.ranges import Ranges
+from runtime.control.ready_queue import without
 from runtime.control.tables import needs_of
 
 ADDED_MAX = 256
@@ -163,6 +164,14 @@ class TaskLog:
         for oid in needs_of(spec):
             if oid[: len(spec.array)] in own:
                 self.expose(oid[: len(spec.array)])
+
+    def moved(self, spec: TaskSpec, own: Container[bytes]) -> None:
+        """A range that was accepted here leaves for another node, as the GCS is told."""
+        if spec.array in self._added:
+            left = [part for known in self._added.pop(spec.array) for part in without(known, spec)]
+            if left:
+                self._added[spec.array] = left
+        self.spilled(spec, own)
 
     def expose(self, array: bytes) -> None:
         """Another node may look for this array's objects from now on."""

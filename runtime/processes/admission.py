@@ -71,6 +71,7 @@ from runtime.control.messages import (
     LineageChanges,
     LocateObjects,
     LogCalls,
+    MoveTasks,
     NodeChanged,
     NodeUnreachable,
     ObjectLocations,
@@ -108,6 +109,7 @@ from runtime.control.messages import (
     TaskResults,
     TasksClaimed,
     TasksDone,
+    TasksMoved,
     TaskUpdates,
     TimelineRows,
     Unblocked,
@@ -129,7 +131,7 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
         FindTask, RegisterJob, DescribeJob, JobEnded,
     }),
     "global": frozenset({
-        PlaceTasks, CancelTask, CreateGroup, RemoveGroup, BundlePrepared, Query,
+        PlaceTasks, CancelTask, CreateGroup, RemoveGroup, BundlePrepared, Query, TasksMoved,
     }),
 }  # fmt: skip
 """By the component that is addressed."""
@@ -159,7 +161,7 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
     }),
     "global": frozenset({
         AssignTasks, TaskResults, CancelTask, PrepareBundle, CommitBundle, ReturnBundle,
-        QueryReply,
+        QueryReply, MoveTasks,
     }),
 }  # fmt: skip
 """By the component that speaks."""

@@ -38,9 +38,9 @@ gcs     -> global    NodeChanged, LoadChanged, ObjectLocations, PlaceTasks
 gcs     -> links     NodeChanged
 gcs     -> global    CancelTask (with the nodes that have it)
 node    -> global    PlaceTasks, CancelTask, CreateGroup, RemoveGroup,
-                     BundlePrepared, Query
+                     BundlePrepared, Query, TasksMoved
 global  -> node      AssignTasks, TaskResults (of what cannot be placed), CancelTask,
-                     PrepareBundle, CommitBundle, ReturnBundle, QueryReply
+                     PrepareBundle, CommitBundle, ReturnBundle, QueryReply, MoveTasks
 global  -> gcs       LocateObjects, TaskUpdates, CancelTask
 node    -> node      TaskResults, PullObject, ObjectPayload, TimelineRows
 node    -> store     Allocate, Free, Fetch, Spill, DropSpilled

@@ -63,6 +63,8 @@ class Load(Struct, array_like=True, gc=False):
     assigned: int
     """Task elements that the global scheduler has given to it so far."""
     available: dict[str, float]
+    starving: dict[str, int] = {}
+    """By demand: elements that could not start for long; see `moving`."""
 
 
 class Heartbeat(Struct, array_like=True, tag=33):

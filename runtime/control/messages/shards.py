@@ -28,6 +28,8 @@ class TasksPlaced(Struct, array_like=True, tag=156):
     incarnation: int
     tasks: list[TaskSpec]
     way: tuple[int, ...] = ()
+    left: int = -1
+    """As in `TaskUpdates`."""
 
 
 class NodesSeen(Struct, array_like=True, tag=157):

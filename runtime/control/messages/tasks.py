@@ -138,6 +138,8 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     handed: list[bytes] = []
     holding: list[bytes] = []
     barren: list[tuple[bytes, str]] = []
+    left: int = -1
+    """From the global scheduler: the node that had accepted all of ``added`` until now."""
 
 
 class PlaceTasks(Struct, array_like=True, tag=39):
@@ -151,6 +153,21 @@ class AssignTasks(Struct, array_like=True, tag=40):
 
     tasks: list[TaskSpec]
     incarnation: int = 0
+
+
+class MoveTasks(Struct, array_like=True, tag=184):
+    """Another node has room for so many elements that wait with this demand; see `moving`."""
+
+    demand: str
+    count: int
+
+
+class TasksMoved(Struct, array_like=True, tag=185):
+    """What a node has passed on for that: ranges, and actors that wait."""
+
+    node: int
+    incarnation: int
+    tasks: list[TaskSpec]
 
 
 class ResultsMissing(Struct, array_like=True, tag=43):
@@ -189,5 +206,5 @@ TaskMessage = Union[
     SubmitTasks, ExportFunction, FetchFunction, FunctionBlob, Blocked, Unblocked, Resume,
     TasksDone, TakenBack, TaskResults, WorkerReady, RunTasks, TakeBack, Exit, StreamItems,
     CancelTask, TaskUpdates, PlaceTasks, AssignTasks, ResultsMissing, ClaimTasks, TasksClaimed,
-    ForwardResults,
+    ForwardResults, MoveTasks, TasksMoved,
 ]  # fmt: skip

@@ -1,0 +1,240 @@
+"""What waits on a node that has no room for it, while another node has: it moves there.
+
+::
+
+    a node (`Starving`)                      the global scheduler (`Moving`)
+    what waits, and does not fit,
+    for `STARVING_S` without a start ──Heartbeat──> does another node have room,
+                                                    by its last heartbeat?
+    its oldest ranges and actors <──MoveTasks──────── yes: for so many
+         └───────────TasksMoved───────────────────> each goes where there is room,
+                                                    if there is none any more back
+
+Who has accepted a range is changed in the GCS by one message (`TaskUpdates.left`), so at any
+moment the death of a node has what it has accepted placed again, once. An actor is placed
+as it was before. What comes from a node that is known to be dead is dropped here, since the
+GCS has placed it again.
+
+A cancellation goes to who has accepted the range, and may find that it has just been passed
+on: then it is sent behind it, once.
+
+What has to run on its node stays, as does what has begun there before: what that has submitted
+is known there. So does what waits for inputs: it may start any time. Nothing moves from a node
+that is merely busy: that starts one task after another. So the cost is a look at each lane every
+half second, and nothing a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from runtime.control.context import Context
+from runtime.control.messages import CancelTask, MoveTasks, TasksMoved, TaskSpec
+from runtime.control.ready_queue import Lane, cut, part_of
+from runtime.control.resources import ResourcePool
+from runtime.control.strategies import SPREAD, strategy_of
+
+if TYPE_CHECKING:
+    from runtime.control.actor_host import ActorHost
+    from runtime.control.actors_here import Actor
+    from runtime.control.dispatcher import Dispatcher
+    from runtime.control.global_scheduler import Node
+    from runtime.control.objects import ObjectDirectory
+    from runtime.control.task_inputs import TaskInputs
+    from runtime.control.task_log import TaskLog
+
+LOOK_S = 0.5
+STARVING_S = 1.0
+"""So long nothing of a lane has started, and"""
+STARVING_TASKS = 2.0
+"""not for so many times as long as a task takes here either."""
+LOOK_MAX = 256
+"""Actors and ranges of a lane that are looked at."""
+MOVED_MAX = 256
+"""Elements that a node is asked for at once."""
+REMEMBER_S = 10.0
+"""How long a node knows what it has passed on: until the GCS does, which is told at once."""
+
+
+# -- on a node -----------------------------------------------------------------
+
+
+class Starving:
+    """What has waited too long on one node."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        incarnation: int,
+        pool: ResourcePool,
+        dispatcher: Dispatcher,
+        actors: ActorHost,
+        inputs: TaskInputs,
+        objects: ObjectDirectory,
+        log: TaskLog,
+    ) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._incarnation = incarnation
+        self._pool = pool
+        self._dispatcher = dispatcher
+        self._actors = actors
+        self._inputs = inputs
+        self._objects = objects
+        self._log = log
+        self._looked_s = 0.0
+        self._heads: dict[Lane, tuple[object, float]] = {}
+        """What is first in each lane, and since when."""
+        self._queued: dict[Actor, float] = {}
+        """Since when actors wait."""
+        self._moved: dict[bytes, list[tuple[float, TaskSpec]]] = {}
+        """By array: what was passed on, and when."""
+
+    def look(self) -> dict[str, int]:
+        """Return {demand: elements} of what starves here; empty where it is too soon to look."""
+        now = self._ctx.now()
+        if now - self._looked_s < LOOK_S:
+            return {}
+        self._looked_s = now
+        if self._moved:
+            self._forget(now)
+        patience_s = max(STARVING_S, STARVING_TASKS * self._dispatcher.mean_task_s)
+        found: dict[str, int] = {}
+        ready = self._dispatcher.ready
+        heads, self._heads = self._heads, {}
+        for lane in ready.lanes():
+            head = ready.head(lane)
+            known, since_s = heads.get(lane, (None, now))
+            since_s = since_s if known is head else now
+            self._heads[lane] = (head, since_s)
+            if now - since_s >= patience_s and not self._pool.fits(lane[1]):
+                count = sum(
+                    spec.count for spec in ready.first(lane, LOOK_MAX) if self._may_move(spec)
+                )
+                found[lane[1]] = found.get(lane[1], 0) + count
+        queued, self._queued = self._queued, {}
+        for actor in self._actors.first_queued(LOOK_MAX):
+            since_s = self._queued[actor] = queued.get(actor, now)
+            demand = actor.spec.demand
+            if (
+                now - since_s >= patience_s
+                and not self._pool.fits(demand)
+                and self._may_move(actor.spec)
+            ):
+                found[demand] = found.get(demand, 0) + 1
+        return {demand: count for demand, count in found.items() if count}
+
+    def on_move(self, source: str, message: MoveTasks) -> None:
+        """Another node has room for so many."""
+        if self._pool.fits(message.demand):
+            return  # so has this one, by now
+        moved = self._actors.withdraw(
+            lambda spec: spec.demand == message.demand and self._may_move(spec), message.count
+        )
+        left = message.count - len(moved)
+        ready = self._dispatcher.ready
+        for lane in ready.lanes():
+            if lane[1] == message.demand and left:
+                for spec in ready.take_some(lane, self._may_move, left):
+                    left -= spec.count
+                    self._inputs.unclaim(spec)
+                    self._log.moved(spec, self._objects.owners)
+                    self._moved.setdefault(spec.array, []).append((self._ctx.now(), spec))
+                    moved.append(spec)
+        if moved:
+            self._ctx.send("global", TasksMoved(self._node, self._incarnation, moved))
+
+    def _may_move(self, spec: TaskSpec) -> bool:
+        """Whether a range may run elsewhere: what it has submitted here, it submits again here."""
+        begun = (spec.array, spec.start) in self._dispatcher.begun
+        return not begun and strategy_of(spec) in ("", SPREAD)
+
+    def follow(self, message: CancelTask) -> bool:
+        """Whether what is to be cancelled was passed on, so that the message has to follow it."""
+        found = False
+        for entry in self._moved.get(message.array, ())[:]:
+            if cut(entry[1], message)[1] is not None:
+                self._moved[message.array].remove(entry)
+                found = True
+        return found
+
+    def _forget(self, now: float) -> None:
+        for array, entries in list(self._moved.items()):
+            entries[:] = [entry for entry in entries if now - entry[0] < REMEMBER_S]
+            if not entries:
+                del self._moved[array]
+
+
+# -- at the global scheduler -----------------------------------------------------
+
+
+class Moving:
+    """Where what starves on one node can go."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        nodes: Mapping[int, Node],
+        assign: Callable[[int, TaskSpec, int], None],
+        assign_actor: Callable[[TaskSpec, list[int]], int],
+    ) -> None:
+        """Assignments take (node, range, where it was) and (actor, nodes to choose from)."""
+        self._ctx = ctx
+        self._nodes = nodes
+        self._assign = assign
+        self._assign_actor = assign_actor
+
+    def on_starving(self, node: int, starving: Mapping[str, int]) -> None:
+        """A node has said what it could pass on."""
+        rooms = self._rooms(node)
+        for demand, count in starving.items():
+            most = min(count, MOVED_MAX)
+            room = 0
+            for pool in rooms.values():
+                room += _take(pool, demand, most - room)
+            if room:
+                self._ctx.send(f"node:{node}", MoveTasks(demand, room))
+
+    def on_moved(self, message: TasksMoved) -> None:
+        """It has passed that on."""
+        node = self._nodes.get(message.node)
+        if node is None or node.incarnation != message.incarnation:
+            return  # the GCS has placed it again
+        rooms = self._rooms(message.node)
+        for spec in message.tasks:
+            if spec.extra is not None and spec.extra.actor is not None:
+                able = [number for number, pool in rooms.items() if pool.fits(spec.demand)]
+                chosen = self._assign_actor(spec, able or [message.node])
+                if chosen in rooms:
+                    rooms[chosen].take(spec.demand)
+            else:
+                self._place(spec, rooms, message.node)
+
+    def _place(self, spec: TaskSpec, rooms: dict[int, ResourcePool], left: int) -> None:
+        """Place a range where most room is, what is too much for one node on the next."""
+        at, end = spec.start, spec.start + spec.count
+        for node in sorted(rooms, key=lambda n: (-rooms[n].room(spec.demand, MOVED_MAX), n)):
+            count = _take(rooms[node], spec.demand, end - at)
+            if count:
+                self._assign(node, part_of(spec, at, count), left)
+                at += count
+        if at < end:
+            self._assign(left, part_of(spec, at, end - at), left)
+
+    def _rooms(self, but: int) -> dict[int, ResourcePool]:
+        """Return what other nodes have free, those that have taken all that was given to them."""
+        return {
+            number: ResourcePool(node.load.available)
+            for number, node in self._nodes.items()
+            if number != but and node.sent <= node.load.assigned
+        }
+
+
+def _take(pool: ResourcePool, demand: str, most: int) -> int:
+    """Take as much as there is room for, and return for how many that is."""
+    room = max(0, pool.room(demand, most))
+    for _ in range(room):
+        pool.take(demand)
+    return room

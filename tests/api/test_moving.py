@@ -1,0 +1,101 @@
+"""What waits where there is no room for it runs where there is, in both worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+from raytwin.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+LIMIT_S = 30.0
+LONG_S = 1000.0
+
+
+@pytest.fixture(params=["sim", "local"])
+def start(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Return what starts a cluster of such nodes."""
+    yield lambda nodes: ray.init(backend=request.param, nodes=nodes, heartbeat_timeout_s=2.0)
+    ray.shutdown()
+
+
+@ray.remote
+def here(seconds: float = 0.0, **more: float) -> str:
+    ray.sleep(seconds)
+    return ray.get_runtime_context().get_node_id()
+
+
+@ray.remote
+class Here:
+    def node(self) -> str:
+        return ray.get_runtime_context().get_node_id()
+
+
+def get(refs: Any) -> Any:
+    return ray.get(refs, timeout=LIMIT_S)
+
+
+def test_what_waits_behind_an_actor_moves_to_a_node_that_joins(start: Any) -> None:
+    cluster = start([{"CPU": 1}]).cluster
+    holder = Here.options(num_cpus=1).remote()
+    first = get(holder.node.remote())
+    task = here.remote()
+    bound = here.options(scheduling_strategy=NodeAffinitySchedulingStrategy(first, False)).remote()
+    actor = Here.options(num_cpus=1).remote()
+    where = actor.node.remote()
+    ray.sleep(0.3)
+    cluster.add_node({"CPU": 2})
+    assert get(task) != first
+    assert get(where) != first
+    assert not ray.wait([bound], timeout=0.1)[0], "it has to run on its node"
+    ray.kill(holder)
+    assert get(bound) == first
+
+
+def test_an_actor_restarts_where_there_is_room(start: Any) -> None:
+    cluster = start([{"CPU": 1}, {"CPU": 2, "a": 1, "b": 1}]).cluster
+    actor = Here.options(max_restarts=-1, max_task_retries=-1, resources={"a": 1}).remote()
+    first = get(actor.node.remote())
+    cluster.add_node({"CPU": 2, "a": 1})
+    ray.sleep(1.0)
+    # It takes of the actor's resource when that dies, on the only node that has a b.
+    hold = here.options(resources={"a": 0.5, "b": 0.5}).remote(LONG_S)
+    ray.sleep(0.3)
+    cluster.kill_actor(0)
+    assert get(actor.node.remote()) != first
+    del hold
+
+
+def test_what_moves_can_be_cancelled(start: Any) -> None:
+    cluster = start([{"CPU": 1}]).cluster
+    holder = Here.options(num_cpus=1).remote()
+    get(holder.node.remote())
+    tasks = [here.remote(LONG_S) for _ in range(3)]
+    ray.sleep(0.3)
+    cluster.add_node({"CPU": 3})
+    end_s = ray.now() + LIMIT_S
+    while ray.available_resources().get("CPU", 0) > 0 and ray.now() < end_s:
+        ray.sleep(0.1)
+    for task in tasks:
+        ray.cancel(task)
+    for task in tasks:
+        with pytest.raises(ray.exceptions.TaskCancelledError):
+            get(task)
+
+
+def test_a_node_that_dies_with_what_had_moved_to_it(start: Any) -> None:
+    cluster = start([{"CPU": 1}]).cluster
+    holder = Here.options(num_cpus=1).remote()
+    first = get(holder.node.remote())
+    task = here.options(max_retries=1).remote(5.0)
+    ray.sleep(0.3)
+    cluster.add_node({"CPU": 1})
+    end_s = ray.now() + LIMIT_S
+    while ray.available_resources().get("CPU", 0) > 0 and ray.now() < end_s:
+        ray.sleep(0.1)
+    ray.sleep(0.3)
+    cluster.kill_node(1)
+    cluster.add_node({"CPU": 1})
+    assert get(task) not in (first, "1")

@@ -1,0 +1,163 @@
+"""What starves on a node goes to one that has room: the parts, and the whole in a random world."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from runtime.control import moving
+from runtime.control.config import Config
+from runtime.control.gcs import Gcs
+from runtime.control.global_scheduler import GlobalScheduler
+from runtime.control.ids import object_id
+from runtime.control.local_scheduler import LocalScheduler
+from runtime.control.messages import (
+    AssignTasks,
+    CancelTask,
+    FunctionBlob,
+    Load,
+    LoadChanged,
+    MoveTasks,
+    NodeChanged,
+    NodeInfo,
+    PlaceTasks,
+    RegisterNode,
+    TaskExtra,
+    TasksMoved,
+    TaskUpdates,
+)
+from tests.control import test_system as system
+from tests.control.alone import Alone, array, spec
+from tests.control.world import World
+
+DEMAND = "CPU:1"
+
+
+def load(free: float, assigned: int = 0, tasks: int = 0) -> Load:
+    starves = {DEMAND: tasks} if tasks else {}
+    return Load(0, 0.0, 0.0, assigned, {"CPU": free}, starves)
+
+
+@pytest.fixture
+def scheduler() -> GlobalScheduler:
+    """Three nodes: 0 is full, 1 has room for two, 2 for one."""
+    made = GlobalScheduler(Alone(), Config())
+    for node, free in enumerate((0.0, 2.0, 1.0)):
+        made.handle("gcs", NodeChanged(NodeInfo(node, "", 0, {"CPU": 2.0}, incarnation=1)))
+        made.handle("gcs", LoadChanged(node, load(free)))
+    return made
+
+
+def test_a_node_is_asked_for_what_others_have_room_for(scheduler: GlobalScheduler) -> None:
+    ctx: Any = scheduler.ctx
+    scheduler.handle("gcs", LoadChanged(0, load(0.0, tasks=5)))
+    assert ctx.take(MoveTasks, "node:0") == [MoveTasks(DEMAND, 3)]
+    scheduler.handle("gcs", LoadChanged(1, load(0.0)))
+    scheduler.handle("gcs", LoadChanged(2, load(0.0)))
+    scheduler.handle("gcs", LoadChanged(0, load(0.0, tasks=5)))
+    assert not ctx.take(MoveTasks), "there is no room"
+
+
+def test_what_is_on_its_way_to_a_node_has_its_room(scheduler: GlobalScheduler) -> None:
+    ctx: Any = scheduler.ctx
+    scheduler.handle("node:0", TasksMoved(0, 1, [spec(1, 0, 4)]))
+    given = [(to, m.tasks[0].start, m.tasks[0].count) for to, m in ctx.sent
+             if isinstance(m, AssignTasks)]  # fmt: skip
+    assert given == [("node:1", 0, 2), ("node:2", 2, 1), ("node:0", 3, 1)], "the rest goes back"
+    assert [m.left for m in ctx.take(TaskUpdates)] == [0, 0]
+    scheduler.handle("gcs", LoadChanged(0, load(0.0, 1, tasks=1)))
+    assert not ctx.take(MoveTasks)
+    scheduler.handle("gcs", LoadChanged(1, load(1.0, 2)))
+    scheduler.handle("gcs", LoadChanged(0, load(0.0, 1, tasks=1)))
+    assert ctx.take(MoveTasks) == [MoveTasks(DEMAND, 1)]
+
+
+def test_what_a_dead_node_had_passed_on_the_gcs_places(scheduler: GlobalScheduler) -> None:
+    ctx: Any = scheduler.ctx
+    scheduler.handle("gcs", NodeChanged(NodeInfo(0, "", 0, {"CPU": 2.0}, False, 1)))
+    scheduler.handle("node:0", TasksMoved(0, 1, [spec(1)]))
+    assert not ctx.take(AssignTasks)
+
+
+def gcs_with_nodes() -> tuple[Any, Gcs]:
+    ctx = Alone()
+    gcs = Gcs(ctx, Config())
+    for node in range(3):
+        info = NodeInfo(node, "", 0, {"CPU": 2.0}, incarnation=1)
+        gcs.handle(f"node:{node}", RegisterNode(info))
+    return ctx, gcs
+
+
+def test_who_has_a_range_is_one_node_when_any_dies() -> None:
+    ctx, gcs = gcs_with_nodes()
+    gcs.handle("node:1", TaskUpdates(1, [spec(1, 0, 4)], [], [], [], incarnation=1))
+    part = spec(1, 2, 2)
+    gcs.handle("global", TaskUpdates(2, [part], [], [], [], incarnation=1, left=1))
+    row = gcs.arrays[array(1)]
+    assert [(s.start, s.count, node) for s, node in row.accepted] == [(0, 2, 1), (2, 2, 2)]
+    gcs._declare_dead(1, "killed")
+    assert [(s.start, s.count) for m in ctx.take(PlaceTasks) for s in m.tasks] == [(0, 2)]
+    gcs._declare_dead(2, "killed")
+    assert [(s.start, s.count) for m in ctx.take(PlaceTasks) for s in m.tasks] == [(2, 2)]
+
+
+def test_what_the_gcs_had_not_heard_of_has_an_owner_when_it_moves() -> None:
+    ctx, gcs = gcs_with_nodes()
+    gcs.handle("global", TaskUpdates(2, [spec(1)], [], [], [], incarnation=1, left=0))
+    gcs._declare_dead(2, "killed")
+    assert len(ctx.take(PlaceTasks)) == 1
+    assert gcs.arrays[array(1)].locate(object_id(array(1), 0, 0), {0, 1}) is None
+
+
+def test_a_cancellation_follows_what_has_just_moved() -> None:
+    ctx: Any = Alone()
+    node = LocalScheduler(ctx, 1, {"CPU": 1}, Config())
+    node.pool.take(DEMAND)
+    node.handle("gcs", FunctionBlob(b"f", b"code"))
+    bound = spec(2)
+    bound.extra = TaskExtra(strategy="node:1")
+    node.handle("global", AssignTasks([spec(1), bound], 1))
+    node.handle("global", MoveTasks(DEMAND, 2))
+    (moved,) = ctx.take(TasksMoved)
+    assert [s.array for s in moved.tasks] == [array(1)], "the other has to run here"
+    cancel = CancelTask(array(1), 0, 1, False, False, (1,))
+    node.handle("global", cancel)
+    node.handle("global", cancel)
+    assert ctx.take(CancelTask, "global") == [cancel], "once"
+
+
+class Restless(World):
+    """A world in which whatever waits is at once taken to starve."""
+
+    made: Restless
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        settings["config"] = replace(settings["config"], heartbeat_s=0.01)
+        super().__init__(*args, **settings)
+        Restless.made = self
+
+    @property
+    def moves(self) -> int:
+        return sum(isinstance(message, TasksMoved) for _, _, _, message in self.trace)
+
+
+@pytest.fixture
+def restless(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOOK_S", "STARVING_S", "STARVING_TASKS"):
+        monkeypatch.setattr(moving, name, 0.0)
+    monkeypatch.setattr("tests.control.programs.World", Restless)
+
+
+RUNS = {"healthy": system.healthy, "workers": system.worker_kills, "nodes": system.node_kills}
+
+
+@pytest.mark.usefixtures("restless")
+@pytest.mark.parametrize("kind", RUNS)
+def test_programs_end_and_leave_nothing_where_all_that_waits_moves(kind: str) -> None:
+    moves = 0
+    for seed in range(12):
+        RUNS[kind](seed)
+        moves += Restless.made.moves
+    assert moves > 20
