@@ -17,12 +17,13 @@ ObjectLostError    a node had died before, and what is lost was put, and says so
                    as above;
                    or it needs, or was to be yielded by a task that needs, what is
                    lost for one of these reasons, and says so
-                   or a call made it whose actor takes checkpoints, or names one of r
-                   restarts and has died for good, with at least r + 1 kills before
+                   or a call made it whose actor takes checkpoints, or has died (for which
+                   the program may have let go of it), and says so
                    or it is a call's that a task has made, and let go of, and made again when
                    it ran once more, and says so
 ActorDiedError     names an actor of r restarts, and at least r + 1 kills came before,
-                   or one that cannot be rebuilt, as an input of a call is lost
+                   or one that cannot be rebuilt, as an input of a call is lost, or what
+                   a call needs has failed, which of actors without end it may not
 ActorUnavailableError names a call of r retries, likewise
 ObjectStoreFullError the stores of the case are small, and all of one was in use
 ================== ==============================================================
@@ -56,6 +57,7 @@ from chaos.programs import (
     Boom,
     Sequential,
     Teller,
+    actor_name,
     forget,
     put_here,
     run_body,
@@ -110,6 +112,7 @@ _CAUSE = re.compile(
     re.S,
 )
 _NOT_BY_TASK = re.compile(r"\bit was put, and |\ban actor made it, and ")
+_STRAYED = re.compile(r"(t\d+r-?\d+) raised when it was repeated")
 _LET_GO = re.compile(
     r"\bit was made for an earlier run of its caller, which has let go of it, and "
 )
@@ -375,12 +378,14 @@ def _compare(
         each.step.action in KILLS and each.step.target.kind not in NOT_ITS_OWN and not each.error
         for each in injections
     )
-    deaths = sum(row[1] == "node_died" for row in _events(session))
+    events = _events(session)
+    deaths = sum(row[1] == "node_died" for row in events)
+    ended = {row[2] for row in events if row[1] == "actor_died"}
     for number, (right, got) in enumerate(zip(expected, outcomes, strict=True)):
         if right == got:
             continue
         if isinstance(got, Exception) and not isinstance(got, Boom):
-            wrong = excuse(got, kills, deaths, put_here, report.case.store_bytes, told_here)
+            wrong = excuse(got, kills, deaths, put_here, report.case.store_bytes, told_here, ended)
             if not wrong:
                 report.excused += 1
                 continue
@@ -406,11 +411,12 @@ def excuse(
     puts: Container[str] = frozenset(),
     store_bytes: int = STORE_BYTES,
     told: Mapping[str, Teller] = NONE_TOLD,
+    ended: Container[str] = frozenset(),
 ) -> str:
     """Return why an error may not come after so many kills and deaths of nodes; "" if it may.
 
     In hexadecimal, `puts` are the objects that were put, and `told` has the actors whose
-    calls made some.
+    calls made some; `ended` are the names of those that have died.
     """
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
@@ -424,15 +430,19 @@ def excuse(
             return f"{text} (there were {kills} kills)" if most < 0 or kills <= most else ""
     if isinstance(error, ActorDiedError) and "it cannot be rebuilt: " in text:
         cause = text.partition("it cannot be rebuilt: ")[2]
+        strayed = _STRAYED.match(cause)
+        if strayed is not None:
+            teller = told.get(strayed[1])
+            return "" if teller is not None and not teller.exact and kills else text
         kind = ObjectStoreFullError if "ObjectStoreFullError: " in cause else ObjectLostError
-        return excuse(kind(cause), kills, deaths, puts, store_bytes, told)
+        return excuse(kind(cause), kills, deaths, puts, store_bytes, told, ended)
     if not isinstance(error, WorkerCrashedError | ObjectLostError):
         return text
     if isinstance(error, ObjectLostError):
         # What needs a lost input, or was to be yielded by what does, names the cause.
         blamed = _CAUSE.search(str(error))
         if blamed is not None:
-            return excuse(ObjectLostError(blamed[1]), kills, deaths, puts, store_bytes, told)
+            return excuse(ObjectLostError(blamed[1]), kills, deaths, puts, store_bytes, told, ended)
         lost = _OBJECT.search(str(error))
         if lost is not None and _LET_GO.search(str(error)):
             return "" if lost[1] in told and kills else text
@@ -441,7 +451,7 @@ def excuse(
         if lost is not None and lost[1] in puts and _NOT_BY_TASK.search(str(error)):
             return ""
         if lost is not None and _GONE_ON.search(str(error)):
-            return "" if _may_go_on(told.get(lost[1]), kills) else f"{text} (it is replayed)"
+            return "" if _may_go_on(told.get(lost[1]), ended) else f"{text} (it is replayed)"
     named = _TASK.search(str(error))
     if named is None:
         return f"{text} (it does not name its task)"
@@ -449,12 +459,10 @@ def excuse(
     return f"{text} (there were {kills} kills)" if retries < 0 or kills <= retries else ""
 
 
-def _may_go_on(teller: Teller | None, kills: int) -> bool:
+def _may_go_on(teller: Teller | None, ended: Container[str]) -> bool:
     """Whether an actor may leave lost what its calls have made.
 
     One that starts again is told them all once more, and makes it again: unless it
-    begins from a checkpoint, or has died for good.
+    begins from a checkpoint, or has died for good, be it as the program has let go of it.
     """
-    if teller is None:
-        return False
-    return teller.interval > 0 or 0 <= teller.restarts < kills
+    return teller is not None and (teller.interval > 0 or actor_name(teller) in ended)

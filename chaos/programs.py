@@ -40,7 +40,7 @@ put_here: set[str] = set()
 """Objects that no task makes: what programs have put in this process, and results
 of actors' calls. In a simulation all of them."""
 told_here: dict[str, Teller] = {}
-"""Of results of actors' calls: which actor's."""
+"""Of results of actors' calls, and of the calls' names: which actor's."""
 
 
 class Boom(Exception):
@@ -201,6 +201,11 @@ def digest(value: Any) -> int:
 def task_name(call: Call) -> str:
     """Return the task's name, by which errors call it."""
     return f"k{call.key}r{call.retries}"
+
+
+def actor_name(teller: Teller) -> str:
+    """Return the actor's class, by which errors call it."""
+    return f"a{teller.key}r{teller.restarts}"
 
 
 def run_task(
@@ -404,7 +409,7 @@ class _Actor:
 @cache
 def _actor_class(teller: Teller) -> Any:
     # Errors call an actor by its class: that says how often it may restart.
-    named = type(f"a{teller.key}r{teller.restarts}", (_Actor,), {})
+    named = type(actor_name(teller), (_Actor,), {})
     return api.remote(
         num_cpus=0,
         max_restarts=teller.restarts,
@@ -533,7 +538,7 @@ class Api:
         else:
             ref = actor.tell.options(name=name).remote(call, *inputs)
         put_here.add(ref.hex())
-        told_here[ref.hex()] = _started[actor._actor_id]
+        told_here[ref.hex()] = told_here[name] = _started[actor._actor_id]
         return ref
 
     def put(self, value: Any) -> Any:

@@ -13,7 +13,7 @@ from chaos.campaign import run_seeds, write_failure
 from chaos.fuzz import Case, draw_case, excuse, run_case
 from chaos.invariants import Violation
 from chaos.plan import from_data
-from chaos.programs import Body, Boom, Call, Op, Sequential, run_body
+from chaos.programs import Body, Boom, Call, Handing, Op, Sequential, Teller, run_body
 from runtime.api.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
@@ -25,6 +25,7 @@ from runtime.control.actor_host import ActorHost
 from runtime.control.arrays import ArrayTable
 from runtime.control.borrowing import Borrowing
 from runtime.control.custody import Custody
+from runtime.control.direct_calls import DirectCalls
 from runtime.control.dispatcher import Dispatcher
 from runtime.control.gcs import Gcs
 from runtime.control.inheritance import Inheritance
@@ -187,6 +188,54 @@ def test_what_a_value_refers_to_is_not_lost_while_others_need_the_value() -> Non
 def test_which_lost_results_are_legitimate(why: str, kills: int, deaths: int, ok: bool) -> None:
     error = ObjectLostError(f"object 12 is lost: the only copy was on node 1, which {why}")
     assert (excuse(error, kills, deaths, puts={PUT}) == "") == ok
+
+
+@pytest.mark.parametrize(
+    ("teller", "ended", "ok"),
+    [
+        (Teller(1, -1, -1, interval=0), set(), False),
+        (Teller(1, -1, -1, interval=2), set(), True),
+        (Teller(1, -1, -1, interval=0), {"a1r-1"}, True),
+        (Teller(1, 2, 2, interval=0), set(), False),
+        (Teller(1, 0, 0, interval=0), {"a1r0"}, True),
+        (None, {"a1r0"}, False),
+    ],
+)
+def test_an_actor_that_is_replayed_loses_nothing(
+    teller: Teller | None, ended: set[str], ok: bool
+) -> None:
+    lost = f"object {PUT} is lost: the only copy was on node 1, which died: gone"
+    error = ObjectLostError(f"{lost}, and the actor that made it has gone on since")
+    told = {PUT: teller} if teller is not None else {}
+    assert (excuse(error, 9, 1, puts={PUT}, told=told, ended=ended) == "") == ok
+
+
+@pytest.mark.parametrize(("restarts", "ok"), [(-1, False), (3, True)])
+def test_of_an_actor_without_end_nothing_fails_that_its_calls_need(restarts: int, ok: bool) -> None:
+    why = "t7r-1 raised when it was repeated, which it had not done before"
+    error = ActorDiedError(f"it cannot be rebuilt: {why}")
+    assert (excuse(error, 9, 1, told={"t7r-1": Teller(1, restarts, -1)}) == "") == ok
+
+
+def test_actors_are_called_by_tasks_and_actors_and_one_at_a_time() -> None:
+    cases = [draw_case(seed) for seed in range(40)]
+    kinds = {(op.do, bool(op.hands)) for c in cases for op in c.program.ops if type(op) is Handing}
+    assert kinds == {("hand", True), ("hand", False), ("tell", True)}
+    assert {case.direct_after for case in cases} == {1, 8}
+
+
+def test_calls_that_are_awaited_go_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[bytes] = []
+    directly = DirectCalls.directly
+
+    def watched(self: DirectCalls, call: bytes, free: bool) -> bool:
+        ran.append(call)
+        return directly(self, call, free)
+
+    monkeypatch.setattr(DirectCalls, "directly", watched)
+    case = next(case for case in map(draw_case, range(100)) if case.direct_after == 1)
+    assert run_case(case).failures == []
+    assert ran
 
 
 # -- mutants: what is broken is seen -----------------------------------------------
