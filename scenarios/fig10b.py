@@ -168,7 +168,7 @@ SCENARIO = Scenario(
     options=(
         Option("tasks", int, 500_000, 5_000_000, "empty tasks; a fifth of it on sim", minimum=100),
         Option("settled_after", int, 300_000, 500_000, "tasks before it is judged", minimum=1),
-        Option("memory_max", int, 4_000_000, 32_000_000, "bytes of rows in memory", minimum=1_000),
+        Option("memory_max", int, 4_000_000, 16_000_000, "bytes of rows in memory", minimum=1_000),
         Option(
             "look_s", float, 0.25, 1.0, "seconds over which memory is looked at; the least counts"
         ),

@@ -124,7 +124,7 @@ WORLD_ONLY = {
     m.DropSpilled, m.NoRoom, m.ReplicaLost, m.StartReplica, m.ClientGone,
     m.ReplicasFound, m.StopReplica, m.LogEpoch, m.ReadRows,
     m.LogCommands, m.LogSnapshot, m.Logged, m.StoreRows, m.LoadRow, m.RowLoaded, m.ActorPlaced,
-    m.TooLong,
+    m.TooLong, m.DirectClosed,
 }  # fmt: skip
 """These never leave their process."""
 NODE_TO_CLIENT = {
@@ -145,6 +145,7 @@ def test_every_message_has_its_place_in_the_tables() -> None:
         admission.CLIENT_TO_MASTER, admission.REPLICA_TO_MASTER, admission.MASTER_TO_REPLICA,
         admission.CLIENT_TO_REPLICA, admission.REPLICA_TO_CLIENT, admission.REPLICA_TO_REPLICA,
         admission.NODE_TO_SHARD, admission.MASTER_TO_CLIENT,
+        admission.WORKER_TO_DRIVER, admission.DRIVER_TO_WORKER,
     ):  # fmt: skip
         admitted |= kinds
     every = set(m.Message.__args__)
