@@ -7,7 +7,7 @@ A task's body is a dictionary, all keys optional:
   fail    it raises this text
   steps   a program (below) that it runs; the sum goes into its value
   returns how many values it returns
-  tell    calls of actors that it makes: [actor, tag, retries, restarts, bytes of its value] each
+  tell    calls of actors that it makes: [actor, tag, retries, restarts, bytes of value] each
   s_after seconds that it runs after that, when it has let go of their values
 and for a call of an actor:
   tag     number that the actor remembers; its value is how many it has then

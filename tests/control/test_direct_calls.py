@@ -213,7 +213,7 @@ def chat(shell: Shell, rng: random.Random, restarts: list[int]) -> Code:
     for tag in range(rng.randint(20, 60)):
         actor = rng.choice(told)
         if rng.random() < 0.15:
-            (ref,) = shell.submit({"tell": [[actor.ref.oid, tag, 0, actor.restarts]]})
+            (ref,) = shell.submit({"tell": [[actor.ref.oid, tag, 0, actor.restarts, 0]]})
             actor.tasks.append(([tag], ref))
             continue
         body = {"tag": tag, **({"s": 0.01} if rng.random() < 0.1 else {})}
