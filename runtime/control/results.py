@@ -323,8 +323,22 @@ class Results:
             missing = [(message.array, start, count) for start, count in gaps]
             self._ctx.send("gcs", ResultsMissing(self._node, missing))
 
+    def claim(self, array: bytes, start: int, end: int) -> None:
+        """A client of this node submits once more what could not be made here for another owner.
+
+        Its inputs are there again, or will be: that error is not its value.
+        """
+        lost = [result for result in self._objects.results_of(array) if is_lost(result)]
+        self._drop_failed([r for r in lost if r.start < end and start < r.start + r.count])
+
     def _make_again(self, failed: list[RangeResult], owner: str) -> None:
         """Have the GCS place again for a new owner what could not be made for its first."""
+        self._drop_failed(failed)
+        missing = [(result.array, result.start, result.count) for result in failed]
+        self._ctx.send("gcs", ResultsMissing(node_of(owner), missing))
+
+    def _drop_failed(self, failed: list[RangeResult]) -> None:
+        """Forget what could not be made, here and in the GCS."""
         for result in failed:
             self._objects.drop_failed(result)
             oids = [
@@ -332,8 +346,6 @@ class Results:
                 for index in range(result.start, result.start + result.count)
             ]
             self._ctx.send("gcs", ObjectsMissing(self._node, oids, "an input of its task was lost"))
-        missing = [(result.array, result.start, result.count) for result in failed]
-        self._ctx.send("gcs", ResultsMissing(node_of(owner), missing))
 
     def finish_call(
         self, result: RangeResult, owner: str, actor: bytes = b"", fresh: bool = True

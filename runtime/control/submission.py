@@ -124,6 +124,7 @@ class Submission:
             if new < end:
                 part = spec if new == spec.start else part_of(spec, new, end - new)
                 if again:
+                    self._results.claim(array, new, end)
                     self._log.spilled(part, self._objects.owners)
                     claims.append(part)
                 else:

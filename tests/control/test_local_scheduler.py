@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from runtime.control.config import Config
 from runtime.control.ids import job_of, object_id
@@ -18,13 +19,18 @@ from runtime.control.messages import (
     ActorInfo,
     AssignTasks,
     Blocked,
+    ClaimTasks,
     ExportFunction,
     ForwardResults,
     FreeObjects,
     JobEnded,
+    Location,
     NodeChanged,
     NodeInfo,
+    ObjectLocations,
+    ObjectsMissing,
     PlaceTasks,
+    PutObjects,
     Release,
     Resume,
     RunTasks,
@@ -134,6 +140,32 @@ def test_what_a_client_of_a_former_life_has_submitted_is_kept_for_its_next_owner
     node.turn("gcs.1", ForwardResults(array(1), 0, 1, "worker:1.1"))
     [told] = node.ctx.take(TaskResults, "node:1")
     assert [result.array for result in told.results] == [array(1)]
+
+
+def test_what_lacked_an_input_here_for_another_owner_is_made_for_a_new_one_of_here() -> None:
+    """The error of a run for a dead parent is no input of what the parent submits again."""
+    node = Node(2)
+    put, first = object_id(array(9), 0, 0), object_id(array(1), 0, 0)
+    node.turn("gcs.1", AssignTasks([spec(1, owner="worker:1.1", deps=(put,))]))
+    node.turn("gcs.2", ObjectLocations([Location(put, (), 0, lost="its node died")]))
+    [news] = node.ctx.take(TaskUpdates)
+    assert [lost for lost, _ in news.barren] == [array(1)]
+    parent = replace(spec(3, owner="worker:1.1"), extra=TaskExtra(attempt=1))
+    node.turn("gcs.1", AssignTasks([parent]))
+    # It runs on the other worker.
+    assert [number for number, *_ in node.given(W2)] == [array(3)]
+    again = [spec(1, owner=W2, deps=(put,)), spec(2, owner=W2, deps=(first,))]
+    node.turn(W2, PutObjects([result(9)]), SubmitTasks(again))
+    # The GCS does not count on that error any more when it decides about the claim.
+    asked = [m for _, m in node.ctx.sent if isinstance(m, ObjectsMissing | ClaimTasks)]
+    assert [type(message) for message in asked] == [ObjectsMissing, ClaimTasks]
+    # What needs it may be told first: another shard has it.
+    node.turn("gcs.2", TasksClaimed(again[1:]))
+    node.turn("gcs.1", FreeObjects([array(1)]), TasksClaimed(again[:1]))
+    assert node.ctx.take(TaskResults, W2) == []
+    assert [number for number, *_ in node.given(W1)] == [array(1)]
+    node.done(W1, (1, 0, 1))
+    assert [number for number, *_ in node.given(W1)] == [array(2)]
 
 
 def test_a_new_owner_hears_of_an_error_though_a_copy_of_the_value_is_here() -> None:
