@@ -8,7 +8,6 @@
          └─ another job's: ObjectsReady at once, with an error
     RefUpdates ──────────> to the owner that they are for; if it is here, its array is lent
     PullObject ──────────> ObjectPayload to another node, when the value or its end is here
-    ObjectPayload ───────> to who waits for it, and to the owner, if that lives here since
     ObjectLocations ─────> where to pull from, says the GCS
     SeekOwners ──────────> OwnersFound: of which arrays clients here wait for the end
 """
@@ -31,7 +30,6 @@ from runtime.control.messages import (
     PutObjects,
     RefUpdates,
     SeekOwners,
-    TaskResults,
     Unpin,
     WantObjects,
 )
@@ -124,17 +122,6 @@ class ObjectDesk:
             self._objects.want(oid, lambda _: push())
         else:
             push()
-
-    def on_payload(self, source: str, message: ObjectPayload) -> None:
-        """A value that was pulled, maybe for another than the one who owns it by now."""
-        self._objects.on_payload(message)
-        came = message.result
-        if came is None or came.array not in self._objects.owners:
-            return
-        if any(result is came for result in self._objects.results_of(came.array)):
-            copies = self._owned.copies(came.array, came.start, came.count)
-            for owner in self._objects.owners_of(came.array) if copies else ():
-                self._ctx.send(owner, TaskResults(owner, copies))
 
     def on_locations(self, source: str, message: ObjectLocations) -> None:
         """The GCS says where values are that are wanted here."""
