@@ -91,10 +91,6 @@ ACTORS = 0.6
 """How many of the programs have actors."""
 CALLERS = 0.4
 """How many of the programs have actors that tasks and other actors' calls call."""
-UNMENDED = frozenset({1713, 10057})
-"""Seeds that fail with those, by a defect of the control plane: they are drawn without. 1713: a
-value is awaited for ever by tasks on nodes that came back. 10057: what a call has made is lost,
-as "its owner has died or released it", to a caller that runs again. The causes are not known."""
 AWAITED = 0.25
 """How many of the programs have runs of calls that are awaited one at a time."""
 DIRECT_AFTER = (1, 8)
@@ -182,7 +178,7 @@ def draw_case(seed: int, lossless: bool = False, heads: bool = True) -> Case:
         program = with_children(more, program, store_bytes == STORE_BYTES)
         kills += _draw_kills_of_actors(others, nodes, lossless)
     calls = random.Random(f"fuzz/callers/{seed}")
-    if calls.random() < CALLERS and seed not in UNMENDED:
+    if calls.random() < CALLERS:
         program = with_callers(calls, program, store_bytes == STORE_BYTES)
         kills += _draw_kills_of_actors(calls, nodes, lossless)
     singly = random.Random(f"fuzz/awaited/{seed}")

@@ -150,8 +150,9 @@ class ArrayTable(Releasing):
         if alive:
             row.accept(spec, node)
             heirs = [owner] if owner and self._is_dead(spec.owner) else []
-            if moved:
-                # Who has claimed it since had asked the node where it was.
+            if moved or attempt_of(spec):
+                # Who has claimed it since had asked the node where it was; and what is placed
+                # again is so for one owner, who may die before the others.
                 heirs = list(row.owners.values())
             for heir in heirs:
                 if heir != spec.owner:

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from runtime.control.lost import NEEDS_LOST, PUT, root_of
+from runtime.control.lost import GONE_ON, NEEDS_LOST, PUT, root_of
 from runtime.control.messages import TaskExtra, TaskSpec
 from runtime.control.ready_queue import part_of
 from runtime.control.tables import ArrayRow, attempt_of
@@ -134,7 +134,7 @@ def refusal(row: ArrayRow, spec: TaskSpec | None, lost: str, let_go: bool = Fals
     if row.put:
         return f"{PUT}{lost}"
     if row.actor is not None:
-        return f"{lost}, and the actor that made it has gone on since"
+        return f"{lost}{GONE_ON}"
     if spec is None:
         return f"{lost}, and the record of its task is gone"
     if row.barren:

@@ -16,6 +16,7 @@ LET_GO = "its owner has let go of it"
 PUT = "it was put, and "
 NEEDS_LOST = " needs an input that is lost: "
 MADE_BY_ACTOR = "an actor made it, and "
+GONE_ON = ", and the actor that made it has gone on since"
 
 
 def lost_error(oid: bytes, why: str) -> str:

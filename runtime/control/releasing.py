@@ -12,7 +12,7 @@ from functools import partial
 
 from runtime.control.array_rows import ORPHANED_S, RELEASED_MAX
 from runtime.control.context import node_of
-from runtime.control.lost import PUT
+from runtime.control.lost import GONE_ON, PUT
 from runtime.control.messages import (
     ForwardResults,
     FreeObjects,
@@ -146,7 +146,10 @@ class Releasing(Remaking):
                 why = f"{PUT}{why}"
             elif array in self.lineage.uses:
                 why += ", and the record of its task is gone"
-            self._released[array] = (row.former, node, why)
+            # Who asks later is told when no actor is being rebuilt that makes it again: a
+            # checkpoint contains the call that made it, or the actor is dead.
+            later = why if row.actor is None or row.put else f"{why}{GONE_ON}"
+            self._released[array] = (row.former, node, later)
             if len(self._released) > RELEASED_MAX:
                 del self._released[next(iter(self._released))]
             for oid in self._waited_for(array):

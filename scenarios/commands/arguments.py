@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from runtime.backend.init_options import SEED_MAX
+from runtime.api.checks import INTEGER_MAX
 from scenarios.base import UsageError, did_you_mean, parse_number
 
 NODES_MAX = 100_000
@@ -16,7 +16,7 @@ RESULTS = Path("results")
 
 Seed = Annotated[
     int,
-    typer.Option("--seed", min=0, max=SEED_MAX, metavar="S", help="Seed of all randomness."),
+    typer.Option("--seed", min=0, max=INTEGER_MAX, metavar="S", help="Seed of all randomness."),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where results are written.")]
 

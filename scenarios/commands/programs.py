@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.backend.init_options import SEED_MAX
+from runtime.api.checks import INTEGER_MAX
 from scenarios.base import BACKENDS, UsageError, did_you_mean
 from scenarios.commands.arguments import NODES_MAX
 from scenarios.commands.line import app, escaped, open_console
@@ -27,7 +27,7 @@ def execute(
     cpus_per_node: Annotated[int | None, typer.Option(min=0)] = None,
     seed: Annotated[
         int | None,
-        typer.Option(min=-SEED_MAX, max=SEED_MAX, help="Of the control plane's choices."),
+        typer.Option(min=-INTEGER_MAX, max=INTEGER_MAX, help="Of the control plane's choices."),
     ] = None,
     address: Annotated[
         str | None, typer.Option(envvar="RAYTWIN_ADDRESS", help="Join this cluster instead.")

@@ -15,7 +15,7 @@ from runtime.control.config import Config
 from runtime.control.gcs import Gcs
 from runtime.control.ids import STREAM_BASE, object_id
 from runtime.control.lineage import placed_again, refusal
-from runtime.control.lost import LET_GO
+from runtime.control.lost import GONE_ON, LET_GO, RELEASED
 from runtime.control.messages import (
     FreeObjects,
     LocateObjects,
@@ -185,6 +185,20 @@ def test_a_small_value_of_an_unknown_actor_that_was_let_go_of_is_lost() -> None:
     table.ask(oid(1), node=2)
     [location] = table.told()
     assert location.lost.startswith("an actor made it, and ")
+
+
+def test_who_runs_again_hears_that_an_actor_had_made_what_its_earlier_run_let_go_of() -> None:
+    """A checkpoint of the actor contains the call, so it is answered and does not run again."""
+    table = Table()
+    table.news(1, calls=[(array(1), "worker:1.1", b"a")], done=[(array(1), 0, 1, (500,))])
+    table.news(1, released=[array(1)])
+    table.kill(1)
+    table.ask(oid(1), node=0)
+    table.ctx.pass_time(1.0)
+    for node in (0, 2, 3):
+        table.gcs.handle(f"node:{node}", OwnersFound(node, [], [array(1)]))
+    [location] = table.told()
+    assert location.lost == f"{RELEASED}{GONE_ON}"
 
 
 def test_who_waits_hears_of_a_copy_that_was_on_its_way() -> None:

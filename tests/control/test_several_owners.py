@@ -1,0 +1,25 @@
+"""What several clients wait for, as the task that submitted it has run more than once."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from runtime.control.messages import ClaimTasks, ForwardResults, TaskUpdates
+from tests.control.alone import array, spec
+from tests.control.test_lost_inputs import Table
+
+
+def test_what_is_placed_again_for_one_owner_is_for_the_others_as_well() -> None:
+    """The one that it is placed for may die before its node can tell the others."""
+    table = Table()
+    first = replace(spec(1), owner="worker:0.1")
+    table.gcs.handle("global", TaskUpdates(1, [first], [], [], [], incarnation=1))
+    claim = ClaimTasks([replace(first, owner="worker:3.1")])
+    table.gcs.handle("node:3", claim)
+    table.ctx.take(ForwardResults)
+    table.kill(1)
+    (again,) = table.placed()
+    assert again.owner == "worker:3.1"
+    table.gcs.handle("global", TaskUpdates(2, [again], [], [], [], incarnation=1))
+    heir = ForwardResults(array(1), 0, 1, "worker:0.1")
+    assert table.ctx.take(ForwardResults, "node:2") == [heir]
