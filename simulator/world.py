@@ -192,9 +192,12 @@ class SimWorld:
                 environment.withdraw()
             loop = asyncio._get_running_loop()
             asyncio._set_running_loop(cluster.loop_of_hub)
-            cluster.hub.switch()
-            cluster.loop_of_hub = asyncio._get_running_loop()
-            asyncio._set_running_loop(loop)
+            try:
+                cluster.hub.switch()
+            finally:
+                # Also where the program is ended: by whom the loop of then does not run.
+                cluster.loop_of_hub = asyncio._get_running_loop()
+                asyncio._set_running_loop(loop)
             if environment.variables:
                 environment.apply()
         if not process.alive or cluster.closed:

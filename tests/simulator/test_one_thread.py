@@ -110,6 +110,15 @@ def test_a_thread_of_a_coroutine() -> None:
     assert asyncio.run(main()) == 6
 
 
+def test_no_loop_seems_to_run_once_the_cluster_has_ended() -> None:
+    async def main() -> int:
+        return int(await same.remote(6))
+
+    assert asyncio.run(main()) == 6
+    ray.shutdown()
+    assert asyncio._get_running_loop() is None
+
+
 def test_what_asks_nothing_of_the_cluster_may_be_called_anywhere() -> None:
     ref = same.remote(7)
     kept = [ref]
