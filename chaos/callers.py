@@ -19,20 +19,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from chaos.programs import (
-    HANDED,
-    LARGE_BYTES,
-    Body,
-    Call,
-    Gatherer,
-    Handing,
-    Mortal,
-    Op,
-    SumUp,
-    Teller,
-)
+from chaos.bodies import HANDED, Body, Call, Gatherer, Handing, Mortal, Op, SumUp, Teller
+from chaos.programs import LARGE_BYTES
 
-KEYS = 1_000_000
 KEYS = 1_000_000
 """Keys and variables of these operations begin here."""
 ACTORS = 5_000_000

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from chaos.programs import DEPTH_MAX, LARGE_BYTES, RETRIES, Body, Call, Op, Teller
+from chaos.bodies import Body, Call, Op, Teller
+from chaos.programs import DEPTH_MAX, LARGE_BYTES, RETRIES
 
 
 class _Draw:

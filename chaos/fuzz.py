@@ -47,22 +47,12 @@ from typing import Any
 import runtime.api as api
 from chaos import invariants
 from chaos.attach import attach
+from chaos.bodies import Body, Teller
 from chaos.callers import with_awaited, with_callers
 from chaos.drawing import draw, with_actors, with_children
 from chaos.injector import Injection
 from chaos.plan import Plan, Step
-from chaos.programs import (
-    Api,
-    Body,
-    Boom,
-    Sequential,
-    Teller,
-    actor_name,
-    forget,
-    put_here,
-    run_body,
-    told_here,
-)
+from chaos.programs import Api, Boom, Sequential, actor_name, forget, put_here, run_body, told_here
 from chaos.several_values import with_several
 from chaos.targets.actor import Actor
 from chaos.targets.cluster import WholeCluster

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from chaos.programs import LARGE_BYTES, RETRIES, Body, Call, Op
+from chaos.bodies import Body, Call, Op
+from chaos.programs import LARGE_BYTES, RETRIES
 
 KEYS = 20_000
 """Keys and variables of these operations begin here."""

@@ -12,7 +12,6 @@ Those of one caller start in the order in which they were made.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from runtime.control.actor_router import call_error
 from runtime.control.actors_here import CALLS_AGAIN, Actor, ActorsHere, QueuedCall
@@ -35,9 +34,6 @@ from runtime.control.messages import (
     TaskSpec,
 )
 from runtime.control.streams import item_id
-
-if TYPE_CHECKING:
-    pass
 
 UNAVAILABLE = (
     "ActorUnavailableError: {}: the actor started anew before the call took effect, and the"

@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from runtime.control.actor_rebuilding import Rebuilding
 from runtime.control.actors_here import REPLAYED, Actor, State
@@ -63,9 +62,6 @@ from runtime.control.messages import (
 from runtime.control.pieces import cut, record_bytes
 from runtime.control.timeline import ACTOR, CALL, REPLAY
 from runtime.control.worker_table import Worker
-
-if TYPE_CHECKING:
-    pass
 
 
 class ActorHost(Rebuilding):
@@ -183,6 +179,7 @@ class ActorHost(Rebuilding):
             if result.calls:
                 self._on_run(actor, result, timing)
             elif result.array != actor.id and result.array not in actor.running:
+                # Its owner has sent it to the worker, too, and that way was the shorter one.
                 actor.early[result.array] = result, timing
             elif result.array == actor.id:
                 ran(worker.number, timing, actor.spec, result, ACTOR)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from runtime.control.actor_calls import QueuedCalls
 from runtime.control.actors_here import Actor, State
 from runtime.control.messages import (
@@ -15,9 +13,6 @@ from runtime.control.messages import (
     RestoreActor,
     TaskSpec,
 )
-
-if TYPE_CHECKING:
-    pass
 
 STRAYED = (
     "{} raised when it was repeated, which it had not done before: what it needs is gone, or it"

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from chaos.bodies import Body, Call, Handing, Op, Teller
 from chaos.campaign import run_seeds, write_failure
 from chaos.fuzz import Case, draw_case, excuse, run_case
 from chaos.invariants import Violation
 from chaos.plan import from_data
-from chaos.programs import Body, Boom, Call, Handing, Op, Sequential, Teller, run_body
+from chaos.programs import Boom, Sequential, run_body
 from runtime.api.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
