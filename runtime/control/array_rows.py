@@ -6,7 +6,7 @@ What is done with them is in `remaking`, `releasing` and `arrays`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
@@ -36,6 +36,15 @@ ORPHANED_S = 60.0
 
 Log = Callable[[str, str, str, int], None]
 """kind, subject, detail, how many"""
+
+
+@lru_cache(maxsize=1024)
+def dropped(owner: str, node: int, why: str) -> tuple[str, int, str]:
+    """Return what is remembered of a dropped row: one tuple for all that are alike.
+
+    They are few, and the rows are many: without it each would have a text of its own.
+    """
+    return owner, node, why
 
 
 class ArrayRows:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from runtime.control.array_rows import ORPHANED_S, RELEASED_MAX
+from runtime.control.array_rows import ORPHANED_S, RELEASED_MAX, dropped
 from runtime.control.context import node_of
 from runtime.control.lost import GONE_ON, PUT
 from runtime.control.messages import (
@@ -95,7 +95,7 @@ class Releasing(Remaking):
         node = node_of(spec.owner)
         if spec.array not in self.rows and self._early.get(spec.array, -1) == node:
             del self._early[spec.array]
-            self._released[spec.array] = (spec.owner, node, self._why_released(spec.array))
+            self._released[spec.array] = dropped(spec.owner, node, self._why_released(spec.array))
 
     def _drop_orphans(self, arrays: list[bytes]) -> None:
         for array in arrays:
@@ -149,7 +149,7 @@ class Releasing(Remaking):
             # Who asks later is told when no actor is being rebuilt that makes it again: a
             # checkpoint contains the call that made it, or the actor is dead.
             later = why if row.actor is None or row.put else f"{why}{GONE_ON}"
-            self._released[array] = (row.former, node, later)
+            self._released[array] = dropped(row.former, node, later)
             if len(self._released) > RELEASED_MAX:
                 del self._released[next(iter(self._released))]
             for oid in self._waited_for(array):
