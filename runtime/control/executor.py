@@ -73,7 +73,7 @@ class Executor:
         self.restore: RestoreActor | None = None
         """What the actor's state is to become before its next call."""
         self.suspended = False
-        """The running element waits, or waits for its CPU."""
+        """The running element waits, or the node does not know yet that it goes on."""
         self.resumes = 0
         """How often it got the CPU back."""
         self.alerts: list[str] = []

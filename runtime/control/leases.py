@@ -19,7 +19,7 @@ from runtime.control.config import Config
 from runtime.control.context import Context, Timer
 from runtime.control.custody import Custody
 from runtime.control.jobs import job_of_task
-from runtime.control.messages import Assignment, FunctionBlob, Resume, RunTasks, TakeBack
+from runtime.control.messages import Assignment, FunctionBlob, RunTasks, TakeBack
 from runtime.control.objects import ObjectDirectory
 from runtime.control.ready_queue import Lane, ReadyQueue
 from runtime.control.resources import ResourcePool, cpu_part
@@ -64,7 +64,6 @@ class Leases:
         """Mean seconds of a task, by its function."""
         self.mean_task_s = 0.0
         self._idle = self._supply.idle
-        self._resuming: deque[Worker] = deque()
         self._watch: Timer | None = None
         self._last_done_s = 0.0
 
@@ -72,13 +71,8 @@ class Leases:
         """Start the workers that a node begins with."""
         self._supply.start()
 
-    def turn(self) -> None:
-        """Assign what can run; call it at the end of each turn."""
-        self._resume()
-        self.dispatch()
-
     def dispatch(self) -> None:
-        """Give ready ranges to workers."""
+        """Give ready ranges to workers; call it at the end of each turn."""
         if self._actors.queued:
             self._begin_actors()
         ready = self.ready
@@ -97,7 +91,7 @@ class Leases:
                 continue
             if self._pool.fits(lane[1]):
                 self._start_workers_for(lane)
-            elif len(ready.lanes()) == 1 and not self._resuming:
+            elif len(ready.lanes()) == 1 and not self._pool.is_over(lane[1]):
                 # Only one kind of task waits: nobody starves if leases go on.
                 for worker in self.workers.values():
                     leased = worker.state is State.LEASED and not worker.actor
@@ -231,21 +225,6 @@ class Leases:
         for _ in range(room - self._supply.starting):
             self._supply.start_worker()
 
-    def _resume(self) -> None:
-        """Give CPUs back to tasks that need not wait any more, oldest first."""
-        while self._resuming:
-            worker = self._resuming[0]
-            cpus = cpu_part(worker.demand)
-            if not self._pool.fits(cpus):
-                return
-            self._resuming.popleft()
-            self._pool.take(cpus)
-            worker.state = State.LEASED
-            self._ctx.send(worker.address, Resume())
-            if not worker.actor:
-                # The task may have ended while another of its threads waited.
-                self._drain(worker)
-
     def _drain(self, worker: Worker) -> None:
         """Give a worker more, or take its lease away."""
         if worker.state is not State.LEASED:
@@ -253,7 +232,7 @@ class Leases:
         if worker.assigned:
             return
         # The lease ends here and may begin again in this turn's dispatch, so
-        # that the oldest waiting demand and resuming tasks come first.
+        # that the oldest waiting demand comes first.
         self._pool.give(worker.demand)
         self._supply.make_idle(worker, bool(self.ready.size))
 

@@ -335,7 +335,7 @@ class LocalScheduler:
     def end_turn(self) -> None:
         """Assign what can run, then send what must not wait."""
         self.bundles.end_turn()
-        self.dispatcher.turn()
+        self.dispatcher.dispatch()
         self.objects.eviction.make_room()
         while self.inputs.failed:
             while self.inputs.failed:

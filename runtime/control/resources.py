@@ -141,6 +141,16 @@ class ResourcePool:
             self.free.get(name, 0) >= round(amount * UNIT) for name, amount in resources.items()
         )
 
+    def take_back(self, demand: str) -> None:
+        """Take what was given back for a while, in use again or not: less than nothing is
+        free then, until as much is given back."""
+        for name, units in parse_demand(demand):
+            self.free[name] -= units
+
+    def is_over(self, demand: str) -> bool:
+        """Whether more is in use than there is of anything that the demand names."""
+        return any(self.free.get(name, 0) < 0 for name, _ in parse_demand(demand))
+
     def give(self, demand: str) -> None:
         """Give back what was taken."""
         for name, units in parse_demand(demand):
@@ -150,7 +160,7 @@ class ResourcePool:
 
     def available(self) -> dict[str, float]:
         """Return what is free, in units."""
-        return {name: units / UNIT for name, units in self.free.items()}
+        return {name: max(0, units) / UNIT for name, units in self.free.items()}
 
 
 @lru_cache(maxsize=65_536)

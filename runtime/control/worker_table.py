@@ -1,8 +1,8 @@
 """The node's workers, as its scheduler sees them.
 
     STARTING ──WorkerReady──> IDLE ⇄ LEASED ──Blocked──> BLOCKED
-                                       ↑ └──(all done)       │ Unblocked
-                                       └──(CPU free) RESUMING┘
+                                       ↑ └──(all done)       │
+                                       └──────Unblocked──────┘
 
 A *lease* is a demand's resources, held for one worker while it runs tasks of
 that demand one after another. A blocked worker holds its lease less the CPUs.
@@ -23,7 +23,6 @@ class State(Enum):
     IDLE = "idle"
     LEASED = "leased"
     BLOCKED = "blocked"
-    RESUMING = "resuming"
 
 
 class Worker:

@@ -84,7 +84,7 @@ class Worker(Shell):
         yield ready
         executor.unblock()
         yield lambda: not executor.suspended
-        self.waits = False
+        self.waits, self.went_on = False, True
 
     def _enter(self) -> None:
         if self.executor.running is not None:
