@@ -32,7 +32,7 @@ from runtime.control.gcs import Gcs
 from runtime.control.inheritance import Inheritance
 from runtime.control.letting_go import LettingGo
 from runtime.control.objects import ObjectDirectory
-from runtime.control.resources import ResourcePool
+from runtime.control.resources import ResourcePool, parse_demand
 from runtime.control.task_inputs import TaskInputs
 
 PUT = "12" * 18
@@ -260,8 +260,19 @@ def mutant_without(cls: type, method: str) -> Callable[[pytest.MonkeyPatch], Non
 
 def never_taken(patch: pytest.MonkeyPatch) -> None:
     """A pool that gives without taking: more runs than there is room for."""
-    patch.setattr(ResourcePool, "take", lambda self, demand: None)
-    patch.setattr(ResourcePool, "give", lambda self, demand: None)
+    for method in ("take", "take_back", "give"):
+        patch.setattr(ResourcePool, method, lambda self, demand: None)
+
+
+def never_taken_back(patch: pytest.MonkeyPatch) -> None:
+    """A pool in which the CPUs of tasks that go on stay free: others begin beside them."""
+
+    def give(self: ResourcePool, demand: str) -> None:
+        for name, units in parse_demand(demand):
+            self.free[name] = min(self.free[name] + units, self.total[name])
+
+    patch.setattr(ResourcePool, "give", give)
+    patch.setattr(ResourcePool, "take_back", lambda self, demand: None)
 
 
 def mixed_up(patch: pytest.MonkeyPatch) -> None:
@@ -313,6 +324,7 @@ def all_lost(
 
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {
     "resources are never taken": (never_taken, ("oversubscription:",)),
+    "CPUs are never taken back": (never_taken_back, ("oversubscription:",)),
     "resources are never given back": (
         mutant_without(ResourcePool, "give"),
         ("resources:", "RaySystemError"),
