@@ -139,7 +139,7 @@ def test_workers_may_die(seed: int) -> None:
     worker_kills(seed)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(60), 242])
 def test_nodes_may_die(seed: int) -> None:
     node_kills(seed)
 
