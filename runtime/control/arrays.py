@@ -146,7 +146,7 @@ class ArrayTable(Releasing):
         late = row.released and spec.owner == row.former
         if not attempt_of(spec) and not late and not moved:
             self._adopt(array, row, spec.owner)
-        owner = row.live_owner(self._alive)
+        owner = self._owner_left(row)
         if alive:
             row.accept(spec, node)
             heirs = [owner] if owner and self._is_dead(spec.owner) else []
@@ -202,7 +202,7 @@ class ArrayTable(Releasing):
                 row.former = row.owners.pop(node)
                 if not row.owners:
                     orphans.append(array)
-            owner = row.live_owner(self._alive)
+            owner = self._owner_left(row)
             for spec, gaps in unfinished:
                 for start, count in gaps:
                     if row.again is not None:

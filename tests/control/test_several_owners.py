@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from runtime.control.messages import (
@@ -43,3 +44,20 @@ def test_who_has_let_go_of_an_array_is_not_taken_for_its_heir() -> None:
     node.turn(DRIVER, Release([array(1)]))
     node.turn("gcs", heir)
     assert not node.scheduler.results._heirs
+
+
+@pytest.mark.parametrize("placed_first", [False, True])
+def test_the_owner_of_what_is_placed_may_be_of_a_node_of_which_there_is_no_news_yet(
+    placed_first: bool,
+) -> None:
+    """Its submissions go to the global scheduler, and may be faster than its registration."""
+    table = Table()
+    first = spec(1, owner="driver:4.0")
+    news = TaskUpdates(1, [first], [], [], [], incarnation=1)
+    if placed_first:
+        table.gcs.handle("global", news)
+    table.kill(1)
+    if not placed_first:
+        table.gcs.handle("global", news)
+    (again,) = table.placed()
+    assert again.owner == first.owner
