@@ -49,8 +49,8 @@ from runtime.control.messages import (
     WorkerDied,
     WorkerReady,
 )
+from runtime.control.owner_news import TELL_LATER_S
 from runtime.control.resources import ResourcePool
-from runtime.control.results import TELL_LATER_S
 from runtime.control.worker_table import State
 from tests.control.alone import Alone, array, result, spec
 from tests.control.bodies import run_program, sequential
