@@ -53,10 +53,10 @@ from runtime.processes.clusters import ClusterFile
 from runtime.processes.connection import listen
 from runtime.processes.local_world import LocalWorld
 from runtime.processes.memory import trim
+from runtime.processes.packets import packet_pair, send_packet
 from runtime.processes.sessions import DriverSession, make_driver
 from runtime.processes.settings import HeadSettings, NodeSettings
 from runtime.processes.shortcut import shortcut_pair
-from runtime.processes.zygote import packet_pair, send_packet
 from runtime.store.arena import Arena
 
 START_TIMEOUT_S = 60.0
