@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -242,6 +243,29 @@ def test_a_second_release_says_nothing_of_what_a_node_has_made_since() -> None:
     assert [m.arrays for *_, m in world.trace if isinstance(m, FreeObjects)] == [[array(1)]]
 
 
+def test_what_is_remembered_of_dropped_rows_is_small() -> None:
+    """There are tens of thousands, and nearly all tell the same."""
+    world = World(1)
+    table = world.gcs.table
+    world.run(for_s=0.1)
+
+    def drop(numbers: range) -> None:
+        arrays = [array(number) for number in numbers]
+        puts = TaskUpdates(**{**NO_NEWS, "node": 0, "puts": [(one, 500) for one in arrays]})
+        table.on_updates("node:0", puts)
+        table.on_updates("node:0", TaskUpdates(**{**NO_NEWS, "node": 0, "released": arrays}))
+
+    drop(range(10_000))
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    drop(range(10_000, 20_000))
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert not table.rows
+    per_row = (after - before) / 10_000
+    assert per_row < 220, f"{per_row:.0f} bytes are left of a row"
+
+
 def test_who_does_not_own_lets_go_of_nothing() -> None:
     """A node that came back got a result for its earlier life, and said that nobody is there."""
     world = World(3)
@@ -310,7 +334,8 @@ def test_lineage_books() -> None:
     for oldest in lineage.overweight():
         dropped.append(oldest)
         lineage.unkeep(oldest)
-    assert dropped == [array(1), array(2)]
+    # Two are over the limit, and some room is made besides.
+    assert dropped == [array(1), array(2), array(3)]
     lineage.need(array(3), rows[3])
     assert lineage.needed == {array(2): {array(3)}}
     assert lineage.unneed(array(3), rows[3]) == [array(2)] and not lineage.needed
