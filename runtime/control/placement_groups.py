@@ -36,7 +36,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from runtime.control.context import Context
-from runtime.control.ids import JOB_BYTES, NUMBER_BYTES, job_number
+from runtime.control.ids import ARRAY_BYTES, JOB_BYTES, NUMBER_BYTES, job_number
 from runtime.control.messages import (
     SYSTEM_ERROR,
     BundlePrepared,
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 RETRY_S = 0.1
 """Pause before the next try when no node has room: heartbeats tell of room so often."""
+HEX = frozenset("0123456789abcdef")
 MARK = 1000.0
 """How much of ``bundle_group_<g>`` a bundle has, and"""
 MARK_PER_TASK = 0.001
@@ -85,6 +86,12 @@ def group_resources(bundle: Mapping[str, float], group: str, index: int) -> Free
         named[f"{name}_group_{group}"] = amount
         named[f"{name}_group_{index}_{group}"] = amount
     return named
+
+
+def is_of_group(resource: str) -> bool:
+    """Whether a resource of this name is there only where a group is."""
+    group = resource.rpartition("_")[2]
+    return "_group_" in resource and len(group) == 2 * ARRAY_BYTES and set(group) <= HEX
 
 
 def removed_error(name: str, group: str, kind: str = "Task") -> bytes:
