@@ -8,7 +8,8 @@ The life of an actor here, from `AssignTasks` with its creation::
        ↓
     CREATING  its constructor runs ──raised──> ended for good
        ↓
-    RESTORING (not the first time) its last checkpoint, then the calls logged since
+    RESTORING (not the first time) its last checkpoint, then the calls logged since;
+              who waits for what it did before has it by then (`early_answers`)
        ↓
     ALIVE     ──its worker died──> ended; the GCS decides whether it starts again
 
@@ -259,6 +260,7 @@ class ActorHost(Rebuilding):
                 # Of large values that are not kept there are others here, or nobody had any
                 # use for them: then they are lost to who asks once more.
                 actor.restored[result.array] = result
+            self._answer_early(actor)
             if not actor.replaying:
                 self._on_restored(actor)
             elif not actor.running:

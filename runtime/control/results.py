@@ -136,6 +136,14 @@ class Results:
         if self._orphans:
             self._orphans.ended(result)
 
+    def is_kept(self, array: bytes, owner: str) -> bool:
+        """Whether what ends here for that owner stays: nobody can ask for a dead one's."""
+        return (
+            node_of(owner) != self._node
+            or array in self._objects.owners
+            or array in self._for_others
+        )
+
     def _add(self, result: RangeResult) -> list[RangeResult]:
         """Keep a result, if no better one is here; return what its owner is to hear of."""
         if not self._objects.outdoes(result):
@@ -153,12 +161,11 @@ class Results:
 
     def _take_refs(self, result: RangeResult, owner: str) -> None:
         """Answer for what is inside the values, as long as they are here; see `custody`."""
-        here = result.array in self._objects.owners or result.array in self._for_others
         self._custody.pass_on(result, owner)
         for heir in self._heirs.get(result.array, ()):
             if heir != owner:
                 self._custody.pass_on(result, heir)
-        if here or node_of(owner) != self._node:
+        if self.is_kept(result.array, owner):
             self._custody.keep(result)
         else:
             self._custody.drop(result)
@@ -203,6 +210,8 @@ class Results:
 
     def on_forward(self, source: str, message: ForwardResults) -> None:
         """Somebody else waits for what was run here, or is to be, for a dead owner."""
+        if node_of(message.owner) == self._node and message.array not in self._objects.owners:
+            return  # it has let go of it, of which the GCS is yet to hear
         end = message.start + message.count
         results = [
             result

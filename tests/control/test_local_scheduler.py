@@ -119,6 +119,17 @@ def test_what_lacked_an_input_here_for_another_owner_is_made_for_a_new_one_of_he
     assert [number for number, *_ in node.given(W1)] == [array(2)]
 
 
+def test_what_lacked_an_input_here_for_a_dead_owner_of_here_is_no_news() -> None:
+    """It was let go of: what was remembered of it nobody would take back."""
+    node = Node()
+    put = object_id(array(9), 0, 0)
+    node.turn("gcs.1", AssignTasks([spec(1, owner="worker:0.7", deps=(put,))]))
+    node.turn("gcs.2", ObjectLocations([Location(put, (), 0, lost="its owner has died")]))
+    node.ctx.pass_time(1.0)
+    assert node.ctx.take(TaskUpdates) == []
+    assert not node.scheduler.log.knows(array(1))
+
+
 def test_a_new_owner_hears_of_an_error_though_a_copy_of_the_value_is_here() -> None:
     """Another task here had read the value; the owner's task runs again, and claims it."""
     for status in (OK, USER_ERROR):
