@@ -222,8 +222,15 @@ class GlobalScheduler:
     def _take(self, spec: TaskSpec) -> None:
         if self._is_over(spec):
             return
+        refusal = self.groups.refusal(spec) if spec.extra is not None else ""
         if spec.extra is not None and spec.extra.actor is not None:
+            if refusal:
+                self._fail_actor(spec, refusal)
+                return
             self._place_actor(spec, spec.extra.actor.incarnation)
+            return
+        if refusal:
+            self._end(spec, refusal.encode())
             return
         if not spec.deps or not self.policy.uses_locations:
             self._place(spec, {})

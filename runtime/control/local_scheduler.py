@@ -265,8 +265,8 @@ class LocalScheduler:
             Unpin: self.desk.on_unpin,
             StreamItems: self.dispatcher.on_items,
             CancelTask: self._on_cancel,
-            CreateGroup: self._pass_on,
-            RemoveGroup: self._pass_on,
+            CreateGroup: self._on_create_group,
+            RemoveGroup: self._on_remove_group,
             PrepareBundle: self.bundles.on_prepare,
             CommitBundle: self.bundles.on_commit,
             ReturnBundle: self.bundles.on_return,
@@ -392,7 +392,11 @@ class LocalScheduler:
 
     # -- questions passed on ---------------------------------------------------
 
-    def _pass_on(self, source: str, message: CreateGroup | RemoveGroup) -> None:
+    def _on_create_group(self, source: str, message: CreateGroup) -> None:
+        self.ctx.send("global", message)
+
+    def _on_remove_group(self, source: str, message: RemoveGroup) -> None:
+        message.job = self.jobs.of(source)
         self.ctx.send("global", message)
 
     def _on_table(self, source: str, message: Any) -> None:
