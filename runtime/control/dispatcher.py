@@ -94,7 +94,7 @@ class Dispatcher(Leases):
         worker = self.workers.get(source)
         if worker is None:
             return  # it was declared dead; its tasks run elsewhere
-        self._last_done_s = self._ctx.now()
+        self._heard_of(worker)
         self._results.gather()
         for result in message.results:
             if result.refs is not None:
@@ -140,7 +140,7 @@ class Dispatcher(Leases):
         worker = self.workers.get(source)
         if worker is None:
             return  # it was declared dead; its task runs elsewhere
-        self._last_done_s = self._ctx.now()
+        self._heard_of(worker)
         for result in message.results:
             if result.refs is not None:
                 self._custody.reported(source, result)

@@ -51,17 +51,17 @@ class Keeping:
             # As the one before in this message: only the queue has changed.
             self._view.queue = self._dispatcher.queue
             return self._policy.keep(self._view, spec.count)
-        slots = self._pool.slots(spec.demand)
+        feasible = self._pool.feasible(spec.demand)
         strategy = strategy_of(spec)
         if strategy:
-            feasible = slots > 0 and self._pool.feasible(spec.demand)
             return kept(strategy, self._node, spec.count, feasible, self._members.alone)
         view = LocalView(
             alone=self._members.alone,
-            feasible=slots > 0,
+            feasible=feasible,
             queue=self._dispatcher.queue,
-            slots=slots,
+            slots=self._pool.slots(spec.demand),
             mean_task_s=self._dispatcher.means.get(spec.function, 0.0),
+            busy_s=0.0 if self._pool.fits(spec.demand) else self._dispatcher.busy_s,
         )
         if spec.extra is None:
             self._view_of, self._view = (spec.function, spec.demand), view

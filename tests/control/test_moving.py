@@ -145,7 +145,7 @@ class Restless(World):
 
 @pytest.fixture
 def restless(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LOOK_S", "STARVING_S", "STARVING_TASKS"):
+    for name in ("STARVING_S", "STARVING_TASKS"):
         monkeypatch.setattr(moving, name, 0.0)
     monkeypatch.setattr("tests.control.programs.World", Restless)
 
