@@ -6,15 +6,12 @@
     what waits, and does not fit,
     until it starves (below) ──Heartbeat──────────> does another node have room,
                                                     by its last heartbeat?
-    its oldest ranges and actors <──MoveTasks──────── yes: for so many
-         └───────────TasksMoved───────────────────> each goes where there is room,
-                                                    if there is none any more back
+    its oldest ranges and actors <──MoveTasks──────── yes
+         └───────────TasksMoved───────────────────> each goes where there is room; if there
+                                                    is none any more, where it waits least
 
     what cannot run here as long
-    as the actors live that are here ──Heartbeat──> can it, on another node?
-    all of it (as above) <──────────MoveTasks──────── yes
-         └───────────TasksMoved───────────────────> where there is room, else in the queue
-                                                    of a node that it can run on
+    as the actors live that are here ──Heartbeat──> can it, on another node? Then as above
 
 Who has accepted a range is changed in the GCS by one message (`TaskUpdates.left`), so at any
 moment the death of a node has what it has accepted placed again, once. An actor is placed
@@ -110,7 +107,7 @@ class Starving:
             self._forget(now)
         patience_s = max(STARVING_S, STARVING_TASKS * self._dispatcher.mean_task_s)
         if self._dispatcher.busy_s >= self._wait_s:
-            patience_s = self._wait_s
+            patience_s = min(patience_s, self._wait_s)
         found: dict[str, int] = {}
         ready = self._dispatcher.ready
         heads, self._heads = self._heads, {}
@@ -214,12 +211,9 @@ class Moving:
         """A node has said what it could pass on."""
         rooms = self._rooms(node)
         for demand, count in starving.items():
-            most = min(count, MOVED_MAX)
-            room = most if self._usable_elsewhere(node, demand) else 0
-            for pool in rooms.values():
-                room += _take(pool, demand, most - room)
-            if room:
-                self._ctx.send(f"node:{node}", MoveTasks(demand, room))
+            room = any(pool.fits(demand) for pool in rooms.values())
+            if room or self._usable_elsewhere(node, demand):
+                self._ctx.send(f"node:{node}", MoveTasks(demand, min(count, MOVED_MAX)))
 
     def on_moved(self, message: TasksMoved) -> None:
         """It has passed that on."""
@@ -227,6 +221,8 @@ class Moving:
         if node is None or node.incarnation != message.incarnation:
             return  # the GCS has placed it again
         rooms = self._rooms(message.node)
+        gone = sum(spec.count for spec in message.tasks)
+        node.load.queue = max(0, node.load.queue - gone)
         for spec in message.tasks:
             if spec.extra is not None and spec.extra.actor is not None:
                 able = [number for number, pool in rooms.items() if pool.fits(spec.demand)]
@@ -238,7 +234,8 @@ class Moving:
                 self._place(spec, rooms, message.node)
 
     def _place(self, spec: TaskSpec, rooms: dict[int, ResourcePool], left: int) -> None:
-        """Place a range where most room is, what is too much for one node on the next."""
+        """Place a range where most room is, what is too much for one node on the next, and
+        what is too much for all where it waits least."""
         at, end = spec.start, spec.start + spec.count
         for node in sorted(rooms, key=lambda n: (-rooms[n].room(spec.demand, MOVED_MAX), n)):
             count = _take(rooms[node], spec.demand, end - at)
@@ -246,11 +243,7 @@ class Moving:
                 self._assign(node, part_of(spec, at, count), left)
                 at += count
         if at < end:
-            rest = part_of(spec, at, end - at)
-            if self._usable_elsewhere(left, spec.demand):
-                self._assign_rest(rest, left)
-            else:
-                self._assign(left, rest, left)
+            self._assign_rest(part_of(spec, at, end - at), left)
 
     def _usable_elsewhere(self, node: int, demand: str) -> list[int]:
         """Return the nodes that can run what this one cannot as long as its actors live."""
