@@ -78,6 +78,7 @@ class ActorHost(Rebuilding):
                 return False
             self._drop(known, "it was started elsewhere", again=True)
         actor = self.actors[spec.array] = Actor(spec, info)
+        self._scheduler.pool.hold(spec.demand)
         if not actor.lineage_here:
             self._ctx.send("gcs", FetchLineage(actor.id, actor.incarnation))
         return True

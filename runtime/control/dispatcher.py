@@ -97,7 +97,7 @@ class Dispatcher(Leases):
         worker = self.workers.get(source)
         if worker is None:
             return  # it was declared dead; its tasks run elsewhere
-        self._last_done_s = self._ctx.now()
+        self._heard_of(worker)
         self._results.news.gather()
         for result in message.results:
             if result.refs is not None:
@@ -143,7 +143,7 @@ class Dispatcher(Leases):
         worker = self.workers.get(source)
         if worker is None:
             return  # it was declared dead; its task runs elsewhere
-        self._last_done_s = self._ctx.now()
+        self._heard_of(worker)
         for result in message.results:
             if result.refs is not None:
                 self._custody.reported(source, result)
@@ -247,6 +247,7 @@ class Dispatcher(Leases):
         if worker.state is State.BLOCKED:
             worker.state = State.LEASED
             self._pool.take_back(cpu_part(worker.demand))
+            self._heard_of(worker)
             self._ctx.send(source, Resume())
             if not worker.actor:
                 # The task may have ended while another of its threads waited.

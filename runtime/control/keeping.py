@@ -56,17 +56,17 @@ class Keeping:
         group = group_of(spec)
         if group and not is_of_job(group, spec.array):
             return 0
-        slots = self._pool.slots(spec.demand)
+        feasible = self._pool.feasible(spec.demand)
         strategy = strategy_of(spec)
         if strategy:
-            feasible = slots > 0 and self._pool.feasible(spec.demand)
             return kept(strategy, self._node, spec.count, feasible, self._members.alone)
         view = LocalView(
             alone=self._members.alone,
-            feasible=slots > 0,
+            feasible=feasible,
             queue=self._dispatcher.queue,
-            slots=slots,
+            slots=self._pool.slots(spec.demand),
             mean_task_s=self._dispatcher.means.get(spec.function, 0.0),
+            busy_s=0.0 if self._pool.fits(spec.demand) else self._dispatcher.busy_s,
         )
         if spec.extra is None:
             self._view_of, self._view = (spec.function, spec.demand), view

@@ -240,7 +240,7 @@ class LocalScheduler:
             self.queries, self.log,
         )  # fmt: skip
         self.starving = Starving(
-            ctx, node, incarnation, self.pool, self.dispatcher, self.actors, self.inputs,
+            ctx, node, incarnation, config, self.pool, self.dispatcher, self.actors, self.inputs,
             self.objects, self.log,
         )  # fmt: skip
         self.heartbeats = Heartbeats(

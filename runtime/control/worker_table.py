@@ -38,6 +38,7 @@ class Worker:
         "job",
         "kill_error",
         "killed_for",
+        "news_s",
         "number",
         "pid",
         "restarts",
@@ -61,6 +62,8 @@ class Worker:
         """Ranges it was given and has not done, in order; the first one runs."""
         self.ahead_s = 0.0
         """What they are estimated to take."""
+        self.news_s = 0.0
+        """When its lease began, or it last reported something of what it runs."""
         self.functions: set[bytes] = set()
         """Functions it was sent already."""
         self.killed_for: CancelTask | None = None
