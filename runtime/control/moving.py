@@ -38,7 +38,8 @@ from typing import TYPE_CHECKING
 from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.messages import CancelTask, MoveTasks, TasksMoved, TaskSpec
-from runtime.control.policies import UNTIMED_BANDWIDTH
+from runtime.control.node_views import usual_s
+from runtime.control.policies import UNTIMED_BANDWIDTH, UNTIMED_TASK_S
 from runtime.control.ready_queue import Lane, cut, part_of
 from runtime.control.resources import ResourcePool
 from runtime.control.strategies import SPREAD, strategy_of
@@ -211,9 +212,15 @@ class Moving:
         """A node has said what it could pass on."""
         rooms = self._rooms(node)
         for demand, count in starving.items():
-            room = any(pool.fits(demand) for pool in rooms.values())
-            if room or self._usable_elsewhere(node, demand):
-                self._ctx.send(f"node:{node}", MoveTasks(demand, min(count, MOVED_MAX)))
+            most = min(count, MOVED_MAX)
+            room = most if self._usable_elsewhere(node, demand) else 0
+            for pool in rooms.values():
+                room += _take(pool, demand, most - room)
+            # Where there is room, so many may run one after another while one waits here.
+            runs = int(self._nodes[node].load.busy_s / (usual_s(self._nodes) or UNTIMED_TASK_S))
+            if room:
+                asked = min(most, room * max(1, runs))
+                self._ctx.send(f"node:{node}", MoveTasks(demand, asked))
 
     def on_moved(self, message: TasksMoved) -> None:
         """It has passed that on."""

@@ -62,14 +62,19 @@ class Node:
         return 0.0 if fits else self.load.busy_s
 
 
+def usual_s(nodes: Mapping[int, Node]) -> float:
+    """Return what a task takes, by those nodes that have timed one; 0 if none has."""
+    timed = [node.load.mean_task_s for node in nodes.values() if node.load.mean_task_s]
+    return sum(timed) / len(timed) if timed else 0.0
+
+
 def views_of(
     nodes: Mapping[int, Node], demand: str, inputs: Mapping[bytes, Location]
 ) -> list[NodeView]:
     """Return the nodes that could run a range with these inputs, as a policy sees them."""
     views = []
     # A node that has timed no task yet is taken to be like the others.
-    timed = [n.load.mean_task_s for n in nodes.values() if n.load.mean_task_s]
-    usual_s = sum(timed) / len(timed) if timed else 0.0
+    mean_s = usual_s(nodes)
     for number, node in nodes.items():
         if not node.pool.feasible(demand):
             continue
@@ -83,7 +88,7 @@ def views_of(
                 number,
                 node.queue,
                 node.pool.slots(demand),
-                load.mean_task_s or usual_s,
+                load.mean_task_s or mean_s,
                 remote,
                 load.bandwidth,
                 node.busy_s(demand),

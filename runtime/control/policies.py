@@ -84,10 +84,11 @@ class NodeView:
     def queue_s(self) -> float:
         """Estimated wait in its queue: length x average task time, over slots.
 
-        It is not less than what runs there is expected to take.
+        It is not less than what runs there is expected to take, unless nothing is known of
+        tasks: then they had better be spread evenly.
         """
         queue_s = self.queue * (self.mean_task_s or UNTIMED_TASK_S) / max(1, self.slots)
-        return queue_s if queue_s > self.busy_s else self.busy_s
+        return max(queue_s, self.busy_s) if self.mean_task_s else queue_s
 
     @property
     def transfer_s(self) -> float:

@@ -128,6 +128,7 @@ def test_no_task_waits_for_a_long_one_while_a_node_idles(
     if world == "sim":
         # It may be given to the worker that is busy: then it is taken back and moves.
         assert ray.now() - began_s < (PROMPT_S if head_start_s > PROMPT_S else 5 * PROMPT_S)
+    ray.sleep(0.2)  # a heartbeat tells what a task takes
     assert ran_on(here, world) == {"1"}
     ray.cancel(long)
 

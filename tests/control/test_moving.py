@@ -55,7 +55,11 @@ def scheduler() -> GlobalScheduler:
 def test_a_node_is_asked_for_what_others_have_room_for(scheduler: GlobalScheduler) -> None:
     ctx: Any = scheduler.ctx
     scheduler.handle("gcs", LoadChanged(0, load(0.0, tasks=5)))
-    assert ctx.take(MoveTasks, "node:0") == [MoveTasks(DEMAND, 5)]
+    assert ctx.take(MoveTasks, "node:0") == [MoveTasks(DEMAND, 3)]
+    stands = replace(load(0.0, tasks=99), busy_s=1.0)
+    scheduler.handle("gcs", LoadChanged(2, replace(load(1.0), mean_task_s=0.1)))
+    scheduler.handle("gcs", LoadChanged(0, stands))
+    assert ctx.take(MoveTasks, "node:0") == [MoveTasks(DEMAND, 30)], "ten times, meanwhile"
     scheduler.handle("gcs", LoadChanged(1, load(0.0)))
     scheduler.handle("gcs", LoadChanged(2, load(0.0)))
     scheduler.handle("gcs", LoadChanged(0, load(0.0, tasks=5)))
