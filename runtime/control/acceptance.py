@@ -94,7 +94,7 @@ class Acceptance:
         if spec.extra is not None and spec.extra.actor is not None:
             self._actors.creation_failed(spec, error)
             return
-        if is_lost(error):
+        if is_lost(error) and self._results.is_kept(spec.array, spec.owner):
             self._log.barren(spec.array, error.payload.decode(errors="replace"))
         self._results.finish(
             RangeResult(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 
 from runtime.control.actor_router import call_error
-from runtime.control.actors_here import CALLS_AGAIN, Actor, ActorsHere, QueuedCall
+from runtime.control.actors_here import CALLS_AGAIN, Actor, ActorsHere, QueuedCall, State
 from runtime.control.call_answers import forgotten, lacks_items, lost
 from runtime.control.call_runs import arrays_of, is_run, singles
 from runtime.control.cancelled import cancelled_result
@@ -50,6 +50,10 @@ class QueuedCalls(ActorsHere):
         actor = self._current(message.actor, message.incarnation)
         if actor is None:
             return
+        if actor.state is not State.ALIVE:
+            for spec in message.early:
+                actor.asked[spec.array] = spec
+            self._answer_early(actor)
         again = 0
         for number, spec in enumerate(message.tasks):
             if is_run(spec):
@@ -66,6 +70,15 @@ class QueuedCalls(ActorsHere):
             if not self._answer(actor, spec) and spec.array not in actor.running:
                 error = call_error(spec, UNAVAILABLE.format(spec.name), self._node)
                 self._scheduler.results.finish_call(error, spec.owner)
+
+    def _answer_early(self, actor: Actor) -> None:
+        """Answer calls that took effect before, and were repeated; see `early_answers`."""
+        if not actor.asked or not actor.lineage_here or actor.state is not State.RESTORING:
+            return
+        for call in [call for call in actor.asked if call not in actor.replaying]:
+            spec = actor.asked.pop(call)
+            if call in actor.restored and not self._scheduler.jobs.is_over(call):
+                self._answer(actor, spec)
 
     def _take(self, actor: Actor, spec: TaskSpec) -> bool:
         """Take a call; return whether it is to run."""

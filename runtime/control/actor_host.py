@@ -8,7 +8,8 @@ The life of an actor here, from `AssignTasks` with its creation::
        ↓
     CREATING  its constructor runs ──raised──> ended for good
        ↓
-    RESTORING (not the first time) its last checkpoint, then the calls logged since
+    RESTORING (not the first time) its last checkpoint, then the calls logged since;
+              who waits for what it did before has it by then (`early_answers`)
        ↓
     ALIVE     ──its worker died──> ended; the GCS decides whether it starts again
 
@@ -200,9 +201,9 @@ class ActorHost(Rebuilding):
             # Its worker runs it once, whatever it is sent now; see `direct_calls`.
             result, timing = actor.early.pop(spec.array)
             assert actor.worker is not None
-            self._scheduler.results.gather()
+            self._scheduler.results.news.gather()
             self.on_done(actor.worker, [result], [timing])
-            self._scheduler.results.tell(told_directly=True)
+            self._scheduler.results.news.tell(told_directly=True)
 
     def _on_run(self, actor: Actor, run: RangeResult, timing: Timing) -> None:
         """Calls have ended one after another, with small values."""
@@ -216,7 +217,7 @@ class ActorHost(Rebuilding):
         if not all(map(comes_once, owners)):
             self.memory.keep(actor.id, actor.incarnation, run, calls)
         if len(owners) == 1:
-            self._scheduler.results.finish_calls(run, spec.owner, actor.id)
+            self._scheduler.results.runs.finish_calls(run, spec.owner, actor.id)
             return
         for result, assignment in zip(results_of(run), running, strict=True):
             self._scheduler.results.finish_call(result, assignment.spec.owner, actor.id)
@@ -259,6 +260,7 @@ class ActorHost(Rebuilding):
                 # Of large values that are not kept there are others here, or nobody had any
                 # use for them: then they are lost to who asks once more.
                 actor.restored[result.array] = result
+            self._answer_early(actor)
             if not actor.replaying:
                 self._on_restored(actor)
             elif not actor.running:

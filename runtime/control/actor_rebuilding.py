@@ -59,6 +59,8 @@ class Rebuilding(QueuedCalls):
                 self._queue(actor, record.task, "", record.values)
         if not lineage:
             self._on_restored(actor)
+        else:
+            self._answer_early(actor)
 
     def _replay_next(self, actor: Actor) -> None:
         """Replay one after another what once ran beside one another, in the order it ended.
@@ -95,5 +97,6 @@ class Rebuilding(QueuedCalls):
 
     def _on_restored(self, actor: Actor) -> None:
         actor.state = State.ALIVE
+        actor.asked.clear()
         started = ActorStarted(actor.id, actor.incarnation, self._node, actor.replayed)
         self._ctx.send("gcs", started)

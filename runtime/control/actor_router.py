@@ -7,7 +7,8 @@ Calls of one actor by the clients of this node take one way, in order::
                   │   the actor starts anew: ├── retries left: sent again, first
                   │                          └── none left: a probe: its result if
                   │                              it took effect, else an error
-                  └─ and what came meanwhile
+                  └─ and what came meanwhile; while it is being rebuilt its node is asked
+                     for results of earlier incarnations: what it needs may need these
                      the actor is DEAD: ActorDiedError for all, once its node has
                      sent what was still to come (`DrainCalls`)
 
@@ -22,12 +23,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from runtime.control.actor_table import ALIVE, DEAD, PENDING
+from runtime.control.actor_table import ALIVE, DEAD, PENDING, STARTING
 from runtime.control.call_runs import is_run, singles
 from runtime.control.cancelled import cancelled_result
 from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.direct_calls import is_ahead
+from runtime.control.early_answers import questions, to_ask
 from runtime.control.messages import (
     OF_ACTOR,
     SYSTEM_ERROR,
@@ -50,8 +52,8 @@ class _Route:
     """What this node knows of one actor, and which calls are under way."""
 
     __slots__ = (
-        "actor", "again", "cancelled", "incarnation", "logged", "node", "out", "probes", "reason",
-        "received", "sent", "state", "waiting",
+        "actor", "again", "cancelled", "early", "incarnation", "logged", "node", "out", "probes",
+        "reason", "received", "sent", "starting", "state", "waiting",
     )  # fmt: skip
 
     def __init__(self, actor: bytes) -> None:
@@ -71,6 +73,10 @@ class _Route:
         self.probes: list[TaskSpec] = []
         self.cancelled: list[bytes] = []
         """Calls to cancel as soon as it takes calls: they may have begun before."""
+        self.starting: tuple[int, int] | None = None
+        """The node and incarnation that is being rebuilt, once that may be asked."""
+        self.early: list[TaskSpec] = []
+        """Calls to ask it for with this turn."""
         self.received: list[bytes] = []
         """Calls whose result is here, and the GCS wants to know."""
 
@@ -138,6 +144,7 @@ class ActorRouter:
         else:
             self._under_way[spec.array] = route
             route.waiting.append(spec)
+            self._ask(route, [spec])
 
     def submit_run(self, spec: TaskSpec, arrays: Sequence[bytes]) -> None:
         """Send a run of calls, one by one if they have to wait."""
@@ -207,7 +214,8 @@ class ActorRouter:
         route = self._under_way.pop(call, None)
         if route is None:
             return False
-        route.sent.pop(call, None)
+        if route.sent.pop(call, None) is None and route.waiting:
+            route.waiting = [spec for spec in route.waiting if spec.array != call]
         if route.logged:
             route.received.append(call)
             self._acking[route.actor] = route
@@ -260,6 +268,7 @@ class ActorRouter:
             return
         anew = message.incarnation != route.incarnation
         route.state, route.reason = message.state, message.reason
+        route.starting = None
         route.take_apart()
         if route.state == DEAD:
             # What was to leave with this turn does not.
@@ -283,6 +292,26 @@ class ActorRouter:
             for spec in waiting:
                 self._send(route, spec)
             self._cancel_late(route)
+        elif route.state == STARTING and message.incarnation and message.node >= 0:
+            route.starting = message.node, message.incarnation
+            route.logged = message.logged
+            self._ask(route, [*route.sent.values(), *route.waiting])
+
+    def _ask(self, route: _Route, calls: Sequence[TaskSpec]) -> None:
+        """Ask an actor that is being rebuilt for answers; see `early_answers`."""
+        if route.starting is not None:
+            route.early += to_ask(calls)
+            self._dirty[route.actor] = route
+
+    def _let_out_early(self, route: _Route) -> None:
+        early, route.early = route.early, []
+        if early and route.starting is not None:
+            node, incarnation = route.starting
+            for calls in questions(route.actor, incarnation, early):
+                if node == self._node:
+                    self._deliver(calls)
+                else:
+                    self._ctx.send(f"node:{node}", calls)
 
     def _cancel_late(self, route: _Route) -> None:
         cancelled, route.cancelled = route.cancelled, []
@@ -312,6 +341,7 @@ class ActorRouter:
         while self._dirty:
             dirty, self._dirty = self._dirty, {}
             for route in dirty.values():
+                self._let_out_early(route)
                 self._let_out(route)
 
     def _let_out(self, route: _Route) -> None:

@@ -35,7 +35,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from runtime.control.context import Context
+from runtime.control.context import Context, node_of
 from runtime.control.ids import job_id, job_number, job_of, same_job
 from runtime.control.jobs import JobTable
 from runtime.control.messages import (
@@ -474,3 +474,7 @@ class ActorTable:
         self.ctx.send(source, ActorLineage(*about, row.checkpoint, [], [], bool(pieces)))
         for number, (calls, before) in enumerate(pieces, start=1):
             self.ctx.send(source, ActorLineage(*about, b"", calls, before, number < len(pieces)))
+        if pieces and row.state != ALIVE:
+            # Who waits for it may ask it for answers; see `early_answers`.
+            there = replace(self._change(row), state=STARTING, node=node_of(source))
+            self._pubsub.publish(message.actor, there)

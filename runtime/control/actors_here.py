@@ -78,6 +78,8 @@ class Actor:
         """Results of calls that the worker had directly, and this node not yet."""
         self.restored: dict[bytes, RangeResult] = {}
         """Results of calls that took effect in earlier incarnations."""
+        self.asked: dict[bytes, TaskSpec] = {}
+        """Calls that wait elsewhere for it to be rebuilt, and may be among these."""
         self.executed = 0
         """Calls that took effect, those of earlier incarnations included."""
         self.replayed = 0

@@ -101,6 +101,11 @@ class ArrayRows:
             return info is not None
         return not client.startswith("node:") and incarnation_of(client) < info.incarnation
 
+    def _owner_left(self, row: ArrayRow) -> str:
+        """Return the last client that waits for a row and is not dead, if any does: news of it
+        may come before that its node has joined."""
+        return next((o for o in reversed(row.owners.values()) if not self._is_dead(o)), "")
+
     def _was_released(self, array: bytes, by: str) -> bool:
         owner, node, _ = self._released.get(array, ("", -1, ""))
         return owner == by or (not owner and node == node_of(by))

@@ -25,7 +25,7 @@ from runtime.control.array_rows import (
 )
 from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, job_of
 from runtime.control.jobs import without_ended
-from runtime.control.lost import LET_GO
+from runtime.control.lost import GONE_ON, LET_GO
 from runtime.control.messages import (
     ClaimTasks,
     ForwardResults,
@@ -146,7 +146,7 @@ class ArrayTable(Releasing):
         late = row.released and spec.owner == row.former
         if not attempt_of(spec) and not late and not moved:
             self._adopt(array, row, spec.owner)
-        owner = row.live_owner(self._alive)
+        owner = self._owner_left(row)
         if alive:
             row.accept(spec, node)
             heirs = [owner] if owner and self._is_dead(spec.owner) else []
@@ -202,7 +202,7 @@ class ArrayTable(Releasing):
                 row.former = row.owners.pop(node)
                 if not row.owners:
                     orphans.append(array)
-            owner = row.live_owner(self._alive)
+            owner = self._owner_left(row)
             for spec, gaps in unfinished:
                 for start, count in gaps:
                     if row.again is not None:
@@ -225,8 +225,10 @@ class ArrayTable(Releasing):
         for oid in message.objects:
             row = self.rows.get(oid[:ARRAY_BYTES])
             if row is None:
-                # Its node died before it said what it had made.
-                self._released.setdefault(oid[:ARRAY_BYTES], ("", -1, why))
+                # A call's, whose node died before it said what it had made: a task's has a row
+                # before it ends where somebody else can hear of it. Who asks is told, as of
+                # a row that was dropped, when no actor is being rebuilt that makes it again.
+                self._released.setdefault(oid[:ARRAY_BYTES], ("", -1, f"{why}{GONE_ON}"))
             elif message.node in self._alive:
                 # An owner's node has it until that lets go, of which we are yet to hear.
                 let_go = message.node in row.owners and not message.reason

@@ -168,7 +168,7 @@ class LocalScheduler:
         self.log = TaskLog(ctx, node, config, incarnation)
         self.objects = ObjectDirectory(ctx, node, self.log.copied, config.store_wait_s)
         self.members = Membership(node, incarnation)
-        self.owned = Owned(self.objects, self.log)
+        self.owned = Owned(node, self.objects, self.log)
         self.jobs = NodeJobs(self)
         self.canceller = Canceller(self)
         self.bundles = Bundles(self, self.pool)
@@ -286,7 +286,7 @@ class LocalScheduler:
             Registered: self.heartbeats.on_registered,
             NodeChanged: self.news.on_node_changed,
             ObjectLocations: self.desk.on_locations,
-            ObjectPayload: lambda _, m: self.objects.on_payload(m),
+            ObjectPayload: self.desk.on_payload,
             Fetched: lambda _, m: self.objects.on_fetched(m),
             FreeObjects: self.letting_go.on_free,
             TasksClaimed: self.submission.on_claimed,

@@ -8,6 +8,7 @@
          └─ another job's: ObjectsReady at once, with an error
     RefUpdates ──────────> to the owner that they are for; if it is here, its array is lent
     PullObject ──────────> ObjectPayload to another node, when the value or its end is here
+    ObjectPayload ───────> to who waits for it, and to the owner, if that lives here since
     ObjectLocations ─────> where to pull from, says the GCS
     SeekOwners ──────────> OwnersFound: of which arrays clients here wait for the end
 """
@@ -30,6 +31,7 @@ from runtime.control.messages import (
     PutObjects,
     RefUpdates,
     SeekOwners,
+    TaskResults,
     Unpin,
     WantObjects,
 )
@@ -122,6 +124,17 @@ class ObjectDesk:
             self._objects.want(oid, lambda _: push())
         else:
             push()
+
+    def on_payload(self, source: str, message: ObjectPayload) -> None:
+        """A value that was pulled, maybe for another than the one who owns it by now."""
+        came = message.result
+        # What nobody awaits any more may have come to its owner before, and is not taken twice.
+        if not self._objects.on_payload(message) or came is None:
+            return
+        if came.array in self._objects.owners:
+            copies = self._owned.copies(came.array, came.start, came.count)
+            for owner in self._objects.owners_of(came.array) if copies else ():
+                self._ctx.send(owner, TaskResults(owner, copies))
 
     def on_locations(self, source: str, message: ObjectLocations) -> None:
         """The GCS says where values are that are wanted here."""

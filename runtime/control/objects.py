@@ -326,23 +326,24 @@ class ObjectDirectory(Holdings):
     def _missing(self, oid: bytes, node: int, reason: str = "") -> None:
         self._ctx.send("gcs", ObjectsMissing(node, [oid], reason))
 
-    def on_payload(self, message: ObjectPayload) -> None:
-        """A small object arrived from another node."""
+    def on_payload(self, message: ObjectPayload) -> bool:
+        """A small object arrived from another node; return whether it is kept."""
         asked = self._pulling.pop(message.object, None)
         why = self._blaming.pop(message.object, "")
         if message.object not in self._wanted:
-            return
+            return False
         if why:
             self._lost(message.object, why, message.result)
-            return
+            return False
         if message.result is None:
             if asked is not None:
                 self._missing(message.object, asked)
             self._retry(message.object)
-            return
+            return False
         array = message.result.array
         self._copied(array, message.object, 0)
         self.add(message.result)
+        return True
 
     def on_fetched(self, message: Fetched) -> None:
         """The store has copied a large object into the arena, or failed to."""

@@ -8,10 +8,20 @@ with it (`inheritance`)::
     RefUpdates, a value with it inside ──> others have, or had, references (`lent`)
 
 Of most arrays there is nothing here: one task is submitted at once, and lent to nobody.
+
+A task that runs again, here for the first time, may submit what another task of this node
+has had as an input: a **copy** is here, of which the new owner has not heard, and the node
+that made it may die before it passes the result on. So the owner is told of the copy, but for
+those with references: what this node is not in the books for its clients cannot answer for.
+Such a copy is not the owner's result, which is missing until it comes.
 """
 
 from __future__ import annotations
 
+from runtime.control.context import node_of
+from runtime.control.ids import STREAM_BASE
+from runtime.control.lost import is_lost
+from runtime.control.messages import RangeResult
 from runtime.control.objects import ObjectDirectory
 from runtime.control.ranges import Ranges
 from runtime.control.task_log import TaskLog
@@ -20,7 +30,8 @@ from runtime.control.task_log import TaskLog
 class Owned:
     """Arrays that clients of one node own."""
 
-    def __init__(self, objects: ObjectDirectory, log: TaskLog) -> None:
+    def __init__(self, node: int, objects: ObjectDirectory, log: TaskLog) -> None:
+        self._node = node
         self._objects = objects
         self._log = log
         self.actors: set[bytes] = set()
@@ -35,12 +46,38 @@ class Owned:
         known here."""
         made = Ranges()
         for result in self._objects.results_of(array):
-            made.add(result.start, result.count)
+            if not self._is_foreign(result):
+                made.add(result.start, result.count)
         return made.missing(0, self.ends.get(array, 1))
 
     def is_made(self, array: bytes) -> bool:
         """Whether all that was submitted of an array has ended, as far as is known here."""
         return not self.missing(array)
+
+    def copies(self, array: bytes, start: int, count: int) -> list[RangeResult]:
+        """Return what its new owner is to hear of a range that others here had brought.
+
+        What was made here the GCS has this node pass on. The error of an input that was
+        lost is forgotten: with its new owner that is there again, and what needed it is
+        made again.
+        """
+        found: list[RangeResult] = []
+        for result in self._objects.results_of(array):
+            within = result.start < start + count and start < result.start + result.count
+            if result.node == self._node or not (within or result.start >= STREAM_BASE):
+                continue
+            if is_lost(result):
+                self._objects.drop_failed(result)
+            elif not self._is_foreign(result):
+                found.append(result)
+        return found
+
+    def _is_foreign(self, result: RangeResult) -> bool:
+        """Whether it came with references for which this node is not in their owners' books."""
+        if result.refs is None:
+            return False
+        keeper = result.refs.keeper
+        return (node_of(keeper) if keeper else result.node) != self._node
 
     def lend(self, array: bytes) -> None:
         """A reference of it is somewhere else: the GCS has to know of it."""

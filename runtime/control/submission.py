@@ -127,6 +127,9 @@ class Submission:
                     self._results.claim(array, new, end)
                     self._log.spilled(part, self._objects.owners)
                     claims.append(part)
+                    copies = self._owned.copies(array, part.start, part.count)
+                    if copies:
+                        self._ctx.send(source, TaskResults(source, copies))
                 else:
                     self._submit(part)
             if end > 1:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from runtime.control.array_rows import LOST_S
 from runtime.control.config import Config
 from runtime.control.gcs import Gcs
 from runtime.control.ids import STREAM_BASE, object_id
@@ -199,6 +200,25 @@ def test_who_runs_again_hears_that_an_actor_had_made_what_its_earlier_run_let_go
         table.gcs.handle(f"node:{node}", OwnersFound(node, [], [array(1)]))
     [location] = table.told()
     assert location.lost == f"{RELEASED}{GONE_ON}"
+
+
+def test_who_fetches_in_vain_hears_that_an_actor_had_made_what_nobody_has_told_of() -> None:
+    """A checkpoint contains the call; its node has died between the log and the table."""
+    table = Table()
+    table.gcs.handle("node:0", ObjectsMissing(1, [oid(1)]))
+    rebuilt = False
+    table.gcs.table.remakes = lambda array: not rebuilt
+    table.ask(oid(1), node=0)
+    table.ctx.pass_time(LOST_S)
+    for node in range(4):
+        table.gcs.handle(f"node:{node}", OwnersFound(node, [], [array(1)]))
+    table.ctx.pass_time(3 * LOST_S)
+    assert table.told() == []  # it may be made again
+    rebuilt = True
+    table.ctx.pass_time(LOST_S)
+    [location] = table.told()
+    where = "the only copy was on node 1, which does not have it any more"
+    assert location.lost == f"{where}{GONE_ON}"
 
 
 def test_who_waits_hears_of_a_copy_that_was_on_its_way() -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
-from runtime.control.messages import ClaimTasks, ForwardResults, TaskUpdates
+from runtime.control.messages import (
+    ClaimTasks,
+    ForwardResults,
+    Release,
+    SubmitTasks,
+    TaskUpdates,
+)
 from tests.control.alone import array, spec
+from tests.control.test_local_scheduler import DRIVER, W1, Node
 from tests.control.test_lost_inputs import Table
 
 
@@ -23,3 +31,33 @@ def test_what_is_placed_again_for_one_owner_is_for_the_others_as_well() -> None:
     table.gcs.handle("global", TaskUpdates(2, [again], [], [], [], incarnation=1))
     heir = ForwardResults(array(1), 0, 1, "worker:0.1")
     assert table.ctx.take(ForwardResults, "node:2") == [heir]
+
+
+def test_who_has_let_go_of_an_array_is_not_taken_for_its_heir() -> None:
+    """The GCS asks for it when another owner lets go, and has not heard that this one has."""
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([spec(1)]))
+    heir = ForwardResults(array(1), 0, 1, DRIVER)
+    node.turn("gcs", heir)
+    assert node.scheduler.results._heirs
+    node.done(W1, (1, 0, 1))
+    node.turn(DRIVER, Release([array(1)]))
+    node.turn("gcs", heir)
+    assert not node.scheduler.results._heirs
+
+
+@pytest.mark.parametrize("placed_first", [False, True])
+def test_the_owner_of_what_is_placed_may_be_of_a_node_of_which_there_is_no_news_yet(
+    placed_first: bool,
+) -> None:
+    """Its submissions go to the global scheduler, and may be faster than its registration."""
+    table = Table()
+    first = spec(1, owner="driver:4.0")
+    news = TaskUpdates(1, [first], [], [], [], incarnation=1)
+    if placed_first:
+        table.gcs.handle("global", news)
+    table.kill(1)
+    if not placed_first:
+        table.gcs.handle("global", news)
+    (again,) = table.placed()
+    assert again.owner == first.owner

@@ -64,7 +64,8 @@ class ActorCalls(Struct, array_like=True, tag=76):
 
     ``probes``: calls that must not run any more (their retries are used up), but
     whose result is wanted if they did run. ``again``: so many of the first tasks were
-    sent to an earlier incarnation, which has not answered.
+    sent to an earlier incarnation, which has not answered. ``early``: calls that wait for
+    the actor to be rebuilt, without arguments: one that took effect before is answered.
     """
 
     actor: bytes
@@ -72,6 +73,7 @@ class ActorCalls(Struct, array_like=True, tag=76):
     tasks: list[TaskSpec]
     probes: list[TaskSpec]
     again: int = 0
+    early: list[TaskSpec] = []
 
 
 class CancelCall(Struct, array_like=True, tag=169):
