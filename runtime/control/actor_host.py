@@ -304,9 +304,7 @@ class ActorHost(Rebuilding):
         while self._dirty:
             dirty, self._dirty = self._dirty, {}
             for actor in dirty.values():
-                if actor.batch and actor.worker is not None:
-                    self._ctx.send(actor.worker.address, RunTasks(actor.batch))
-                    actor.batch = []
+                self._hand_out(actor)
                 self._send_records(actor)
 
     def _send_records(self, actor: Actor) -> None:

@@ -22,6 +22,7 @@ from runtime.api.exceptions import (
     ActorUnavailableError,
     ObjectLostError,
     RaySystemError,
+    TaskCancelledError,
     WorkerCrashedError,
 )
 from runtime.control.actor_host import ActorHost
@@ -239,6 +240,24 @@ def test_calls_that_are_awaited_go_directly(monkeypatch: pytest.MonkeyPatch) -> 
     case = next(case for case in map(draw_case, range(100)) if case.direct_after == 1)
     assert run_case(case).failures == []
     assert ran
+
+
+@pytest.mark.parametrize(("name", "ok"), [("t7r-1", True), ("k8r3", False)])
+def test_only_what_was_cancelled_may_say_so(name: str, ok: bool) -> None:
+    error = TaskCancelledError(f"{name} was cancelled")
+    assert (excuse(error, 9, 9, cancelled={"t7r-1"}) == "") == ok
+
+
+def test_what_is_cancelled_is_told_from_what_took_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [case for case in map(draw_case, range(60)) if _cancels(case)]
+    assert all(run_case(case).failures == [] for case in cases[:5])
+    monkeypatch.setattr("chaos.programs.TaskCancelledError", WorkerCrashedError)
+    wrong = [line for case in cases[:5] for line in run_case(case).failures]
+    assert any(" and not 1" in line for line in wrong), "calls that never ran were counted"
+
+
+def _cancels(case: Case) -> bool:
+    return {"cancel", "tally"} <= {op.do for op in case.program.ops}
 
 
 # -- mutants: what is broken is seen -----------------------------------------------

@@ -17,6 +17,7 @@ from runtime.control.messages import (
     USER_ERROR,
     ActorInfo,
     Assignment,
+    CancelTask,
     DirectCall,
     Exit,
     FunctionBlob,
@@ -36,7 +37,9 @@ from tests.control.values import Code, TaskFailed, size_of
 if TYPE_CHECKING:
     from tests.control.world import World
 
-_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, DirectCall)
+_FOR_EXECUTOR = (
+    RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask, DirectCall
+)  # fmt: skip
 DUE_S = 0.005
 
 
