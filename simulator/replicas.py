@@ -252,15 +252,12 @@ def _call(action: Callable[[], None], event: Any) -> None:
     action()
 
 
-PAGE_ROWS = 16
-"""Few, so that there are many."""
-
-
 class SimFile:
     """What a `SimStorage` has written; outlives the process."""
 
     def __init__(self) -> None:
-        self.rows: dict[bytes, bytes] = {}
+        self.batches: dict[int, list[tuple[bytes, bytes]]] = {}
+        """Flushed rows by their place, the newest has the largest."""
         self.state: bytes | None = None
         self.commands: list[Command] = []
         self.chain = LogEpoch(0, [], False)
@@ -276,12 +273,17 @@ class SimFile:
         """The last command that is here, by itself or in the state."""
         return self.commands[-1].index if self.commands else self._after
 
+    def find(self, key: bytes) -> bytes | None:
+        """Return the newest row of a key, if there is one."""
+        newest_first = sorted(self.batches.items(), reverse=True)
+        return next((row for _, rows in newest_first for k, row in rows if k == key), None)
+
     def log_epoch(self, message: LogEpoch) -> None:
         """Note the chain; who joins one has nothing yet."""
         self.chain = message
         if not message.serving:
             self.state, self._after = None, 0
-            self.commands, self.rows = [], {}
+            self.commands, self.batches = [], {}
 
     def log_state(self, index: int, data: bytes) -> None:
         """Note the state after a command."""
@@ -321,16 +323,18 @@ class SimStorage:
             self.file.log_epoch(message)
         elif isinstance(message, ColdRows):
             self._replica = source
-            self.file.rows = {**dict(message.rows), **self.file.rows}
+            if message.rows:
+                self.file.batches[min(self.file.batches, default=0) - 1] = message.rows
         elif isinstance(message, ReadRows):
-            keys = sorted(key for key in self.file.rows if key > message.after)[:PAGE_ROWS]
-            rows = [(key, self.file.rows[key]) for key in keys]
-            self._ctx.send(source, ColdRows(0, rows))
+            before = message.before
+            places = (place for place in self.file.batches if before is None or place < before)
+            place = max(places, default=None)
+            rows = [] if place is None else self.file.batches[place]
+            self._ctx.send(source, ColdRows(0, rows, place))
         elif isinstance(message, StoreRows):
-            self.file.rows.update(message.rows)
+            self.file.batches[max(self.file.batches, default=0) + 1] = message.rows
         elif isinstance(message, LoadRow):
-            row = self.file.rows.get(message.key)
-            self._ctx.send(source, RowLoaded(message.request, row))
+            self._ctx.send(source, RowLoaded(message.request, self.file.find(message.key)))
         elif isinstance(message, LogSnapshot):
             self._replica = source
             self.file.log_state(message.index, message.data)

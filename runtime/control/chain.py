@@ -152,7 +152,7 @@ class Replica(Member):
             return
         if type(message) is ColdRows and self._log is not None and source == self._log.address:
             if self._feed is not None:
-                self._feed.on_rows(message.rows)
+                self._feed.on_rows(message)
             return
         epoch = getattr(message, "epoch", self.epoch)
         if epoch > self.epoch and type(message) is not ChainConfigured:

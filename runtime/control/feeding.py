@@ -8,7 +8,7 @@
          <────────────────────── SnapshotTaken(ROWS), once they are written ──┘
 
 Commands since the snapshot follow its last part; the rows, where there are some, go
-beside them, a batch at a time, and none is the last.
+beside them, a batch at a time, the newest first, and none is the last.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Feed:
         self._parts = -(-len(data) // PART_BYTES)
         self._sent = 0
         self._storage = storage
-        self._after = b""
-        """The key behind which the next rows are read; empty: those sent last were none."""
+        self._place: int | None = None
+        """Of the batch that was sent last, the next older one follows; None: there was none."""
         self._rows_left = bool(storage)
 
     @property
@@ -76,24 +76,24 @@ class Feed:
         if self.over:
             self._data = b""
             if self._storage:
-                self.ctx.send(self._storage, ReadRows(b""))
+                self.ctx.send(self._storage, ReadRows(None))
         return self.over
 
     def on_taken(self, part: int) -> bool:
         """It has a part, or rows; return whether the snapshot's last part is now sent."""
         if not self.over:
             return self.send_parts(part)
-        if part == ROWS and self._after:
-            self.ctx.send(self._storage, ReadRows(self._after))
+        if part == ROWS and self._place is not None:
+            self.ctx.send(self._storage, ReadRows(self._place))
         elif part == ROWS:
             self._rows_left = False
         return False
 
-    def on_rows(self, rows: list[tuple[bytes, bytes]]) -> None:
-        """The storage has read rows."""
+    def on_rows(self, batch: ColdRows) -> None:
+        """The storage has read a batch."""
         if self.over:
-            self._after = rows[-1][0] if rows else b""
-            self.ctx.send(self.to, ColdRows(self._epoch, rows))
+            self._place = batch.place
+            self.ctx.send(self.to, ColdRows(self._epoch, batch.rows))
 
     def on_ack(self, index: int, applied: int) -> None:
         """It says how far it has come; who feeds it has come to `applied`."""

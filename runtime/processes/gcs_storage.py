@@ -13,7 +13,7 @@ table     row
 ========= ===========================================================
 log       first index, msgpack list of commands: one row a turn
 snapshot  one row: the index it was taken after, the state
-cold      key, row: what was flushed
+cold      what was flushed, see `cold_rows`
 life      one row: how often a process has begun with this file
 epoch     one row: the replica's chain, and whether it was a member
 ========= ===========================================================
@@ -47,24 +47,25 @@ from runtime.control.replica_log import Recovered
 from runtime.control.replicated import Machine
 from runtime.control.shards import chain_of
 from runtime.control.succession import number_of
+from runtime.processes import cold_rows
 from runtime.processes.memory import trim
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Command]).decode
 _names = msgspec.msgpack.Decoder(list[str]).decode
 
-SCHEMA = """
+SCHEMA = (
+    """
 CREATE TABLE IF NOT EXISTS log (first INTEGER PRIMARY KEY, commands BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS snapshot (one INTEGER PRIMARY KEY, after INTEGER, state BLOB);
-CREATE TABLE IF NOT EXISTS cold (key BLOB PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS life (one INTEGER PRIMARY KEY, begun INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS epoch (one INTEGER PRIMARY KEY, epoch INTEGER, members BLOB, serving);
 """
+    + cold_rows.SCHEMA
+)
 TRIM_S = 0.1
 """While anything is written. Commands, rows on their way to the disk and snapshots leave holes
 in the heap: memory would be 15 % above what is in use, and go up and down with snapshots."""
-PAGE_ROWS = 512
-"""Flushed rows that are read at a time for a replica that joins."""
 _NAME = re.compile(r"chain([0-9]+)-([0-9]+)\.sqlite3")
 
 
@@ -143,6 +144,7 @@ class GcsStorage:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.executescript(SCHEMA)
+        self._cold = cold_rows.ColdRows(self._db)
         self._db.execute(
             "INSERT INTO life VALUES (0, 1) ON CONFLICT (one) DO UPDATE SET begun = begun + 1"
         )
@@ -175,16 +177,11 @@ class GcsStorage:
     def handle(self, source: str, message: Any) -> None:
         """Take one message of the replica; an unknown type is a programming error."""
         if isinstance(message, LoadRow):
-            found = self._db.execute("SELECT row FROM cold WHERE key = ?", (message.key,))
-            row = found.fetchone()
-            self._ctx.send(source, RowLoaded(message.request, None if row is None else row[0]))
+            self._ctx.send(source, RowLoaded(message.request, self._cold.find(message.key)))
             return
         if isinstance(message, ReadRows):
-            rows = self._db.execute(
-                "SELECT key, row FROM cold WHERE key > ? ORDER BY key LIMIT ?",
-                (message.after, PAGE_ROWS),
-            )
-            self._ctx.send(source, ColdRows(0, rows.fetchall()))
+            place, rows = self._cold.before(message.before) or (None, [])
+            self._ctx.send(source, ColdRows(0, rows, place))
             return
         if not self._open:
             self._open = True
@@ -194,7 +191,7 @@ class GcsStorage:
             first, self._logged = message.commands[0].index, message.commands[-1].index
             self._db.execute("INSERT INTO log VALUES (?, ?)", (first, _encode(message.commands)))
         elif isinstance(message, StoreRows):
-            self._db.executemany("INSERT OR REPLACE INTO cold VALUES (?, ?)", message.rows)
+            self._cold.append(message.rows)
         elif isinstance(message, LogSnapshot):
             self._db.execute(
                 "INSERT OR REPLACE INTO snapshot VALUES (0, ?, ?)", (message.index, message.data)
@@ -205,7 +202,7 @@ class GcsStorage:
             # Once this turn has let go of it: it is as large as the state.
             self._ctx.after(0.0, trim)
         elif isinstance(message, ColdRows):
-            self._db.executemany("INSERT OR IGNORE INTO cold VALUES (?, ?)", message.rows)
+            self._cold.prepend(message.rows)
         elif isinstance(message, LogEpoch):
             self._replica = source
             if not message.serving:

@@ -103,7 +103,8 @@ def test_rows_on_disk_are_found_whoever_dies(
 
     def flushed(path: Path) -> set[bytes]:
         with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
-            return {key for (key,) in db.execute("SELECT key FROM cold")}
+            batches = db.execute("SELECT keys FROM cold").fetchall()
+            return {keys[at : at + 12] for (keys,) in batches for at in range(0, len(keys), 12)}
 
     def on_disk() -> bool:
         ray.get(add.remote(0, 0))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
+from runtime.processes.cold_rows import ColdRows
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually
 
@@ -76,9 +77,7 @@ def test_rows_over_the_limit_are_found_on_disk(start: Start, tmp_path: Path) -> 
     def on_disk() -> bool:
         ray.get(add.remote(0, 0))
         with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as db:
-            return bool(
-                db.execute("SELECT count(*) FROM cold WHERE key = ?", (oldest[:12],)).fetchone()[0]
-            )
+            return ColdRows(db).find(oldest[:12]) is not None
 
     eventually(on_disk)
     assert session.find_task(oldest)["tasks"][0][0] == "add"

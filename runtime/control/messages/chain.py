@@ -218,16 +218,19 @@ class LogEpoch(Struct, array_like=True, tag=197):
 
 
 class ReadRows(Struct, array_like=True, tag=198):
-    """Read flushed rows, in the order of their keys, behind this one; answered by `ColdRows`."""
+    """Read the batch of flushed rows that came before this one; answered by `ColdRows`."""
 
-    after: bytes
+    before: Union[int, None]
+    """Its place; None: read the newest."""
 
 
 class ColdRows(Struct, array_like=True, tag=199):
-    """Flushed rows; none: these were all. Who is told to write them has none that are newer."""
+    """Flushed rows; none: these were all. Who is told to write them has none that are older."""
 
     epoch: int
     rows: list[tuple[bytes, bytes]]
+    place: Union[int, None] = None
+    """The batch's, where they were read."""
 
 
 ChainMessage = Union[
