@@ -99,7 +99,7 @@ def _lazily(module: str) -> Any:
     return connect
 
 
-register_backend("local", _lazily("runtime.processes.cluster"))
+register_backend("local", _lazily("runtime.processes.backend"))
 register_backend("sim", _lazily("simulator.backend"))
 
 

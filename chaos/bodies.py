@@ -1,11 +1,18 @@
 """A random program as data: operations on variables, tasks with programs of their own, actors.
 
-What they do is in `programs`.
+What they do is in `interpreter`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+from runtime.control.config import Config
+
+LARGE_BYTES = Config().inline_bytes_max + 100
+"""Just too large to ride in a message."""
+DEPTH_MAX = 2
+RETRIES = (0, 1, 3, 3, 3, -1)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,18 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from chaos.bodies import HANDED, Body, Call, Gatherer, Handing, Mortal, Op, SumUp, Teller
-from chaos.programs import LARGE_BYTES
+from chaos.bodies import (
+    HANDED,
+    LARGE_BYTES,
+    Body,
+    Call,
+    Gatherer,
+    Handing,
+    Mortal,
+    Op,
+    SumUp,
+    Teller,
+)
 
 KEYS = 1_000_000
 """Keys and variables of these operations begin here."""

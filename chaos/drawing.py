@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from chaos.bodies import Body, Call, Op, Teller
-from chaos.programs import DEPTH_MAX, LARGE_BYTES, RETRIES
+from chaos.bodies import DEPTH_MAX, LARGE_BYTES, RETRIES, Body, Call, Op, Teller
 
 
 class _Draw:

@@ -51,8 +51,11 @@ from chaos.bodies import Body, Teller
 from chaos.callers import with_awaited, with_callers
 from chaos.drawing import draw, with_actors, with_children
 from chaos.injector import Injection
+from chaos.interpreter import run_body
+from chaos.outcomes import Boom
 from chaos.plan import Plan, Step
-from chaos.programs import Api, Boom, Sequential, actor_name, forget, put_here, run_body, told_here
+from chaos.programs import Api, actor_name, forget, put_here, told_here
+from chaos.sequential import Sequential
 from chaos.several_values import with_several
 from chaos.targets.actor import Actor
 from chaos.targets.cluster import WholeCluster

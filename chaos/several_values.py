@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from chaos.bodies import Body, Call, Op
-from chaos.programs import LARGE_BYTES, RETRIES
+from chaos.bodies import LARGE_BYTES, RETRIES, Body, Call, Op
 
 KEYS = 20_000
 """Keys and variables of these operations begin here."""

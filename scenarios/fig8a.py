@@ -148,6 +148,28 @@ def _judge(outcome: Outcome, series: str) -> None:
     )
 
 
+def _latency(title: str, series: str, compare: Compare | None = None) -> FigureSpec:
+    """Return the figure of one of the two clusters."""
+    return FigureSpec(
+        title=title,
+        x="input_bytes",
+        y="latency_s",
+        x_label="input size",
+        y_label="mean latency",
+        series=("policy",),
+        where={"series": series},
+        x_scale="log",
+        y_scale="log",
+        x_unit="bytes",
+        y_unit="s",
+        published_shape=(
+            "with locality, mean latency does not depend on input size; without, it is 1-2"
+            " orders of magnitude higher at 10-100 MB"
+        ),
+        compare=compare,
+    )
+
+
 SCENARIO = Scenario(
     name="fig8a",
     title="Locality-aware placement",
@@ -176,40 +198,11 @@ SCENARIO = Scenario(
         Option("cpus", int, 2, 2, "CPUs of each of the two nodes on one host", minimum=1),
     ),
     figures=(
-        FigureSpec(
-            title="Mean latency of a task on the paper's cluster",
-            x="input_bytes",
-            y="latency_s",
-            x_label="input size",
-            y_label="mean latency",
-            series=("policy",),
-            where={"series": PAPER},
-            x_scale="log",
-            y_scale="log",
-            x_unit="bytes",
-            y_unit="s",
-            published_shape=(
-                "with locality, mean latency does not depend on input size; without, it is 1-2"
-                " orders of magnitude higher at 10-100 MB"
-            ),
-        ),
-        FigureSpec(
-            title="Mean latency of a task on one host: predicted and measured",
-            x="input_bytes",
-            y="latency_s",
-            x_label="input size",
-            y_label="mean latency",
-            series=("policy",),
-            where={"series": HOST},
-            x_scale="log",
-            y_scale="log",
-            x_unit="bytes",
-            y_unit="s",
-            published_shape=(
-                "with locality, mean latency does not depend on input size; without, it is 1-2"
-                " orders of magnitude higher at 10-100 MB"
-            ),
-            compare=Compare(
+        _latency("Mean latency of a task on the paper's cluster", PAPER),
+        _latency(
+            "Mean latency of a task on one host: predicted and measured",
+            HOST,
+            Compare(
                 on=("policy", "input_bytes"),
                 column="latency_s",
                 predicted={"series": HOST},

@@ -31,6 +31,8 @@ class Interrupted(BaseException):
 
 _owner = 0
 """The process whose SIGTERM raises."""
+_raised = False
+"""Whether one has come."""
 
 
 def _raise_terminated(number: int, frame: FrameType | None) -> None:
@@ -38,8 +40,11 @@ def _raise_terminated(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
         return
-    signal.signal(number, signal.SIG_IGN)
-    raise Terminated
+    global _raised
+    if not _raised:
+        # The handler stays: by it a simulation knows whose error this is.
+        _raised = True
+        raise Terminated
 
 
 @contextmanager
@@ -54,8 +59,8 @@ def sigterm_raises() -> Iterator[None]:
     if not on_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
-    global _owner
-    _owner = os.getpid()
+    global _owner, _raised
+    _owner, _raised = os.getpid(), False
     signal.signal(signal.SIGTERM, _raise_terminated)
     try:
         yield

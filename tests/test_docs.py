@@ -14,8 +14,10 @@ import pytest
 import typer
 
 import raytwin
-import runtime.processes.cluster
+import runtime.processes.backend
 import simulator.backend
+from runtime.backend.cluster_config import cluster_config
+from runtime.backend.init_options import names_of
 from scenarios.bench.large import LARGE
 from scenarios.bench.run import NAMES
 from scenarios.cli import app
@@ -140,8 +142,8 @@ def test_the_control_planes_table_has_every_file() -> None:
 def test_the_options_of_init_are_its_options() -> None:
     text = (ROOT / "docs" / "api.md").read_text()
     rows = list(table(text, "## Options of `init`"))
-    local = inspect.signature(runtime.processes.cluster.start).parameters
-    sim = inspect.signature(simulator.backend.start).parameters
+    local = names_of(runtime.processes.backend.start, cluster_config)
+    sim = names_of(simulator.backend.start, cluster_config)
     shared = set(inspect.signature(raytwin.init).parameters) | {"more_resources"}
     named = {name for cells in rows for name in code(cells[0])}
     assert named <= shared | set(local) | set(sim)

@@ -21,9 +21,15 @@ _ONLY = {
 """Options that one backend has."""
 
 
-def check_names(backend: str, start: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise TypeError for an option that a backend's `start` does not have."""
-    known = list(inspect.signature(start).parameters)
+def names_of(*takers: Callable[..., Any]) -> list[str]:
+    """Return the options that several functions have together: what they take by name."""
+    parameters = [each for taker in takers for each in inspect.signature(taker).parameters.values()]
+    return [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+
+
+def check_names(backend: str, options: Mapping[str, Any], *takers: Callable[..., Any]) -> None:
+    """Raise TypeError for an option that none of a backend's functions takes."""
+    known = names_of(*takers)
     for name in options:
         if name in known:
             continue

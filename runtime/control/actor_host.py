@@ -200,9 +200,9 @@ class ActorHost(Rebuilding):
             # Its worker runs it once, whatever it is sent now; see `direct_calls`.
             result, timing = actor.early.pop(spec.array)
             assert actor.worker is not None
-            self._scheduler.results.gather()
+            self._scheduler.results.news.gather()
             self.on_done(actor.worker, [result], [timing])
-            self._scheduler.results.tell(told_directly=True)
+            self._scheduler.results.news.tell(told_directly=True)
 
     def _on_run(self, actor: Actor, run: RangeResult, timing: Timing) -> None:
         """Calls have ended one after another, with small values."""
@@ -216,7 +216,7 @@ class ActorHost(Rebuilding):
         if not all(map(comes_once, owners)):
             self.memory.keep(actor.id, actor.incarnation, run, calls)
         if len(owners) == 1:
-            self._scheduler.results.finish_calls(run, spec.owner, actor.id)
+            self._scheduler.results.runs.finish_calls(run, spec.owner, actor.id)
             return
         for result, assignment in zip(results_of(run), running, strict=True):
             self._scheduler.results.finish_call(result, assignment.spec.owner, actor.id)

@@ -20,12 +20,13 @@ from runtime.control.messages import (
     ObjectLocations,
 )
 from runtime.control.pubsub import PubSub
+from runtime.control.recent import Recent
 from runtime.control.tables import ArrayRow
 from runtime.control.unheard import Unheard
 
 JOB_ENDED = "its job has ended"
 RELEASED_MAX = 65_536
-"""How many dropped rows are remembered, for messages that come late."""
+"""How many dropped rows are remembered, at most, for messages that come late."""
 LOST_S = 1.0
 """How long an array without a row is awaited: its owner's task may run again."""
 UNHEARD_TIMEOUTS = 2.0
@@ -65,12 +66,12 @@ class ArrayRows:
         self.tombstones: dict[bytes, dict[int, int]] = {}
         self.waited: dict[bytes, dict[bytes, None]] = {}
         """By array, the objects that somebody waits for."""
-        self._released: dict[bytes, tuple[str, int, str]] = {}
+        self._released: Recent[bytes, tuple[str, int, str]] = Recent(RELEASED_MAX)
         """The last dropped rows, oldest first: owner, if known, node that released it,
         and why it is lost for who asks."""
-        self._early: dict[bytes, int] = {}
+        self._early: Recent[bytes, int] = Recent(RELEASED_MAX)
         """Arrays that were released before they were heard of, oldest first: by which node."""
-        self._bereaved: dict[bytes, None] = {}
+        self._bereaved: Recent[bytes, None] = Recent(RELEASED_MAX)
         """Released arrays whose owner has died, oldest first."""
         self.replays: Callable[[bytes, bytes], bool] = lambda actor, array: False
         """Whether an actor is being rebuilt, and makes that array again by it."""
@@ -107,8 +108,6 @@ class ArrayRows:
     def _bereave(self, array: bytes) -> None:
         """Whoever asks for the array is told that its owner has died."""
         self._bereaved[array] = None
-        if len(self._bereaved) > RELEASED_MAX:
-            del self._bereaved[next(iter(self._bereaved))]
 
     def _why_released(self, array: bytes) -> str:
         return OWNER_DIED if array in self._bereaved else RELEASED

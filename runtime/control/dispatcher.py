@@ -95,7 +95,7 @@ class Dispatcher(Leases):
         if worker is None:
             return  # it was declared dead; its tasks run elsewhere
         self._last_done_s = self._ctx.now()
-        self._results.gather()
+        self._results.news.gather()
         for result in message.results:
             if result.refs is not None:
                 self._custody.reported(source, result)
@@ -116,7 +116,7 @@ class Dispatcher(Leases):
                     self._run_again(spec, result)
                 else:
                     self._results.finish(result, owner)
-        self._results.tell(message.told)
+        self._results.news.tell(message.told)
         if not worker.actor:
             self._drain(worker)
 
@@ -131,7 +131,7 @@ class Dispatcher(Leases):
             ran(worker.number, timing, spec, run)
             owners.append(self._take_off(worker, spec.start, 1, timing.elapsed_s))
         if len(set(owners)) == 1:
-            self._results.finish_together(run, owners[0])
+            self._results.runs.finish_together(run, owners[0])
             return
         for result, owner in zip(results_of(run), owners, strict=True):
             self._results.finish(result, owner)

@@ -17,15 +17,13 @@ What goes where is in `shards`; how inputs in other shards are kept, in
 
 from __future__ import annotations
 
-import random
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from runtime.control.array_rows import LOST_S
 from runtime.control.config import Config
-from runtime.control.context import Context, Timer
+from runtime.control.context import Context
 from runtime.control.gcs import Gcs
 from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.messages import (
@@ -46,7 +44,7 @@ from runtime.control.messages import (
     TaskUpdates,
 )
 from runtime.control.shard_lineage import ShardLineage
-from runtime.control.shards import Router, shard_address
+from runtime.control.shards import Between, Router, shard_address
 
 
 class Shard(Gcs):
@@ -181,31 +179,17 @@ class Shard(Gcs):
             self._settled = b""
 
 
-class _Gate:
+class _Gate(Between):
     """A `Context` that holds back what nodes hear of nodes until the shards know it."""
 
-    rng: random.Random
-
     def __init__(self, ctx: Context, shards: int) -> None:
-        self._ctx = ctx
+        super().__init__(ctx)
         self._sent = 0
         """Changes that every shard was told of."""
         self._seen = {shard_address(shard): 0 for shard in range(1, shards + 1)}
         self._first = shard_address(1)
         self._turn: list[tuple[str, Any]] = []
         self._held: deque[tuple[int, str, Any]] = deque()
-
-    def __getattr__(self, name: str) -> Any:
-        # The world's, which may be seeded when it is first used.
-        if name != "rng":
-            raise AttributeError(name)
-        return self._ctx.rng
-
-    def now(self) -> float:
-        return self._ctx.now()
-
-    def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        return self._ctx.after(delay_s, callback)
 
     def send(self, to: str, message: Any) -> None:
         if type(message) in (NodeChanged, Registered) and to.startswith("node:"):

@@ -34,6 +34,8 @@ from runtime.control.messages import TaskExtra, TaskSpec
 from runtime.control.ready_queue import part_of
 from runtime.control.tables import ArrayRow, attempt_of
 
+SPARE = 64
+"""The part of the limit that is made free at once."""
 SPEC_BYTES = 500
 """What a row weighs besides its arguments."""
 
@@ -81,9 +83,23 @@ class Lineage:
         self._bytes -= self.kept.pop(array, 0)
 
     def overweight(self) -> Iterator[bytes]:
-        """Yield the oldest kept arrays until the others weigh little enough."""
-        while self._bytes > self._bytes_max:
-            yield next(iter(self.kept))
+        """Yield the oldest kept arrays until the others weigh little enough.
+
+        That is somewhat less than the limit, so that it is seldom: see `recent` for what it
+        would cost to look for the oldest one each time.
+        """
+        if self._bytes <= self._bytes_max:
+            return
+        over = self._bytes - (self._bytes_max - self._bytes_max // SPARE)
+        oldest = []
+        for array, weight in self.kept.items():
+            if over <= 0:
+                break
+            oldest.append(array)
+            over -= weight
+        for array in oldest:
+            if array in self.kept:
+                yield array
 
     def need(self, array: bytes, row: ArrayRow) -> None:
         """An array is being made again: its inputs must be there until it is."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from runtime.control.array_rows import ORPHANED_S, RELEASED_MAX, dropped
+from runtime.control.array_rows import ORPHANED_S, dropped
 from runtime.control.context import node_of
 from runtime.control.lost import GONE_ON, PUT
 from runtime.control.messages import (
@@ -47,8 +47,6 @@ class Releasing(Remaking):
         if row is None:
             # A large result of an actor's call: the node that has it says so late.
             self._early[array] = node
-            if len(self._early) > RELEASED_MAX:
-                del self._early[next(iter(self._early))]
             if died:
                 self._bereave(array)
         if row is None or row.released:
@@ -150,8 +148,6 @@ class Releasing(Remaking):
             # checkpoint contains the call that made it, or the actor is dead.
             later = why if row.actor is None or row.put else f"{why}{GONE_ON}"
             self._released[array] = dropped(row.former, node, later)
-            if len(self._released) > RELEASED_MAX:
-                del self._released[next(iter(self._released))]
             for oid in self._waited_for(array):
                 self._tell(oid, Location(oid, (), 0, lost=why))
             holders = row.holders() - {node}

@@ -7,12 +7,11 @@ A range ended here::
     released, but made again for others ──> values kept, nobody told
     owner dead ─────────────> the places it was written to are freed
 
-A plain result that ends alone its worker sends to a driver of this node directly, too
-(`Executor.direct_to`). The node hears of it first, and tells the driver after all if that
-has not let go of it a while later: so nothing depends on what a worker has sent.
-
 A call of an actor differs: its owner's node keeps it, only large values stay where
 they are, and one that was sent before may come again after a replay.
+
+When owners are told is in `owner_news`; consecutive results that come as one are in
+`result_runs`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from runtime.control.call_answers import as_it_is
-from runtime.control.call_runs import results_of, split
 from runtime.control.context import Context, is_gcs, node_of
 from runtime.control.custody import Custody
 from runtime.control.ids import STREAM_BASE, job_of, object_id
@@ -35,13 +33,11 @@ from runtime.control.messages import (
 )
 from runtime.control.objects import ObjectDirectory
 from runtime.control.orphans import Orphans
-from runtime.control.owners import NOBODY
+from runtime.control.owner_news import OwnerNews
 from runtime.control.places import Places
 from runtime.control.ranges import Ranges
+from runtime.control.result_runs import ResultRuns
 from runtime.control.task_log import TaskLog
-
-TELL_LATER_S = 0.05
-"""A result that its owner should have from the worker is told after one to two of these."""
 
 
 class Results:
@@ -74,21 +70,17 @@ class Results:
         self._orphans = orphans
         self._custody = custody
         self._received = received
-        self._all_received = all_received
-        self._any_awaited = any_awaited
         self._created = created
         self._is_over = is_over
         self._for_others: set[bytes] = set()
         """Arrays that their owner here has released and that are made again for others."""
         self._heirs: dict[bytes, dict[str, None]] = {}
         """Who waits for an array besides the owner that its specs name."""
-        self._later: list[RangeResult] = []
-        """Results that workers have sent to their owners themselves."""
-        self._later_due: list[RangeResult] = []
-        """Those that came before the last tick: what is left of them is told at the next."""
-        self._later_set = False
-        self._told: list[RangeResult] | None = None
-        """Results that a worker has just reported, on their way to their owners."""
+        self.news = OwnerNews(ctx, node, objects)
+        self.runs = ResultRuns(
+            ctx, node, objects, log, orphans, self.news, self._heirs, all_received, any_awaited,
+            is_over, self.finish, self.finish_call,
+        )  # fmt: skip
 
     def keep_for_others(self, array: bytes) -> None:
         """The GCS will free it, when nobody needs it any more."""
@@ -114,37 +106,6 @@ class Results:
             del self._heirs[array]
         self._for_others = {array for array in self._for_others if job_of(array) != job}
 
-    def gather(self) -> None:
-        """From here to `tell`, results are kept back: owners are told in one message."""
-        self._told = []
-
-    def tell(self, told_directly: bool) -> None:
-        """Tell the owners what was gathered; later, if their worker has done so."""
-        told, self._told = self._told, None
-        if told:
-            if told_directly:
-                self._tell_later(told)
-            else:
-                self.tell_owner(told)
-
-    def _tell_later(self, results: list[RangeResult]) -> None:
-        """Tell the owners of what they have not let go of by then.
-
-        A worker may die before it has told them, or its way to them may be full.
-        """
-        self._later += results
-        if not self._later_set:
-            self._later_set = True
-            self._ctx.after(TELL_LATER_S, self._on_later)
-
-    def _on_later(self) -> None:
-        due, self._later_due, self._later = self._later_due, self._later, []
-        self._later_set = bool(self._later_due)
-        if due:
-            self.tell_owner(due)
-        if self._later_set:
-            self._ctx.after(TELL_LATER_S, self._on_later)
-
     def finish(self, result: RangeResult, owner: str) -> None:
         """A range ended on this node: keep its values, tell its owner."""
         self._places.seal(result)
@@ -157,10 +118,7 @@ class Results:
         elif result.array in self._objects.owners:
             news = self._add(result)
             self._log.finish(result)
-            if self._told is None:
-                self.tell_owner(news)
-            else:
-                self._told += news
+            self.news.ended(news)
         elif result.array in self._for_others:
             self._objects.add(result)
             self._log.finish(result)
@@ -171,10 +129,10 @@ class Results:
             heirs = self._heirs.get(result.array, ())
             for heir in heirs:
                 if heir != owner and node_of(heir) != self._node:
-                    self.send(heir, [result])
+                    self.news.send(heir, [result])
             if node_of(owner) != self._node and any(node_of(h) == self._node for h in heirs):
                 # An heir here may have died since, and its task run again by another worker.
-                self.tell_owner([result])
+                self.news.tell_owner([result])
         if self._orphans:
             self._orphans.ended(result)
 
@@ -205,35 +163,11 @@ class Results:
         else:
             self._custody.drop(result)
 
-    def tell_owner(self, results: list[RangeResult]) -> None:
-        """Pass results on to who owns them by now."""
-        told: dict[str, list[RangeResult]] = {}
-        owners, others = self._objects.owners, self._objects.others
-        for result in results:
-            array = result.array
-            if not others or array not in others:
-                owner = owners.get(array, NOBODY)
-                if owner != NOBODY:
-                    of_owner = told.get(owner)
-                    if of_owner is None:
-                        told[owner] = [result]
-                    else:
-                        of_owner.append(result)
-                continue
-            for owner in self._objects.owners_of(array):
-                told.setdefault(owner, []).append(result)
-        for owner, results in told.items():
-            self._ctx.send(owner, TaskResults(owner, results))
-
-    def send(self, owner: str, results: list[RangeResult]) -> None:
-        to = owner if node_of(owner) == self._node else f"node:{node_of(owner)}"
-        self._ctx.send(to, TaskResults(owner, results))
-
     def on_results(self, source: str, message: TaskResults) -> None:
         """Results from another node for a client of this one."""
         owners = self._objects.owners
         results = []
-        for sent in self._take_runs(message):
+        for sent in self.runs.take(message):
             result = sent
             # The items of a stream come before the call's own result.
             called = result.start < STREAM_BASE and self._received(result.array)
@@ -265,32 +199,7 @@ class Results:
                 results.append(result)
             else:
                 results += self._add(result)
-        self.tell_owner(results)
-
-    def _take_runs(self, message: TaskResults) -> list[RangeResult]:
-        """Take what has come of runs of calls as such; return all other results."""
-        if not any(result.calls for result in message.results):
-            return message.results
-        others = []
-        for result in message.results:
-            if not result.calls:
-                others.append(result)
-            elif not self._take_run(result, message.owner):
-                others += results_of(result)
-        return others
-
-    def _take_run(self, run: RangeResult, owner: str) -> bool:
-        """Take a run from another node, of calls or of tasks, or leave it as it is."""
-        arrays = split(run.calls)
-        if self._end_calls(run, arrays, owner, b""):
-            return True
-        if self._heirs or self._orphans or self._any_awaited(arrays):
-            return False
-        if not self._objects.may_add_run(arrays, owner):
-            return False
-        self._objects.add_run(run, arrays)
-        self._ctx.send(owner, TaskResults(owner, [run]))
-        return True
+        self.news.tell_owner(results)
 
     def on_forward(self, source: str, message: ForwardResults) -> None:
         """Somebody else waits for what was run here, or is to be, for a dead owner."""
@@ -308,11 +217,11 @@ class Results:
             results = [result for result in results if result not in failed]
             self._make_again(failed, message.owner)
         if results and node_of(message.owner) == self._node:
-            self.tell_owner(results)
+            self.news.tell_owner(results)
         elif results:
             for result in results:
                 self._custody.pass_on(result, message.owner)
-            self.send(message.owner, results)
+            self.news.send(message.owner, results)
         made = Ranges()
         for result in results:
             made.add(result.start, result.count)
@@ -382,9 +291,9 @@ class Results:
                 # Its large values were made here for another owner, or again before it was
                 # asked for; and an actor's death is no reason not to have them.
                 if not fresh or result.status == SYSTEM_ERROR:
-                    self.tell_owner(self._objects.results_of(result.array))
+                    self.news.tell_owner(self._objects.results_of(result.array))
                 elif awaited:
-                    self.tell_owner([result])
+                    self.news.tell_owner([result])
             return
         self._places.seal(result)
         self._custody.pass_on(result, owner)
@@ -408,55 +317,9 @@ class Results:
             self._custody.keep(result)
             self._log.made_elsewhere(result.array)
             self._objects.add(result)
-            self.tell_owner([result])
+            self.news.tell_owner([result])
         else:
             self._custody.drop(result)
-
-    def finish_calls(self, run: RangeResult, owner: str, actor: bytes) -> None:
-        """`finish_call` of a run of results: small ones, reported for the first time."""
-        arrays = split(run.calls)
-        if not self._is_over(run.array):
-            if node_of(owner) != self._node:
-                self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [run]))
-                return
-            if self._end_calls(run, arrays, owner, actor):
-                return
-        for result in results_of(run):
-            self.finish_call(result, owner, actor)
-
-    def _end_calls(
-        self, run: RangeResult, arrays: Sequence[bytes], owner: str, actor: bytes
-    ) -> bool:
-        """Keep a run of results and tell its owner, if nothing is to be decided call by call."""
-        if self._heirs or self._orphans or not self._objects.may_add_run(arrays, owner):
-            return False
-        if not self._all_received(arrays):
-            return False
-        self._objects.add_run(run, arrays)
-        self._log.called_all(arrays, owner, actor)
-        if self._told is None:
-            self._ctx.send(owner, TaskResults(owner, [run]))
-        else:
-            self._told.append(run)
-        return True
-
-    def finish_together(self, run: RangeResult, owner: str) -> None:
-        """`finish` of a run of results of tasks."""
-        arrays = split(run.calls)
-        here = node_of(owner) == self._node
-        waiting = owner if here else None
-        if self._heirs or self._orphans or not self._objects.may_add_run(arrays, waiting):
-            for result in results_of(run):
-                self.finish(result, owner)
-            return
-        self._objects.add_run(run, arrays)
-        self._log.finish_all(arrays)
-        if not here:
-            self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [run]))
-        elif self._told is None:
-            self._ctx.send(owner, TaskResults(owner, [run]))
-        else:
-            self._told.append(run)
 
     def finish_item(self, result: RangeResult, owner: str, actor: bytes) -> None:
         """A call that runs has yielded an item: kept as the results of calls are."""

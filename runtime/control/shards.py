@@ -110,20 +110,13 @@ def input_shards(spec: TaskSpec, shards: int) -> dict[int, tuple[bytes, ...]]:
     return {shard: tuple(arrays) for shard, arrays in found.items()}
 
 
-class Router:
-    """A `Context` whose ``gcs`` is a set of shards.
-
-    With `hold` it opens in two steps, see `RoutedNode`: until `open_gcs` is called
-    nothing leaves for ``gcs`` and ``global``, and until `open_shards` nothing for shards.
-    """
+class Between:
+    """What stands between a component and its world: a `Context`, once it says how to send."""
 
     rng: random.Random
 
-    def __init__(self, ctx: Context, shards: int, hold: bool = False) -> None:
+    def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._shards = shards
-        self._early: list[tuple[str, Any]] | None = [] if hold else None
-        self._held: list[tuple[str, Any]] | None = [] if hold else None
 
     def __getattr__(self, name: str) -> Any:
         # The world's, which may be seeded when it is first used.
@@ -138,6 +131,20 @@ class Router:
     def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Set a timer in the world."""
         return self._ctx.after(delay_s, callback)
+
+
+class Router(Between):
+    """A `Context` whose ``gcs`` is a set of shards.
+
+    With `hold` it opens in two steps, see `RoutedNode`: until `open_gcs` is called
+    nothing leaves for ``gcs`` and ``global``, and until `open_shards` nothing for shards.
+    """
+
+    def __init__(self, ctx: Context, shards: int, hold: bool = False) -> None:
+        super().__init__(ctx)
+        self._shards = shards
+        self._early: list[tuple[str, Any]] | None = [] if hold else None
+        self._held: list[tuple[str, Any]] | None = [] if hold else None
 
     def send(self, to: str, message: Any) -> None:
         """Send to who is meant: see the module's docstring."""

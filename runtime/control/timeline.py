@@ -18,6 +18,7 @@ from typing import Any
 
 from runtime.control.context import Context
 from runtime.control.messages import RangeResult, TaskSpec, Timing
+from runtime.control.recent import Recent
 
 TASK, ACTOR, CALL, REPLAY = "task", "actor", "call", "replay"
 """What a range was: an actor's creation is ``ACTOR``, a call repeated to rebuild it
@@ -41,7 +42,7 @@ class RangeLog:
         """When the node took an array's first range, of those that may still run."""
         self._before: dict[bytes, float] = {}
         """The same, an older generation: what is never taken out ages and goes."""
-        self._again: dict[tuple[bytes, int], int] = {}
+        self._again: Recent[tuple[bytes, int], int] = Recent(AGAIN_MAX)
         """How often this node has queued an element again."""
         self.unsent: deque[tuple[Any, ...]] | None = None
         """Rows that another node is to keep as well; None: none."""
@@ -55,8 +56,6 @@ class RangeLog:
     def again(self, array: bytes, index: int) -> None:
         """An element has run, or begun to, and is queued once more on this node."""
         key = (array, index)
-        if len(self._again) >= AGAIN_MAX and key not in self._again:
-            del self._again[next(iter(self._again))]
         self._again[key] = self._again.get(key, 0) + 1
 
     def ran(

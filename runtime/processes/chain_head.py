@@ -44,10 +44,10 @@ from runtime.processes.admission import (
 )
 from runtime.processes.connection import AcceptedConnection, Connection, Listener
 from runtime.processes.links import Links
+from runtime.processes.packets import receive_packet, send_packet
 from runtime.processes.process import Process
 from runtime.processes.reactor import READ
 from runtime.processes.settings import HeadSettings, ReplicaSettings, journal_path
-from runtime.processes.zygote import receive_packet, send_packet
 
 log = logging.getLogger("raytwin")
 

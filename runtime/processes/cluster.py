@@ -1,4 +1,4 @@
-"""Starting a cluster on this machine: the ``local`` backend's ``init``.
+"""A cluster on this machine, as the driver that starts it sees it: its processes.
 
     driver (this process) ──spawns──> zygote ──forks──> head, nodes, workers
        └───────socket pair───────> node 0
@@ -16,10 +16,8 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,45 +25,28 @@ from typing import Any
 import msgspec
 
 from runtime.api.exceptions import RaySystemError
-from runtime.api.state import connected, set_current
-from runtime.backend.init_options import check_names
 from runtime.backend.nodes import (
-    FIRST_DRIVER,
     NO_ACTOR,
     NO_HEAD_AGAIN,
     check_node,
-    check_replicas,
-    check_shards,
-    check_storage,
     no_worker,
     node_resources,
-    store_config,
 )
-from runtime.backend.session import Session
 from runtime.control.config import Config
 from runtime.control.context import node_of
-from runtime.control.health import FailureDetector
-from runtime.control.ids import root_task_id
-from runtime.control.policies import make_policy
 from runtime.control.shards import chain_of
-from runtime.processes import auth, clusters, joining, preload
+from runtime.processes import auth, clusters, preload
 from runtime.processes.clusters import ClusterFile
 from runtime.processes.connection import listen
-from runtime.processes.local_world import LocalWorld
-from runtime.processes.memory import trim
-from runtime.processes.sessions import DriverSession, make_driver
+from runtime.processes.packets import packet_pair, send_packet
 from runtime.processes.settings import HeadSettings, NodeSettings
 from runtime.processes.shortcut import shortcut_pair
-from runtime.processes.zygote import packet_pair, send_packet
 from runtime.store.arena import Arena
 
-START_TIMEOUT_S = 60.0
 NODES_MAX = 500
 """Of a cluster on one machine; each node is two processes at least."""
 END_TIMEOUT_S = 20.0
 ANSWER_LOOK_S = 0.02
-STORE_SHARE = 0.3
-"""Part of the machine's memory that all object stores together may take."""
 
 
 class LocalCluster:
@@ -368,145 +349,3 @@ def _environment() -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-
-
-def connect(*, address: str | None = None, **options: Any) -> Session:
-    """Start a cluster on this machine, or join the one at ``address``."""
-    if address is not None:
-        return joining.connect(address, **options)
-    check_names("local", start, options)
-    return start(**options)
-
-
-def start(
-    *,
-    nodes: int | Sequence[Mapping[str, float]] = 1,
-    cpus_per_node: float | None = None,
-    more_resources: Mapping[str, float] | None = None,
-    policy: str = "bottom-up",
-    seed: int = 0,
-    object_store_memory: int | None = None,
-    object_spilling_dir: str | os.PathLike[str] | None = None,
-    journal: str | os.PathLike[str] | None = None,
-    heartbeat_timeout_s: float = 5.0,
-    store_copy_threads: int = 0,
-    fetch_streams: int = Config().fetch_streams,
-    gcs_replicas: int = 1,
-    gcs_shards: int = 1,
-    gcs_storage: str | os.PathLike[str] | None = None,
-    gcs_memory_max: int = 0,
-    task_history: bool = False,
-    actor_log_bytes_max: int = Config().actor_log_bytes_max,
-) -> Session:
-    """Start a cluster on this machine and become its driver."""
-    resources = node_resources(nodes, cpus_per_node, os.cpu_count() or 1, more_resources)
-    if len(resources) > NODES_MAX:
-        raise ValueError(f"{len(resources)} nodes on one machine; at most {NODES_MAX} may be")
-    config = store_config(
-        Config(
-            policy=policy,
-            seed=seed,
-            heartbeat_timeout_s=heartbeat_timeout_s,
-            gcs_replicas=check_replicas(gcs_replicas),
-            gcs_shards=check_shards(gcs_shards),
-            gcs_durable=check_storage(gcs_storage, gcs_memory_max),
-            gcs_memory_max=gcs_memory_max,
-            task_history=task_history,
-            actor_log_bytes_max=actor_log_bytes_max,
-        ),
-        store_copy_threads,
-        fetch_streams,
-    )
-    make_policy(config)  # a bad name fails here, not in every process
-    FailureDetector(heartbeat_timeout_s)
-    if object_store_memory is None:
-        object_store_memory = int(_memory_bytes() * STORE_SHARE / len(resources))
-    if object_store_memory < 1 << 20:
-        raise ValueError(f"an object store of {object_store_memory} bytes; 1 MiB is the least")
-    if gcs_storage is not None:
-        from runtime.processes import gcs_storage as storage  # loads sqlite3
-
-        storage.check_storage(Path(gcs_storage), config.head_has_gcs)
-    if journal is not None:
-        Path(journal).mkdir(parents=True, exist_ok=True)
-    cluster = LocalCluster(
-        resources,
-        config,
-        object_store_memory,
-        "" if journal is None else str(journal),
-        _spill_directory(object_spilling_dir),
-        "" if gcs_storage is None else str(Path(gcs_storage).resolve()),
-    )
-    try:
-        session = _connect_driver(cluster)
-        _await_nodes(session, cluster, len(resources))
-    except BaseException:
-        started = connected()
-        if isinstance(started, OwnerSession):
-            set_current(None)
-            started.shutdown()
-        else:
-            cluster.end()
-        raise
-    trim()
-    return session
-
-
-def _memory_bytes() -> int:
-    """Return the size of this machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _spill_directory(given: str | os.PathLike[str] | None) -> str:
-    """Return where evicted objects go: as given, or the system's place for such."""
-    directory = tempfile.gettempdir() if given is None else os.path.abspath(given)
-    if not os.path.isdir(directory) or not os.access(directory, os.W_OK | os.X_OK):
-        raise ValueError(f"object_spilling_dir: {directory} is not a directory to write to")
-    return directory
-
-
-def _connect_driver(cluster: LocalCluster) -> Session:
-    return make_driver(
-        FIRST_DRIVER,
-        0,
-        cluster.config,
-        root_task_id(uuid.uuid4().hex),
-        cluster.driver_socket,
-        cluster.arena,
-        cluster.address,
-        lambda world: OwnerSession(world, cluster),
-        cluster.from_workers,
-    )
-
-
-class OwnerSession(DriverSession):
-    """The session of the driver that started the cluster, which ends with it."""
-
-    def __init__(self, world: LocalWorld, cluster: LocalCluster) -> None:
-        super().__init__(world, cluster.address, cluster.end)
-        self.cluster = cluster
-        cluster.query = self.query
-
-
-def _await_nodes(session: Session, cluster: LocalCluster, count: int) -> None:
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    pause_s = 0.001
-    while True:
-        cluster.poll()
-        if cluster.exited:
-            process, reason = next(iter(cluster.exited.items()))
-            raise RuntimeError(f"the cluster did not start: {process} ended ({reason})")
-        try:
-            if sum(row["alive"] for row in session.query("nodes")) == count:
-                return
-        except RaySystemError:
-            # Its own node is gone; the zygote will say which process went, and why.
-            time.sleep(0.1)
-            cluster.poll()
-            if not cluster.exited:
-                raise
-            continue
-        if time.monotonic() > deadline_s:
-            raise RuntimeError(f"the cluster of {count} nodes did not start in {START_TIMEOUT_S} s")
-        time.sleep(pause_s)
-        pause_s = min(0.05, pause_s * 1.5)

@@ -16,10 +16,10 @@ from runtime.control.config import Config
 from runtime.control.messages import Frame, KillWorker, StartWorker, StopWorker, WorkerDied
 from runtime.processes.admission import WORKER_TO_NODE, foreign
 from runtime.processes.connection import Connection
+from runtime.processes.packets import PacketQueue, receive_packet
 from runtime.processes.process import Process
 from runtime.processes.reactor import READ, WRITE
 from runtime.processes.settings import WorkerSettings
-from runtime.processes.zygote import PacketQueue, receive_packet
 
 
 class WorkerPool:

@@ -39,7 +39,6 @@ its key.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import select
@@ -47,126 +46,22 @@ import signal
 import socket
 import sys
 import time
-from array import array
-from collections import deque
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-import msgspec
-
-from runtime.backend.ends import exit_code
 from runtime.processes import preload
-from runtime.processes.memory import trim
+from runtime.processes.children import Child, Children
+from runtime.processes.forking import MAINS, adopt, become, call_process, load, settle
+from runtime.processes.packets import PacketQueue, packet_pair, receive_packet
 from runtime.processes.settings import set_up_logging
-from runtime.store.scratch import scratch
 
-MAINS = {
-    "head": "runtime.processes.head",
-    "node": "runtime.processes.node",
-    "replica": "runtime.processes.replica",
-    "worker": "runtime.processes.worker",
-}
 AGAIN_MAX = 5
 AGAIN_S = 1.0
 _OF_THE_NEXT = -2
 """Who has asked for a process, where that was killed and is to be forked anew."""
 BATCH = 16
 """Requests of one process that are taken before those of the next one."""
-PACKET_BYTES_MAX = 1 << 20
-_FDS_BYTES = socket.CMSG_SPACE(8 * array("i").itemsize)
-_received = scratch(PACKET_BYTES_MAX)
-_FD_END = (1 << 31) - 1
-_PR_SET_PDEATHSIG = 1
-_PR_SET_NAME = 15
-_PR_SET_CHILD_SUBREAPER = 36
-_libc = ctypes.CDLL(None, use_errno=True)
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
-
-
-def send_packet(sock: socket.socket, packet: list[Any], fds: tuple[int, ...] = ()) -> None:
-    """Send one request or answer with descriptors attached."""
-    data = _encode(packet)
-    if fds:
-        socket.send_fds(sock, [data], list(fds))
-    else:
-        sock.send(data)
-
-
-def receive_packet(sock: socket.socket, flags: int = 0) -> tuple[list[Any], list[int]] | None:
-    """Receive one packet and its descriptors; None when the other side is gone."""
-    size, ancillary, _, _ = sock.recvmsg_into([_received], _FDS_BYTES, flags)
-    fds = array("i")
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    return (_decode(_received[:size]), list(fds)) if size else None
-
-
-class PacketQueue:
-    """Packets on their way out, of a sender that must not be held up by the receiver.
-
-    The zygote and those who ask it for processes both send in bursts: if either
-    waited for the other to read, both would wait for ever.
-    """
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._waiting: deque[tuple[list[Any], tuple[int, ...]]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def send(self, packet: list[Any], fds: tuple[int, ...] = ()) -> None:
-        """Send as soon as there is room; takes descriptors over, and closes them then."""
-        self._waiting.append((packet, fds))
-        if len(self._waiting) == 1:
-            self.flush()
-
-    def flush(self) -> None:
-        """Send what there is room for."""
-        while self._waiting:
-            packet, fds = self._waiting[0]
-            try:
-                self._sock.sendmsg([_encode(packet)], _ancillary(fds), socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return
-            except (BrokenPipeError, ConnectionResetError):
-                # The other side is going; its end of the socket will say so.
-                pass
-            self._waiting.popleft()
-            for fd in fds:
-                os.close(fd)
-
-
-def _ancillary(fds: tuple[int, ...]) -> list[tuple[int, int, bytes]]:
-    packed = array("i", fds).tobytes()
-    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)] if fds else []
-
-
-def packet_pair() -> tuple[socket.socket, socket.socket]:
-    """Return the two ends of a packet socket."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-
-
-class _Child:
-    """A process that the zygote has forked."""
-
-    __slots__ = ("again", "asks", "key", "kind", "owner", "pid", "pidfd", "started_s")
-
-    def __init__(self, kind: str, key: str, owner: int, pid: int, pidfd: int) -> None:
-        self.kind = kind
-        self.key = key
-        self.owner = owner
-        self.pid = pid
-        self.pidfd = pidfd
-        self.again: tuple[list[Any], list[int]] | None = None
-        """The request and descriptors to start it with once more."""
-        self.started_s = time.monotonic()
-        self.asks = -1
-        """The socket over which it asks for processes, if it does."""
 
 
 class Zygote:
@@ -176,7 +71,7 @@ class Zygote:
         self._epoll = select.epoll()
         self._askers: dict[int, socket.socket] = {}
         self._answers: dict[int, PacketQueue] = {}
-        self._children: dict[int, _Child] = {}
+        self._children = Children()
         self._control_fd = control.fileno()
         self._warm = False
         self._short_lives = 0
@@ -201,7 +96,7 @@ class Zygote:
         while True:
             # Head and nodes need neither numpy nor cloudpickle: they are forked
             # before these are loaded, and start while that goes on.
-            ended: list[_Child] = []
+            ended: list[Child] = []
             for fd, mask in self._epoll.poll(None if self._warm or not self._late else 0) or [
                 (-1, 0)
             ]:
@@ -222,10 +117,10 @@ class Zygote:
 
     def _warm_up(self) -> None:
         """Load what workers need, then fork those that were asked for meanwhile."""
-        self._load(MAINS["worker"], "cloudpickle", *self.modules)
+        load(MAINS["worker"], "cloudpickle", *self.modules)
         import_module("runtime.processes.rehearsal").rehearse()
         import_module("runtime.processes.interrupts").catch()
-        _settle()
+        settle()
         self._warm = True
         late, self._late = self._late, []
         for fd, request, fds in late:
@@ -235,13 +130,6 @@ class Zygote:
                 for unused in fds:
                     os.close(unused)
         self._fork_workers()
-
-    @staticmethod
-    def _load(*modules: str) -> None:
-        """Load modules for what will be forked; `_settle` has to follow."""
-        gc.disable()
-        for module in modules:
-            import_module(module)
 
     def _add_asker(self, sock: socket.socket) -> None:
         self._askers[sock.fileno()] = sock
@@ -274,51 +162,27 @@ class Zygote:
     def _do(self, fd: int, request: list[Any], fds: list[int]) -> None:
         """Do what a request asks for."""
         if request[0] == "kill":
-            for child in self._children.values():
+            for child in self._children:
                 if child.key == request[1] and fd in (child.owner, self._control_fd):
                     signal.pidfd_send_signal(child.pidfd, request[2])
         elif request[0] == "mine":
-            alive = [child.key for child in self._children.values() if child.owner == fd]
+            alive = [child.key for child in self._children if child.owner == fd]
             self._answer(fd, ["mine", "", [alive, self._ended, self._again]])
         elif request[0] == "signal":
-            self._signal(fd, request[1], request[2])
+            self._children.signal(fd, request[1], request[2])
         elif request[0] == "signal worker":
-            self._signal_worker(fd, *request[1:])
+            there = self._children.signal_worker(fd, *request[1:])
+            self._answer(fd, ["signaled", request[1], there])
         else:
             self._spawn(fd, request, fds)
-
-    def _of(self, owner: int, key: str) -> list[_Child]:
-        return [c for c in self._children.values() if c.key == key and c.owner == owner]
-
-    def _asked(self, asker: _Child) -> list[_Child]:
-        """Return what a process has asked for and is there, oldest first."""
-        return [c for c in self._children.values() if asker.asks >= 0 and c.owner == asker.asks]
-
-    def _signal(self, owner: int, key: str, number: int) -> None:
-        for node in self._of(owner, key):
-            everyone = [node, *self._asked(node)]
-            # A node stops before its workers, and goes on after them: it must not
-            # see them silent.
-            for child in reversed(everyone) if number == signal.SIGCONT else everyone:
-                signal.pidfd_send_signal(child.pidfd, number)
-
-    def _signal_worker(self, owner: int, key: str, which: int | str, number: int) -> None:
-        workers = [child for node in self._of(owner, key) for child in self._asked(node)]
-        if isinstance(which, str):
-            workers = [child for child in workers if child.key == which]
-        elif workers:
-            workers = [workers[which % len(workers)]]
-        for child in workers:
-            signal.pidfd_send_signal(child.pidfd, number)
-        self._answer(owner, ["signaled", key, bool(workers)])
 
     def _drop_asker(self, fd: int) -> None:
         self._epoll.unregister(fd)
         del self._answers[fd]
         self._askers.pop(fd).close()
         # The number of the descriptor may be used again.
-        asker = next((child for child in self._children.values() if child.asks == fd), None)
-        for child in self._children.values():
+        asker = next((child for child in self._children if child.asks == fd), None)
+        for child in self._children:
             if child.owner == fd and asker is not None and asker.again is not None:
                 child.owner = _OF_THE_NEXT
             elif child.owner == fd:
@@ -338,8 +202,8 @@ class Zygote:
             return
         missing = preload.missing()
         if missing:
-            self._load(*missing)
-            _settle()
+            load(*missing)
+            settle()
         sys.stdout.flush()
         sys.stderr.flush()
         zygote_pid = os.getpid()
@@ -347,13 +211,13 @@ class Zygote:
         for _, request, fds in due:
             pid = os.fork()
             if pid == 0:
-                _become("worker", request[2], request[3], fds, zygote_pid)
+                become("worker", request[2], request[3], fds, zygote_pid)
             pids.append(pid)
         for pid, (asker, request, fds) in zip(pids, due, strict=True):
             for fd in fds:
                 os.close(fd)
-            child = _Child("worker", request[2], asker, pid, os.pidfd_open(pid))
-            self._children[child.pidfd] = child
+            child = Child("worker", request[2], asker, pid, os.pidfd_open(pid))
+            self._children.enter(child)
             self._epoll.register(child.pidfd, select.EPOLLIN)
 
     def _spawn(self, asker: int, request: list[Any], fds: list[int]) -> None:
@@ -369,23 +233,23 @@ class Zygote:
         zygote_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _become(kind, key, payload, fds, zygote_pid)
+            become(kind, key, payload, fds, zygote_pid)
         if ours is not None and theirs is not None:
             theirs.close()
             fds = fds[1:]
             self._add_asker(ours)
         for fd in fds:
             os.close(fd)
-        child = _Child(kind, key, asker, pid, os.pidfd_open(pid))
+        child = Child(kind, key, asker, pid, os.pidfd_open(pid))
         if ours is not None:
             child.asks = ours.fileno()
-        self._children[child.pidfd] = child
+        self._children.enter(child)
         self._epoll.register(child.pidfd, select.EPOLLIN)
         if kept is not None:
             child.again = (request, kept)
         self._tell(child, ["spawned", key, pid])
 
-    def _reap(self, ended: list[_Child]) -> None:
+    def _reap(self, ended: list[Child]) -> None:
         """Bury processes that have ended, and what they leave behind; tell who asked for them."""
         reasons = []
         for child in ended:
@@ -397,7 +261,7 @@ class Zygote:
                 f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             )
         # Once for all of them: this looks at every process there is.
-        self._end_orphans({child.pid for child in self._children.values()})
+        self._children.end_orphans()
         for child, reason in zip(ended, reasons, strict=True):
             if child.kind == "replica":
                 self._ended.append(child.key)
@@ -406,11 +270,11 @@ class Zygote:
             elif reason == "exit code 0" or not self._begin_again(child):
                 self._tell(child, ["exited", child.key, reason])
                 # Nodes and replicas else wait for another one.
-                for other in self._children.values():
+                for other in self._children:
                     if other.kind in ("node", "replica"):
                         signal.pidfd_send_signal(other.pidfd, signal.SIGKILL)
 
-    def _begin_again(self, child: _Child) -> bool:
+    def _begin_again(self, child: Child) -> bool:
         """Fork a process anew that has ended; return whether that makes sense."""
         assert child.again is not None
         request, fds = child.again
@@ -422,7 +286,7 @@ class Zygote:
             self._short_lives = 0
         heirless = [
             other
-            for other in self._children.values()
+            for other in self._children
             if other.owner == _OF_THE_NEXT or 0 <= other.owner == child.asks
         ]
         for other in heirless:
@@ -432,12 +296,12 @@ class Zygote:
             self._drop_asker(child.asks)
         self._spawn(child.owner, request, fds)
         self._again += 1
-        heir = next(c for c in self._children.values() if c.key == child.key)
+        heir = next(c for c in self._children if c.key == child.key)
         for other in heirless:
             other.owner = heir.asks
         return True
 
-    def _tell(self, child: _Child, packet: list[Any]) -> None:
+    def _tell(self, child: Child, packet: list[Any]) -> None:
         self._answer(child.owner, packet)
         if child.kind == "replica":
             self._answer(self._control_fd, packet)
@@ -459,64 +323,7 @@ class Zygote:
         if self.cluster_file:
             with suppress(FileNotFoundError):
                 os.unlink(self.cluster_file)
-        # Nodes that see the head go would say so, and the head of replicas.
-        for kinds in (("worker", "node"), ("head",), ("replica",)):
-            children = [child for child in self._children.values() if child.kind in kinds]
-            for child in children:
-                signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
-            for child in children:
-                os.waitpid(child.pid, 0)
-        self._end_orphans(set())
-
-    @staticmethod
-    def _end_orphans(known: set[int]) -> None:
-        """Kill what dead workers have left: their children are this process's now."""
-        with open("/proc/thread-self/children", encoding="ascii") as file:
-            pids = [int(pid) for pid in file.read().split()]
-        for pid in pids:
-            if pid not in known:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                # What it had started itself comes here now.
-                Zygote._end_orphans(known)
-                return
-
-
-def _become(kind: str, key: str, payload: bytes, fds: list[int], zygote_pid: int) -> None:
-    """Turn the freshly forked process into what was asked for; never returns."""
-    code = 1
-    try:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != zygote_pid:
-            os._exit(1)  # the zygote died before the line above
-        _libc.prctl(_PR_SET_NAME, f"rt-{key}".encode()[:15], 0, 0, 0)
-        # By ranges: the zygote has a descriptor for every process that it has forked.
-        after = 3
-        for fd in sorted(fds):
-            os.closerange(after, fd)
-            after = fd + 1
-        os.closerange(after, _FD_END)
-        import_module(MAINS[kind]).main(payload, fds)
-        code = 0
-    except SystemExit as leaving:
-        code = exit_code(leaving)
-        if leaving.code is not None and not isinstance(leaving.code, int):
-            print(leaving.code, file=sys.stderr)  # as Python does
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _settle() -> None:
-    """Prepare this process's memory for being shared with what is forked from it."""
-    gc.collect()
-    gc.enable()  # it was in the way while modules were loaded
-    # Shared pages stay shared: the collector does not write to old objects.
-    gc.freeze()
-    trim()  # or what loading modules has left behind would be counted in every process
+        self._children.end()
 
 
 def main() -> None:
@@ -529,8 +336,8 @@ def main() -> None:
     # What a task prints is seen when it is printed: workers do not live to flush.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    _libc.prctl(_PR_SET_NAME, b"rt-zygote", 0, 0, 0)
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    call_process("rt-zygote")
+    adopt()
     started = receive_packet(control)
     if started is None:
         return
@@ -538,7 +345,7 @@ def main() -> None:
     gc.disable()
     for kind in started[0][3]:
         import_module(MAINS[kind])
-    _settle()  # for head and nodes, as `_warm_up` does for workers
+    settle()  # for head and nodes, as `_warm_up` does for workers
     zygote = Zygote(control, int(sys.argv[2]))
     zygote.cluster_file, zygote.modules = started[0][2], started[0][4]
     try:

@@ -12,9 +12,11 @@ import pytest
 from chaos.bodies import Body, Call, Handing, Op, Teller
 from chaos.campaign import run_seeds, write_failure
 from chaos.fuzz import Case, draw_case, excuse, run_case
+from chaos.interpreter import run_body
 from chaos.invariants import Violation
+from chaos.outcomes import Boom
 from chaos.plan import from_data
-from chaos.programs import Boom, Sequential, run_body
+from chaos.sequential import Sequential
 from runtime.api.exceptions import (
     ActorDiedError,
     ActorUnavailableError,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from runtime.control.config import Config
-from runtime.control.ids import job_of, object_id
+from runtime.control.ids import object_id
 from runtime.control.leases import WORKERS_WITHOUT_CPU_MAX
 from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (
@@ -20,10 +19,8 @@ from runtime.control.messages import (
     AssignTasks,
     Blocked,
     ClaimTasks,
-    ExportFunction,
     ForwardResults,
     FreeObjects,
-    JobEnded,
     Location,
     NodeChanged,
     NodeInfo,
@@ -33,7 +30,6 @@ from runtime.control.messages import (
     PutObjects,
     Release,
     Resume,
-    RunTasks,
     StartWorker,
     SubmitTasks,
     TakeBack,
@@ -42,64 +38,19 @@ from runtime.control.messages import (
     TaskResults,
     TasksClaimed,
     TasksDone,
-    TaskSpec,
     TaskUpdates,
-    Timing,
     Unblocked,
     WorkerDied,
     WorkerReady,
 )
 from runtime.control.resources import ResourcePool
-from runtime.control.results import TELL_LATER_S
 from runtime.control.worker_table import State
 from tests.control.alone import Alone, array, result, spec
 from tests.control.bodies import run_program, sequential
 from tests.control.leftovers import leftovers
+from tests.control.one_node import DRIVER, W1, W2, Node, ready
 from tests.control.values import FUNCTION, Code, TaskFailed, units
 from tests.control.world import World
-
-DRIVER, W1, W2 = "driver:0.0", "worker:0.1", "worker:0.2"
-
-
-class Node:
-    """Node 0, alone, with idle workers and a function that takes 0.1 ms."""
-
-    def __init__(self, cpus: int = 1, **resources: float) -> None:
-        self.ctx = Alone()
-        self.scheduler = LocalScheduler(self.ctx, 0, {"CPU": cpus, **resources}, Config())
-        self.scheduler.start("localhost", 1)
-        self.turn(DRIVER, ExportFunction(b"f", b"blob"))
-        for number in range(cpus):
-            self.turn(f"worker:0.{number + 1}", WorkerReady(1))
-        self.scheduler.dispatcher.means[b"f"] = 1e-4
-        self.ctx.sent.clear()
-
-    def turn(self, source: str, *messages: Any) -> None:
-        for message in messages:
-            self.scheduler.handle(source, message)
-        self.scheduler.end_turn()
-
-    def given(self, worker: str = "worker:") -> list[tuple[bytes, int, int, int]]:
-        return [
-            (a.spec.array, a.spec.start, a.spec.count, a.spec.retries)
-            for message in self.ctx.take(RunTasks, worker)
-            for a in message.tasks
-        ]
-
-    def free(self) -> dict[str, float]:
-        return self.scheduler.pool.available()
-
-    def done(self, worker: str, *rows: tuple[int, int, int]) -> None:
-        results = [result(*row) for row in rows]
-        timings = [Timing("t", 0.0, 1e-4 * r.count, r.count) for r in results]
-        self.turn(worker, TasksDone(results, timings))
-
-
-def ready(node: Node) -> Iterator[TaskSpec]:
-    queue = node.scheduler.dispatcher.ready
-    while queue.size:
-        yield queue.take(queue.lanes()[0], 1 << 30)
-
 
 # -- leases and dispatch -------------------------------------------------------
 
@@ -312,86 +263,6 @@ def test_children_that_come_back_are_kept_or_passed_on_as_it_is_now() -> None:
     assert passed_on.tasks[0].array == array(2), "this node was alone before"
 
 
-# -- death of a worker ---------------------------------------------------------
-
-
-def test_the_running_range_is_retried_one_by_one_the_others_lose_nothing() -> None:
-    node = Node()
-    node.turn(DRIVER, SubmitTasks([spec(1, 0, 3), spec(2, 0, 2), spec(3, retries=0)]))
-    node.turn("pool:0", WorkerDied(W1, "killed"))
-    assert node.free() == {"CPU": 1} and node.scheduler.dispatcher.assigned == 0
-    assert len(node.ctx.take(StartWorker)) == 1
-    assert [(s.array, s.start, s.count, s.retries) for s in ready(node)] == [
-        (array(1), 0, 1, 2), (array(1), 1, 1, 2), (array(1), 2, 1, 2),
-        (array(2), 0, 2, 3), (array(3), 0, 1, 0),
-    ]  # fmt: skip
-
-
-def test_infinite_retries_stay_so_and_none_is_an_error() -> None:
-    node = Node()
-    node.turn(DRIVER, SubmitTasks([spec(1, retries=-1)]))
-    node.turn("pool:0", WorkerDied(W1, "killed"))
-    assert [s.retries for s in ready(node)] == [-1]
-    node = Node()
-    node.turn(DRIVER, SubmitTasks([spec(1, retries=0)]))
-    node.turn("pool:0", WorkerDied(W1, "out of memory"))
-    [message] = node.ctx.take(TaskResults, DRIVER)
-    [failed] = message.results
-    assert failed.status == SYSTEM_ERROR
-    assert failed.payload.startswith(b"WorkerCrashedError: ")
-    assert b"out of memory" in failed.payload
-    assert node.scheduler.queue == 0
-
-
-def test_a_worker_dies_in_every_state() -> None:
-    for steps in ([], [Blocked()], [Blocked(), Unblocked()]):
-        node = Node(1, GPU=1)
-        node.turn(DRIVER, SubmitTasks([spec(1, demand="CPU:1,GPU:1")]))
-        node.turn(W1, *steps)
-        if len(steps) == 2:  # back in its CPU already: take it from another
-            assert len(node.ctx.take(Resume, W1)) == 1
-        node.turn("pool:0", WorkerDied(W1, "killed"))
-        assert node.free() == {"CPU": 1, "GPU": 1}, steps
-        assert W1 not in node.scheduler.dispatcher.workers
-    node = Node()
-    node.turn("pool:0", WorkerDied(W1, "killed"))
-    node.turn(DRIVER, SubmitTasks([spec(1)]))
-    assert node.given(W1) == []
-
-
-def test_last_words_that_come_after_the_news_of_the_death_are_nothing() -> None:
-    node = Node()
-    node.turn(DRIVER, SubmitTasks([spec(1)]))
-    node.turn("pool:0", WorkerDied(W1, "killed"))
-    late = [WorkerReady(1), Blocked(), Unblocked(), TakenBack([(array(1), 0, 1)])]
-    node.turn(W1, *late, SubmitTasks([spec(7, owner=W1)]))
-    node.done(W1, (1, 0, 1))
-    assert array(7) not in node.scheduler.objects.owners
-    assert W1 not in node.scheduler.dispatcher.workers
-    assert node.ctx.take(TaskResults) == []
-    assert node.scheduler.queue == 1  # array 1 waits for its second run
-
-
-def test_the_children_of_a_retried_parent_run_once() -> None:
-    world = World(3, seed=5)
-    driver = world.driver()
-    world.run(for_s=0.1)
-    inner = [{"do": "map", "bodies": [{"salt": n, "s": 0.3} for n in range(6)], "chunk": 2}]
-    steps = [{"do": "call", "body": {"salt": 1, "steps": inner}}]
-
-    def kill() -> None:
-        [parent] = [a for a, shell in world.shells.items() if shell.waits]
-        world.kill_worker(parent)
-
-    world.at(0.15, kill)
-    assert driver.call(run_program(driver, steps)) == sequential(steps)
-    world.run(for_s=2.0)
-    assert not leftovers(world)
-    ran = [r.array for *_, m in world.trace if isinstance(m, TasksDone)
-           for r in m.results for _ in range(r.count)]  # fmt: skip
-    assert len(ran) == 7
-
-
 # -- inputs and errors ---------------------------------------------------------
 
 
@@ -483,32 +354,3 @@ def test_a_ready_worker_does_not_make_the_node_look_at_all_queued_actors(
     assert given == {array(number) for number in range(actors)}
     assert not node.ctx.take(StartWorker)
     assert looked < 10 * actors
-
-
-# -- results that a worker has sent to their owner itself ------------------------
-
-
-def test_a_driver_is_told_later_what_its_worker_has_told_it_already() -> None:
-    node = Node()
-    node.turn(DRIVER, SubmitTasks([spec(1), spec(2)]))
-    for number in (1, 2):
-        node.turn(W1, TasksDone([result(number)], [Timing("t", 0.0, 1e-4, 1)], told=True))
-    assert node.ctx.take(TaskResults) == []
-    assert node.free() == {"CPU": 1.0}
-    assert node.scheduler.objects.has_array(array(1)), "who has it as an input finds it"
-    node.turn(DRIVER, Release([array(1)]))
-    node.ctx.pass_time(2 * TELL_LATER_S)
-    told = [r.array for m in node.ctx.take(TaskResults, DRIVER) for r in m.results]
-    assert told == [array(2)], "what was let go of needs no telling"
-    node.ctx.pass_time(1.0)
-    assert node.ctx.take(TaskResults) == []
-
-
-def test_what_is_told_later_is_not_told_of_a_job_that_has_ended() -> None:
-    node = Node()
-    node.turn(DRIVER, SubmitTasks([spec(1)]))
-    node.turn(W1, TasksDone([result(1)], [Timing("t", 0.0, 1e-4, 1)], told=True))
-    node.turn("gcs", JobEnded(job_of(array(1)), "over"))
-    node.ctx.take(TaskResults)
-    node.ctx.pass_time(1.0)
-    assert node.ctx.take(TaskResults) == []

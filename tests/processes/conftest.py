@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
+from tests.processes.joined import Joined
 
 Start = Callable[..., Any]
 
@@ -29,3 +30,18 @@ def start() -> Iterator[Start]:
     """`init` for a cluster of the test's own, which ends with the test."""
     yield ray.init
     ray.shutdown()
+
+
+@pytest.fixture
+def join() -> Iterator[Callable[..., Joined]]:
+    """Make `Joined`s, which are killed at the end if they are still there."""
+    made: list[Joined] = []
+
+    def make(*args: Any, **environment: str) -> Joined:
+        made.append(Joined(*args, **environment))
+        return made[-1]
+
+    yield make
+    for joined in made:
+        joined.process.kill()
+        joined.process.communicate()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,12 +11,6 @@ import raytwin as ray
 from chaos.invariants import at_end, settled
 from runtime.api.refs import ObjectRef
 from runtime.control.ids import job_number
-
-
-@pytest.fixture(autouse=True)
-def ended() -> Iterator[None]:
-    yield
-    ray.shutdown()
 
 
 @ray.remote

@@ -1,0 +1,95 @@
+"""The values of random programs, and what is seen of them.
+
+Every value is an integer or bytes that only the task's key and inputs decide. An
+error that a task raises on purpose (`Boom`) is a value too: `get` of it, or of a
+task that had it as an input, gives the same `Boom`.
+
+A value may also be a list of references: of a put (`pack`), or what a task was lent
+and has made (`Call.gives`). Its digest is that of what they lead to, however deep.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from chaos.bodies import Call
+
+
+class Boom(Exception):
+    """What tasks raise on purpose."""
+
+    def __init__(self, key: int) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Boom) and other.key == self.key
+
+    def __hash__(self) -> int:
+        return hash((Boom, self.key))
+
+
+def mix(*parts: int) -> int:
+    """Return a number that all parts decide."""
+    return zlib.crc32(b",".join(b"%d" % part for part in parts))
+
+
+def make(number: int, nbytes: int) -> Any:
+    """Return the value that a number and a size stand for."""
+    return number.to_bytes(8, "big") * (-(-nbytes // 8)) if nbytes else number
+
+
+def digest(value: Any) -> int:
+    """Return a number that the value decides."""
+    if isinstance(value, Boom):
+        return mix(7, value.key)
+    if isinstance(value, list):
+        return mix(8, *map(digest, value))
+    return value if isinstance(value, int) else zlib.crc32(value)
+
+
+def parts_of(call: Call, number: int) -> tuple[Any, ...]:
+    """Return the values of a task of several."""
+    return tuple(make(mix(number, part), call.nbytes) for part in range(call.parts))
+
+
+def yielded(call: Call, parts: Iterable[Any], sleep: Callable[[float], None]) -> Iterator[Any]:
+    """Yield the values of a stream, and raise half-way if it fails."""
+    for index, part in enumerate(parts):
+        if call.fails and index == call.parts // 2:
+            raise Boom(mix(call.key, index))
+        sleep(call.seconds)
+        yield part
+
+
+class Stream:
+    """A variable that holds one: `items` are values, or references to them."""
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self._items = items
+        self._last: Any = None
+
+    def take(self) -> Any:
+        """Return the next item, or the last one again."""
+        self._last = next(self._items, self._last)
+        return self._last
+
+    def rest(self, outcome: Callable[[Any], Any]) -> list[Any]:
+        """Return one outcome for all items that are left, or the first that is an exception.
+
+        The last item that was taken is among them: it may be the error that ended it.
+        """
+        taken = [] if self._last is None else [self._last]
+        outcomes = [outcome(item) for item in (*taken, *self._items)]
+        strange = [o for o in outcomes if isinstance(o, Exception) and not isinstance(o, Boom)]
+        return strange[:1] or [mix(9, *map(digest, outcomes))]
+
+
+def in_place(call: Call, parts: Iterable[Any]) -> Iterator[Any]:
+    """Yield the values of a stream that runs where it is called, an error as its last."""
+    try:
+        yield from yielded(call, parts, lambda seconds: None)
+    except Boom as boom:
+        yield boom

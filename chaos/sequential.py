@@ -1,0 +1,84 @@
+"""The oracle of random programs: plain Python, one task after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from chaos.bodies import Call, Teller
+from chaos.interpreter import Told, run_task
+from chaos.outcomes import Boom, Stream, digest, in_place
+
+
+class Sequential:
+    """Runs every task where it is called: the oracle."""
+
+    def sleep(self, seconds: float) -> None:
+        """Time means nothing here."""
+
+    def call(self, call: Call, inputs: list[Any]) -> Any:
+        for value in inputs:
+            if isinstance(value, Boom):
+                return value
+        return self._run(call, inputs, [])
+
+    def lend(self, call: Call, inputs: list[Any]) -> Any:
+        return self._run(call, [], inputs)
+
+    def hand(self, call: Call, inputs: list[Any], actors: list[Any]) -> Any:
+        boom = next((value for value in inputs if isinstance(value, Boom)), None)
+        return boom or self._run(call, inputs, [], actors)
+
+    def map(self, call: Call, count: int) -> tuple[Any, ...]:
+        return tuple(self._run(call, [i], []) for i in range(count))
+
+    def stream(self, call: Call, inputs: list[Any]) -> Stream:
+        parts = self.call(replace(call, fails=False), inputs)
+        if isinstance(parts, Boom):
+            return Stream(iter([parts]))
+        return Stream(in_place(call, parts))
+
+    def returns(self, call: Call, inputs: list[Any]) -> Sequence[Any]:
+        parts = self.call(call, inputs)
+        return [parts] * call.parts if isinstance(parts, Boom) else parts
+
+    def _run(
+        self, call: Call, inputs: list[Any], lent: list[Any], actors: Sequence[Any] = ()
+    ) -> Any:
+        try:
+            return run_task(self, call, inputs, lent, actors)
+        except Boom as boom:
+            return boom
+
+    def actor(self, teller: Teller) -> Any:
+        return Told(teller)
+
+    def tell(self, actor: Any, call: Call, inputs: list[Any], actors: list[Any]) -> Any:
+        for value in inputs:
+            if isinstance(value, Boom):
+                return value
+        try:
+            return actor.tell(self, call, inputs, actors)
+        except Boom as boom:
+            return boom
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def get(self, value: Any) -> Any:
+        return value
+
+    def follow(self, value: Any) -> Any:
+        return value
+
+    def outcomes(self, variable: Any) -> list[Any]:
+        if isinstance(variable, Stream):
+            return variable.rest(lambda value: self.outcomes(value)[0])
+        if isinstance(variable, Told):
+            return []
+        values = variable if isinstance(variable, tuple) else [variable]
+        return [value if isinstance(value, Boom) else digest(value) for value in values]
+
+    def wait(self, variables: list[Any], count: int) -> None:
+        """All is there."""

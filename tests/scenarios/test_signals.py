@@ -1,0 +1,33 @@
+"""SIGTERM as an exception: where it is raised, and that it is raised once."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+import raytwin as ray
+from scenarios.signals import Terminated, sigterm_raises
+
+
+def test_it_ends_the_command_also_while_a_simulated_task_runs() -> None:
+    @ray.remote(max_retries=0)
+    def terminated() -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    with sigterm_raises():
+        ray.init(backend="sim", num_cpus=1)
+        try:
+            with pytest.raises(Terminated):
+                ray.get(terminated.remote())
+        finally:
+            ray.shutdown()
+
+
+def test_the_second_one_does_not_disturb_what_the_first_one_began() -> None:
+    for _ in range(2):
+        with sigterm_raises():
+            with pytest.raises(Terminated):
+                signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -1,0 +1,136 @@
+"""Object stores in virtual time: bytes over the network, full stores, disks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+from tests.simulator.programs import size
+from tests.simulator.virtual import BANDWIDTH, LATENCY_S, elapsed_s, start
+
+
+def fetch_s(profile: str, nbytes: int) -> float:
+    """Return how long a task takes on node 1 that needs a blob of node 0."""
+    start(nodes=2, cpus_per_node=1, profile=profile)
+    there = size.options(resources={"node:1": 0.1})
+    blob = ray.put(ray.Blob(nbytes))
+    # Makes the worker and brings the function there, which is not to be timed.
+    ray.get(there.remote(ray.put(ray.Blob(200_000))))
+    began_s = ray.now()
+    assert ray.get(there.remote(blob)) == nbytes
+    took_s = ray.now() - began_s
+    ray.shutdown()
+    return took_s
+
+
+def test_a_blob_takes_its_bytes_by_the_bandwidth(free: str) -> None:
+    small, large = fetch_s(free, 1_000_000), fetch_s(free, 3_000_000_000)
+    assert large - small == pytest.approx((3_000_000_000 - 1_000_000) / BANDWIDTH, rel=1e-6)
+    # What is left are latencies: of messages, of the request, of the last byte.
+    hops = (small - 1_000_000 / BANDWIDTH) / LATENCY_S
+    assert 3 <= hops <= 12
+
+
+def test_two_blobs_share_the_bandwidth(free: str) -> None:
+    start(nodes=3, cpus_per_node=1, profile=free)
+    nbytes = 1_000_000_000
+    blobs = [ray.put(ray.Blob(nbytes)) for _ in range(2)]
+    tasks = [size.options(resources={f"node:{n}": 0.1}) for n in (1, 2)]
+    took_s = elapsed_s(
+        lambda: ray.get([task.remote(blob) for task, blob in zip(tasks, blobs, strict=True)])
+    )
+    # Both leave through the network card of node 0.
+    assert took_s == pytest.approx(2 * nbytes / BANDWIDTH, rel=0.05)
+
+
+def test_blobs_take_no_memory_and_fill_the_store() -> None:
+    start(object_store_memory=10_000_000)
+    kept = ray.put(ray.Blob(8_000_000))
+    with pytest.raises(ray.exceptions.ObjectStoreFullError, match="no room for 12,000,"):
+        ray.put(ray.Blob(12_000_000))
+    assert ray.get(kept) == ray.Blob(8_000_000)
+    del kept
+    ray.sleep(1)
+    assert ray.get(ray.put(ray.Blob(8_000_000))).nbytes == 8_000_000
+
+
+def disk_of(session: Any, node: int = 0) -> tuple[int, int]:
+    """Return (bytes on a node's disk, bytes written to it so far)."""
+    store = session.cluster.stores[node]
+    assert store.used <= store.capacity
+    return store.disk_used, store.spilled_bytes
+
+
+def test_what_does_not_fit_goes_to_disk_and_comes_back(free: str) -> None:
+    session = start(object_store_memory=10_000_000, profile=free)
+    values = [(n, ray.Blob(3_000_000)) for n in range(20)]
+    refs = [ray.put(value) for value in values]
+    on_disk, written = disk_of(session)
+    assert on_disk == written and 50_000_000 < on_disk <= 60_100_000
+    # One at a time: what a program looks at does not leave.
+    assert all(ray.get(refs[n]) == values[n] for n in (*range(20), *reversed(range(20))))
+    # What was written once is clean: it leaves memory without being written again.
+    assert disk_of(session)[1] <= 60_100_000
+    del refs
+    ray.get(ray.put(None))
+    ray.sleep(1)
+    assert disk_of(session)[0] == 0
+
+
+def test_the_disk_takes_its_time(free: str, tmp_path: Path) -> None:
+    def put_five() -> None:
+        refs = [ray.put(ray.Blob(8_000_000)) for _ in range(5)]
+        assert len(refs) == 5
+
+    slow = json.loads(Path(free).read_text()) | {"disk_bandwidth": 8e6}
+    path = tmp_path / "slow-disk.json"
+    path.write_text(json.dumps(slow))
+    start(object_store_memory=10_000_000, profile=str(path))
+    # Four have to leave, one after another, before the fifth is there.
+    assert elapsed_s(put_five) == pytest.approx(4.0, rel=0.05)
+
+
+def test_inputs_larger_than_memory_reach_their_tasks(free: str) -> None:
+    session = start(nodes=2, cpus_per_node=2, object_store_memory=10_000_000, profile=free)
+    blobs = [ray.put(ray.Blob(2_000_000 + n)) for n in range(20)]
+    pair = ray.remote(lambda a, b: a.nbytes + b.nbytes)
+    far = pair.options(resources={"node:1": 0.01})
+    for task in (pair, far, pair):
+        refs = [task.remote(blobs[n], blobs[-n]) for n in range(20)]
+        expected = [4_000_000 + n + (-n) % 20 for n in range(20)]
+        assert ray.get(refs) == expected
+    # Copies are dropped, not written.
+    assert disk_of(session, 1)[1] == 0
+
+
+class Adder:
+    """Adds sizes up."""
+
+    def __init__(self, *values: Any) -> None:
+        self.nbytes = sum(value.nbytes for value in values)
+
+    def add(self, *values: Any) -> int:
+        ray.sleep(0.01)
+        return self.nbytes + sum(value.nbytes for value in values)
+
+
+def test_actors_get_inputs_that_had_to_make_room_while_they_waited(free: str) -> None:
+    session = start(nodes=2, cpus_per_node=2, object_store_memory=10_000_000, profile=free)
+    blobs = [ray.put(ray.Blob(2_000_000 + n)) for n in range(12)]
+    adder = ray.remote(Adder)
+    adders = [
+        adder.options(resources={f"node:{n % 2}": 0.01}).remote(blobs[n], blobs[-1 - n])
+        for n in range(3)
+    ]
+    refs = [
+        each.add.remote(blobs[n], blobs[(3 * n + 5) % 12]) for n in range(12) for each in adders
+    ]
+    expected = [8_000_011 + n + (3 * n + 5) % 12 for n in range(12) for _ in adders]
+    assert ray.get(refs) == expected
+    for number in range(2):
+        scheduler = session.cluster.processes[f"node:{number}"].components[f"node:{number}"]
+        assert not scheduler.inputs._claims and not scheduler.objects.eviction._claims
