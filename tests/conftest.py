@@ -77,7 +77,8 @@ def pytest_runtest_makereport(
     drawn = getattr(item, "funcargs", {}).get("seed")
     parametrized = "seed" in getattr(getattr(item, "callspec", None), "params", {})
     if report.failed and drawn is not None and not parametrized:
-        report.sections.append(("seed", f"again: RAYTWIN_TEST_SEED={drawn} pytest '{node_of(item)}'"))
+        again = f"again: RAYTWIN_TEST_SEED={drawn} pytest '{node_of(item)}'"
+        report.sections.append(("seed", again))
     return report
 
 
