@@ -24,7 +24,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from runtime.control.actor_table import ALIVE, DEAD, PENDING, STARTING
-from runtime.control.call_runs import is_run, singles
+from runtime.control.call_route import CallRoute
+from runtime.control.call_runs import singles
 from runtime.control.cancelled import cancelled_result
 from runtime.control.config import Config
 from runtime.control.context import Context
@@ -45,51 +46,6 @@ from runtime.control.pieces import cut, task_bytes
 
 ROUTES_MAX = 65_536
 """Ways to dead actors that are remembered; the GCS knows them for longer."""
-
-
-class _Route:
-    """What this node knows of one actor, and which calls are under way."""
-
-    __slots__ = (
-        "actor", "again", "early", "incarnation", "logged", "node", "out", "probes", "reason",
-        "received", "sent", "starting", "state", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, actor: bytes) -> None:
-        self.actor = actor
-        self.state = PENDING
-        self.node = -1
-        self.incarnation = -1
-        self.logged = False
-        self.reason = ""
-        self.waiting: list[TaskSpec] = []
-        self.sent: dict[bytes, TaskSpec] = {}
-        """Calls without a result, by array, in order."""
-        self.out: list[TaskSpec] = []
-        """Calls to send with this turn."""
-        self.again = 0
-        """So many of the first of them are sent once more."""
-        self.probes: list[TaskSpec] = []
-        self.starting: tuple[int, int] | None = None
-        """The node and incarnation that is being rebuilt, once that may be asked."""
-        self.early: list[TaskSpec] = []
-        """Calls to ask it for with this turn."""
-        self.received: list[bytes] = []
-        """Calls whose result is here, and the GCS wants to know."""
-
-    def take_apart(self) -> None:
-        """From here on every call is looked at: none is in a run any more."""
-        runs = {id(spec): spec for spec in (*self.sent.values(), *self.out) if is_run(spec)}
-        if not runs:
-            return
-        calls = {key: {call.array: call for call in singles([run])} for key, run in runs.items()}
-        for call, spec in self.sent.items():
-            if id(spec) in calls:
-                self.sent[call] = calls[id(spec)][call]
-        out: list[TaskSpec] = []
-        for spec in self.out:
-            out += calls[id(spec)].values() if id(spec) in calls else [spec]
-        self.out = out
 
 
 class ActorRouter:
@@ -118,15 +74,15 @@ class ActorRouter:
         """Told of an actor that takes calls now, or does when a client creates it once more."""
         self._dead = dead
         """Told of an actor that is dead, and why."""
-        self._routes: OrderedDict[bytes, _Route] = OrderedDict()
-        self._under_way: dict[bytes, _Route] = {}
+        self._routes: OrderedDict[bytes, CallRoute] = OrderedDict()
+        self._under_way: dict[bytes, CallRoute] = {}
         """By call."""
-        self._draining: dict[bytes, _Route] = {}
+        self._draining: dict[bytes, CallRoute] = {}
         """By actor: dead ones, results of which may be on their way from their node."""
         self._dead_nodes: set[int] = set()
-        self._dirty: dict[bytes, _Route] = {}
+        self._dirty: dict[bytes, CallRoute] = {}
         self._watch: list[bytes] = []
-        self._acking: dict[bytes, _Route] = {}
+        self._acking: dict[bytes, CallRoute] = {}
         self._timer_set = False
 
     def submit(self, spec: TaskSpec) -> None:
@@ -143,6 +99,14 @@ class ActorRouter:
             route.waiting.append(spec)
             self._ask(route, [spec])
 
+    def submit_again(self, spec: TaskSpec) -> None:
+        """Send once more a call that has no result, for its caller of now; see `CallRoute`."""
+        route = self._under_way.get(spec.array)
+        if route is not None:
+            route.submit_again(spec)
+            self._dirty[route.actor] = route
+            self._ask(route, [spec])
+
     def submit_run(self, spec: TaskSpec, arrays: Sequence[bytes]) -> None:
         """Send a run of calls, one by one if they have to wait."""
         assert spec.extra is not None
@@ -156,11 +120,11 @@ class ActorRouter:
             for single in singles([spec]):
                 self.submit(single)
 
-    def watch(self, actor: bytes) -> _Route:
+    def watch(self, actor: bytes) -> CallRoute:
         """Be told where an actor is; return what is known of it."""
         route = self._routes.get(actor)
         if route is None:
-            route = self._routes[actor] = _Route(actor)
+            route = self._routes[actor] = CallRoute(actor)
             self._watch.append(actor)
         return route
 
@@ -210,6 +174,7 @@ class ActorRouter:
         if route.sent.pop(call, None) is None and route.waiting:
             route.waiting = [spec for spec in route.waiting if spec.array != call]
         if route.logged:
+            route.probed.discard(call)
             route.received.append(call)
             self._acking[route.actor] = route
             if not self._timer_set:
@@ -239,6 +204,7 @@ class ActorRouter:
         route = self._under_way.pop(call, None)
         if route is not None:
             route.sent.pop(call, None)
+            route.probed.discard(call)
             route.waiting = [spec for spec in route.waiting if spec.array != call]
 
     def forget_all(self, arrays: Sequence[bytes]) -> None:
@@ -280,6 +246,7 @@ class ActorRouter:
             self.on_alive(route.actor)
         elif route.state == ALIVE:
             # Somebody wanted to kill it, and may not.
+            self._dirty[route.actor] = route
             waiting, route.waiting = route.waiting, []
             for spec in waiting:
                 self._send(route, spec)
@@ -288,13 +255,13 @@ class ActorRouter:
             route.logged = message.logged
             self._ask(route, [*route.sent.values(), *route.waiting])
 
-    def _ask(self, route: _Route, calls: Sequence[TaskSpec]) -> None:
+    def _ask(self, route: CallRoute, calls: Sequence[TaskSpec]) -> None:
         """Ask an actor that is being rebuilt for answers; see `early_answers`."""
         if route.starting is not None:
             route.early += to_ask(calls)
             self._dirty[route.actor] = route
 
-    def _let_out_early(self, route: _Route) -> None:
+    def _let_out_early(self, route: CallRoute) -> None:
         early, route.early = route.early, []
         if early and route.starting is not None:
             node, incarnation = route.starting
@@ -328,6 +295,7 @@ class ActorRouter:
             dirty, self._dirty = self._dirty, {}
             for route in dirty.values():
                 self._let_out_early(route)
+                route.send_repeated()
                 out, route.out = route.out, []
                 probes, route.probes = route.probes, []
                 again, route.again = route.again, 0
@@ -347,18 +315,19 @@ class ActorRouter:
                     calls = ActorCalls(route.actor, route.incarnation, [], piece)
                     self._ctx.send(f"node:{route.node}", calls)
 
-    def _send(self, route: _Route, spec: TaskSpec) -> None:
+    def _send(self, route: CallRoute, spec: TaskSpec) -> None:
         self._under_way[spec.array] = route
         route.sent[spec.array] = spec
         route.out.append(spec)
         self._dirty[route.actor] = route
 
-    def _send_again(self, route: _Route) -> None:
+    def _send_again(self, route: CallRoute) -> None:
         again, route.sent = list(route.sent.values()), {}
         waiting, route.waiting = route.waiting, []
         # What was to leave with this turn is among the calls that are sent again.
         fresh = {spec.array for spec in route.out}
         route.out, route.probes, route.again = [], [], 0
+        route.probed, route.repeated = set(), {}
         for spec in again:
             if spec.array in fresh or spec.retries != 0:
                 if spec.array not in fresh:
@@ -370,13 +339,15 @@ class ActorRouter:
             else:
                 route.sent[spec.array] = spec
                 route.probes.append(spec)
+                route.probed.add(spec.array)
                 self._dirty[route.actor] = route
         for spec in waiting:
             self._send(route, spec)
 
-    def _bury(self, route: _Route) -> None:
+    def _bury(self, route: CallRoute) -> None:
         ended = [*route.sent.values(), *route.waiting]
         route.sent, route.waiting, route.out, route.probes = {}, [], [], []
+        route.probed, route.repeated = set(), {}
         route.again = 0
         for spec in ended:
             self._under_way.pop(spec.array, None)
