@@ -147,3 +147,15 @@ def test_who_calls_last_has_the_answer() -> None:
     node.done(W2, (2, 0, 1))
     assert told(node, W1) == [array(2)]
     assert node.given(W2) == []
+
+
+def test_a_call_that_is_not_logged_yet_is_not_answered_when_it_comes_again() -> None:
+    """What anybody has seen is not lost with the actor."""
+    node = hosting(-1)
+    node.turn("node:1", ActorCalls(ACTOR, 0, [call(2, FAR), call(3, DRIVER)], []))
+    node.done(W2, (2, 0, 1))
+    assert len(node.ctx.take(LogCalls)) == 1
+    node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)], []))
+    assert told(node, "node:") == []
+    node.turn("gcs", CallsLogged(ACTOR, 0, 1))
+    assert told(node, "node:2") == [array(2)]
