@@ -63,6 +63,19 @@ class Teller:
 class Gatherer(Teller):
     """One with several callers: only the values of `SumUp` tell of other calls."""
 
+    @property
+    def sums_up(self) -> bool:
+        """Whether they do: nothing that took effect is ever forgotten."""
+        return self.exact
+
+
+class Ledger(Gatherer):
+    """One whose calls are cancelled: it restarts without end, or never."""
+
+    @property
+    def sums_up(self) -> bool:
+        return True
+
 
 class Mortal(Teller):
     """One that ends at the first call that does not take effect, so its values tell all."""
@@ -93,6 +106,9 @@ class Op:
     actor start `teller`
     tell  call the actor that the first of ``ins`` is with the values of the others
     hand  run `call` with the values of ``ins``
+    cancel the task or call that made the first of ``ins``; it is `call`
+    tally ask the `Ledger` that the first of ``ins`` is, by `call`, whether of the others,
+          which it was told, just those took effect that were not cancelled
     ===== ==================================================================
 
     The actors that a `Handing` of the last two has are variables of the call's body, too:

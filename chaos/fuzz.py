@@ -26,6 +26,7 @@ ActorDiedError     names an actor of r restarts, and at least r + 1 kills came b
                    a call needs has failed, which of actors without end it may not
 ActorUnavailableError names a call of r retries, likewise
 ObjectStoreFullError the stores of the case are small, and all of one was in use
+TaskCancelledError names what the program has cancelled
 ================== ==============================================================
 
 No fault may fail a call of an actor with restarts and retries without end whose
@@ -49,12 +50,13 @@ from chaos import invariants
 from chaos.attach import attach
 from chaos.bodies import Body, Teller
 from chaos.callers import with_awaited, with_callers
+from chaos.cancels import with_cancels
 from chaos.drawing import draw, with_actors, with_children
 from chaos.injector import Injection
 from chaos.interpreter import run_body
 from chaos.outcomes import Boom
 from chaos.plan import Plan, Step
-from chaos.programs import Api, actor_name, forget, put_here, told_here
+from chaos.programs import Api, actor_name, cancelled_here, forget, put_here, told_here
 from chaos.sequential import Sequential
 from chaos.several_values import with_several
 from chaos.targets.actor import Actor
@@ -69,6 +71,7 @@ from runtime.api.exceptions import (
     ObjectLostError,
     ObjectStoreFullError,
     RayTaskError,
+    TaskCancelledError,
     WorkerCrashedError,
 )
 from runtime.control.config import Config
@@ -86,6 +89,8 @@ CALLERS = 0.4
 """How many of the programs have actors that tasks and other actors' calls call."""
 AWAITED = 0.25
 """How many of the programs have runs of calls that are awaited one at a time."""
+CANCELS = 0.25
+"""How many of the programs cancel tasks and calls."""
 DIRECT_AFTER = (1, 8)
 """After so many of those, calls go directly (`Config.direct_after`)."""
 HORIZON_S = 0.5
@@ -111,6 +116,7 @@ _LET_GO = re.compile(
 )
 _GONE_ON = re.compile(r"\bthe actor that made it has gone on since$")
 _TASK = re.compile(r"\bk\d+r(-?\d+)\b")
+_CANCELLED = re.compile(r": ([kt]\d+r-?\d+) was cancelled")
 _ACTOR = re.compile(r"ActorDiedError: a\d+r(-?\d+) died: ")
 _CALL = re.compile(r"ActorUnavailableError: t\d+r(-?\d+): ")
 
@@ -179,6 +185,10 @@ def draw_case(seed: int, lossless: bool = False, heads: bool = True) -> Case:
     if singly.random() < AWAITED:
         program = with_awaited(singly, program, store_bytes == STORE_BYTES)
         direct_after = singly.choice(DIRECT_AFTER)
+    unwanted = random.Random(f"fuzz/cancels/{seed}")
+    if unwanted.random() < CANCELS:
+        program = with_cancels(unwanted, program, store_bytes == STORE_BYTES)
+        direct_after = unwanted.choice(DIRECT_AFTER)
     if gcs and heads:
         kills += _draw_kills_of_heads(random.Random(f"fuzz/heads/{seed}"))
         kills += _add_storage(random.Random(f"fuzz/storage/{seed}"), gcs)
@@ -378,7 +388,8 @@ def _compare(
         if right == got:
             continue
         if isinstance(got, Exception) and not isinstance(got, Boom):
-            wrong = excuse(got, kills, deaths, put_here, report.case.store_bytes, told_here, ended)
+            small = report.case.store_bytes
+            wrong = excuse(got, kills, deaths, put_here, small, told_here, ended, cancelled_here)
             if not wrong:
                 report.excused += 1
                 continue
@@ -405,17 +416,22 @@ def excuse(
     store_bytes: int = STORE_BYTES,
     told: Mapping[str, Teller] = NONE_TOLD,
     ended: Container[str] = frozenset(),
+    cancelled: Container[str] = frozenset(),
 ) -> str:
     """Return why an error may not come after so many kills and deaths of nodes; "" if it may.
 
     In hexadecimal, `puts` are the objects that were put, and `told` has the actors whose
-    calls made some; `ended` are the names of those that have died.
+    calls made some; `ended` are the names of those that have died, `cancelled` those of
+    tasks and calls that were.
     """
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
     text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     if isinstance(error, ObjectStoreFullError) and store_bytes < STORE_BYTES and "in use" in text:
         return ""
+    if isinstance(error, TaskCancelledError):
+        named = _CANCELLED.search(text)
+        return "" if named is not None and named[1] in cancelled else text
     for pattern in (_ACTOR, _CALL):
         found = pattern.match(str(error)) or pattern.match(text)
         if found is not None:

@@ -11,7 +11,7 @@ an outcome is the value's digest, a `Boom`, or the exception that came instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaos.bodies import HANDED, Body, Call, Gatherer, Handing, SumUp, Teller
@@ -64,6 +64,11 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
             inputs = [variables[i] for i in op.ins]
             hands = [variables[i] for i in op.hands]
             variables[op.out] = engine.hand(op.call, inputs, hands)
+        elif op.do == "cancel":
+            engine.cancel(variables[op.ins[0]], op.call)
+        elif op.do == "tally":
+            at, *told = op.ins
+            outcomes += engine.tally(variables[at], op.call, {i: variables[i] for i in told})
         elif op.do == "put":
             variables[op.out] = engine.put(make(mix(op.out, op.nbytes), op.nbytes))
         elif op.do == "stream":
@@ -86,6 +91,11 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
     while variables:
         outcomes += engine.outcomes(variables.pop(min(variables)))
     return outcomes
+
+
+def sum_of(gathered: Mapping[int, int]) -> int:
+    """Return what tells all that a `Gatherer` was told."""
+    return mix(*(part for each in sorted(gathered.items()) for part in each))
 
 
 class Told:
@@ -127,8 +137,8 @@ class Told:
         number = mix(call.key, *digests)
         if isinstance(self.teller, Gatherer):
             self.gathered[call.key] = number
-            if isinstance(call, SumUp) and self.teller.exact:
-                number = mix(*(part for each in sorted(self.gathered.items()) for part in each))
+            if isinstance(call, SumUp) and self.teller.sums_up:
+                number = sum_of(self.gathered)
         else:
             self.state = mix(self.state, number)
             if self.teller.folds:

@@ -1,7 +1,8 @@
 """What must hold: at every turn of a simulated node, and at the end of every run.
 
 ==================== ========= ==================================================
-``oversubscription`` each turn what runs on a node needs no more than it has
+``oversubscription`` each turn what runs on a node needs no more than it has, but for the
+                               CPUs of tasks that waited and have gone on since all fitted
 ``resources``        the end   every node's resources are free, nothing is queued
 ``stores``           the end   no object is left, and no place for one
 ``disks``            the end   nothing is left on disk, nor claimed (`sim`)
@@ -23,7 +24,7 @@ asked, with the same queries that programs may use.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from runtime.control.config import Config
@@ -47,23 +48,34 @@ class Watch:
 
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
+        self._resumes: dict[str, int] = {}
+        """By worker: how often it had gone on when all that its node has leased fitted last."""
         self.found: list[str] = []
         cluster.after_node_turn.append(self._look)
 
     def _look(self, node: int) -> None:
-        for line in oversubscription(self._cluster, node):
+        if not self._cluster.schedulers[node].pool.is_over("CPU:1"):
+            for address, worker in self._cluster.workers.items():
+                if worker.node == node:
+                    self._resumes[address] = worker.executor.resumes
+        for line in oversubscription(self._cluster, node, self._resumes):
             if len(self.found) < 10:
                 self.found.append(f"at {self._cluster.env.now:.6f} s: {line}")
 
 
-def oversubscription(cluster: Any, node: int) -> list[str]:
-    """Return the resources of which more is in use than the node has."""
+def oversubscription(cluster: Any, node: int, resumes: Mapping[str, int]) -> list[str]:
+    """Return the resources of which more is in use than the node has.
+
+    The CPU of a worker that has gone on more often than `resumes` says does not count:
+    a task does not wait for its CPU, and the node begins nothing until all fits again.
+    """
     used: Counter[str] = Counter()
-    for worker in cluster.workers.values():
+    for address, worker in cluster.workers.items():
         executor = worker.executor
         if worker.node == node and executor.running is not None:
+            without = executor.suspended or executor.resumes > resumes.get(address, 0)
             for name, units in parse_demand(executor.running.demand):
-                if name != "CPU" or not executor.suspended:
+                if name != "CPU" or not without:
                     used[name] += units
     has = {**cluster.resources[node], f"node:{node}": 1.0}
     return [

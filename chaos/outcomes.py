@@ -16,6 +16,9 @@ from typing import Any
 
 from chaos.bodies import Call
 
+TALLIED = 1
+"""What a tally gives that is right."""
+
 
 class Boom(Exception):
     """What tasks raise on purpose."""

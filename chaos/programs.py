@@ -11,20 +11,22 @@ handed them; see `interpreter.Told`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import runtime.api as api
 from chaos.bodies import Call, Gatherer, Teller
-from chaos.interpreter import Told, run_task
-from chaos.outcomes import Boom, Stream, digest, yielded
-from runtime.api.exceptions import RayTaskError
+from chaos.interpreter import Told, run_task, sum_of
+from chaos.outcomes import TALLIED, Boom, Stream, digest, mix, yielded
+from runtime.api.exceptions import RayTaskError, TaskCancelledError
 
 put_here: set[str] = set()
 """Objects that no task makes: what programs have put in this process, and results
 of actors' calls. In a simulation all of them."""
+cancelled_here: set[str] = set()
+"""Names of tasks and calls that were cancelled."""
 told_here: dict[str, Teller] = {}
 """Of results of actors' calls, and of the calls' names: which actor's."""
 
@@ -33,12 +35,18 @@ def forget() -> None:
     """Begin a program: what others have made does not count any more."""
     put_here.clear()
     told_here.clear()
+    cancelled_here.clear()
     _started.clear()
 
 
 def task_name(call: Call) -> str:
     """Return the task's name, by which errors call it."""
     return f"k{call.key}r{call.retries}"
+
+
+def call_name(call: Call) -> str:
+    """Return the name of a call of an actor, likewise."""
+    return f"t{call.key}r{call.retries}"
 
 
 def actor_name(teller: Teller) -> str:
@@ -123,7 +131,7 @@ class Api:
         return actor
 
     def tell(self, actor: Any, call: Call, inputs: list[Any], actors: list[Any]) -> Any:
-        name = f"t{call.key}r{call.retries}"
+        name = call_name(call)
         if actors:
             ref = actor.tell_with.options(name=name).remote(actors, call, *inputs)
         else:
@@ -131,6 +139,18 @@ class Api:
         put_here.add(ref.hex())
         told_here[ref.hex()] = told_here[name] = _started[actor._actor_id]
         return ref
+
+    def cancel(self, ref: Any, call: Call) -> None:
+        cancelled_here.update((task_name(call), call_name(call)))
+        api.cancel(ref)
+
+    def tally(self, actor: Any, call: Call, told: Mapping[int, Any]) -> list[Any]:
+        """Compare what took effect with what was told, by key, and was not cancelled."""
+        ended = {key: self._outcome(ref) for key, ref in told.items()}
+        took = [key for key, got in ended.items() if not isinstance(got, TaskCancelledError)]
+        found = self._outcome(self.tell(actor, call, [], []))
+        right = sum_of({key: mix(key) for key in (*took, call.key)})
+        return [TALLIED if found == right else found]
 
     def put(self, value: Any) -> Any:
         ref = api.put(value)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from chaos.bodies import Call, Teller
 from chaos.interpreter import Told, run_task
-from chaos.outcomes import Boom, Stream, digest, in_place
+from chaos.outcomes import TALLIED, Boom, Stream, digest, in_place
 
 
 class Sequential:
@@ -62,6 +62,13 @@ class Sequential:
             return actor.tell(self, call, inputs, actors)
         except Boom as boom:
             return boom
+
+    def cancel(self, value: Any, call: Call) -> None:
+        """It has ended."""
+
+    def tally(self, actor: Any, call: Call, told: Mapping[int, Any]) -> list[Any]:
+        """Nothing was cancelled."""
+        return [TALLIED]
 
     def put(self, value: Any) -> Any:
         return value

@@ -12,7 +12,7 @@ from chaos.attach import attach
 from chaos.injector import Injection, timeline
 from chaos.plan import Plan, Step
 from chaos.targets.node import Node
-from scenarios import trace
+from scenarios import executions, trace
 from scenarios.base import (
     Check,
     Compare,
@@ -23,6 +23,7 @@ from scenarios.base import (
     Scenario,
     UsageError,
 )
+from scenarios.executions import Executions
 
 REMOVED_S = (25.0, 50.0, 100.0)
 ADDED_S = 210.0
@@ -34,8 +35,8 @@ AFTER_S = (ADDED_S + 20, END_S)
 NODES_MIN = len(REMOVED_S) + 1
 SOURCE = "OSDI 2018, section 5.1, figure 11a"
 MODULUS = 2**31 - 1
-DONE_AGAIN = ("task_retried", "task_reconstructed")
-"""Events of the GCS's log: a task that had not ended, one whose value was lost."""
+RUNNING, OVER = "running", "over"
+"""Of the clock: after its end what was submitted is finished, and no more is."""
 
 
 def plan(settings: Any) -> Plan:
@@ -48,8 +49,10 @@ def plan(settings: Any) -> Plan:
     return Plan(steps)
 
 
-def _link(state: Any, key: int, seconds: float, nbytes: int) -> Any:
+def _link(state: Any, key: int, seconds: float, nbytes: int, record: str = "") -> Any:
     """One link of a chain: takes its time, and folds its key into what came before."""
+    if record:
+        executions.begin(record)
     ray.sleep(seconds)
     number = (fold(state) * 31 + key) % MODULUS
     return number.to_bytes(8, "big") * (-(-nbytes // 8)) if nbytes else number
@@ -75,11 +78,11 @@ class Chains:
     """When the driver learned of each link's end, since they began."""
 
 
-def run_chains(chains: int, segment: int, settings: Any) -> Chains:
+def run_chains(chains: int, segment: int, settings: Any, record: str) -> Chains:
     """Run chains side by side until the time is over.
 
     A chain is submitted `segment` links at a time, the next when the last of them
-    is done.
+    is done. Links write down in the file `record` that they have begun.
     """
     task_s, nbytes = settings["task_ms"] / 1000, settings["value_bytes"]
     began_s = ray.now()
@@ -92,7 +95,9 @@ def run_chains(chains: int, segment: int, settings: Any) -> Chains:
     def extend(chain: int, state: Any) -> None:
         for _ in range(segment):
             lengths[chain] += 1
-            state = link.options(max_retries=-1).remote(state, lengths[chain], task_s, nbytes)
+            state = link.options(max_retries=-1).remote(
+                state, lengths[chain], task_s, nbytes, record
+            )
             waiting[state] = -1
         waiting[state] = chain
 
@@ -144,32 +149,28 @@ def run(request: Request) -> Outcome:
     faults = plan(settings)
     factor = settings["time_factor"]
     request.progress.begin(f"fig11a on {request.backend}, {END_S * factor:g} s")
-    session: Any = ray.init(
-        backend=request.backend,
-        nodes=nodes,
-        cpus_per_node=settings["cpus_per_node"],
-        seed=request.seed,
-        **options,
-    )
-    try:
-        warm_s = settings["task_ms"] / 1000
-        ray.get([link.remote(0, 0, warm_s, 0) for _ in range(2 * chains)])
-        injector = attach(session, faults)
-        result = run_chains(chains, settings["segment"], settings)
-        injector.stop()
-        again_s = [
-            row[0] - result.began_s
-            for row in session.query("events")
-            if row[1] in DONE_AGAIN
-            for _ in range(row[4])
-        ]
-        counts = session.query("event_counts")
-        events = trace.kept()
-    finally:
-        ray.shutdown()
-    outcome = Outcome(_rows(settings, nodes, result, again_s, injector.injections))
+    with executions.record() as record:
+        session: Any = ray.init(
+            backend=request.backend,
+            nodes=nodes,
+            cpus_per_node=settings["cpus_per_node"],
+            seed=request.seed,
+            **options,
+        )
+        try:
+            warm_s = settings["task_ms"] / 1000
+            ray.get([link.remote(0, 0, warm_s, 0) for _ in range(2 * chains)])
+            injector = attach(session, faults)
+            result = run_chains(chains, settings["segment"], settings, record)
+            injector.stop()
+            counts = session.query("event_counts")
+            events = trace.kept()
+        finally:
+            ray.shutdown()
+        found = executions.read(record)
+    outcome = Outcome(_rows(settings, nodes, result, found, injector.injections))
     outcome.timeline = events + timeline(injector.injections)
-    _judge(outcome, settings, result, counts, injector.injections)
+    _judge(outcome, settings, result, counts, found, injector.injections)
     return outcome
 
 
@@ -177,16 +178,20 @@ def _rows(
     settings: Any,
     nodes: int,
     result: Chains,
-    again_s: list[float],
+    found: Executions,
     injections: list[Injection],
 ) -> list[dict[str, Any]]:
-    """Return a row per bucket of time: links that ended in it, nodes that lived in it."""
+    """Return a row per bucket of time: links that began and ended in it, nodes that lived in it."""
     bucket_s = settings["bucket_s"]
     ended = Counter(int(at_s // bucket_s) for at_s in result.ended_s)
-    again = Counter(int(at_s // bucket_s) for at_s in again_s)
+    first, again = (
+        Counter(int((each.began_s - result.began_s) // bucket_s) for each in some)
+        for some in (found.first, found.again)
+    )
     rows = []
     factor = settings["time_factor"]
-    for bucket in range(int(END_S * factor // bucket_s)):
+    buckets = int(END_S * factor // bucket_s)
+    for bucket in range(max(buckets, 1 + max(*ended, *first, *again))):
         middle_s = (bucket + 0.5) * bucket_s
         alive = nodes
         for each in injections:
@@ -197,10 +202,11 @@ def _rows(
             {
                 "time_s": middle_s,
                 "paper_time_s": middle_s / factor,
+                "clock": RUNNING if bucket < buckets else OVER,
                 "nodes": alive,
                 "tasks_per_s": rate,
                 "tasks_per_s_per_node": rate / alive,
-                "tasks_first": ended[bucket],
+                "tasks_first": first[bucket],
                 "tasks_again": again[bucket],
             }
         )
@@ -241,6 +247,7 @@ def _judge(
     settings: Any,
     result: Chains,
     counts: dict[str, int],
+    found: Executions,
     injections: list[Injection],
 ) -> None:
     rows = outcome.rows
@@ -251,8 +258,9 @@ def _judge(
         "tasks_per_s_without_three_nodes": _between(rows, *WITHOUT_S, "tasks_per_s"),
         "tasks_per_s_after": _between(rows, *AFTER_S, "tasks_per_s"),
         "links": float(sum(lengths)),
-        "tasks_retried": float(counts.get("task_retried", 0)),
-        "tasks_reconstructed": float(counts.get("task_reconstructed", 0)),
+        "tasks_again": float(len(found.again)),
+        "placed_again_not_ended": float(counts.get("task_retried", 0)),
+        "placed_again_value_lost": float(counts.get("task_reconstructed", 0)),
     }
     outcome.checks += [
         Check(
@@ -266,10 +274,9 @@ def _judge(
             ", ".join(f"{each.at_s:.1f} s {each.step}" for each in injections),
         ),
         Check(
-            "work was done again",
-            counts.get("task_retried", 0) + counts.get("task_reconstructed", 0) > 0,
-            f"{counts.get('task_retried', 0)} retried,"
-            f" {counts.get('task_reconstructed', 0)} reconstructed",
+            "every link was executed, and some again, as they have written down themselves",
+            len(found.first) == sum(lengths) and len(found.again) > 0,
+            f"{len(found.first):,} of {sum(lengths):,} links; {len(found.again):,} times one again",
         ),
         *throughput_checks(rows),
     ]
@@ -300,6 +307,11 @@ SCENARIO = Scenario(
         " lives, stays. The fault plan is the same, step by step, in simulation and on real"
         " processes."
         "\n\n"
+        "Links write down when they begin: in the rows, the first time counts as tasks_first,"
+        " each later one as tasks_again. That is less than what was placed again, since a link"
+        " that waited on a node that died had not begun. Throughput is of links that have ended"
+        " for the driver. The last rows are of links submitted before the clock's end."
+        "\n\n"
         "Scale quick runs on a clock of its own: all times of the plan are a tenth of the"
         " paper's, tasks take 50 ms. The axis of the figure shows the paper's time. Scale full"
         " takes the paper's times, with tasks that really sleep for 100 ms."
@@ -317,6 +329,7 @@ SCENARIO = Scenario(
     figures=(
         FigureSpec(
             title="Throughput while nodes go and come back",
+            where={"clock": RUNNING},
             x="paper_time_s",
             y="tasks_per_s",
             x_label="time on the paper's clock (s)",
@@ -325,11 +338,18 @@ SCENARIO = Scenario(
                 "nodes are removed at 25, 50 and 100 s and added back at about 210 s;"
                 " the original throughput returns with them"
             ),
-            compare=Compare(on=("paper_time_s",), column="tasks_per_s", aim_percent=10),
+            compare=Compare(
+                on=("paper_time_s",),
+                column="tasks_per_s",
+                predicted={"clock": RUNNING},
+                measured={"clock": RUNNING},
+                aim_percent=10,
+            ),
             note="In scale quick a second of the axis is a tenth of a second.",
         ),
         FigureSpec(
             title="Throughput of each node that is there",
+            where={"clock": RUNNING},
             x="paper_time_s",
             y="tasks_per_s_per_node",
             x_label="time on the paper's clock (s)",
@@ -337,7 +357,7 @@ SCENARIO = Scenario(
             published_shape="stays stable while nodes go and come back",
         ),
         FigureSpec(
-            title="Tasks that were placed again",
+            title="Tasks that were executed again",
             x="paper_time_s",
             y="tasks_again",
             x_label="time on the paper's clock (s)",

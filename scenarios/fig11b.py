@@ -11,8 +11,7 @@ from chaos.attach import attach
 from chaos.injector import timeline
 from chaos.plan import Plan, Step
 from runtime.api.state import current
-from runtime.control.actors_here import CALLS_AGAIN, REPLAYED
-from scenarios import trace
+from scenarios import executions, trace
 from scenarios.base import (
     Check,
     FigureSpec,
@@ -24,10 +23,9 @@ from scenarios.base import (
     Scenario,
     UsageError,
 )
+from scenarios.executions import Execution, Executions
 
 NODES = 10
-SETTLE_S = 1.0
-"""Longer than nodes keep to themselves what they have replayed."""
 KILLED = (1, 2)
 PAPER = "paper's cluster"
 HOST = "one host"
@@ -39,13 +37,15 @@ SLOTS = 10_000.0
 
 
 class Stepper:
-    """Counts its own calls; each takes a while."""
+    """Counts its own calls; each takes a while, and writes down that it has begun."""
 
-    def __init__(self) -> None:
+    def __init__(self, record: str) -> None:
         self.count = 0
+        self.record = record
 
     def step(self, busy_s: float) -> tuple[int, float]:
         """Return how many calls have taken effect, and when this one ended."""
+        executions.begin(self.record)
         ray.sleep(busy_s)
         self.count += 1
         return self.count, ray.now()
@@ -65,13 +65,7 @@ class _Run:
     ended: list[list[float]]
     """When each step of each actor ended, since the beginning; by step."""
     wrong: int
-    sent_again: list[list[float]]
-    """[when, since the beginning; how many] of calls that ran in a later incarnation than
-    the one that they were first sent to."""
-    replayed: list[list[float]]
-    """The same of calls that were repeated to rebuild an actor."""
-    counts: dict[str, int]
-    """How many of both there were, by event."""
+    executions: Executions
     moved: int
     there: int
     """Actors that were on the nodes that die."""
@@ -80,11 +74,11 @@ class _Run:
 
     @property
     def replays(self) -> int:
-        return self.counts.get(REPLAYED, 0)
+        return len(self.executions.replays)
 
     @property
     def again(self) -> int:
-        return self.counts.get(CALLS_AGAIN, 0)
+        return len(self.executions.again)
 
 
 def run(request: Request) -> Outcome:
@@ -123,21 +117,27 @@ def _measure(request: Request, where: str, interval: int) -> _Run:
         given["profile"] = "paper" if where == PAPER else str(request.profile)
         if where == HOST:
             given["nodes_per_host"] = len(nodes)
-    ray.init(nodes=nodes, **given)
-    try:
-        return _drive(request, settings, interval)
-    finally:
-        ray.shutdown()
+    with executions.record() as record:
+        ray.init(nodes=nodes, **given)
+        try:
+            run, ran = _drive(request, settings, interval, record)
+        finally:
+            ray.shutdown()
+        run.executions = executions.read(record, ran)
+        return run
 
 
-def _drive(request: Request, settings: Any, interval: int) -> _Run:
+def _drive(
+    request: Request, settings: Any, interval: int, record: str
+) -> tuple[_Run, list[list[Any]]]:
+    """Return what it has led to, but for the executions, and the cluster's timeline."""
     stepper = ray.remote(
         resources={"slot": 1},
         max_restarts=-1,
         max_task_retries=-1,
         **({"checkpoint_interval": interval} if interval else {}),
     )(Stepper)
-    actors = [stepper.remote() for _ in range(settings["actors"])]
+    actors = [stepper.remote(record) for _ in range(settings["actors"])]
     ray.get([actor.__ray_ready__.remote() for actor in actors])
     plan = _plan(settings)
     there = sum(row[1] in KILLED for row in current().query("actors"))
@@ -153,41 +153,33 @@ def _drive(request: Request, settings: Any, interval: int) -> _Run:
     injector.stop()
     wrong = sum(count != step + 1 for step, row in enumerate(found) for count, _ in row)
     moved = sum(row[2] > 0 for row in current().query("actors"))
-    ray.sleep(SETTLE_S)
-    log, counts = current().query("events"), current().query("event_counts")
-    sent_again, replayed = (
-        [[row[0] - began_s, row[4]] for row in log if row[1] == kind]
-        for kind in (CALLS_AGAIN, REPLAYED)
-    )
     ended = [[at - began_s for _, at in row] for row in found]
     killed_s = settings["kill_step"] * settings["period_s"]
     # An actor has recovered when the first call made after the fault is answered.
     recovery_s = max(ended[settings["kill_step"]]) - killed_s
     events = trace.kept() + timeline(injector.injections)
-    return _Run(
-        began_s, ended, wrong, sent_again, replayed, counts, moved, there, recovery_s, events
-    )
+    ran = current().query("timeline")
+    return _Run(began_s, ended, wrong, Executions(), moved, there, recovery_s, events), ran
 
 
 def _rows(where: str, policy: str, found: _Run, settings: Any) -> list[Row]:
     # Every actor is called once a period, so intervals of a period are comparable.
     width_s = settings["period_s"]
-    again, replays, counts = Counter[int](), Counter[int](), Counter[int]()
-    for at, count in found.sent_again:
-        again[int(at / width_s)] += int(count)
-    for at, count in found.replayed:
-        replays[int(at / width_s)] += int(count)
-    for row in found.ended:
-        counts.update(int(at / width_s) for at in row)
-    last = max(max(each) for each in (counts, again, replays) if each)
+
+    def begun(some: list[Execution]) -> Counter[int]:
+        return Counter(int((each.began_s - found.began_s) / width_s) for each in some)
+
+    ran = found.executions
+    first, again, replays = begun(ran.first), begun(ran.again), begun(ran.replays)
+    ended = Counter(int(at / width_s) for row in found.ended for at in row)
+    last = max(*ended, *first, *again, *replays)
     return [
         {
             "series": where,
             "policy": policy,
             "time_s": (bucket + 0.5) * width_s,
-            "methods_per_s": counts[bucket] / width_s,
-            # A call that was sent again has ended once, in the incarnation that ran it last.
-            "first_executions": counts[bucket],
+            "methods_per_s": ended[bucket] / width_s,
+            "first_executions": first[bucket],
             "re_executions": again[bucket],
             "replays": replays[bucket],
             "replays_per_moved_actor": found.replays / max(1, found.moved),
@@ -201,6 +193,7 @@ def _rows(where: str, policy: str, found: _Run, settings: Any) -> list[Row]:
 def _judge(outcome: Outcome, where: str, found: dict[str, _Run], settings: Any, main: bool) -> None:
     total = settings["actors"] * settings["steps"]
     for policy, each in found.items():
+        first = len(each.executions.first)
         name = policy.replace(" ", "_")
         if main:
             outcome.metrics[f"replays_{name}"] = each.replays
@@ -221,6 +214,13 @@ def _judge(outcome: Outcome, where: str, found: dict[str, _Run], settings: Any, 
                 f"{each.moved} of {settings['actors']:,} moved, {each.there} were there",
             )
         )
+        outcome.checks.append(
+            Check(
+                f"on {where}, {policy}: every call was executed, as it has written down itself",
+                first == total,
+                f"{first:,} of {total:,} calls",
+            )
+        )
     part = found[WITH].replays / max(1, found[WITHOUT].replays)
     outcome.checks.append(
         Check(
@@ -234,7 +234,7 @@ def _judge(outcome: Outcome, where: str, found: dict[str, _Run], settings: Any, 
         f"On {where}, {found[WITH].moved:,} of {settings['actors']:,} actors moved."
         f" {found[WITH].replays:,} calls were replayed with checkpoints and"
         f" {found[WITHOUT].replays:,} without; {found[WITH].again:,} and"
-        f" {found[WITHOUT].again:,} had not been answered and were sent again; the last actor"
+        f" {found[WITHOUT].again:,} had begun on a node that died and ran again; the last actor"
         f" answered again"
         f" {found[WITH].recovery_s:.1f} s and {found[WITHOUT].recovery_s:.1f} s after the fault."
     )
@@ -259,9 +259,11 @@ SCENARIO = Scenario(
         " full, times are the paper's; at scale quick they are shorter and the plot's axis says"
         " so. Recovery ends when every actor has answered the first call made after the fault."
         "\n\n"
-        "Rows count, for each period, calls that were answered, calls that were under way to"
-        " a node that died and ran elsewhere, and calls that were repeated to rebuild an actor."
-        " What a node has replayed within a heartbeat before it dies itself is not known."
+        "Calls write down when they begin. Rows count, for each period, first executions,"
+        " calls that had begun on a node that died and ran again elsewhere (re_executions), and"
+        " calls that were repeated to rebuild an actor (replays); methods_per_s are calls that"
+        " ended for their caller. A replay whose node died before it said so counts as a"
+        " re-execution."
         "\n\n"
         "On one host every actor is a real process, and so is each of the nodes."
     ),

@@ -244,6 +244,10 @@ class SimWorld:
                 raise
             except BaseException as error:
                 failed(error)
+            finally:
+                # The process is gone. Its coroutines go with it as they are, and what they
+                # had not ended is no news to anybody.
+                loop.set_exception_handler(lambda loop, context: None)
 
         self.spawn(run)
         return loop

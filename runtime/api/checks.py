@@ -16,6 +16,8 @@ from math import inf, isfinite
 from numbers import Real
 from typing import Any
 
+from runtime.control.placement_groups import is_of_group
+
 INTEGER_MAX = 2**63 - 1
 """The greatest that a message can hold, whichever its sign."""
 
@@ -61,6 +63,10 @@ def amounts(what: str, given: Any) -> dict[str, float]:
         name = text(f"a name in {what}", key)
         if not name or "," in name:
             raise ValueError(f"{name!r} cannot be a resource's name")
+        if is_of_group(name):
+            raise ValueError(
+                f"{name!r} is a placement group's: PlacementGroupSchedulingStrategy gives it"
+            )
         checked[name] = amount(f"{name!r} in {what}", value)
     return checked
 

@@ -63,6 +63,10 @@ class TaskPlacementGroupRemoved(RayError):
     """The placement group was removed that the task was to run in."""
 
 
+class PlacementGroupOfOtherJobError(RayError):
+    """The placement group belongs to another job and is not detached."""
+
+
 class RuntimeEnvSetupError(RayError):
     """What a task's ``runtime_env`` asks for could not be set up."""
 

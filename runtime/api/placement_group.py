@@ -130,7 +130,10 @@ def placement_group(
 
 
 def remove_placement_group(placement_group: PlacementGroup) -> None:
-    """Give a group's resources back; tasks in it end with TaskPlacementGroupRemoved."""
+    """Give a group's resources back; tasks in it end with TaskPlacementGroupRemoved.
+
+    Another job's group stays unless it is detached: that is noted as ``refused`` in the event log.
+    """
     if not isinstance(placement_group, PlacementGroup):
         raise TypeError(f"remove_placement_group takes a PlacementGroup, not {placement_group!r}")
     current().remove_group(placement_group.id.binary())
@@ -145,11 +148,15 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
 
 def _named(name: str) -> list[Any]:
     """Return the row of the group of that name that the calling code may know of."""
+    return [row for row in _known() if name and row[1] == name and row[5] != "REMOVED"]
+
+
+def _known() -> list[Any]:
+    """Return the rows of the groups of the calling code's job, and of all detached ones."""
     here = current().job_number
     return [
         row
         for row in current().query("groups")
-        if name and row[1] == name and row[5] != "REMOVED"
         if row[6] or job_number(bytes.fromhex(row[0])) == here
     ]
 
@@ -159,7 +166,7 @@ def get_current_placement_group() -> PlacementGroup | None:
     group = group_of_caller().partition("/")[0]
     if not group:
         return None
-    for row in current().query("groups"):
+    for row in _known():
         if row[0] == group:
             return PlacementGroup(bytes.fromhex(group), row[2])
     return None
@@ -167,6 +174,8 @@ def get_current_placement_group() -> PlacementGroup | None:
 
 def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:
     """Return a row of the table, or without an argument {ID: row} of all groups.
+
+    That is those of the calling code's job, and detached ones.
 
     Keys as in Ray: ``placement_group_id``, ``name``, ``bundles``,
     ``bundles_to_node_id``, ``strategy``, ``state`` (PENDING, CREATED,
@@ -181,6 +190,6 @@ def placement_group_table(placement_group: PlacementGroup | None = None) -> dict
             "strategy": strategy,
             "state": state,
         }
-        for group, name, bundles, nodes, strategy, state, _ in current().query("groups")
+        for group, name, bundles, nodes, strategy, state, _ in _known()
     }
     return table if placement_group is None else table.get(placement_group.id.hex(), {})

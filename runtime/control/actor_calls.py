@@ -32,6 +32,7 @@ from runtime.control.messages import (
     Event,
     ObjectValue,
     RangeResult,
+    RunTasks,
     TaskSpec,
 )
 from runtime.control.streams import item_id
@@ -143,11 +144,20 @@ class QueuedCalls(ActorsHere):
                 return
         self._take_apart(actor, message.call)
         assignment = actor.running.get(message.call)
-        if assignment is not None and assignment in actor.batch and not is_ahead(assignment.spec):
+        if assignment is None or actor.worker is None:
+            return
+        if assignment in actor.batch and not is_ahead(assignment.spec):
             actor.batch.remove(assignment)
             self._not_begun(actor, assignment)
-        elif assignment is not None and actor.worker is not None:
-            self._ctx.send(actor.worker.address, CancelTask(message.call, 0, 1, False, False))
+            return
+        # Behind the call itself: only the worker knows whether it has begun.
+        self._hand_out(actor)
+        self._ctx.send(actor.worker.address, CancelTask(message.call, 0, 1, False, False))
+
+    def _hand_out(self, actor: Actor) -> None:
+        if actor.batch and actor.worker is not None:
+            self._ctx.send(actor.worker.address, RunTasks(actor.batch))
+            actor.batch = []
 
     def _no_more(self, call: QueuedCall) -> None:
         """It was taken out of its queue."""

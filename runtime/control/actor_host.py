@@ -78,6 +78,7 @@ class ActorHost(Rebuilding):
                 return False
             self._drop(known, "it was started elsewhere", again=True)
         actor = self.actors[spec.array] = Actor(spec, info)
+        self._scheduler.pool.hold(spec.demand)
         if not actor.lineage_here:
             self._ctx.send("gcs", FetchLineage(actor.id, actor.incarnation))
         return True
@@ -303,9 +304,7 @@ class ActorHost(Rebuilding):
         while self._dirty:
             dirty, self._dirty = self._dirty, {}
             for actor in dirty.values():
-                if actor.batch and actor.worker is not None:
-                    self._ctx.send(actor.worker.address, RunTasks(actor.batch))
-                    actor.batch = []
+                self._hand_out(actor)
                 self._send_records(actor)
 
     def _send_records(self, actor: Actor) -> None:

@@ -29,6 +29,7 @@ from runtime.control.call_runs import singles
 from runtime.control.cancelled import cancelled_result
 from runtime.control.config import Config
 from runtime.control.context import Context
+from runtime.control.direct_calls import is_ahead
 from runtime.control.early_answers import questions, to_ask
 from runtime.control.messages import (
     OF_ACTOR,
@@ -151,19 +152,23 @@ class ActorRouter:
         if route is None:
             return False
         route.take_apart()
-        left = call in route.sent and not any(spec.array == call for spec in route.out)
-        if left and route.state == ALIVE:
+        specs = [*route.waiting, *route.sent.values()]
+        spec = next(spec for spec in specs if spec.array == call)
+        new = [*route.waiting, *route.out[route.again :]]
+        if not is_ahead(spec) and any(other is spec for other in new):
+            route.out = [other for other in route.out if other is not spec]
+            self.forget(call)
+            self._fail(cancelled_result(spec, self._node), spec.owner)
+        elif route.state == ALIVE:
+            # Its worker may have begun it. Behind the call itself:
+            self._let_out(route)
             message = CancelCall(route.actor, call)
             if route.node == self._node:
                 self._cancel(message)
             else:
                 self._ctx.send(f"node:{route.node}", message)
-            return True
-        specs = [*route.waiting, *route.sent.values()]
-        spec = next(spec for spec in specs if spec.array == call)
-        route.out = [other for other in route.out if other is not spec]
-        self.forget(call)
-        self._fail(cancelled_result(spec, self._node), spec.owner)
+        else:
+            route.cancelled.append(call)
         return True
 
     def received(self, call: bytes) -> bool:
@@ -243,6 +248,7 @@ class ActorRouter:
             route.node, route.incarnation = message.node, message.incarnation
             route.logged = message.logged
             self._send_again(route)
+            self._cancel_late(route)
             self.on_alive(route.actor)
         elif route.state == ALIVE:
             # Somebody wanted to kill it, and may not.
@@ -250,6 +256,7 @@ class ActorRouter:
             waiting, route.waiting = route.waiting, []
             for spec in waiting:
                 self._send(route, spec)
+            self._cancel_late(route)
         elif route.state == STARTING and message.incarnation and message.node >= 0:
             route.starting = message.node, message.incarnation
             route.logged = message.logged
@@ -270,6 +277,11 @@ class ActorRouter:
                     self._deliver(calls)
                 else:
                     self._ctx.send(f"node:{node}", calls)
+
+    def _cancel_late(self, route: CallRoute) -> None:
+        cancelled, route.cancelled = route.cancelled, []
+        for call in cancelled:
+            self.cancel(call)
 
     def on_drained(self, actor: bytes) -> None:
         """A dead actor's node has sent all that there was to send."""
@@ -295,25 +307,26 @@ class ActorRouter:
             dirty, self._dirty = self._dirty, {}
             for route in dirty.values():
                 self._let_out_early(route)
-                route.send_repeated()
-                out, route.out = route.out, []
-                probes, route.probes = route.probes, []
-                again, route.again = route.again, 0
-                if not out and not probes:
-                    continue
-                if route.node == self._node:
-                    self._deliver(ActorCalls(route.actor, route.incarnation, out, probes, again))
-                    continue
-                for piece in cut(out, task_bytes):
-                    # Those that are sent again are the first.
-                    calls = ActorCalls(
-                        route.actor, route.incarnation, piece, [], min(again, len(piece))
-                    )
-                    again -= calls.again
-                    self._ctx.send(f"node:{route.node}", calls)
-                for piece in cut(probes, task_bytes):
-                    calls = ActorCalls(route.actor, route.incarnation, [], piece)
-                    self._ctx.send(f"node:{route.node}", calls)
+                self._let_out(route)
+
+    def _let_out(self, route: CallRoute) -> None:
+        route.send_repeated()
+        out, route.out = route.out, []
+        probes, route.probes = route.probes, []
+        again, route.again = route.again, 0
+        if not out and not probes:
+            return
+        if route.node == self._node:
+            self._deliver(ActorCalls(route.actor, route.incarnation, out, probes, again))
+            return
+        for piece in cut(out, task_bytes):
+            # Those that are sent again are the first.
+            calls = ActorCalls(route.actor, route.incarnation, piece, [], min(again, len(piece)))
+            again -= calls.again
+            self._ctx.send(f"node:{route.node}", calls)
+        for piece in cut(probes, task_bytes):
+            calls = ActorCalls(route.actor, route.incarnation, [], piece)
+            self._ctx.send(f"node:{route.node}", calls)
 
     def _send(self, route: CallRoute, spec: TaskSpec) -> None:
         self._under_way[spec.array] = route
@@ -348,7 +361,7 @@ class ActorRouter:
         ended = [*route.sent.values(), *route.waiting]
         route.sent, route.waiting, route.out, route.probes = {}, [], [], []
         route.probed, route.repeated = set(), {}
-        route.again = 0
+        route.again, route.cancelled = 0, []
         for spec in ended:
             self._under_way.pop(spec.array, None)
             self._end(spec, route.reason)

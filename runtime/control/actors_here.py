@@ -146,6 +146,7 @@ class ActorsHere:
 
     def _forget(self, actor: Actor) -> None:
         del self.actors[actor.id]
+        self._scheduler.pool.end_hold(actor.spec.demand)
         self._dirty.pop(actor.id, None)
         actor.worker = None
         self._discard(actor)

@@ -5,7 +5,8 @@ where objects are (`LocateObjects`). Rows and their states are in `tables`; what
 made again, and what is kept for that, follows the rules in `lineage`. All that is
 made again goes through `_place`:
 
-* a run that a dead node had not ended, if its owner lives: ``task_retried``;
+* a run that a dead node had not ended, and maybe not begun, if its owner lives:
+  ``task_retried``;
 * an element whose values are lost, when somebody asks for it or waits for it:
   ``task_reconstructed``;
 * an element whose result was on its way to its owner from a node that died

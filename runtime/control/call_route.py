@@ -21,8 +21,8 @@ class CallRoute:
     """What this node knows of one actor, and which calls are under way."""
 
     __slots__ = (
-        "actor", "again", "early", "incarnation", "logged", "node", "out", "probed", "probes",
-        "reason", "received", "repeated", "sent", "starting", "state", "waiting",
+        "actor", "again", "cancelled", "early", "incarnation", "logged", "node", "out", "probed",
+        "probes", "reason", "received", "repeated", "sent", "starting", "state", "waiting",
     )  # fmt: skip
 
     def __init__(self, actor: bytes) -> None:
@@ -40,6 +40,8 @@ class CallRoute:
         self.again = 0
         """So many of the first of them are sent once more."""
         self.probes: list[TaskSpec] = []
+        self.cancelled: list[bytes] = []
+        """Calls to cancel as soon as it takes calls: they may have begun before."""
         self.probed: set[bytes] = set()
         """Calls that this incarnation is asked for, and is not to run."""
         self.repeated: dict[bytes, TaskSpec] = {}

@@ -15,9 +15,11 @@ On a node, an element that is
   the element ends with TaskCancelledError;
 * done: stays as it is.
 
-A call of an actor goes another way: `ActorRouter` ends it if it has not left, else asks
-the actor's node (`CancelCall`). There, and in the actor's worker, it ends at once if it
-has not begun; it takes no effect then and is neither counted nor logged. A coroutine
+A call of an actor goes another way: `ActorRouter` ends it if no worker can have begun it,
+else asks the actor's node (`CancelCall`), behind the call; while the actor starts anew, as
+soon as it is there. What the actor's worker has, only that knows: it has left, or the
+worker has it from its owner, too (`direct_calls`). There and on the way there, it ends at
+once if it has not begun; it takes no effect then and is neither counted nor logged. A coroutine
 that runs is cancelled where it waits. Other methods that run are not interrupted,
 and ``force`` is not for calls: it would end the actor.
 

@@ -4,12 +4,14 @@ The life of a worker::
 
     STARTING ──WorkerReady──> IDLE ──a demand fits──> LEASED ──nothing left──> IDLE
                                                       │    ↑
-                                              Blocked │    │ its CPUs are free again
+                                              Blocked │    │ Unblocked
                                                       ↓    │
-                                                  BLOCKED ──Unblocked──> RESUMING
+                                                      BLOCKED
 
 What is given to whom is in `leases`, who is there at all in `worker_supply`. A task that
-blocks gives its CPUs back, and what is behind it is taken back. What a worker had that died
+blocks gives its CPUs back, and what is behind it is taken back. Once it need not wait any
+more it goes on at once: its CPUs may be in use by then, and nothing else begins on the node
+until all that runs fits again. What a worker had that died
 runs again: the running range element by element, since only one of them brought it down.
 """
 
@@ -36,6 +38,7 @@ from runtime.control.messages import (
     Event,
     ObjectValue,
     RangeResult,
+    Resume,
     StreamItems,
     TakenBack,
     TasksDone,
@@ -94,7 +97,7 @@ class Dispatcher(Leases):
         worker = self.workers.get(source)
         if worker is None:
             return  # it was declared dead; its tasks run elsewhere
-        self._last_done_s = self._ctx.now()
+        self._heard_of(worker)
         self._results.news.gather()
         for result in message.results:
             if result.refs is not None:
@@ -140,7 +143,7 @@ class Dispatcher(Leases):
         worker = self.workers.get(source)
         if worker is None:
             return  # it was declared dead; its task runs elsewhere
-        self._last_done_s = self._ctx.now()
+        self._heard_of(worker)
         for result in message.results:
             if result.refs is not None:
                 self._custody.reported(source, result)
@@ -242,8 +245,13 @@ class Dispatcher(Leases):
     def on_unblocked(self, source: str, message: Unblocked) -> None:
         worker = self.workers[source]
         if worker.state is State.BLOCKED:
-            worker.state = State.RESUMING
-            self._resuming.append(worker)
+            worker.state = State.LEASED
+            self._pool.take_back(cpu_part(worker.demand))
+            self._heard_of(worker)
+            self._ctx.send(source, Resume())
+            if not worker.actor:
+                # The task may have ended while another of its threads waited.
+                self._drain(worker)
 
     def end_job(self, job: bytes) -> list[Worker]:
         """Take a job's ranges out; return its workers, which are to be ended."""
@@ -264,14 +272,10 @@ class Dispatcher(Leases):
             self._supply.starting -= 1
         elif worker.state is State.IDLE:
             self._idle.remove(worker)
-        elif worker.state is State.LEASED:
+        else:
+            if worker.state is State.BLOCKED:
+                self._pool.take_back(cpu_part(worker.demand))
             self._pool.give(worker.demand)
-        elif worker.state in (State.BLOCKED, State.RESUMING):
-            for part in worker.demand.split(","):
-                if part and part != cpu_part(worker.demand):
-                    self._pool.give(part)
-            if worker.state is State.RESUMING:
-                self._resuming.remove(worker)
         self._ctx.send("gcs", Event("worker_died", worker.address, reason))
         if worker.actor:
             self._actors.on_worker_died(worker, reason)

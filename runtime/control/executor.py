@@ -73,7 +73,7 @@ class Executor:
         self.restore: RestoreActor | None = None
         """What the actor's state is to become before its next call."""
         self.suspended = False
-        """The running element waits, or waits for its CPU."""
+        """The running element waits, or the node does not know yet that it goes on."""
         self.resumes = 0
         """How often it got the CPU back."""
         self.alerts: list[str] = []
@@ -217,6 +217,7 @@ class Executor:
             spec.name != self._run_name
             or len(arrays) == RUN_MAX
             or self._run_bytes + nbytes > self.config.inline_bytes_max
+            or is_ahead(spec)
         ):
             self._end_run()
             arrays = self._run_arrays
@@ -232,7 +233,10 @@ class Executor:
             self._run_timings.append(Timing(spec.name, started_s, now_s - started_s, 1))
         if not self.queue:
             self.flush()
-        elif self._timer is None or self._is_overdue(now_s):
+            return
+        if is_ahead(spec):
+            self._end_run()  # its node may not know of it yet, but of the next one
+        if self._timer is None or self._is_overdue(now_s):
             self._flush_soon()
 
     def _end_run(self) -> None:

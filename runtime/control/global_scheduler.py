@@ -43,7 +43,6 @@ from runtime.control.messages import (
     CreateGroup,
     Event,
     JobEnded,
-    Load,
     LoadChanged,
     LocateObjects,
     Location,
@@ -60,30 +59,12 @@ from runtime.control.messages import (
     TaskUpdates,
 )
 from runtime.control.moving import Moving
+from runtime.control.node_views import Node, able, views_of
 from runtime.control.placement_groups import GroupTable, group_of, removed_error
 from runtime.control.policies import NodeView, make_policy
 from runtime.control.ready_queue import cut, part_of
-from runtime.control.resources import ResourcePool
 from runtime.control.strategies import SPREAD, Spreading, is_hard, strategy_of
 from runtime.control.timeline import PlacementLog
-
-
-class Node:
-    """A living node."""
-
-    __slots__ = ("incarnation", "load", "pool", "sent")
-
-    def __init__(self, resources: dict[str, float], incarnation: int) -> None:
-        self.incarnation = incarnation
-        self.pool = ResourcePool(resources)
-        self.load = Load(0, 0.0, 0.0, 0, {})
-        self.sent = 0
-        """Elements assigned to it so far."""
-
-    @property
-    def queue(self) -> int:
-        """Elements that wait or run there, or are on their way."""
-        return self.load.queue + self.sent - self.load.assigned
 
 
 class _Locating:
@@ -114,7 +95,7 @@ class GlobalScheduler:
         self._actors = ActorPlacement()
         self._ended: set[bytes] = set()
         """Jobs that are over."""
-        self._moving = Moving(ctx, self.nodes, self._move, self._move_actor)
+        self._moving = Moving(ctx, self.nodes, self._move, self._move_rest, self._move_actor)
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
@@ -123,7 +104,7 @@ class GlobalScheduler:
                 self._take(spec)
         elif isinstance(message, LoadChanged):
             if message.node in self.nodes:
-                self.nodes[message.node].load = message.load
+                self.nodes[message.node].heard(message.load)
                 if message.load.starving:
                     self._moving.on_starving(message.node, message.load.starving)
         elif isinstance(message, TasksMoved):
@@ -222,8 +203,15 @@ class GlobalScheduler:
     def _take(self, spec: TaskSpec) -> None:
         if self._is_over(spec):
             return
+        refusal = self.groups.refusal(spec) if spec.extra is not None else ""
         if spec.extra is not None and spec.extra.actor is not None:
+            if refusal:
+                self._fail_actor(spec, refusal)
+                return
             self._place_actor(spec, spec.extra.actor.incarnation)
+            return
+        if refusal:
+            self._end(spec, refusal.encode())
             return
         if not spec.deps or not self.policy.uses_locations:
             self._place(spec, {})
@@ -257,7 +245,7 @@ class GlobalScheduler:
         return node
 
     def _assign_actor(self, spec: TaskSpec, incarnation: int, node: int) -> None:
-        self.nodes[node].sent += 1
+        self.nodes[node].give_actor(spec.demand)
         self.ctx.send("gcs", ActorPlaced(spec.array, incarnation, node))
         self.ctx.send(f"node:{node}", AssignTasks([spec]))
         self.log.placed(spec, node)
@@ -281,7 +269,7 @@ class GlobalScheduler:
 
     def _place(self, spec: TaskSpec, inputs: dict[bytes, Location]) -> None:
         strategy = strategy_of(spec)
-        views = self.spreading.allowed(strategy, self._views(spec, inputs))
+        views = self.spreading.allowed(strategy, views_of(self.nodes, spec.demand, inputs))
         if not views and self.groups.is_removed(spec):
             payload = removed_error(spec.name, group_of(spec))
             self._end(spec, payload)
@@ -292,10 +280,20 @@ class GlobalScheduler:
         if not views:
             self._set_aside(spec)
             return
+        views = able(views, spec.demand, node_of(spec.owner))
+        for node, part in self._divide(spec, views):
+            there = self.nodes[node]
+            there.sent += part.count
+            self.assign(node, there.incarnation, part)
+            self.log.placed(part, node)
+        self.placed += spec.count
+
+    def _divide(self, spec: TaskSpec, views: list[NodeView]) -> list[tuple[int, TaskSpec]]:
+        """Return which node gets which part of a range."""
         step = -(-spec.count // (2 * len(views)))
         pieces = [min(step, spec.count - done) for done in range(0, spec.count, step)]
         shares: dict[int, int] = {}
-        if strategy == SPREAD:
+        if strategy_of(spec) == SPREAD:
             chosen = self.spreading.spread(views, pieces)
         else:
             chosen = self.policy.spread(views, pieces, self.ctx.rng)
@@ -304,14 +302,11 @@ class GlobalScheduler:
         # Elements differ by their arguments alone: how many go to a node was
         # chosen, and neighbours travel and run as one range.
         at = spec.start
+        parts = []
         for node, count in shares.items():
-            there = self.nodes[node]
-            there.sent += count
-            part = part_of(spec, at, count)
-            self.assign(node, there.incarnation, part)
-            self.log.placed(part, node)
+            parts.append((node, part_of(spec, at, count)))
             at += count
-        self.placed += spec.count
+        return parts
 
     def _move(self, node: int, part: TaskSpec, left: int) -> None:
         """Place a range that waited on another node, or give it back to that."""
@@ -322,6 +317,12 @@ class GlobalScheduler:
         else:
             self.assign(node, there.incarnation, part, left)
             self.log.placed(part, node)
+
+    def _move_rest(self, spec: TaskSpec, left: int) -> None:
+        """Place what waited on a node, and for which no node has room now."""
+        views = able(views_of(self.nodes, spec.demand, {}), spec.demand, left)
+        for node, part in self._divide(spec, views):
+            self._move(node, part, left)
 
     def assign(self, node: int, incarnation: int, part: TaskSpec, left: int = -1) -> None:
         """Log a range, then give it to its node; `left`: the one that had it until now."""
@@ -367,30 +368,3 @@ class GlobalScheduler:
             if not entries:
                 del self._locating[oid]
         self.ctx.send("gcs", message)
-
-    def _views(self, spec: TaskSpec, inputs: dict[bytes, Location]) -> list[NodeView]:
-        """Return the nodes that could run the range, as the policy sees them."""
-        views = []
-        # A node that has timed no task yet is taken to be like the others.
-        timed = [n.load.mean_task_s for n in self.nodes.values() if n.load.mean_task_s]
-        usual_s = sum(timed) / len(timed) if timed else 0.0
-        for number, node in self.nodes.items():
-            if not node.pool.feasible(spec.demand):
-                continue
-            remote = 0
-            for location in inputs.values():
-                if number not in location.nodes:
-                    remote += location.size
-            load = node.load
-            slots = node.pool.slots(spec.demand)
-            views.append(
-                NodeView(
-                    number,
-                    node.queue,
-                    slots,
-                    load.mean_task_s or usual_s,
-                    remote,
-                    load.bandwidth,
-                )
-            )
-        return views

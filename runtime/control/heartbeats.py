@@ -70,6 +70,8 @@ class Heartbeats:
             assigned=self._acceptance.assigned,
             available=self._pool.available(),
             starving={} if self._members.alone else self._starving.look(),
+            held=dict(self._pool.held),
+            busy_s=self._dispatcher.busy_s,
         )
         self._actors.on_heartbeat()
         self._archive.on_heartbeat()

@@ -215,6 +215,10 @@ class Holdings(Owners):
             self._is_gone(end) or (end.node != self._node and any(end.sizes)) for end in ends
         )
 
+    def bytes_here(self, oid: bytes) -> int:
+        """Return the size of an object in this node's arena, 0 if it is not there."""
+        return self._stored.get(oid, (0, 0))[1]
+
     def _keep(self, array: bytes, oid: bytes, offset: int, size: int) -> None:
         if oid in self._doomed:
             # Released, still pinned, and made again: what is here will do.

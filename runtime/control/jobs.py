@@ -13,12 +13,14 @@ told from an ID alone::
 What is a job's own: tasks, objects, functions, placement groups, actors without a
 name, and worker processes. A worker belongs to the first job that it runs a task of
 (a detached actor's tasks count as a job of their own) until it ends. What jobs share
-is resources, the key-value table, and named actors: the name is what lets others in.
+is resources, the key-value table, detached placement groups, and named actors: the name is
+what lets others in.
 An actor whose driver gave no namespace is named in one that only its job has.
 
 What a job may not do its client's node refuses (`NodeJobs`): to read another job's
 object, to give one to a task, to cancel or kill what it has not made. Calls
-of an actor are checked where it lives (`ActorHost`), since its name is known there.
+of an actor are checked where it lives (`ActorHost`), since its name is known there, and
+what is said of placement groups at the global scheduler (`GroupTable`).
 
 `JobEnded` says all at once, so nobody has to find out what a job had: each receiver
 drops what begins with the ID, and what comes late and begins with it is ignored.

@@ -3,6 +3,7 @@
 ::
 
     a range ──says where it has to run──> `strategies`: all, some or none of it
+            ──in another job's placement group──> none: that group's table says if it may
             ──else──> `policies`, by what this node looks like to it (`LocalView`)
 
 Tasks that come in one message are mostly alike: between them only the queue changes, so
@@ -14,6 +15,7 @@ from __future__ import annotations
 from runtime.control.dispatcher import Dispatcher
 from runtime.control.membership import Membership
 from runtime.control.messages import TaskSpec
+from runtime.control.placement_groups import group_of, is_of_job
 from runtime.control.policies import LocalView, Policy
 from runtime.control.resources import ResourcePool
 from runtime.control.strategies import kept, strategy_of
@@ -51,17 +53,20 @@ class Keeping:
             # As the one before in this message: only the queue has changed.
             self._view.queue = self._dispatcher.queue
             return self._policy.keep(self._view, spec.count)
-        slots = self._pool.slots(spec.demand)
+        group = group_of(spec)
+        if group and not is_of_job(group, spec.array):
+            return 0
+        feasible = self._pool.feasible(spec.demand)
         strategy = strategy_of(spec)
         if strategy:
-            feasible = slots > 0 and self._pool.feasible(spec.demand)
             return kept(strategy, self._node, spec.count, feasible, self._members.alone)
         view = LocalView(
             alone=self._members.alone,
-            feasible=slots > 0,
+            feasible=feasible,
             queue=self._dispatcher.queue,
-            slots=slots,
+            slots=self._pool.slots(spec.demand),
             mean_task_s=self._dispatcher.means.get(spec.function, 0.0),
+            busy_s=0.0 if self._pool.fits(spec.demand) else self._dispatcher.busy_s,
         )
         if spec.extra is None:
             self._view_of, self._view = (spec.function, spec.demand), view

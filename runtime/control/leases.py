@@ -5,8 +5,9 @@ A leased worker holds the resources of one demand, and ranges of that demand wor
 the fewest here. Workers beyond those that a node starts with come when a demand fits and
 none is idle (`worker_supply`).
 
-What is behind a task that takes far longer than thought while others are idle is taken
-back: a watch looks twice before it asks for that.
+What is behind a task that takes far longer than thought is taken back, for another worker
+or another node, and nothing is given behind such a task: a watch looks twice before it asks
+for that.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from runtime.control.config import Config
 from runtime.control.context import Context, Timer
 from runtime.control.custody import Custody
 from runtime.control.jobs import job_of_task
-from runtime.control.messages import Assignment, FunctionBlob, Resume, RunTasks, TakeBack
+from runtime.control.messages import Assignment, FunctionBlob, RunTasks, TakeBack
 from runtime.control.objects import ObjectDirectory
 from runtime.control.ready_queue import Lane, ReadyQueue
 from runtime.control.resources import ResourcePool, cpu_part
@@ -64,21 +65,31 @@ class Leases:
         """Mean seconds of a task, by its function."""
         self.mean_task_s = 0.0
         self._idle = self._supply.idle
-        self._resuming: deque[Worker] = deque()
         self._watch: Timer | None = None
-        self._last_done_s = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """How long it may be until one of the tasks that run here ends; 0 if none runs.
+
+        What has taken longer than others of its function is taken to last as long again.
+        """
+        least_s = -1.0
+        now, means = self._ctx.now(), self.means
+        for worker in self.workers.values():
+            if worker.state is State.LEASED and worker.assigned:
+                ran_s = now - worker.news_s
+                mean_s = means.get(worker.assigned[0].function, 0.0)
+                left_s = mean_s - ran_s if ran_s < mean_s else ran_s
+                if least_s < 0.0 or left_s < least_s:
+                    least_s = left_s
+        return max(0.0, least_s)
 
     def start(self) -> None:
         """Start the workers that a node begins with."""
         self._supply.start()
 
-    def turn(self) -> None:
-        """Assign what can run; call it at the end of each turn."""
-        self._resume()
-        self.dispatch()
-
     def dispatch(self) -> None:
-        """Give ready ranges to workers."""
+        """Give ready ranges to workers; call it at the end of each turn."""
         if self._actors.queued:
             self._begin_actors()
         ready = self.ready
@@ -97,12 +108,13 @@ class Leases:
                 continue
             if self._pool.fits(lane[1]):
                 self._start_workers_for(lane)
-            elif len(ready.lanes()) == 1 and not self._resuming:
+            elif len(ready.lanes()) == 1 and not self._pool.is_over(lane[1]):
                 # Only one kind of task waits: nobody starves if leases go on.
+                quiet_since_s = self._quiet_since_s()
                 for worker in self.workers.values():
                     leased = worker.state is State.LEASED and not worker.actor
                     if (worker.job, worker.demand) == lane and leased:
-                        if worker.ahead_s < self._config.ahead_s:
+                        if worker.ahead_s < self._config.ahead_s and worker.news_s > quiet_since_s:
                             self._give(worker)
                         if not ready.has(lane):
                             break
@@ -140,9 +152,13 @@ class Leases:
         self._pool.take(demand)
         worker.demand = demand
         worker.state = State.LEASED
+        self._heard_of(worker)
         self._give(worker)
         self._drain(worker)
         return True
+
+    def _heard_of(self, worker: Worker) -> None:
+        worker.news_s = self._ctx.now()
 
     def _give(self, worker: Worker) -> None:
         """Give a worker ranges worth ``ahead_s``, its fair share at most."""
@@ -231,21 +247,6 @@ class Leases:
         for _ in range(room - self._supply.starting):
             self._supply.start_worker()
 
-    def _resume(self) -> None:
-        """Give CPUs back to tasks that need not wait any more, oldest first."""
-        while self._resuming:
-            worker = self._resuming[0]
-            cpus = cpu_part(worker.demand)
-            if not self._pool.fits(cpus):
-                return
-            self._resuming.popleft()
-            self._pool.take(cpus)
-            worker.state = State.LEASED
-            self._ctx.send(worker.address, Resume())
-            if not worker.actor:
-                # The task may have ended while another of its threads waited.
-                self._drain(worker)
-
     def _drain(self, worker: Worker) -> None:
         """Give a worker more, or take its lease away."""
         if worker.state is not State.LEASED:
@@ -253,34 +254,41 @@ class Leases:
         if worker.assigned:
             return
         # The lease ends here and may begin again in this turn's dispatch, so
-        # that the oldest waiting demand and resuming tasks come first.
+        # that the oldest waiting demand comes first.
         self._pool.give(worker.demand)
         self._supply.make_idle(worker, bool(self.ready.size))
 
     def _watch_stuck(self) -> None:
         """Have a look later if a task may wait behind a longer one than thought."""
-        if self._watch is None and self._idle and self.assigned > self._leased():
+        if self._watch is None and self.assigned > self._leased():
             self._start_watch(1)
 
     def _start_watch(self, look: int) -> None:
         quiet_s = STUCK_AHEADS * self._config.ahead_s
         self._watch = self._ctx.after(quiet_s, lambda: self._on_watch(look))
 
+    def _quiet_since_s(self) -> float:
+        """Who was not heard of since then runs something far longer than it was given ahead."""
+        return self._ctx.now() - STUCK_AHEADS * self._config.ahead_s
+
     def _leased(self) -> int:
         return len(self.workers) - len(self._idle) - len(self._actors.actors)
 
     def _on_watch(self, look: int) -> None:
         self._watch = None
-        quiet_s = STUCK_AHEADS * self._config.ahead_s
-        if self.ready.size or self._ctx.now() - self._last_done_s < quiet_s:
-            return
-        if look == 1:
+        quiet_since_s = self._quiet_since_s()
+        stuck = [
+            worker
+            for worker in self.workers.values()
+            if worker.news_s <= quiet_since_s
+            and not worker.taking_back
+            and sum(spec.count for spec in worker.assigned) > 1
+        ]
+        if stuck and look == 1:
             # It may be this scheduler that was held up, and what it handed out
             # has only just left: look again.
             self._start_watch(2)
             return
-        for worker in self.workers.values():
-            ahead = sum(spec.count for spec in worker.assigned) - 1
-            if ahead > 0 and not worker.taking_back and self._pool.fits(worker.demand):
-                worker.taking_back = True
-                self._ctx.send(worker.address, TakeBack())
+        for worker in stuck:
+            worker.taking_back = True
+            self._ctx.send(worker.address, TakeBack())

@@ -240,7 +240,7 @@ class LocalScheduler:
             self.queries, self.log,
         )  # fmt: skip
         self.starving = Starving(
-            ctx, node, incarnation, self.pool, self.dispatcher, self.actors, self.inputs,
+            ctx, node, incarnation, config, self.pool, self.dispatcher, self.actors, self.inputs,
             self.objects, self.log,
         )  # fmt: skip
         self.heartbeats = Heartbeats(
@@ -265,8 +265,8 @@ class LocalScheduler:
             Unpin: self.desk.on_unpin,
             StreamItems: self.dispatcher.on_items,
             CancelTask: self._on_cancel,
-            CreateGroup: self._pass_on,
-            RemoveGroup: self._pass_on,
+            CreateGroup: self._on_create_group,
+            RemoveGroup: self._on_remove_group,
             PrepareBundle: self.bundles.on_prepare,
             CommitBundle: self.bundles.on_commit,
             ReturnBundle: self.bundles.on_return,
@@ -335,7 +335,7 @@ class LocalScheduler:
     def end_turn(self) -> None:
         """Assign what can run, then send what must not wait."""
         self.bundles.end_turn()
-        self.dispatcher.turn()
+        self.dispatcher.dispatch()
         self.objects.eviction.make_room()
         while self.inputs.failed:
             while self.inputs.failed:
@@ -392,7 +392,11 @@ class LocalScheduler:
 
     # -- questions passed on ---------------------------------------------------
 
-    def _pass_on(self, source: str, message: CreateGroup | RemoveGroup) -> None:
+    def _on_create_group(self, source: str, message: CreateGroup) -> None:
+        self.ctx.send("global", message)
+
+    def _on_remove_group(self, source: str, message: RemoveGroup) -> None:
+        message.job = self.jobs.of(source)
         self.ctx.send("global", message)
 
     def _on_table(self, source: str, message: Any) -> None:

@@ -4,11 +4,14 @@
 
     a node (`Starving`)                      the global scheduler (`Moving`)
     what waits, and does not fit,
-    for `STARVING_S` without a start ──Heartbeat──> does another node have room,
+    until it starves (below) ──Heartbeat──────────> does another node have room,
                                                     by its last heartbeat?
-    its oldest ranges and actors <──MoveTasks──────── yes: for so many
-         └───────────TasksMoved───────────────────> each goes where there is room,
-                                                    if there is none any more back
+    its oldest ranges and actors <──MoveTasks──────── yes
+         └───────────TasksMoved───────────────────> each goes where there is room; if there
+                                                    is none any more, where it waits least
+
+    what cannot run here as long
+    as the actors live that are here ──Heartbeat──> can it, on another node? Then as above
 
 Who has accepted a range is changed in the GCS by one message (`TaskUpdates.left`), so at any
 moment the death of a node has what it has accepted placed again, once. An actor is placed
@@ -20,8 +23,11 @@ on: then it is sent behind it, once.
 
 What has to run on its node stays, as does what has begun there before: what that has submitted
 is known there. So does what waits for inputs: it may start any time. Nothing moves from a node
-that is merely busy: that starts one task after another. So the cost is a look at each lane every
-half second, and nothing a task.
+that is merely busy: that starts one task after another. Where what runs is expected to go on for
+longer than the policy lets a task wait, that is how long one starves; else `STARVING_S`. Neither
+does a task move whose inputs would take longer to follow than it has waited, or is to wait.
+
+The cost is a look at each lane with every heartbeat, and nothing a task.
 """
 
 from __future__ import annotations
@@ -29,8 +35,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.messages import CancelTask, MoveTasks, TasksMoved, TaskSpec
+from runtime.control.node_views import usual_s
+from runtime.control.policies import UNTIMED_BANDWIDTH, UNTIMED_TASK_S
 from runtime.control.ready_queue import Lane, cut, part_of
 from runtime.control.resources import ResourcePool
 from runtime.control.strategies import SPREAD, strategy_of
@@ -39,12 +48,11 @@ if TYPE_CHECKING:
     from runtime.control.actor_host import ActorHost
     from runtime.control.actors_here import Actor
     from runtime.control.dispatcher import Dispatcher
-    from runtime.control.global_scheduler import Node
+    from runtime.control.node_views import Node
     from runtime.control.objects import ObjectDirectory
     from runtime.control.task_inputs import TaskInputs
     from runtime.control.task_log import TaskLog
 
-LOOK_S = 0.5
 STARVING_S = 1.0
 """So long nothing of a lane has started, and"""
 STARVING_TASKS = 2.0
@@ -68,6 +76,7 @@ class Starving:
         ctx: Context,
         node: int,
         incarnation: int,
+        config: Config,
         pool: ResourcePool,
         dispatcher: Dispatcher,
         actors: ActorHost,
@@ -79,12 +88,12 @@ class Starving:
         self._node = node
         self._incarnation = incarnation
         self._pool = pool
+        self._wait_s = config.spill_wait_s
         self._dispatcher = dispatcher
         self._actors = actors
         self._inputs = inputs
         self._objects = objects
         self._log = log
-        self._looked_s = 0.0
         self._heads: dict[Lane, tuple[object, float]] = {}
         """What is first in each lane, and since when."""
         self._queued: dict[Actor, float] = {}
@@ -93,14 +102,13 @@ class Starving:
         """By array: what was passed on, and when."""
 
     def look(self) -> dict[str, int]:
-        """Return {demand: elements} of what starves here; empty where it is too soon to look."""
+        """Return {demand: elements} of what starves here."""
         now = self._ctx.now()
-        if now - self._looked_s < LOOK_S:
-            return {}
-        self._looked_s = now
         if self._moved:
             self._forget(now)
         patience_s = max(STARVING_S, STARVING_TASKS * self._dispatcher.mean_task_s)
+        if self._dispatcher.busy_s >= self._wait_s:
+            patience_s = min(patience_s, self._wait_s)
         found: dict[str, int] = {}
         ready = self._dispatcher.ready
         heads, self._heads = self._heads, {}
@@ -109,10 +117,10 @@ class Starving:
             known, since_s = heads.get(lane, (None, now))
             since_s = since_s if known is head else now
             self._heads[lane] = (head, since_s)
-            if now - since_s >= patience_s and not self._pool.fits(lane[1]):
-                count = sum(
-                    spec.count for spec in ready.first(lane, LOOK_MAX) if self._may_move(spec)
-                )
+            starves = now - since_s >= patience_s or not self._pool.usable(lane[1])
+            if starves and not self._pool.fits(lane[1]):
+                chosen = filter(self._choice(lane), ready.first(lane, LOOK_MAX))
+                count = sum(spec.count for spec in chosen)
                 found[lane[1]] = found.get(lane[1], 0) + count
         queued, self._queued = self._queued, {}
         for actor in self._actors.first_queued(LOOK_MAX):
@@ -137,7 +145,7 @@ class Starving:
         ready = self._dispatcher.ready
         for lane in ready.lanes():
             if lane[1] == message.demand and left:
-                for spec in ready.take_some(lane, self._may_move, left):
+                for spec in ready.take_some(lane, self._choice(lane), left):
                     left -= spec.count
                     self._inputs.unclaim(spec)
                     self._log.moved(spec, self._objects.owners)
@@ -145,6 +153,17 @@ class Starving:
                     moved.append(spec)
         if moved:
             self._ctx.send("global", TasksMoved(self._node, self._incarnation, moved))
+
+    def _choice(self, lane: Lane) -> Callable[[TaskSpec], bool]:
+        """Return what tells which ranges of a lane had better run elsewhere."""
+        if not self._pool.usable(lane[1]):
+            return self._may_move
+        now = self._ctx.now()
+        waited_s = now - self._heads.get(lane, (None, now))[1]
+        wait_s = max(waited_s, self._dispatcher.busy_s)
+        bytes_max = wait_s * (self._objects.bandwidth or UNTIMED_BANDWIDTH)
+        here = self._objects.bytes_here
+        return lambda spec: self._may_move(spec) and sum(map(here, spec.deps)) <= bytes_max
 
     def _may_move(self, spec: TaskSpec) -> bool:
         """Whether a range may run elsewhere: what it has submitted here, it submits again here."""
@@ -178,12 +197,15 @@ class Moving:
         ctx: Context,
         nodes: Mapping[int, Node],
         assign: Callable[[int, TaskSpec, int], None],
+        assign_rest: Callable[[TaskSpec, int], None],
         assign_actor: Callable[[TaskSpec, list[int]], int],
     ) -> None:
-        """Assignments take (node, range, where it was) and (actor, nodes to choose from)."""
+        """Assignments take (node, range, where it was), (range for which there is no room,
+        where it was) and (actor, nodes to choose from)."""
         self._ctx = ctx
         self._nodes = nodes
         self._assign = assign
+        self._assign_rest = assign_rest
         self._assign_actor = assign_actor
 
     def on_starving(self, node: int, starving: Mapping[str, int]) -> None:
@@ -191,11 +213,14 @@ class Moving:
         rooms = self._rooms(node)
         for demand, count in starving.items():
             most = min(count, MOVED_MAX)
-            room = 0
+            room = most if self._usable_elsewhere(node, demand) else 0
             for pool in rooms.values():
                 room += _take(pool, demand, most - room)
+            # Where there is room, so many may run one after another while one waits here.
+            runs = int(self._nodes[node].load.busy_s / (usual_s(self._nodes) or UNTIMED_TASK_S))
             if room:
-                self._ctx.send(f"node:{node}", MoveTasks(demand, room))
+                asked = min(most, room * max(1, runs))
+                self._ctx.send(f"node:{node}", MoveTasks(demand, asked))
 
     def on_moved(self, message: TasksMoved) -> None:
         """It has passed that on."""
@@ -203,9 +228,12 @@ class Moving:
         if node is None or node.incarnation != message.incarnation:
             return  # the GCS has placed it again
         rooms = self._rooms(message.node)
+        gone = sum(spec.count for spec in message.tasks)
+        node.load.queue = max(0, node.load.queue - gone)
         for spec in message.tasks:
             if spec.extra is not None and spec.extra.actor is not None:
                 able = [number for number, pool in rooms.items() if pool.fits(spec.demand)]
+                able = able or self._usable_elsewhere(message.node, spec.demand)
                 chosen = self._assign_actor(spec, able or [message.node])
                 if chosen in rooms:
                     rooms[chosen].take(spec.demand)
@@ -213,7 +241,8 @@ class Moving:
                 self._place(spec, rooms, message.node)
 
     def _place(self, spec: TaskSpec, rooms: dict[int, ResourcePool], left: int) -> None:
-        """Place a range where most room is, what is too much for one node on the next."""
+        """Place a range where most room is, what is too much for one node on the next, and
+        what is too much for all where it waits least."""
         at, end = spec.start, spec.start + spec.count
         for node in sorted(rooms, key=lambda n: (-rooms[n].room(spec.demand, MOVED_MAX), n)):
             count = _take(rooms[node], spec.demand, end - at)
@@ -221,7 +250,13 @@ class Moving:
                 self._assign(node, part_of(spec, at, count), left)
                 at += count
         if at < end:
-            self._assign(left, part_of(spec, at, end - at), left)
+            self._assign_rest(part_of(spec, at, end - at), left)
+
+    def _usable_elsewhere(self, node: int, demand: str) -> list[int]:
+        """Return the nodes that can run what this one cannot as long as its actors live."""
+        if self._nodes[node].pool.usable(demand):
+            return []
+        return [number for number, other in self._nodes.items() if other.pool.usable(demand)]
 
     def _rooms(self, but: int) -> dict[int, ResourcePool]:
         """Return what other nodes have free, those that have taken all that was given to them."""

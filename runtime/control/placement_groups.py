@@ -22,6 +22,10 @@ takes a little of ``bundle_group_<g>`` too: one without demands has to run there
 as well. A task whose group is not there (any more) waits at the global
 scheduler, with those that no node can run.
 
+A group is its job's: other jobs can neither run anything in it nor remove it, unless it is
+detached. Which it is the table knows alone, so a node keeps nothing of what another job has
+in a group (`Keeping`), and the global scheduler refuses it.
+
 All that is said to a node is for one of its incarnations. What is on its way when that ends
 the next one does not take: it was not asked, and nobody would ever give back what it took.
 """
@@ -32,12 +36,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from runtime.control.context import Context
-from runtime.control.ids import JOB_BYTES
+from runtime.control.ids import ARRAY_BYTES, JOB_BYTES, NUMBER_BYTES, job_number
 from runtime.control.messages import (
     SYSTEM_ERROR,
     BundlePrepared,
     CommitBundle,
     CreateGroup,
+    Event,
     KillWorker,
     ObjectValue,
     PlaceTasks,
@@ -54,6 +59,7 @@ if TYPE_CHECKING:
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 RETRY_S = 0.1
 """Pause before the next try when no node has room: heartbeats tell of room so often."""
+HEX = frozenset("0123456789abcdef")
 MARK = 1000.0
 """How much of ``bundle_group_<g>`` a bundle has, and"""
 MARK_PER_TASK = 0.001
@@ -80,6 +86,12 @@ def group_resources(bundle: Mapping[str, float], group: str, index: int) -> Free
         named[f"{name}_group_{group}"] = amount
         named[f"{name}_group_{index}_{group}"] = amount
     return named
+
+
+def is_of_group(resource: str) -> bool:
+    """Whether a resource of this name is there only where a group is."""
+    group = resource.rpartition("_")[2]
+    return "_group_" in resource and len(group) == 2 * ARRAY_BYTES and set(group) <= HEX
 
 
 def removed_error(name: str, group: str, kind: str = "Task") -> bytes:
@@ -186,9 +198,13 @@ class GroupTable:
             self._place_all()
 
     def remove(self, message: RemoveGroup) -> None:
-        """Give everything back."""
+        """Give everything back, unless the group is none of theirs who ask."""
         group = self.groups.get(message.group)
         if group is None or group.state == "REMOVED":
+            return
+        if message.job and not self._is_open(group.id, message.job):
+            whose = f"placement group {group.id} belongs to {_whose(group.id)}"
+            self._ctx.send("gcs", Event("refused", f"job {job_number(message.job)}", whose))
             return
         group.state = "REMOVED"
         for index, node in {**group.nodes, **group.trying}.items():
@@ -208,6 +224,23 @@ class GroupTable:
         """Whether a task belongs to a group that was removed."""
         group = self.groups.get(group_of(spec))
         return group is not None and group.state == "REMOVED"
+
+    def refusal(self, spec: TaskSpec) -> str:
+        """Return why a task may not run in its group, an empty string if it may."""
+        group = group_of(spec)
+        if not group or self._is_open(group, spec.array):
+            return ""
+        return (
+            f"PlacementGroupOfOtherJobError: {spec.name} cannot be in placement group {group},"
+            f" which belongs to {_whose(group)} and is not detached"
+        )
+
+    def _is_open(self, group: str, some_id: bytes) -> bool:
+        """Whether the job that something belongs to may use a group."""
+        if is_of_job(group, some_id):
+            return True
+        row = self.groups.get(group)
+        return row is not None and row.detached
 
     def on_prepared(self, message: BundlePrepared) -> None:
         """A node has answered."""
@@ -329,6 +362,15 @@ class GroupTable:
 def _job_of(group: str) -> str:
     """Return the job that a group belongs to, in hexadecimal as its own ID."""
     return group[: 2 * JOB_BYTES]
+
+
+def is_of_job(group: str, some_id: bytes) -> bool:
+    """Whether a group belongs to the same job as something with an ID."""
+    return group.startswith(some_id[:NUMBER_BYTES].hex())
+
+
+def _whose(group: str) -> str:
+    return f"job {int(group[: 2 * NUMBER_BYTES], 16)}"
 
 
 def group_of(spec: TaskSpec) -> str:

@@ -28,10 +28,17 @@ UNTIMED_BANDWIDTH = 1e9
 class LocalView:
     """What a local scheduler knows when it decides."""
 
-    __slots__ = ("alone", "feasible", "mean_task_s", "queue", "slots")
+    __slots__ = ("alone", "busy_s", "feasible", "mean_task_s", "queue", "slots")
 
     def __init__(
-        self, *, alone: bool, feasible: bool, queue: int, slots: int, mean_task_s: float
+        self,
+        *,
+        alone: bool,
+        feasible: bool,
+        queue: int,
+        slots: int,
+        mean_task_s: float,
+        busy_s: float = 0.0,
     ) -> None:
         self.alone = alone
         """No other node is alive."""
@@ -39,15 +46,18 @@ class LocalView:
         """This node has the resources at all."""
         self.queue = queue
         self.slots = slots
-        """How many such tasks it can run at once."""
+        """How many such tasks it can run at once beside what actors hold; 0: none, as long as
+        they live."""
         self.mean_task_s = mean_task_s
         """Of this function; 0 while none has ended."""
+        self.busy_s = busy_s
+        """How long it may be until anything that runs here ends; 0: there is room."""
 
 
 class NodeView:
     """What the global scheduler knows of one node that could run the task."""
 
-    __slots__ = ("bandwidth", "mean_task_s", "node", "queue", "remote_bytes", "slots")
+    __slots__ = ("bandwidth", "busy_s", "mean_task_s", "node", "queue", "remote_bytes", "slots")
 
     def __init__(
         self,
@@ -57,6 +67,7 @@ class NodeView:
         mean_task_s: float,
         remote_bytes: int,
         bandwidth: float,
+        busy_s: float = 0.0,
     ) -> None:
         self.node = node
         self.queue = queue
@@ -66,11 +77,18 @@ class NodeView:
         self.remote_bytes = remote_bytes
         """Bytes of the task's inputs that are not there."""
         self.bandwidth = bandwidth
+        self.busy_s = busy_s
+        """How long it may be until anything that runs there ends; 0: there is room."""
 
     @property
     def queue_s(self) -> float:
-        """Estimated wait in its queue: length x average task time, over slots."""
-        return self.queue * (self.mean_task_s or UNTIMED_TASK_S) / max(1, self.slots)
+        """Estimated wait in its queue: length x average task time, over slots.
+
+        It is not less than what runs there is expected to take, unless nothing is known of
+        tasks: then they had better be spread evenly.
+        """
+        queue_s = self.queue * (self.mean_task_s or UNTIMED_TASK_S) / max(1, self.slots)
+        return max(queue_s, self.busy_s) if self.mean_task_s else queue_s
 
     @property
     def transfer_s(self) -> float:
@@ -97,6 +115,8 @@ class Policy:
             return 0
         if view.alone:
             return count
+        if view.busy_s >= self.config.spill_wait_s:
+            return 0
         if view.mean_task_s > 0:
             room = int(self.config.spill_wait_s * view.slots / view.mean_task_s)
         else:

@@ -62,11 +62,17 @@ def parse_demand(demand: str) -> tuple[tuple[str, int], ...]:
 
 
 class ResourcePool:
-    """What a node has, and what of it is free."""
+    """What a node has, what of it is free, and what is held for good.
+
+    What a task has taken comes back when that ends. What an actor has, or waits for, does
+    not: nothing else can count on it.
+    """
 
     def __init__(self, resources: Mapping[str, float]) -> None:
         self.total: Amounts = {name: round(amount * UNIT) for name, amount in resources.items()}
         self.free: Amounts = dict(self.total)
+        self.held: Amounts = {}
+        """For good, maybe more than there is; free or taken as anything else."""
         self._slots: dict[str, int] = {}
 
     def feasible(self, demand: str) -> bool:
@@ -79,17 +85,49 @@ class ResourcePool:
         free = self.free
         return all(free.get(name, 0) >= units for name, units in parse_demand(demand))
 
+    def usable(self, demand: str) -> bool:
+        """Whether the demand could be met beside what is held for good, once tasks end."""
+        total, held = self.total, self.held
+        return all(
+            total.get(name, 0) - held.get(name, 0) >= units for name, units in parse_demand(demand)
+        )
+
     def slots(self, demand: str) -> int:
-        """Return how many such demands the whole node could meet at once.
+        """Return how many such demands the node could meet at once beside what is held for good.
 
         A demand of nothing counts as one that needs a CPU, for estimates.
         """
         slots = self._slots.get(demand)
         if slots is None:
-            parsed = parse_demand(demand) or (("CPU", UNIT),)
-            slots = min(self.total.get(name, 0) // units for name, units in parsed)
+            total, held = self.total, self.held
+            parsed = parse_demand(demand)
+            if parsed:
+                least = min((total.get(n, 0) - held.get(n, 0)) // units for n, units in parsed)
+                slots = max(0, least)
+            else:
+                slots = total.get("CPU", 0) // UNIT
             self._slots[demand] = slots
         return slots
+
+    def hold(self, demand: str) -> None:
+        """So much is held for good from now on, whether it is free yet or not."""
+        self._slots.clear()
+        for name, units in parse_demand(demand):
+            self.held[name] = self.held.get(name, 0) + units
+
+    def hold_only(self, held: Mapping[str, int]) -> None:
+        """So much is held for good, and no more."""
+        if held != self.held:
+            self._slots.clear()
+            self.held = dict(held)
+
+    def end_hold(self, demand: str) -> None:
+        """It is not any more."""
+        self._slots.clear()
+        for name, units in parse_demand(demand):
+            self.held[name] -= units
+            if not self.held[name]:
+                del self.held[name]
 
     def room(self, demand: str, most: int) -> int:
         """Return how many more such demands can be met now, up to `most`."""
@@ -141,6 +179,16 @@ class ResourcePool:
             self.free.get(name, 0) >= round(amount * UNIT) for name, amount in resources.items()
         )
 
+    def take_back(self, demand: str) -> None:
+        """Take what was given back for a while, in use again or not: less than nothing is
+        free then, until as much is given back."""
+        for name, units in parse_demand(demand):
+            self.free[name] -= units
+
+    def is_over(self, demand: str) -> bool:
+        """Whether more is in use than there is of anything that the demand names."""
+        return any(self.free.get(name, 0) < 0 for name, _ in parse_demand(demand))
+
     def give(self, demand: str) -> None:
         """Give back what was taken."""
         for name, units in parse_demand(demand):
@@ -150,7 +198,7 @@ class ResourcePool:
 
     def available(self) -> dict[str, float]:
         """Return what is free, in units."""
-        return {name: units / UNIT for name, units in self.free.items()}
+        return {name: max(0, units) / UNIT for name, units in self.free.items()}
 
 
 @lru_cache(maxsize=65_536)

@@ -196,6 +196,9 @@ class Results:
                     owner = owners[result.array]
                     self._called(result, owner or f"node:{self._node}", b"")
                     self._log.finish(result)
+            elif source == "global":
+                # Cancelled before it had a node: for others it is here, where its owner is.
+                self._log.finish(result)
             elif result.array in self._created and self._objects.has_array(result.array):
                 continue  # the actor was created once more
             elif self._objects.has_failed(result):

@@ -1,8 +1,8 @@
 """The node's workers, as its scheduler sees them.
 
     STARTING ──WorkerReady──> IDLE ⇄ LEASED ──Blocked──> BLOCKED
-                                       ↑ └──(all done)       │ Unblocked
-                                       └──(CPU free) RESUMING┘
+                                       ↑ └──(all done)       │
+                                       └──────Unblocked──────┘
 
 A *lease* is a demand's resources, held for one worker while it runs tasks of
 that demand one after another. A blocked worker holds its lease less the CPUs.
@@ -23,7 +23,6 @@ class State(Enum):
     IDLE = "idle"
     LEASED = "leased"
     BLOCKED = "blocked"
-    RESUMING = "resuming"
 
 
 class Worker:
@@ -39,6 +38,7 @@ class Worker:
         "job",
         "kill_error",
         "killed_for",
+        "news_s",
         "number",
         "pid",
         "restarts",
@@ -62,6 +62,8 @@ class Worker:
         """Ranges it was given and has not done, in order; the first one runs."""
         self.ahead_s = 0.0
         """What they are estimated to take."""
+        self.news_s = 0.0
+        """When its lease began, or it last reported something of what it runs."""
         self.functions: set[bytes] = set()
         """Functions it was sent already."""
         self.killed_for: CancelTask | None = None

@@ -104,6 +104,22 @@ def test_a_call_is_cancelled_before_its_actor_is_there(start: Start) -> None:
     assert ray.get([refs[0], refs[2]]) == [1, 2]
 
 
+def test_of_calls_that_go_past_the_node_the_cancelled_ones_take_no_effect(start: Start) -> None:
+    """See `direct_calls`: the actor may have begun before its node hears of the call."""
+    start(nodes=1)
+    log: Any = Log.remote()
+    for _ in range(20):
+        ray.get(log.add.remote(-1))
+    ended = []
+    for number in range(300):
+        ref = log.add.remote(number)
+        ray.cancel(ref)
+        if not cancelled(ref):
+            ended.append(number)
+        ray.get(log.add.remote(-1))
+    assert [x for x in ray.get(log.all.remote()) if x >= 0] == ended
+
+
 def test_what_runs_goes_on_and_force_is_not_for_calls(start: Start) -> None:
     start()
     log: Any = Log.remote()

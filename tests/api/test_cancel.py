@@ -173,6 +173,19 @@ def test_a_task_that_no_node_can_run() -> None:
     assert is_cancelled(ref)
 
 
+def test_tasks_anywhere_that_need_what_no_node_ran_are_told_so() -> None:
+    unwanted = nap.options(num_cpus=100).remote(0.0)
+    needy = [
+        identity.options(scheduling_strategy=NodeAffinitySchedulingStrategy(n, False)).remote(
+            unwanted
+        )
+        for n in (node["NodeID"] for node in ray.nodes())
+    ]
+    ray.cancel(unwanted)
+    assert is_cancelled(unwanted)
+    assert all(is_cancelled(ref) for ref in needy)
+
+
 @FORCE
 def test_a_task_on_another_node(tmp_path: Path, force: bool) -> None:
     there = NodeAffinitySchedulingStrategy("1", soft=False)

@@ -72,6 +72,15 @@ def nodes_of(group: PlacementGroup) -> list[str]:
     return [at[index] for index in sorted(at)]
 
 
+def test_the_resources_of_a_group_cannot_be_asked_for_by_name(cluster: Any) -> None:
+    """They would be a way into other jobs' groups, too."""
+    group = ray.util.placement_group([{"CPU": 1}])
+    for name in (f"CPU_group_{group.id.hex()}", f"bundle_group_0_{group.id.hex()}"):
+        with pytest.raises(ValueError, match="is a placement group's"):
+            node.options(resources={name: 1})
+    assert node.options(resources={"CPU_group_ab": 1, "my_group": 1})
+
+
 @pytest.mark.parametrize(
     ("strategy", "bundles", "distinct"),
     [

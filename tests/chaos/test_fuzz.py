@@ -22,6 +22,7 @@ from runtime.api.exceptions import (
     ActorUnavailableError,
     ObjectLostError,
     RaySystemError,
+    TaskCancelledError,
     WorkerCrashedError,
 )
 from runtime.control.actor_host import ActorHost
@@ -34,7 +35,7 @@ from runtime.control.gcs import Gcs
 from runtime.control.inheritance import Inheritance
 from runtime.control.letting_go import LettingGo
 from runtime.control.objects import ObjectDirectory
-from runtime.control.resources import ResourcePool
+from runtime.control.resources import ResourcePool, parse_demand
 from runtime.control.task_inputs import TaskInputs
 
 PUT = "12" * 18
@@ -73,9 +74,9 @@ def test_nothing_is_lost_while_nodes_live() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(0, 2_000, 250))
+@pytest.mark.parametrize("start", range(0, 2_000, 100))
 def test_many_programs_survive_faults(start: int) -> None:
-    assert run(range(start, start + 250)) == []
+    assert run(range(start, start + 100)) == []
 
 
 def test_one_seed_is_one_execution() -> None:
@@ -241,6 +242,24 @@ def test_calls_that_are_awaited_go_directly(monkeypatch: pytest.MonkeyPatch) -> 
     assert ran
 
 
+@pytest.mark.parametrize(("name", "ok"), [("t7r-1", True), ("k8r3", False)])
+def test_only_what_was_cancelled_may_say_so(name: str, ok: bool) -> None:
+    error = TaskCancelledError(f"{name} was cancelled")
+    assert (excuse(error, 9, 9, cancelled={"t7r-1"}) == "") == ok
+
+
+def test_what_is_cancelled_is_told_from_what_took_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [case for case in map(draw_case, range(60)) if _cancels(case)]
+    assert all(run_case(case).failures == [] for case in cases[:5])
+    monkeypatch.setattr("chaos.programs.TaskCancelledError", WorkerCrashedError)
+    wrong = [line for case in cases[:5] for line in run_case(case).failures]
+    assert any(" and not 1" in line for line in wrong), "calls that never ran were counted"
+
+
+def _cancels(case: Case) -> bool:
+    return {"cancel", "tally"} <= {op.do for op in case.program.ops}
+
+
 # -- mutants: what is broken is seen -----------------------------------------------
 
 
@@ -262,8 +281,19 @@ def mutant_without(cls: type, method: str) -> Callable[[pytest.MonkeyPatch], Non
 
 def never_taken(patch: pytest.MonkeyPatch) -> None:
     """A pool that gives without taking: more runs than there is room for."""
-    patch.setattr(ResourcePool, "take", lambda self, demand: None)
-    patch.setattr(ResourcePool, "give", lambda self, demand: None)
+    for method in ("take", "take_back", "give"):
+        patch.setattr(ResourcePool, method, lambda self, demand: None)
+
+
+def never_taken_back(patch: pytest.MonkeyPatch) -> None:
+    """A pool in which the CPUs of tasks that go on stay free: others begin beside them."""
+
+    def give(self: ResourcePool, demand: str) -> None:
+        for name, units in parse_demand(demand):
+            self.free[name] = min(self.free[name] + units, self.total[name])
+
+    patch.setattr(ResourcePool, "give", give)
+    patch.setattr(ResourcePool, "take_back", lambda self, demand: None)
 
 
 def mixed_up(patch: pytest.MonkeyPatch) -> None:
@@ -315,6 +345,7 @@ def all_lost(
 
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {
     "resources are never taken": (never_taken, ("oversubscription:",)),
+    "CPUs are never taken back": (never_taken_back, ("oversubscription:",)),
     "resources are never given back": (
         mutant_without(ResourcePool, "give"),
         ("resources:", "RaySystemError"),

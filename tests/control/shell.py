@@ -60,6 +60,8 @@ class Shell:
         """Of the running task."""
         self.waits = False
         """It is in `get` and has given up its CPU."""
+        self.went_on = False
+        """It has its CPU back, maybe while others have it."""
         self.history: list[int] | None = None
         """The state of an actor."""
         self._extras: dict[tuple[bytes, int], TaskExtra] = {}

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from runtime.control.actor_router import ActorRouter
-from runtime.control.actor_table import ALIVE, DEAD
+from runtime.control.actor_table import ALIVE, DEAD, PENDING
 from runtime.control.call_memory import CallMemory
 from runtime.control.call_runs import (
     RUN_MAX,
@@ -263,6 +263,44 @@ def test_one_call_of_a_run_is_cancelled_before_it_leaves_and_after() -> None:
     assert [s.array for s in singles(sent.tasks)] == [array(1), array(3)]
     assert router.cancel(array(3))
     assert ctx.take(CancelCall) == [CancelCall(ACTOR, array(3))]
+
+
+def test_a_call_that_may_have_begun_is_cancelled_by_its_actor_as_soon_as_that_lives() -> None:
+    """The actor starts anew, and has the call logged, maybe."""
+    ctx, router, failed = made_router()
+    submit(router, run(1, 2))
+    router.end_turn()
+    router.on_changed(ActorChanged(ACTOR, PENDING, -1, 1))
+    submit(router, run(3))
+    assert router.cancel(array(2)) and router.cancel(array(3))
+    assert [error.array for error in failed] == [array(3)], "it has never left"
+    ctx.sent.clear()
+    router.on_changed(ActorChanged(ACTOR, ALIVE, 0, 1))
+    router.end_turn()
+    [calls, cancel] = [message for _, message in ctx.sent]
+    assert [s.array for s in calls.tasks] == [array(1), array(2)] and calls.again == 2
+    assert cancel == CancelCall(ACTOR, array(2)) and len(failed) == 1
+
+
+def test_a_call_that_its_actor_has_from_its_driver_as_well_is_cancelled_there() -> None:
+    """It never ends here: not before it leaves, nor while the actor is being killed, maybe."""
+    ctx, router, failed = made_router()
+    router.end_turn()
+    ctx.sent.clear()
+    for number, killed in ((1, False), (2, True)):
+        if killed:
+            router.killed(ACTOR)
+        ahead = run(number)
+        assert ahead.extra is not None
+        ahead.extra = replace(ahead.extra, run=None, ahead=True)
+        router.submit(ahead)
+        assert router.cancel(array(number))
+        router.on_changed(ActorChanged(ACTOR, ALIVE, 0, 0))
+        router.end_turn()
+        assert [type(message) for _, message in ctx.sent] == [ActorCalls, CancelCall]
+        assert ctx.take(CancelCall) == [CancelCall(ACTOR, array(number))]
+        ctx.sent.clear()
+    assert failed == []
 
 
 # -- the worker -----------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import permutations
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +13,10 @@ from runtime.control.config import Config
 from runtime.control.direct_calls import ARGS_BYTES_MAX, OPEN_MAX, DirectCalls, DirectWays
 from runtime.control.executor import Executor
 from runtime.control.messages import (
+    NOT_BEGUN,
+    OK,
     Assignment,
+    CancelTask,
     DirectCall,
     DirectOpen,
     KillActor,
@@ -30,6 +34,7 @@ from tests.control.shell import Shell
 from tests.control.test_actors import DIED, Told, check, kill_processes, outcome_of
 from tests.control.test_system import SETTLE_S, settle
 from tests.control.values import Code
+from tests.control.worker import Worker
 from tests.control.world import World
 
 DRIVER, NODE, WORKER = "driver:0.0", "node:0", "worker:0.1"
@@ -112,6 +117,41 @@ def test_both_hear_of_the_result_the_node_first() -> None:
     assert executor.next() is None and not executor.direct
 
 
+def test_a_call_that_came_ahead_is_reported_by_itself() -> None:
+    """Its node may have heard of the call behind it alone."""
+    ctx, executor = made()
+    executor.flush()
+    for number in range(2, 5):
+        ahead = number == 3
+        executor.handle(NODE, RunTasks([Assignment(call(number, ahead=ahead))]))
+    executor.handle(NODE, RunTasks([Assignment(call(5, ahead=False))]))
+    for _ in range(4):
+        answer(executor)
+    found = [r for done in ctx.take(TasksDone) for r in done.results]
+    assert [r.array for r in found if not r.calls] == [array(n) for n in (2, 3, 4, 5)]
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("begins", [1, 2, 3])
+def test_cancelled_it_runs_or_has_not_begun_and_nothing_is_remembered(at: int, begins: int) -> None:
+    """Its driver's message comes at any time, its node's one after the other."""
+    ctx, executor = made()
+    messages: list[tuple[str, Any]] = [
+        (NODE, RunTasks([Assignment(call(1))])),
+        (NODE, CancelTask(array(1), 0, 1, False, False)),
+    ]
+    messages.insert(at, (DRIVER, DirectCall(call(1))))
+    ran = 0
+    for number, (source, message) in enumerate(messages, 1):
+        executor.handle(source, message)
+        if number >= begins and executor.queue:
+            answer(executor)
+            ran += 1
+    [report] = [r for done in ctx.take(TasksDone) for r in done.results]
+    assert report.status == (OK if ran else NOT_BEGUN)
+    assert not executor.direct and executor.next() is None
+
+
 # -- which calls go ahead --------------------------------------------------------
 
 
@@ -189,6 +229,22 @@ def test_nothing_goes_ahead_of_a_kill() -> None:
     assert [m for _, _, to, m in world.trace if type(m) is KillActor and to == "gcs"]
 
 
+def test_what_goes_ahead_can_be_cancelled() -> None:
+    world, driver = quiet()
+    actor = driver.call(conversation(driver))
+    for tag in (7, 8, 9):
+        before = len(sent_ahead(world))
+        ref = driver.tell(actor.oid, {"tag": tag})
+        driver.client.cancel(ref.oid, False, False)
+        _, error = driver.call(outcome_of(driver, ref))
+        assert len(sent_ahead(world)) == before + 1
+        assert error in ("", CANCELLED)
+    assert [m for _, _, to, m in world.trace if type(m) is CancelTask and to.startswith("worker")]
+    world.run(for_s=SETTLE_S)
+    assert not left_of_ways(world)
+    assert world.nodes[0].actors.actors, "it lives"
+
+
 def test_a_value_can_be_let_go_of_before_the_node_has_heard_of_the_call() -> None:
     world, driver = quiet()
     actor = driver.call(conversation(driver))
@@ -204,8 +260,23 @@ def test_a_value_can_be_let_go_of_before_the_node_has_heard_of_the_call() -> Non
 # -- random delays and faults ------------------------------------------------------
 
 
+CANCELLED = "TaskCancelledError"
+
+
+def left_of_ways(world: World) -> list[object]:
+    """Return what is remembered of calls of which half was heard."""
+    nodes = world.nodes.values()
+    actors = [actor for node in nodes for actor in node.actors.actors.values()]
+    workers = [shell for shell in world.shells.values() if isinstance(shell, Worker)]
+    return [
+        *(early for actor in actors if (early := actor.early)),
+        *(halves for worker in workers if (halves := worker.executor.direct._halves)),
+    ]
+
+
 def chat(shell: Shell, rng: random.Random, restarts: list[int]) -> Code:
-    """Generator: call actors, wait for many of the calls one at a time; return `Told`s."""
+    """Generator: call actors, wait for many of the calls one at a time, cancel some of them;
+    return `Told`s."""
     told = []
     for _ in range(rng.randint(1, 3)):
         allowed = rng.choice(restarts)
@@ -219,6 +290,11 @@ def chat(shell: Shell, rng: random.Random, restarts: list[int]) -> Code:
         body = {"tag": tag, **({"s": 0.01} if rng.random() < 0.1 else {})}
         ref = shell.tell(actor.ref.oid, body, restarts=actor.restarts)
         actor.calls.append((tag, ref))
+        if rng.random() < 0.2:
+            if rng.random() < 0.3:
+                yield rng.choice([0.0, 0.001, 0.01])
+            _, unwanted = rng.choice(actor.calls[-2:])
+            shell.client.cancel(unwanted.oid, False, False)
         if rng.random() < 0.8:
             _, actor.outcome[tag] = yield from outcome_of(shell, ref)
         elif rng.random() < 0.3:
@@ -236,6 +312,10 @@ def chat(shell: Shell, rng: random.Random, restarts: list[int]) -> Code:
         read, _ = yield from outcome_of(shell, last)
         actor.history = read and read["history"]
         last.drop()
+    # Of every call both messages have come, and nothing is left of it but the actor.
+    yield SETTLE_S
+    assert not left_of_ways(shell.world)
+    for actor in told:
         actor.ref.drop()
     return told
 
@@ -251,15 +331,20 @@ def test_each_call_takes_effect_once_and_in_order(seed: int, die: bool) -> None:
     errors = {DIED, "ActorUnavailableError"}
     allowed = errors | {f"task:{name}" for name in errors} | {"task:WorkerCrashedError"}
     for actor in told:
-        check(actor, allowed if die else set())
+        # What was cancelled is no part of the actor's state.
+        check(actor, {CANCELLED} | (allowed if die else set()))
     assert not settle(world, SETTLE_S)
 
 
-def test_the_random_runs_do_send_calls_ahead() -> None:
-    ahead = 0
-    for seed in range(10):
+def test_the_random_runs_do_send_calls_ahead_and_cancel_some() -> None:
+    ahead = cancelled = ended = 0
+    for seed in range(20):
         world, rng = random_world(seed, direct_to=DRIVER, direct_after=1)
         driver = world.driver(0)
-        driver.call(chat(driver, rng, [0]))
-        ahead += len(sent_ahead(world))
-    assert ahead > 20
+        told = driver.call(chat(driver, rng, [0]))
+        sent = set(sent_ahead(world))
+        ahead += len(sent)
+        cancels = [m for _, _, _, m in world.trace if type(m) is CancelTask]
+        cancelled += len({m.array for m in cancels} & sent)
+        ended += sum(CANCELLED in actor.outcome.values() for actor in told)
+    assert ahead > 20 and cancelled > 20 and ended > 5

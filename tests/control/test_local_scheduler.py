@@ -153,7 +153,7 @@ def test_a_lease_holds_what_one_task_needs_and_ends_with_the_last() -> None:
     assert node.free() == {"CPU": 2, "GPU": 1}
 
 
-def test_a_blocked_worker_gives_up_its_cpu_and_waits_to_have_it_back() -> None:
+def test_a_blocked_worker_gives_up_its_cpu_and_takes_it_back_at_once() -> None:
     node = Node(1, GPU=1)
     node.turn(DRIVER, SubmitTasks([spec(1, demand="CPU:1,GPU:1"), spec(2)]))
     assert node.given(W1) == [(array(1), 0, 1, 3)]
@@ -163,11 +163,33 @@ def test_a_blocked_worker_gives_up_its_cpu_and_waits_to_have_it_back() -> None:
     node.turn(W2, WorkerReady(2))
     assert node.given(W2) == [(array(2), 0, 1, 3)]
     node.turn(W1, Unblocked())
-    assert node.ctx.take(Resume) == [] and node.free()["CPU"] == 0
+    assert len(node.ctx.take(Resume, W1)) == 1
+    assert node.free() == {"CPU": 0, "GPU": 0}  # what it says of itself, with two in use
     node.done(W2, (2, 0, 1))
-    assert len(node.ctx.take(Resume, W1)) == 1 and node.free()["CPU"] == 0
+    assert node.free()["CPU"] == 0
     node.done(W1, (1, 0, 1))
     assert node.free() == {"CPU": 1, "GPU": 1}
+
+
+def test_nothing_begins_until_all_that_runs_fits_again() -> None:
+    node = Node(1)
+    node.turn(DRIVER, SubmitTasks([spec(1), spec(2)]))
+    assert node.given(W1) == [(array(1), 0, 1, 3), (array(2), 0, 1, 3)]
+    node.turn(W1, TakenBack([(array(2), 0, 1)]), Blocked())
+    node.turn(W2, WorkerReady(2))
+    assert node.given(W2) == [(array(2), 0, 1, 3)]
+    node.turn(W1, Unblocked())
+    node.turn(DRIVER, SubmitTasks([spec(3), spec(4)]))
+    assert node.given() == []  # nor is it given to those that run, ahead
+    node.done(W1, (1, 0, 1))
+    assert node.given() == [(array(3), 0, 1, 3), (array(4), 0, 1, 3)]
+    assert node.scheduler.pool.free == {"CPU": 0}
+    # As soon as it waits again others may have its CPU.
+    node = Node(1)
+    node.turn(DRIVER, SubmitTasks([spec(1)]))
+    node.turn(W1, Blocked(), Unblocked(), Blocked())
+    node.turn(DRIVER, SubmitTasks([spec(2)]))
+    assert len(node.ctx.take(StartWorker)) == 1
 
 
 def test_fractions_of_a_cpu_run_side_by_side() -> None:

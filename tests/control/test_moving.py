@@ -14,6 +14,7 @@ from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.ids import object_id
 from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (
+    ActorInfo,
     AssignTasks,
     CancelTask,
     FunctionBlob,
@@ -24,12 +25,13 @@ from runtime.control.messages import (
     NodeInfo,
     PlaceTasks,
     RegisterNode,
+    StopActor,
     TaskExtra,
     TasksMoved,
     TaskUpdates,
 )
 from tests.control import test_system as system
-from tests.control.alone import Alone, array, spec
+from tests.control.alone import Alone, array, result, spec
 from tests.control.world import World
 
 DEMAND = "CPU:1"
@@ -54,6 +56,10 @@ def test_a_node_is_asked_for_what_others_have_room_for(scheduler: GlobalSchedule
     ctx: Any = scheduler.ctx
     scheduler.handle("gcs", LoadChanged(0, load(0.0, tasks=5)))
     assert ctx.take(MoveTasks, "node:0") == [MoveTasks(DEMAND, 3)]
+    stands = replace(load(0.0, tasks=99), busy_s=1.0)
+    scheduler.handle("gcs", LoadChanged(2, replace(load(1.0), mean_task_s=0.1)))
+    scheduler.handle("gcs", LoadChanged(0, stands))
+    assert ctx.take(MoveTasks, "node:0") == [MoveTasks(DEMAND, 30)], "ten times, meanwhile"
     scheduler.handle("gcs", LoadChanged(1, load(0.0)))
     scheduler.handle("gcs", LoadChanged(2, load(0.0)))
     scheduler.handle("gcs", LoadChanged(0, load(0.0, tasks=5)))
@@ -72,6 +78,105 @@ def test_what_is_on_its_way_to_a_node_has_its_room(scheduler: GlobalScheduler) -
     scheduler.handle("gcs", LoadChanged(1, load(1.0, 2)))
     scheduler.handle("gcs", LoadChanged(0, load(0.0, 1, tasks=1)))
     assert ctx.take(MoveTasks) == [MoveTasks(DEMAND, 1)]
+
+
+def holding(free: float = 2.0, tasks: int = 0) -> Load:
+    """All of a node's CPUs are actors', which may wait for something."""
+    starves = {DEMAND: tasks} if tasks else {}
+    return Load(0, 0.0, 0.0, 0, {"CPU": free}, starves, {"CPU": 20_000})
+
+
+def given(ctx: Any) -> list[str]:
+    """Return where what was assigned has gone, element by element."""
+    found = [
+        to
+        for to, message in ctx.sent
+        if isinstance(message, AssignTasks)
+        for part in message.tasks
+        for _ in range(part.count)
+    ]
+    ctx.take(AssignTasks)
+    return found
+
+
+def test_nothing_goes_where_actors_hold_all_while_it_could_run_elsewhere(
+    scheduler: GlobalScheduler,
+) -> None:
+    ctx: Any = scheduler.ctx
+    scheduler.handle("gcs", LoadChanged(1, holding()))
+    for node in (0, 2):
+        scheduler.handle("gcs", LoadChanged(node, replace(load(0.0), queue=50)))
+    scheduler.handle("node:1", PlaceTasks([spec(1, 0, 40, owner="driver:1.0")]))
+    assert set(given(ctx)) == {"node:0", "node:2"}
+    scheduler.handle("node:1", PlaceTasks([spec(2, demand="", owner="driver:1.0")]))
+    assert given(ctx) == ["node:1"], "it needs nothing that they hold"
+    for node in (0, 2):
+        scheduler.handle("gcs", LoadChanged(node, holding()))
+    scheduler.handle("node:1", PlaceTasks([spec(3, 0, 40, owner="driver:1.0")]))
+    assert set(given(ctx)) == {"node:1"}, "its owner's node is the first to know of more"
+
+
+def test_an_actor_on_its_way_to_a_node_holds_what_it_needs_there(
+    scheduler: GlobalScheduler,
+) -> None:
+    ctx: Any = scheduler.ctx
+    for number in (7, 8):
+        creation = spec(number, demand="CPU:2")
+        creation.extra = TaskExtra(actor=ActorInfo("A"))
+        scheduler.handle("gcs", PlaceTasks([creation]))
+    assert given(ctx) == ["node:0", "node:1"]
+    for node in (0, 1):
+        scheduler.handle("gcs", LoadChanged(node, load(2.0)))  # it left before they arrived
+    scheduler.handle("node:0", PlaceTasks([spec(1, 0, 9)]))
+    assert set(given(ctx)) == {"node:2"}
+    scheduler.handle("gcs", LoadChanged(0, load(2.0, assigned=1)))  # and that one has ended
+    scheduler.handle("node:0", PlaceTasks([spec(2, 0, 90)]))
+    assert set(given(ctx)) == {"node:0", "node:2"}
+
+
+def test_what_actors_keep_from_running_is_asked_for_although_all_are_busy(
+    scheduler: GlobalScheduler,
+) -> None:
+    ctx: Any = scheduler.ctx
+    for node in (1, 2):
+        scheduler.handle("gcs", LoadChanged(node, load(0.0)))
+    scheduler.handle("gcs", LoadChanged(0, load(0.0, tasks=5)))
+    assert not ctx.take(MoveTasks), "it is as busy as they are"
+    scheduler.handle("gcs", LoadChanged(0, holding(0.0, tasks=5)))
+    assert ctx.take(MoveTasks, "node:0") == [MoveTasks(DEMAND, 5)]
+    scheduler.handle("node:0", TasksMoved(0, 1, [spec(1, 0, 5)]))
+    assert sorted(given(ctx)) == ["node:1"] * 3 + ["node:2"] * 2
+    assert [m.left for m in ctx.take(TaskUpdates)] == [0, 0]
+
+
+def test_a_node_says_at_once_what_its_actors_keep_from_running() -> None:
+    ctx: Any = Alone()
+    node = LocalScheduler(ctx, 1, {"CPU": 1}, Config())
+    node.pool.take(DEMAND)
+    node.handle("gcs", FunctionBlob(b"f", b"code"))
+    node.handle("global", AssignTasks([spec(1, 0, 3)], 1))
+    assert node.starving.look() == {}
+    creation = spec(7)
+    creation.extra = TaskExtra(actor=ActorInfo("A"))
+    node.handle("global", AssignTasks([creation], 1))
+    assert node.starving.look() == {DEMAND: 3}
+    node.handle("gcs", StopActor(creation.array, 0))
+    assert node.starving.look() == {}
+
+
+def test_inputs_that_are_slow_to_follow_keep_a_task_where_they_are() -> None:
+    ctx: Any = Alone()
+    node = LocalScheduler(ctx, 1, {"CPU": 1}, Config())
+    node.pool.take(DEMAND)
+    node.handle("gcs", FunctionBlob(b"f", b"code"))
+    node.objects.bandwidth = 1e6
+    node.objects.add(result(9, node=1, size=2_000_000, offset=0))
+    node.handle("global", AssignTasks([spec(1), spec(2, deps=(object_id(array(9), 0, 0),))], 1))
+    node.starving.look()
+    ctx.pass_time(1.5)
+    assert node.starving.look() == {DEMAND: 1}
+    ctx.pass_time(1.0)
+    assert node.starving.look() == {DEMAND: 2}, "they could have followed twice"
 
 
 def test_what_a_dead_node_had_passed_on_the_gcs_places(scheduler: GlobalScheduler) -> None:
@@ -140,12 +245,13 @@ class Restless(World):
 
     @property
     def moves(self) -> int:
-        return sum(isinstance(message, TasksMoved) for _, _, _, message in self.trace)
+        """Ranges that have moved."""
+        return sum(len(m.tasks) for _, _, _, m in self.trace if isinstance(m, TasksMoved))
 
 
 @pytest.fixture
 def restless(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LOOK_S", "STARVING_S", "STARVING_TASKS"):
+    for name in ("STARVING_S", "STARVING_TASKS"):
         monkeypatch.setattr(moving, name, 0.0)
     monkeypatch.setattr("tests.control.programs.World", Restless)
 

@@ -11,15 +11,20 @@ from hypothesis import strategies as st
 from runtime.control.config import Config
 from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (
+    Blocked,
     BundlePrepared,
     CommitBundle,
     CreateGroup,
+    ExportFunction,
     PrepareBundle,
     RemoveGroup,
     ReturnBundle,
+    SubmitTasks,
+    WorkerDied,
+    WorkerReady,
 )
 from runtime.control.placement_groups import RETRY_S, STRATEGIES, GroupTable, demand_in, place
-from tests.control.alone import Alone
+from tests.control.alone import Alone, spec
 
 
 @given(
@@ -181,3 +186,22 @@ def test_what_was_meant_for_a_nodes_former_life_the_next_one_does_not_take() -> 
     assert ctx.take(BundlePrepared) == [BundlePrepared(0, "g", 0, True, 2)]
     scheduler.handle("global", ReturnBundle("g", 0, 2))
     assert scheduler.pool.available() == {"CPU": 2.0}
+
+
+def test_a_worker_dies_whose_task_in_a_bundle_waits() -> None:
+    """It has given up the CPU of its bundle and of its group, and nothing else."""
+    ctx = Alone()
+    scheduler = LocalScheduler(ctx, 0, {"CPU": 1, "GPU": 1}, Config())
+    scheduler.start("localhost", 1)
+    scheduler.handle("driver:0.0", ExportFunction(b"f", b"blob"))
+    scheduler.handle("worker:0.1", WorkerReady(1))
+    scheduler.handle("global", PrepareBundle("ab", 0, {"CPU": 1.0, "GPU": 1.0}, 1, 1))
+    scheduler.handle("global", CommitBundle("ab", 0, 1))
+    free = scheduler.pool.available()
+    task = spec(1, demand=demand_in("CPU:1,GPU:1", "ab", 0))
+    scheduler.handle("driver:0.0", SubmitTasks([task]))
+    scheduler.end_turn()
+    assert scheduler.pool.available()["CPU_group_0_ab"] == 0.0
+    scheduler.handle("worker:0.1", Blocked())
+    scheduler.handle("pool:0", WorkerDied("worker:0.1", "killed"))
+    assert scheduler.pool.available() == free

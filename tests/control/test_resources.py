@@ -82,7 +82,36 @@ def test_what_could_ever_run_and_how_often() -> None:
     assert pool.slots("TPU:1") == 0
 
 
+def test_what_is_held_for_good_nothing_else_can_count_on() -> None:
+    pool = ResourcePool({"CPU": 4, "x": 1})
+    pool.hold("CPU:2.5,x:1")
+    assert pool.feasible("CPU:4") and not pool.usable("CPU:4")
+    assert pool.slots("CPU:1") == 1 and pool.slots("CPU:0.5") == 3 and pool.slots("x:1") == 0
+    assert pool.slots("") == 4 and pool.usable("")
+    assert pool.fits("CPU:4,x:1"), "it is free until it is taken"
+    pool.hold("CPU:2.5")  # who waits for it holds it, too
+    assert pool.slots("CPU:1") == 0 and not pool.usable("CPU:0.5")
+    pool.end_hold("CPU:2.5,x:1")
+    pool.end_hold("CPU:2.5")
+    assert pool.held == {} and pool.slots("CPU:1") == 4 and pool.slots("x:1") == 1
+
+
 def test_a_blocked_task_gives_up_its_cpus_only() -> None:
     assert cpu_part("CPU:1.5,GPU:1") == "CPU:1.5"
     assert cpu_part("GPU:1") == cpu_part("") == ""
     assert cpu_part("CPU:like:1,GPU:1") == ""
+
+
+def test_what_was_given_up_is_taken_back_in_use_or_not() -> None:
+    pool = ResourcePool({"CPU": 2, "GPU": 1})
+    pool.take("CPU:2")
+    pool.give("CPU:2")
+    pool.take("CPU:1")
+    pool.take_back("CPU:2")
+    assert pool.is_over("CPU:1") and not pool.is_over("GPU:1") and not pool.fits("CPU:1")
+    assert pool.available() == {"CPU": 0.0, "GPU": 1.0}
+    assert pool.room("CPU:1", 5) <= 0 and pool.fits("GPU:1")
+    pool.give("CPU:1")
+    assert not pool.is_over("CPU:1") and not pool.fits("CPU:1")
+    pool.give("CPU:2")
+    assert pool.available() == {"CPU": 2.0, "GPU": 1.0}

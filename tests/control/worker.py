@@ -17,6 +17,7 @@ from runtime.control.messages import (
     USER_ERROR,
     ActorInfo,
     Assignment,
+    CancelTask,
     DirectCall,
     Exit,
     FunctionBlob,
@@ -36,7 +37,9 @@ from tests.control.values import Code, TaskFailed, size_of
 if TYPE_CHECKING:
     from tests.control.world import World
 
-_FOR_EXECUTOR = (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, DirectCall)
+_FOR_EXECUTOR = (
+    RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask, DirectCall
+)  # fmt: skip
 DUE_S = 0.005
 
 
@@ -84,7 +87,7 @@ class Worker(Shell):
         yield ready
         executor.unblock()
         yield lambda: not executor.suspended
-        self.waits = False
+        self.waits, self.went_on = False, True
 
     def _enter(self) -> None:
         if self.executor.running is not None:

@@ -6,7 +6,8 @@ per sender, receiver and turn, links that keep order, timers that are turns of
 their own. Delays are drawn from a seed, so one seed is one execution.
 
 The data plane and the workers are fakes that check what they are told
-(`data_plane`, `worker`), and the workers of a node never run more than its resources.
+(`data_plane`, `worker`), and the workers of a node never run more than its resources, but
+for tasks that go on after they have waited (see `World.check_running`).
 
 User code is generators, see `values.Code`; what it can do is in `shell`.
 """
@@ -33,6 +34,7 @@ from runtime.control.messages import (
     WorkerDied,
 )
 from runtime.control.resources import parse_demand
+from runtime.control.worker_table import State
 from tests.control.data_plane import Pool, Store
 from tests.control.leftovers import describe
 from tests.control.shell import Shell
@@ -263,8 +265,18 @@ class World:
         if scheduler is None:
             return
         pool = scheduler.pool
+        held: Counter[str] = Counter()
+        for worker in scheduler.dispatcher.workers.values():
+            for name, units in parse_demand(worker.demand):
+                if name != "CPU" or worker.state is not State.BLOCKED:
+                    held[name] += units
         for name, units in pool.free.items():
-            assert 0 <= units <= pool.total[name], f"{name}: {units} free of {pool.total[name]}"
+            assert units == pool.total[name] - held[name], f"{name}: {units} free, {held} held"
+            assert units >= 0 or name == "CPU", f"{name}: {units} free"
+        if not pool.is_over("CPU:1"):
+            for shell in self.shells.values():
+                if shell.node == node:
+                    shell.went_on = False
         assert scheduler.inputs.waiting >= 0
         assert scheduler.dispatcher.assigned == sum(
             spec.count
@@ -274,12 +286,13 @@ class World:
         self.check_running(node)
 
     def check_running(self, node: int) -> None:
-        """What runs on the node now does not need more than there is."""
+        """What runs on the node now does not need more than there is, but for the CPUs of
+        tasks that have waited and gone on since all that the node had leased fitted last."""
         used: Counter[str] = Counter()
         for shell in self.shells.values():
             if shell.node == node and shell.demand is not None:
                 for name, units in parse_demand(shell.demand):
-                    if name != "CPU" or not shell.waits:
+                    if name != "CPU" or not (shell.waits or shell.went_on):
                         used[name] += units
         total = self.nodes[node].pool.total
         for name, units in used.items():

@@ -13,6 +13,7 @@ import cloudpickle
 
 import raytwin as ray
 from tests.processes.conftest import Start
+from tests.processes.helpers import LIMIT_S, eventually
 from tests.processes.jobs import BIG, Shared, square
 from tests.processes.joined import Joined
 
@@ -90,6 +91,50 @@ def test_actors_without_a_name_are_their_job_s_and_named_ones_are_their_namespac
     assert other.line() == "3 job-3"
     other.end()
     assert ray.get([unnamed.call.remote(), named.call.remote()]) == [2, 3]
+
+
+def test_a_placement_group_is_its_job_s(
+    start: Start, join: Callable[..., Joined], tmp_path: Path
+) -> None:
+    session = start(nodes=2, cpus_per_node=2)
+    group = ray.util.placement_group([{"CPU": 1}, {"CPU": 1}], name="group")
+    assert group.wait(LIMIT_S)
+    inside = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, 0)
+    shared = Shared.options(scheduling_strategy=inside, num_cpus=1).remote()
+    assert ray.get(shared.call.remote()) == 1
+    handle = tmp_path / "handle"
+    handle.write_bytes(cloudpickle.dumps(group))
+    other = join(
+        session,
+        """
+        import cloudpickle
+        group = cloudpickle.load(open(os.environ["HANDLE"], "rb"))
+        say(ray.util.placement_group_table(), ray.util.placement_group_table(group))
+        inside = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
+        for use in (
+            f.options(scheduling_strategy=inside).remote,
+            Counter.options(scheduling_strategy=inside).remote().add.remote,
+            group.ready,
+        ):
+            try:
+                say(ray.get(use(), timeout=20))
+            except ray.exceptions.PlacementGroupOfOtherJobError as error:
+                say(error)
+        ray.util.remove_placement_group(group)
+        say(ray.util.placement_group([{"CPU": 1}], name="group").wait(20))
+        """,
+        HANDLE=str(handle),
+    )
+    assert other.line() == "{} {}"
+    for name in ("f", "Counter", "placement_group_ready"):
+        line = other.line()
+        assert name in line and "belongs to job 1" in line
+    assert other.line() == "True"
+    other.end()
+    assert ray.get(shared.call.remote()) == 2
+    assert session.query("event_counts")["refused"] == 1
+    ray.util.remove_placement_group(group)
+    eventually(lambda: not [row for row in session.query("groups") if row[5] != "REMOVED"])
 
 
 def test_equal_functions_and_equal_names_of_two_jobs_are_not_mixed_up(

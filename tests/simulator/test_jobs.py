@@ -10,6 +10,7 @@ import pytest
 import raytwin as ray
 from chaos.invariants import at_end, settled
 from runtime.api.refs import ObjectRef
+from runtime.api.strategies import PlacementGroupSchedulingStrategy
 from runtime.control.ids import job_number
 
 
@@ -142,6 +143,64 @@ def test_objects_and_unnamed_actors_of_another_job_are_refused() -> None:
     assert ray.get([keeper.keep.remote(3), named.keep.remote(3)]) == [2, 3]
     assert ray.get(ref) == "mine"
     assert session.query("event_counts")["refused"] == 2
+
+
+@pytest.mark.parametrize("lifetime", [None, "detached"])
+def test_placement_groups_of_another_job_are_refused_unless_detached(lifetime: Any) -> None:
+    session: Any = ray.init(backend="sim", nodes=3, cpus_per_node=2)
+    group = ray.util.placement_group([{"CPU": 2}] * 2, strategy="STRICT_SPREAD", lifetime=lifetime)
+    assert group.wait(30)
+    inside = PlacementGroupSchedulingStrategy(group, 0)
+    keeper = Keeper.options(num_cpus=1, scheduling_strategy=inside).remote()
+    assert ray.get(keeper.keep.remote(1)) == 1
+    copied, make = group.__reduce__()[1], type(group)
+
+    def other() -> list[str]:
+        stolen = make(*copied)
+        strategies = [PlacementGroupSchedulingStrategy(stolen, index) for index in (-1, 0, 1)]
+        said = [str(len(ray.util.placement_group_table()))]
+        for strategy in strategies:
+            for use in (
+                work.options(scheduling_strategy=strategy).remote,
+                Keeper.options(scheduling_strategy=strategy, num_cpus=0).remote().keep.remote,
+            ):
+                try:
+                    said.append(str(ray.get(use(7), timeout=20)))
+                except ray.exceptions.PlacementGroupOfOtherJobError as error:
+                    assert "belongs to job 1" in str(error)
+                    said.append("refused")
+        ray.util.remove_placement_group(stolen)
+        ray.sleep(0.1)
+        return said
+
+    said = session.cluster.run_driver(other).wait()
+    ray.sleep(1.0)
+    if lifetime is None:
+        assert said == ["0", *["refused"] * 6]
+        assert ray.get(keeper.keep.remote(2)) == 2
+        assert ray.util.placement_group_table(group)["state"] == "CREATED"
+        assert session.query("event_counts")["refused"] == 1
+    else:
+        assert said == ["1", *["7", "1"] * 3]
+        with pytest.raises(ray.exceptions.RayActorError):
+            ray.get(keeper.keep.remote(2))
+        assert ray.util.placement_group_table(group)["state"] == "REMOVED"
+
+
+def test_a_group_ends_with_its_job_and_its_name_is_free() -> None:
+    session: Any = ray.init(backend="sim", nodes=2, cpus_per_node=2)
+
+    def other() -> Any:
+        group = ray.util.placement_group([{"CPU": 2}], name="g")
+        assert group.wait(30)
+        return group.__reduce__()[1], type(group)
+
+    copied, make = session.cluster.run_driver(other).wait()
+    ray.sleep(1.0)
+    assert session.query("groups") == []
+    with pytest.raises(ray.exceptions.PlacementGroupOfOtherJobError, match="belongs to job 2"):
+        ray.get(make(*copied).ready(), timeout=20)
+    assert ray.util.placement_group([{"CPU": 2}] * 2, name="g").wait(30)
 
 
 def test_who_holds_least_gets_the_next_lease() -> None:

@@ -23,6 +23,8 @@ class CreateGroup(Struct, array_like=True, tag=27):
 
 class RemoveGroup(Struct, array_like=True, tag=28):
     group: str
+    job: bytes = b""
+    """Of who asks, as its node says; empty: the system itself."""
 
 
 class PrepareBundle(Struct, array_like=True, tag=121):

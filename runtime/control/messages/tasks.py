@@ -39,11 +39,11 @@ class Blocked(Struct, array_like=True, tag=13):
 
 
 class Unblocked(Struct, array_like=True, tag=14):
-    """It need not wait any more and asks for its CPU; answered by `Resume`."""
+    """It need not wait any more and takes its CPU back; answered by `Resume` at once."""
 
 
 class Resume(Struct, array_like=True, tag=24):
-    """The CPU is yours again."""
+    """The CPU is yours again. All that was sent before the node knew has come."""
 
 
 class TasksDone(Struct, array_like=True, tag=15):

@@ -1,0 +1,47 @@
+"""Coroutines that have not ended when their actor's process does."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+
+import raytwin as ray
+from runtime.api.exceptions import ActorDiedError
+from tests.actors.conftest import Start
+
+
+@ray.remote
+class Sleeper:
+    async def sleep(self) -> None:
+        await asyncio.sleep(1000)
+
+    async def leave(self) -> None:
+        ray.exit_actor()
+
+    async def crash(self) -> None:
+        raise SystemExit
+
+    async def ready(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("how", ["kill", "leave", "crash", "shutdown"])
+def test_they_go_without_a_word(
+    start: Start, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    start()
+    sleeper = Sleeper.remote()
+    sleeping = [sleeper.sleep.remote() for _ in range(3)]
+    ray.get(sleeper.ready.remote())
+    if how == "kill":
+        ray.kill(sleeper)
+    elif how != "shutdown":
+        getattr(sleeper, how).remote()
+    if how != "shutdown":
+        with pytest.raises(ActorDiedError):
+            ray.get(sleeping[0])
+    ray.shutdown()
+    gc.collect()
+    assert "pending" not in capfd.readouterr().err + caplog.text
