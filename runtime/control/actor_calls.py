@@ -18,6 +18,7 @@ from runtime.control.actors_here import CALLS_AGAIN, Actor, ActorsHere, QueuedCa
 from runtime.control.call_answers import forgotten, lacks_items, lost
 from runtime.control.call_runs import arrays_of, is_run, singles
 from runtime.control.cancelled import cancelled_result
+from runtime.control.context import node_of
 from runtime.control.direct_calls import is_ahead
 from runtime.control.ids import same_job
 from runtime.control.messages import (
@@ -206,6 +207,8 @@ class QueuedCalls(ActorsHere):
         """Answer a call that took effect before; return whether it did."""
         result = actor.restored.get(spec.array)
         result = result or self.memory.find(actor.id, actor.incarnation, spec.array)
+        if actor.held and self._is_held(actor, spec):
+            return True
         if result is None and self.memory.has_run(actor.id, actor.incarnation, spec.array):
             result = forgotten(spec, self._node)
         if result is not None:
@@ -218,6 +221,20 @@ class QueuedCalls(ActorsHere):
         if running is not None:
             running.spec.owner = spec.owner
         return running is not None
+
+    @staticmethod
+    def _is_held(actor: Actor, spec: TaskSpec) -> bool:
+        """Whether a call's result waits for the log; then it is for who has called last.
+
+        Not that of a stream, the items of which are on another node.
+        """
+        for at, (number, result, owner) in enumerate(actor.held):
+            if result.array == spec.array:
+                if lacks_items(spec, result) and node_of(owner) != node_of(spec.owner):
+                    return False
+                actor.held[at] = number, result, spec.owner
+                return True
+        return False
 
     def _queue(
         self, actor: Actor, spec: TaskSpec, caller: str, known: tuple[ObjectValue, ...]

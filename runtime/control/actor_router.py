@@ -24,7 +24,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from runtime.control.actor_table import ALIVE, DEAD, PENDING, STARTING
-from runtime.control.call_runs import is_run, singles
+from runtime.control.call_route import CallRoute
+from runtime.control.call_runs import singles
 from runtime.control.cancelled import cancelled_result
 from runtime.control.config import Config
 from runtime.control.context import Context
@@ -46,53 +47,6 @@ from runtime.control.pieces import cut, task_bytes
 
 ROUTES_MAX = 65_536
 """Ways to dead actors that are remembered; the GCS knows them for longer."""
-
-
-class _Route:
-    """What this node knows of one actor, and which calls are under way."""
-
-    __slots__ = (
-        "actor", "again", "cancelled", "early", "incarnation", "logged", "node", "out", "probes",
-        "reason", "received", "sent", "starting", "state", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, actor: bytes) -> None:
-        self.actor = actor
-        self.state = PENDING
-        self.node = -1
-        self.incarnation = -1
-        self.logged = False
-        self.reason = ""
-        self.waiting: list[TaskSpec] = []
-        self.sent: dict[bytes, TaskSpec] = {}
-        """Calls without a result, by array, in order."""
-        self.out: list[TaskSpec] = []
-        """Calls to send with this turn."""
-        self.again = 0
-        """So many of the first of them are sent once more."""
-        self.probes: list[TaskSpec] = []
-        self.cancelled: list[bytes] = []
-        """Calls to cancel as soon as it takes calls: they may have begun before."""
-        self.starting: tuple[int, int] | None = None
-        """The node and incarnation that is being rebuilt, once that may be asked."""
-        self.early: list[TaskSpec] = []
-        """Calls to ask it for with this turn."""
-        self.received: list[bytes] = []
-        """Calls whose result is here, and the GCS wants to know."""
-
-    def take_apart(self) -> None:
-        """From here on every call is looked at: none is in a run any more."""
-        runs = {id(spec): spec for spec in (*self.sent.values(), *self.out) if is_run(spec)}
-        if not runs:
-            return
-        calls = {key: {call.array: call for call in singles([run])} for key, run in runs.items()}
-        for call, spec in self.sent.items():
-            if id(spec) in calls:
-                self.sent[call] = calls[id(spec)][call]
-        out: list[TaskSpec] = []
-        for spec in self.out:
-            out += calls[id(spec)].values() if id(spec) in calls else [spec]
-        self.out = out
 
 
 class ActorRouter:
@@ -121,15 +75,15 @@ class ActorRouter:
         """Told of an actor that takes calls now, or does when a client creates it once more."""
         self._dead = dead
         """Told of an actor that is dead, and why."""
-        self._routes: OrderedDict[bytes, _Route] = OrderedDict()
-        self._under_way: dict[bytes, _Route] = {}
+        self._routes: OrderedDict[bytes, CallRoute] = OrderedDict()
+        self._under_way: dict[bytes, CallRoute] = {}
         """By call."""
-        self._draining: dict[bytes, _Route] = {}
+        self._draining: dict[bytes, CallRoute] = {}
         """By actor: dead ones, results of which may be on their way from their node."""
         self._dead_nodes: set[int] = set()
-        self._dirty: dict[bytes, _Route] = {}
+        self._dirty: dict[bytes, CallRoute] = {}
         self._watch: list[bytes] = []
-        self._acking: dict[bytes, _Route] = {}
+        self._acking: dict[bytes, CallRoute] = {}
         self._timer_set = False
 
     def submit(self, spec: TaskSpec) -> None:
@@ -146,6 +100,14 @@ class ActorRouter:
             route.waiting.append(spec)
             self._ask(route, [spec])
 
+    def submit_again(self, spec: TaskSpec) -> None:
+        """Send once more a call that has no result, for its caller of now; see `CallRoute`."""
+        route = self._under_way.get(spec.array)
+        if route is not None:
+            route.submit_again(spec)
+            self._dirty[route.actor] = route
+            self._ask(route, [spec])
+
     def submit_run(self, spec: TaskSpec, arrays: Sequence[bytes]) -> None:
         """Send a run of calls, one by one if they have to wait."""
         assert spec.extra is not None
@@ -159,11 +121,11 @@ class ActorRouter:
             for single in singles([spec]):
                 self.submit(single)
 
-    def watch(self, actor: bytes) -> _Route:
+    def watch(self, actor: bytes) -> CallRoute:
         """Be told where an actor is; return what is known of it."""
         route = self._routes.get(actor)
         if route is None:
-            route = self._routes[actor] = _Route(actor)
+            route = self._routes[actor] = CallRoute(actor)
             self._watch.append(actor)
         return route
 
@@ -217,6 +179,7 @@ class ActorRouter:
         if route.sent.pop(call, None) is None and route.waiting:
             route.waiting = [spec for spec in route.waiting if spec.array != call]
         if route.logged:
+            route.probed.discard(call)
             route.received.append(call)
             self._acking[route.actor] = route
             if not self._timer_set:
@@ -246,6 +209,7 @@ class ActorRouter:
         route = self._under_way.pop(call, None)
         if route is not None:
             route.sent.pop(call, None)
+            route.probed.discard(call)
             route.waiting = [spec for spec in route.waiting if spec.array != call]
 
     def forget_all(self, arrays: Sequence[bytes]) -> None:
@@ -288,6 +252,7 @@ class ActorRouter:
             self.on_alive(route.actor)
         elif route.state == ALIVE:
             # Somebody wanted to kill it, and may not.
+            self._dirty[route.actor] = route
             waiting, route.waiting = route.waiting, []
             for spec in waiting:
                 self._send(route, spec)
@@ -297,13 +262,13 @@ class ActorRouter:
             route.logged = message.logged
             self._ask(route, [*route.sent.values(), *route.waiting])
 
-    def _ask(self, route: _Route, calls: Sequence[TaskSpec]) -> None:
+    def _ask(self, route: CallRoute, calls: Sequence[TaskSpec]) -> None:
         """Ask an actor that is being rebuilt for answers; see `early_answers`."""
         if route.starting is not None:
             route.early += to_ask(calls)
             self._dirty[route.actor] = route
 
-    def _let_out_early(self, route: _Route) -> None:
+    def _let_out_early(self, route: CallRoute) -> None:
         early, route.early = route.early, []
         if early and route.starting is not None:
             node, incarnation = route.starting
@@ -313,7 +278,7 @@ class ActorRouter:
                 else:
                     self._ctx.send(f"node:{node}", calls)
 
-    def _cancel_late(self, route: _Route) -> None:
+    def _cancel_late(self, route: CallRoute) -> None:
         cancelled, route.cancelled = route.cancelled, []
         for call in cancelled:
             self.cancel(call)
@@ -344,7 +309,8 @@ class ActorRouter:
                 self._let_out_early(route)
                 self._let_out(route)
 
-    def _let_out(self, route: _Route) -> None:
+    def _let_out(self, route: CallRoute) -> None:
+        route.send_repeated()
         out, route.out = route.out, []
         probes, route.probes = route.probes, []
         again, route.again = route.again, 0
@@ -362,18 +328,19 @@ class ActorRouter:
             calls = ActorCalls(route.actor, route.incarnation, [], piece)
             self._ctx.send(f"node:{route.node}", calls)
 
-    def _send(self, route: _Route, spec: TaskSpec) -> None:
+    def _send(self, route: CallRoute, spec: TaskSpec) -> None:
         self._under_way[spec.array] = route
         route.sent[spec.array] = spec
         route.out.append(spec)
         self._dirty[route.actor] = route
 
-    def _send_again(self, route: _Route) -> None:
+    def _send_again(self, route: CallRoute) -> None:
         again, route.sent = list(route.sent.values()), {}
         waiting, route.waiting = route.waiting, []
         # What was to leave with this turn is among the calls that are sent again.
         fresh = {spec.array for spec in route.out}
         route.out, route.probes, route.again = [], [], 0
+        route.probed, route.repeated = set(), {}
         for spec in again:
             if spec.array in fresh or spec.retries != 0:
                 if spec.array not in fresh:
@@ -385,13 +352,15 @@ class ActorRouter:
             else:
                 route.sent[spec.array] = spec
                 route.probes.append(spec)
+                route.probed.add(spec.array)
                 self._dirty[route.actor] = route
         for spec in waiting:
             self._send(route, spec)
 
-    def _bury(self, route: _Route) -> None:
+    def _bury(self, route: CallRoute) -> None:
         ended = [*route.sent.values(), *route.waiting]
         route.sent, route.waiting, route.out, route.probes = {}, [], [], []
+        route.probed, route.repeated = set(), {}
         route.again, route.cancelled = 0, []
         for spec in ended:
             self._under_way.pop(spec.array, None)

@@ -4,7 +4,8 @@ The way of a range in `SubmitTasks`::
 
     a run of calls ────────────────────────────> `ActorRouter`
     an input of another job ───────────────────> refused: ends with an error
-    submitted before, as its parent runs again ─> told what it has led to so far
+    submitted before, as its parent runs again ─> told what it has led to so far; a call that
+                                                  has no result is sent once more
     a call, an actor ──────────────────────────> `ActorRouter`, the GCS
     new ──its parent runs again──> ClaimTasks: who has it makes it for this owner, too
       │                                └─ nobody has ──TasksClaimed──┐
@@ -116,6 +117,8 @@ class Submission:
                 continue
             if new > spec.start:
                 self._tell_made(spec, source)
+                if spec.extra is not None and spec.extra.call:
+                    self._router.submit_again(spec)
                 if array in self._owned.actors:
                     # The GCS ends it for its owner alone.
                     self._ctx.send("gcs", CreateActors([spec]))
