@@ -1,7 +1,6 @@
 # Needs nothing but make and Python 3.11 or newer.
 #
 #   make reproduce          the quick reproduction, in an environment of its own
-#   make test WORKERS=0      one test at a time
 #   make test ARGS="-k sim" any target passes ARGS on to what it runs
 #   make PYTHON=python3.12  another interpreter (after `make clean`, if .venv exists)
 
@@ -21,10 +20,6 @@ INSTALLED := $(VENV)/.raytwin-installed
 INSTALLED_DEV := $(VENV)/.raytwin-installed-dev
 INSTALLED_RAY := $(VENV)/.raytwin-installed-ray
 
-# Simulations run beside the tests that start processes (see tests/conftest.py).
-WORKERS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
-
 # What `check` leaves to `test`.
 SLOW := browser or ray or docker or toxiproxy or slow
 
@@ -39,10 +34,10 @@ reproduce: $(INSTALLED) ## run the quick reproduction and say where the report i
 	@$(BIN)/raytwin reproduce --quick --out $(OUT) $(ARGS)
 
 test: $(INSTALLED_RAY) ## install what the tests need and run all of them
-	@$(PYTEST) $(ARGS)
+	@$(BIN)/python -m pytest $(ARGS)
 
 check: lint ## the fast layer: style, types, arrows, unit and simulation tests
-	@$(PYTEST) -m "not ($(SLOW))" $(ARGS)
+	@$(BIN)/python -m pytest -m "not ($(SLOW))" $(ARGS)
 
 lint: $(INSTALLED_DEV) ## style, types and the arrows between packages
 	@echo "ruff, mypy and import-linter"

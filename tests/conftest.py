@@ -3,8 +3,6 @@
 - A test that takes `seed` gets a number of its own, the same in every run;
   ``RAYTWIN_TEST_SEED=N`` replaces it. A failing one says which seed it had.
 - Hypothesis draws the same examples in every run under CI and fresh ones elsewhere.
-- With several workers (``-n``), what starts processes is in one group, so one test of it runs
-  at a time; simulations run beside it.
 - When the session ends, every process that a test started must be gone, whoever
   its parent is by then; the error names the test.
 """
@@ -26,17 +24,6 @@ SESSION_VARIABLE = "RAYTWIN_TEST_SESSION"
 GRACE_S = 10.0
 """How long processes that were told to leave may take."""
 
-SIMULATED = (
-    "tests/control/",
-    "tests/simulator/",
-    "tests/chaos/test_chain.py",
-    "tests/chaos/test_fuzz.py",
-    "tests/chaos/test_shards.py",
-)
-"""Tests that need nothing of the machine but a core."""
-MACHINE = "machine"
-"""The group of all others."""
-
 settings.register_profile("ci", derandomize=True, print_blob=True, deadline=None)
 settings.register_profile("dev", print_blob=True, deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
@@ -48,24 +35,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Have one worker run all that needs the machine, if there are workers."""
-    if getattr(config.option, "loadgroup", False):  # xdist sets it in its workers
-        for item in items:
-            if not item.nodeid.startswith(SIMULATED):
-                item.add_marker(pytest.mark.xdist_group(MACHINE))
-
-
-def node_of(item: pytest.Item) -> str:
-    """Return a test's name, the same with workers and without."""
-    return item.nodeid.removesuffix(f"@{MACHINE}")
-
-
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """A seed that is the test's own and does not change from run to run."""
-    return int(os.environ.get("RAYTWIN_TEST_SEED", zlib.crc32(node_of(request.node).encode())))
+    return int(os.environ.get("RAYTWIN_TEST_SEED", zlib.crc32(request.node.nodeid.encode())))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -77,8 +50,7 @@ def pytest_runtest_makereport(
     drawn = getattr(item, "funcargs", {}).get("seed")
     parametrized = "seed" in getattr(getattr(item, "callspec", None), "params", {})
     if report.failed and drawn is not None and not parametrized:
-        again = f"again: RAYTWIN_TEST_SEED={drawn} pytest '{node_of(item)}'"
-        report.sections.append(("seed", again))
+        report.sections.append(("seed", f"again: RAYTWIN_TEST_SEED={drawn} pytest '{item.nodeid}'"))
     return report
 
 

@@ -123,8 +123,9 @@ def test_a_node_that_is_not_there() -> None:
 
 
 def test_spread_uses_every_node() -> None:
+    # Two each, but for one that would wait and finds the other node idle.
     found = where(nap.options(scheduling_strategy="SPREAD"), 4, "spread")
-    assert sorted(found) == [0, 0, 1, 1]
+    assert set(found) == {0, 1}
 
 
 @pytest.mark.parametrize(

@@ -348,7 +348,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
     "CPUs are never taken back": (never_taken_back, ("oversubscription:",)),
     "resources are never given back": (
         mutant_without(ResourcePool, "give"),
-        ("resources:", "RaySystemError"),
+        ("resources:", "RaySystemError", "has not ended"),
     ),
     "nothing is released": (mutant_without(LettingGo, "release_all"), ("stores:", "tables:")),
     "the GCS never releases": (mutant_without(ArrayTable, "_release"), ("tables:", "stores:")),
