@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 import raytwin as ray
 from scenarios.signals import Terminated, sigterm_raises
+
+
+@pytest.fixture(autouse=True)
+def default_action() -> Iterator[None]:
+    """Ray, when another test has started it in this process, leaves a handler of its own."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_it_ends_the_command_also_while_a_simulated_task_runs() -> None:
