@@ -89,8 +89,9 @@ def _measure(request: Request, outcome: Outcome, where: str, threads: int) -> No
         for size in sizes:
             value = ray.Blob(size)
             puts = min(PUTS_MAX, max(1, BYTES_PER_REPEAT // size))
-            # Once before: the store's memory has been touched, the worker is up.
-            _write(value, puts)
+            # Twice before: the store's memory has been touched, then mapped, the worker is up.
+            for _ in range(2):
+                _write(value, puts)
             for repeat in range(request.settings["repeats"]):
                 elapsed_s = _write(value, puts)
                 limit_s = (
@@ -157,6 +158,15 @@ def _mean(outcome: Outcome, what: str, series: str, size: int, threads: int, col
     )
 
 
+def _share(outcome: Outcome, series: str, size: int, threads: int) -> float:
+    """Return the part of a copy's speed that a put reaches: the median of pairs, made in turn."""
+    rates: dict[int, dict[str, float]] = {}
+    for r in outcome.rows:
+        if (r["series"], r["size_bytes"], r["threads"]) == (series, size, threads):
+            rates.setdefault(r["repeat"], {})[r["what"]] = r["gb_per_s"]
+    return statistics.median(pair["put"] / pair["memcpy"] for pair in rates.values())
+
+
 def _judge(request: Request, outcome: Outcome, series: str) -> None:
     sizes, threads = sorted(request.settings["sizes"]), request.settings["threads"]
 
@@ -179,11 +189,12 @@ def _judge(request: Request, outcome: Outcome, series: str) -> None:
     }
     if series == HOST:
         # A simulated copy in memory costs what the profile says, and so does a put.
+        share, at = max((_share(outcome, series, largest, count), count) for count in threads)
         outcome.checks.append(
             Check(
                 f"a put of {largest:,} bytes reaches half of what a copy in memory does",
-                fastest >= SHARE_OF_MEMCPY * memcpy,
-                f"{fastest:.1f} GB/s with {best} threads; memcpy {memcpy:.1f} GB/s",
+                share >= SHARE_OF_MEMCPY,
+                f"{share:.0%} of a copy by as many threads, {at}, right after it",
             )
         )
     low, high = rate("put", smallest, threads[0]), rate("put", largest, threads[0])
