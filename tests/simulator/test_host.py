@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from math import ceil, inf
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,35 +11,10 @@ from hypothesis import strategies as st
 from simpy import Environment
 
 from simulator.host import Host
+from tests.simulator.net import Log, at
 
 QUANTUM_S = 0.003
 EPS = 1e-9
-
-
-def at(env: Environment, when: float, call: Callable[[], None]) -> None:
-    """Have `call()` called at time `when`."""
-    event = env.timeout(when - env.now)
-    assert event.callbacks is not None
-    event.callbacks.append(lambda _: call())
-
-
-class Log:
-    """Who was done, and when, in order."""
-
-    def __init__(self, env: Environment) -> None:
-        self.env = env
-        self.entries: list[tuple[Any, Any]] = []
-
-    def note(self, name: object) -> Callable[[], None]:
-        return lambda: self.entries.append((name, self.env.now))
-
-    @property
-    def names(self) -> list[Any]:
-        return [name for name, _ in self.entries]
-
-    @property
-    def times(self) -> dict[Any, Any]:
-        return dict(self.entries)
 
 
 def steps(env: Environment) -> int:
