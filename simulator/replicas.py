@@ -1,8 +1,9 @@
 """The GCS as a chain in virtual time: the master in the head, a process per replica.
 
-The replicas live on hosts in turn, from the first one on, each under a number
-of its own in the network. When one is killed the kernel of its host closes its
-connections: whoever has one hears of it one latency later.
+A new replica's host is the one with the fewest of its chain, so that one host's death
+takes no two while there are as many hosts; a durable one that comes back is where its
+files are. Each has a number of its own in the network. When one is killed the kernel
+of its host closes its connections: whoever has one hears of it one latency later.
 
 When the head is killed the replicas live. Another one begins after the time that it
 takes to start a process; nodes and replicas find it a latency later.
@@ -18,6 +19,7 @@ not what writing costs. Where there is one only, it lives in the head's process.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -92,6 +94,8 @@ class SimReplicas:
         self._on_change = on_change
         self._started: list[str] = []
         """Replicas that have processes of their own, or had."""
+        self._hosts: dict[str, int] = {}
+        """Where they are, or were."""
         self._known: dict[int, NodeInfo] = {}
         self._heads = 0
         """How many have begun."""
@@ -188,7 +192,7 @@ class SimReplicas:
             self._start_within(name)
             return
         number = int(name.partition(".")[2])
-        host = (number - 1 + chain_of(name)) % len(cluster.hosts)
+        host = self._hosts.setdefault(name, self._host_for(name, number))
         # Below the head's number, where no node's is.
         node = cluster.head.node - number
         cluster.network.add_node(node, host)
@@ -213,6 +217,17 @@ class SimReplicas:
         process.after_turn = lambda: self._leave_if_fenced(name, replica)
         replica.start()
         process.begin()
+
+    def _host_for(self, name: str, number: int) -> int:
+        """Return the host with the fewest living replicas of a chain; among equals, in turn."""
+        chain, hosts = chain_of(name), len(self.cluster.hosts)
+        living = Counter(
+            host
+            for other, host in self._hosts.items()
+            if chain_of(other) == chain and other in self.cluster.processes
+        )
+        in_turn = ((number - 1 + chain + step) % hosts for step in range(hosts))
+        return min(in_turn, key=lambda host: living[host])
 
     def _start_within(self, name: str) -> None:
         """The one replica of a durable GCS lives in the head, beside its storage."""

@@ -126,6 +126,14 @@ def test_everything_foreign_is_escaped() -> None:
     assert EVIL.split("<img")[0] in " ".join(page.words)
 
 
+def test_backticks_are_code(found: list[Result]) -> None:
+    about = "set `gcs_storage`, `<b>` is text\n\none ` alone stays"
+    scenario = dataclasses.replace(synthetic.SCALING, about=about)
+    page = render(found, {**synthetic.GOOD, synthetic.SCALING.name: scenario})
+    assert "set <code>gcs_storage</code>, <code>&lt;b&gt;</code> is text" in page
+    assert "one ` alone stays" in page
+
+
 def test_categories_are_escaped_in_drawings() -> None:
     spec = FigureSpec("t", "policy", "v", "x", "y")
     scenario = dataclasses.replace(synthetic.PLACEMENT, figures=(spec,))
