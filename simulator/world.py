@@ -270,8 +270,11 @@ class SimWorld:
                 spawned.throw()
 
     def leave(self, code: int = 0) -> None:
-        """The worker ends its process by itself; its node sees it."""
-        self._soon(lambda: self.cluster.worker_left(self.process, f"exit code {code}"))
+        """The worker ends its process by itself, behind its last words; its node sees it."""
+        process = self.process
+        self._soon(
+            lambda: process.when_sent(lambda: self.cluster.worker_left(process, f"exit code {code}"))
+        )
 
     # -- time ------------------------------------------------------------------
 
