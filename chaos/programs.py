@@ -17,11 +17,15 @@ from functools import cache
 from typing import Any
 
 import runtime.api as api
-from chaos.bodies import Call, Gatherer, Teller
+from chaos.bodies import Beside, Call, Gatherer, Leave, Teller
+from chaos.ended import ended_here
 from chaos.interpreter import Told, run_task, sum_of
 from chaos.outcomes import TALLIED, Boom, Stream, digest, mix, yielded
-from runtime.api.exceptions import RayTaskError, TaskCancelledError
+from chaos.overlapping import Coroutines, Threads
+from runtime.api.exceptions import ActorDiedError, RayTaskError, TaskCancelledError
 
+GONE = (ActorDiedError,)
+"""What is raised by calls of what the program has ended."""
 put_here: set[str] = set()
 """Objects that no task makes: what programs have put in this process, and results
 of actors' calls. In a simulation all of them."""
@@ -36,6 +40,7 @@ def forget() -> None:
     put_here.clear()
     told_here.clear()
     cancelled_here.clear()
+    ended_here.forget()
     _started.clear()
 
 
@@ -84,9 +89,12 @@ class _Actor:
 @cache
 def _actor_class(teller: Teller) -> Any:
     # Errors call an actor by its class: that says how often it may restart.
-    named = type(actor_name(teller), (_Actor,), {})
+    beside = isinstance(teller, Beside)
+    base = _Actor if not beside else Coroutines if teller.coroutines else Threads
+    named = type(actor_name(teller), (base,), {"engine": Api()})
     return api.remote(
         num_cpus=0,
+        max_concurrency=teller.most if beside else 1,
         max_restarts=teller.restarts,
         max_task_retries=teller.retries,
         checkpoint_interval=teller.interval,
@@ -128,10 +136,13 @@ class Api:
     def actor(self, teller: Teller) -> Any:
         actor = _actor_class(teller).remote(teller)
         _started[actor._actor_id] = teller
+        ended_here.actors[actor._actor_id.hex()] = actor_name(teller)
         return actor
 
     def tell(self, actor: Any, call: Call, inputs: list[Any], actors: list[Any]) -> Any:
         name = call_name(call)
+        if isinstance(call, Leave):
+            ended_here.leave(actor_name(_started[actor._actor_id]))
         if actors:
             ref = actor.tell_with.options(name=name).remote(actors, call, *inputs)
         else:
@@ -143,6 +154,17 @@ class Api:
     def cancel(self, ref: Any, call: Call) -> None:
         cancelled_here.update((task_name(call), call_name(call)))
         api.cancel(ref)
+
+    def kill(self, actor: Any, restart: bool) -> None:
+        ended_here.kill(actor_name(_started[actor._actor_id]), restart)
+        api.kill(actor, no_restart=not restart)
+
+    def leave(self) -> None:
+        api.exit_actor()
+
+    def gone(self, refs: list[Any]) -> list[Any]:
+        found = [self._outcome(ref) for ref in refs]
+        return [other for other in found if not isinstance(other, GONE)] or [TALLIED]
 
     def tally(self, actor: Any, call: Call, told: Mapping[int, Any]) -> list[Any]:
         """Compare what took effect with what was told, by key, and was not cancelled."""
@@ -189,6 +211,7 @@ class Api:
         except Exception as error:
             if not self.driver:
                 raise
+            ended_here.seen(error)
             # A traceback would keep references alive.
             return error.with_traceback(None)
         return value if isinstance(value, Boom) else digest(value)

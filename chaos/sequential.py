@@ -66,6 +66,16 @@ class Sequential:
     def cancel(self, value: Any, call: Call) -> None:
         """It has ended."""
 
+    def kill(self, actor: Any, restart: bool) -> None:
+        """Of what is killed for good, only what is ``gone`` comes after it."""
+
+    def leave(self) -> None:
+        """Likewise."""
+
+    def gone(self, values: list[Any]) -> list[Any]:
+        """None of them is anything else."""
+        return [TALLIED]
+
     def tally(self, actor: Any, call: Call, told: Mapping[int, Any]) -> list[Any]:
         """Nothing was cancelled."""
         return [TALLIED]
