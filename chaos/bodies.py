@@ -130,7 +130,10 @@ class Op:
     hand  run `call` with the values of ``ins``
     cancel the task or call that made the first of ``ins``; it is `call`
     kill  kill the actor that the first of ``ins`` is, with a restart if ``count`` is 1
-    gone  each of ``ins``, calls of what is not there any more, is just that error
+    gone  each of ``ins``, of what is not there any more, is just that error
+    group reserve a placement group, a `Group`
+    reserved  wait for it, and look where its bundles are
+    remove it
     tally ask the `Ledger` that the first of ``ins`` is, by `call`, whether of the others,
           which it was told, just those took effect that were not cancelled
     ===== ==================================================================
@@ -156,6 +159,28 @@ class Handing(Op):
     """One that hands actors on."""
 
     hands: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Group(Op):
+    """A placement group."""
+
+    bundles: tuple[tuple[tuple[str, float], ...], ...] = ()
+    strategy: str = "PACK"
+
+
+@dataclass(frozen=True)
+class Placed(Op):
+    """A ``call``, ``map`` or ``actor`` in a placement group."""
+
+    group: int = 0
+    """The group's variable."""
+    bundle: int = -1
+    """-1: any."""
+    demand: tuple[tuple[str, float], ...] = ()
+    """Besides the call's CPUs."""
+    captures: bool = False
+    """Its children run there too."""
 
 
 @dataclass(frozen=True)

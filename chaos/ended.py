@@ -44,6 +44,8 @@ class Ended:
         """Those that were told to leave."""
         self.groups: set[str] = set()
         """Placement groups that were removed, in hexadecimal."""
+        self.placed: dict[str, str] = {}
+        """The group that an actor is in."""
         self.actors: dict[str, str] = {}
         """Names of actors, by their IDs in hexadecimal."""
         self._seen: Ended | None = None
@@ -83,6 +85,10 @@ class Ended:
         found = error.__dict__.get("ended_then", self)
         assert isinstance(found, Ended)
         return found
+
+    def removed(self, actor: str) -> bool:
+        """Whether an actor's group was."""
+        return self.placed.get(actor) in self.groups
 
     def judge(self, error: BaseException, text: str, kills: int) -> str | None:
         """Return why an error may not come after so many kills by the plan, "" if it may.

@@ -54,6 +54,7 @@ from chaos.cancels import with_cancels
 from chaos.ended import ended_here
 from chaos.ends import with_ends
 from chaos.drawing import draw, with_actors, with_children
+from chaos.groups import SLOT, SLOTS, untouched, with_groups
 from chaos.injector import Injection
 from chaos.interpreter import run_body
 from chaos.outcomes import Boom
@@ -96,6 +97,8 @@ CANCELS = 0.25
 """How many of the programs cancel tasks and calls."""
 BESIDE = 0.15
 """How many of the programs have actors whose calls run beside one another."""
+GROUPS = 0.15
+"""How many of the programs have placement groups."""
 ENDS = 0.25
 """How many of the programs kill actors, and have actors that leave."""
 DIRECT_AFTER = (1, 8)
@@ -146,6 +149,8 @@ class Case:
     gcs: dict[str, Any] = field(default_factory=dict)
     """What the session is told of the GCS: replicas, shards, storage."""
     direct_after: int = Config().direct_after
+    slots: float = 0.0
+    """What each node has for placement groups."""
 
 
 @dataclass
@@ -203,6 +208,12 @@ def draw_case(
     if later and beside.random() < BESIDE:
         program = with_side_by_side(beside, program, store_bytes == STORE_BYTES)
         kills += _draw_kills_of_actors(beside, nodes, lossless)
+    placing = random.Random(f"fuzz/groups/{seed}")
+    slots = 0.0
+    if later and placing.random() < GROUPS:
+        apart = untouched(Plan([*plan.steps, *kills]), nodes)
+        program = with_groups(placing, program, cpus, apart, store_bytes == STORE_BYTES)
+        slots = SLOTS
     ends = random.Random(f"fuzz/ends/{seed}")
     if later and ends.random() < ENDS:
         program = with_ends(ends, program, store_bytes == STORE_BYTES)
@@ -210,7 +221,7 @@ def draw_case(
         kills += _draw_kills_of_heads(random.Random(f"fuzz/heads/{seed}"))
         kills += _add_storage(random.Random(f"fuzz/storage/{seed}"), gcs)
     plan = Plan([*plan.steps, *kills])
-    return Case(seed, nodes, cpus, program, plan, lossless, store_bytes, gcs, direct_after)
+    return Case(seed, nodes, cpus, program, plan, lossless, store_bytes, gcs, direct_after, slots)
 
 
 def draw_gcs(rng: random.Random) -> tuple[dict[str, Any], list[Step]]:
@@ -340,6 +351,7 @@ def run_case(
         seed=case.seed,
         heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
         direct_after=case.direct_after,
+        more_resources={SLOT: case.slots} if case.slots else None,
         **{"object_store_memory": case.store_bytes, **case.gcs, **options},
     )
     prepare(session)
@@ -458,7 +470,10 @@ def excuse(
         if found is not None:
             most = int(found[2])
             teller = told.get(found[1])
-            kills += own.kills[actor_name(teller) if teller is not None else found[1]]
+            name = actor_name(teller) if teller is not None else found[1]
+            kills += own.kills[name]
+            if own.removed(name):
+                return ""
             return f"{text} (there were {kills} kills)" if most < 0 or kills <= most else ""
     if isinstance(error, ActorDiedError) and "it cannot be rebuilt: " in text:
         cause = text.partition("it cannot be rebuilt: ")[2]

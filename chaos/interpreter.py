@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chaos.bodies import HANDED, Body, Call, Gatherer, Handing, Leave, SumUp, Teller
+from chaos.bodies import HANDED, Body, Call, Gatherer, Group, Handing, Leave, Placed, SumUp, Teller
 from chaos.outcomes import Boom, digest, make, mix, parts_of
 
 
@@ -48,7 +48,12 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
     variables: dict[int, Any] = {HANDED - n: actor for n, actor in enumerate(actors)}
     outcomes: list[Any] = []
     for op in body.ops:
-        if op.do == "call":
+        if isinstance(op, Placed):
+            inputs = [variables[i] for i in op.ins]
+            variables[op.out] = engine.placed(op, variables[op.group], inputs)
+        elif isinstance(op, Group):
+            variables[op.out] = engine.group(op)
+        elif op.do == "call":
             variables[op.out] = engine.call(op.call, [variables[i] for i in op.ins])
         elif op.do == "lend":
             variables[op.out] = engine.lend(op.call, [variables[i] for i in op.ins])
@@ -70,6 +75,10 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
             engine.kill(variables[op.ins[0]], restart=op.count == 1)
         elif op.do == "gone":
             outcomes += engine.gone([variables[i] for i in op.ins])
+        elif op.do == "reserved":
+            outcomes += engine.reserved(variables[op.ins[0]])
+        elif op.do == "remove":
+            engine.remove(variables[op.ins[0]])
         elif op.do == "tally":
             at, *told = op.ins
             outcomes += engine.tally(variables[at], op.call, {i: variables[i] for i in told})

@@ -89,6 +89,9 @@ class Coroutines(_Overlapping):
         """Submit what the body says, and await all of it at once."""
         variables: dict[int, Any] = {}
         for op in body.ops:
+            if op.do == "kill":
+                self.engine.kill(actors[HANDED - op.ins[0]], restart=op.count == 1)
+                continue
             assert op.call is not None
             if op.do == "tell":
                 made = self.engine.tell(actors[HANDED - op.ins[0]], op.call, [], [])

@@ -17,14 +17,27 @@ from functools import cache
 from typing import Any
 
 import runtime.api as api
-from chaos.bodies import Beside, Call, Gatherer, Leave, Teller
+from chaos.bodies import Beside, Call, Gatherer, Group, Leave, Placed, Teller
 from chaos.ended import ended_here
 from chaos.interpreter import Told, run_task, sum_of
 from chaos.outcomes import TALLIED, Boom, Stream, digest, mix, yielded
 from chaos.overlapping import Coroutines, Threads
-from runtime.api.exceptions import ActorDiedError, RayTaskError, TaskCancelledError
+from runtime.api.exceptions import (
+    ActorDiedError,
+    ActorPlacementGroupRemoved,
+    RayTaskError,
+    TaskCancelledError,
+    TaskPlacementGroupRemoved,
+)
+from runtime.api.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from runtime.api.strategies import PlacementGroupSchedulingStrategy
 
-GONE = (ActorDiedError,)
+GONE = (ActorDiedError, ActorPlacementGroupRemoved, TaskPlacementGroupRemoved)
 """What is raised by calls of what the program has ended."""
 put_here: set[str] = set()
 """Objects that no task makes: what programs have put in this process, and results
@@ -133,8 +146,32 @@ class Api:
         task = _options(call).options(num_returns=call.parts)
         return list(task.remote(call, [], *inputs))
 
-    def actor(self, teller: Teller) -> Any:
-        actor = _actor_class(teller).remote(teller)
+    def group(self, op: Group) -> Any:
+        return placement_group([dict(bundle) for bundle in op.bundles], op.strategy)
+
+    def reserved(self, group: Any) -> list[Any]:
+        api.get(group.ready())
+        return [misplaced(placement_group_table(group)) or TALLIED]
+
+    def remove(self, group: Any) -> None:
+        ended_here.remove(group.id.hex())
+        remove_placement_group(group)
+
+    def placed(self, op: Placed, group: Any, inputs: list[Any]) -> Any:
+        where = PlacementGroupSchedulingStrategy(group, op.bundle, op.captures)
+        more = {"resources": dict(op.demand), "scheduling_strategy": where}
+        if op.teller is not None:
+            actor = self.actor(op.teller, **more)
+            ended_here.placed[actor_name(op.teller)] = group.id.hex()
+            return actor
+        assert op.call is not None
+        if op.do == "map":
+            task = _options(op.call, _element).options(**more)
+            return task.map([op.call] * op.count, range(op.count))
+        return _options(op.call).options(**more).remote(op.call, [], *inputs)
+
+    def actor(self, teller: Teller, **more: Any) -> Any:
+        actor = _actor_class(teller).options(**more).remote(teller)
         _started[actor._actor_id] = teller
         ended_here.actors[actor._actor_id.hex()] = actor_name(teller)
         return actor
@@ -164,7 +201,7 @@ class Api:
 
     def gone(self, refs: list[Any]) -> list[Any]:
         found = [self._outcome(ref) for ref in refs]
-        return [other for other in found if not isinstance(other, GONE)] or [TALLIED]
+        return [other for other in found if not isinstance(other, GONE)][:1] or [TALLIED]
 
     def tally(self, actor: Any, call: Call, told: Mapping[int, Any]) -> list[Any]:
         """Compare what took effect with what was told, by key, and was not cancelled."""
@@ -195,7 +232,7 @@ class Api:
     def outcomes(self, variable: Any) -> list[Any]:
         if isinstance(variable, Stream):
             return variable.rest(self._outcome)
-        if isinstance(variable, api.ActorHandle):
+        if isinstance(variable, api.ActorHandle | PlacementGroup):
             return []
         if not isinstance(variable, api.ObjectRefArray):
             return [self._outcome(variable)]
@@ -220,6 +257,15 @@ class Api:
         ready, rest = api.wait(variables, num_returns=count)
         if len(ready) != count or len(ready) + len(rest) != len(variables):
             raise AssertionError(f"wait for {count} of {len(variables)} gave {len(ready)}")
+
+
+def misplaced(row: Mapping[str, Any]) -> str:
+    """Return what is wrong with where a group's bundles are, "" if nothing is."""
+    nodes = [*row["bundles_to_node_id"].values()]
+    apart = {"STRICT_PACK": 1, "STRICT_SPREAD": len(nodes)}.get(row["strategy"])
+    whole = row["state"] != "CREATED" or len(nodes) == len(row["bundles"])
+    right = whole and (apart is None or not nodes or len(set(nodes)) == apart)
+    return "" if right else f"{row['state']} {row['strategy']} on {nodes}"
 
 
 def _task(call: Call, lent: list[Any], *inputs: Any) -> Any:

@@ -205,7 +205,9 @@ class LocalScheduler:
         self.submission = Submission(
             ctx, self.objects, self.owned, self.log, self.inputs, self.jobs, self.actors,
             self.router, self.dispatcher,
-            Keeping(node, make_policy(config), self.pool, self.members, self.dispatcher),
+            Keeping(
+                node, make_policy(config), self.pool, self.members, self.dispatcher, self.bundles
+            ),
             self.acceptance, self.results, node,
         )  # fmt: skip
         self.letting_go = LettingGo(
@@ -397,6 +399,7 @@ class LocalScheduler:
 
     def _on_remove_group(self, source: str, message: RemoveGroup) -> None:
         message.job = self.jobs.of(source)
+        self.bundles.on_remove(message.group, message.job)
         self.ctx.send("global", message)
 
     def _on_table(self, source: str, message: Any) -> None:
