@@ -25,7 +25,9 @@ from runtime.api.exceptions import (
     ActorPlacementGroupRemoved,
     TaskPlacementGroupRemoved,
 )
+from runtime.control.ids import ARRAY_BYTES
 
+ARRAY_DIGITS = 2 * ARRAY_BYTES
 _KILLED = "ActorDiedError: it was killed by kill()"
 _LEFT = re.compile(r"ActorDiedError: (a\d+r-?\d+) has ended: exit_actor\(\) was called")
 _RESTARTS = re.compile(r"a\d+r(-?\d+)")
@@ -46,6 +48,8 @@ class Ended:
         """Placement groups that were removed, in hexadecimal."""
         self.placed: dict[str, str] = {}
         """The group that an actor is in."""
+        self.within: set[str] = set()
+        """Arrays whose tasks run in a group, or that need one which does."""
         self.actors: dict[str, str] = {}
         """Names of actors, by their IDs in hexadecimal."""
         self._seen: Ended | None = None
@@ -72,13 +76,16 @@ class Ended:
         self._seen = None
         self.groups.add(group)
 
-    def seen(self, error: BaseException) -> None:
-        """The driver has seen an error now; what is ended later does not explain it."""
+    def seen(self, error: BaseException, value: str) -> None:
+        """The driver has seen that a value is an error; what is ended later does not explain it."""
         if self._seen is None:
-            actors, self.actors = self.actors, {}
+            lasting = self.actors, self.within
+            self.actors, self.within = {}, set()
             self._seen = deepcopy(self)
-            self._seen.actors = self.actors = actors
+            self.actors, self.within = lasting
+            self._seen.actors, self._seen.within = lasting
         error.__dict__.setdefault("ended_then", self._seen)
+        error.__dict__.setdefault("ended_value", value)
 
     def then(self, error: BaseException) -> Ended:
         """Return what was ended when an error was seen, all of it if nobody said."""
@@ -90,15 +97,23 @@ class Ended:
         """Whether an actor's group was."""
         return self.placed.get(actor) in self.groups
 
-    def judge(self, error: BaseException, text: str, kills: int) -> str | None:
+    def is_within(self, error: BaseException) -> bool:
+        """Whether the value that was seen to be an error may end with a group."""
+        value = error.__dict__.get("ended_value")
+        return value is None or value[:ARRAY_DIGITS] in self.within
+
+    def judge(
+        self, error: BaseException, text: str, kills: int, within: bool = True
+    ) -> str | None:
         """Return why an error may not come after so many kills by the plan, "" if it may.
 
-        None: it is not about what a program ends itself.
+        None: it is not about what a program ends itself. `within`: it is seen where a
+        placement group may have ended something.
         """
         if isinstance(error, TaskPlacementGroupRemoved | ActorPlacementGroupRemoved):
             group = _GROUP.search(str(error))
             removed = group is not None and group[1] in self.groups
-            return "" if removed else f"{text} (it was not removed)"
+            return "" if removed and within else f"{text} (it was not removed)"
         if not isinstance(error, ActorDiedError):
             return None
         left = _LEFT.match(text)

@@ -59,7 +59,15 @@ from chaos.injector import Injection
 from chaos.interpreter import run_body
 from chaos.outcomes import Boom
 from chaos.plan import Plan, Step
-from chaos.programs import Api, actor_name, cancelled_here, forget, put_here, told_here
+from chaos.programs import (
+    Api,
+    actor_name,
+    cancelled_here,
+    forget,
+    give_back_groups,
+    put_here,
+    told_here,
+)
 from chaos.sequential import Sequential
 from chaos.several_values import with_several
 from chaos.side_by_side import with_side_by_side
@@ -366,6 +374,7 @@ def run_case(
             wrong = excuse(error, 0, 0, store_bytes=case.store_bytes)
             report.failures += [wrong] if wrong else []
             report.excused += not wrong
+            give_back_groups()
         else:
             _compare(report, expected, outcomes, injector.injections, session)
             del outcomes
@@ -454,6 +463,7 @@ def excuse(
     tasks and calls that were.
     """
     own = ended_here.then(error)
+    within = own.is_within(error)
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
     text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
@@ -462,7 +472,7 @@ def excuse(
     if isinstance(error, TaskCancelledError):
         named = _CANCELLED.search(text)
         return "" if named is not None and named[1] in cancelled else text
-    judged = own.judge(error, text, kills)
+    judged = own.judge(error, text, kills, within)
     if judged is not None:
         return judged
     for pattern in (_ACTOR, _CALL):

@@ -18,7 +18,7 @@ from typing import Any
 
 import runtime.api as api
 from chaos.bodies import Beside, Call, Gatherer, Group, Leave, Placed, Teller
-from chaos.ended import ended_here
+from chaos.ended import ARRAY_DIGITS, ended_here
 from chaos.interpreter import Told, run_task, sum_of
 from chaos.outcomes import TALLIED, Boom, Stream, digest, mix, yielded
 from chaos.overlapping import Coroutines, Threads
@@ -55,6 +55,14 @@ def forget() -> None:
     cancelled_here.clear()
     ended_here.forget()
     _started.clear()
+    _groups.clear()
+
+
+def give_back_groups() -> None:
+    """Remove the placement groups of a program that did not come to its end."""
+    for group in _groups:
+        remove_placement_group(group)
+    _groups.clear()
 
 
 def task_name(call: Call) -> str:
@@ -73,6 +81,8 @@ def actor_name(teller: Teller) -> str:
 
 
 _started: dict[Any, Teller] = {}
+_groups: list[PlacementGroup] = []
+"""Those that are not removed yet."""
 
 
 class _Actor:
@@ -147,7 +157,9 @@ class Api:
         return list(task.remote(call, [], *inputs))
 
     def group(self, op: Group) -> Any:
-        return placement_group([dict(bundle) for bundle in op.bundles], op.strategy)
+        group = placement_group([dict(bundle) for bundle in op.bundles], op.strategy)
+        _groups.append(group)
+        return group
 
     def reserved(self, group: Any) -> list[Any]:
         api.get(group.ready())
@@ -156,6 +168,7 @@ class Api:
     def remove(self, group: Any) -> None:
         ended_here.remove(group.id.hex())
         remove_placement_group(group)
+        _groups.remove(group)
 
     def placed(self, op: Placed, group: Any, inputs: list[Any]) -> Any:
         where = PlacementGroupSchedulingStrategy(group, op.bundle, op.captures)
@@ -167,8 +180,16 @@ class Api:
         assert op.call is not None
         if op.do == "map":
             task = _options(op.call, _element).options(**more)
-            return task.map([op.call] * op.count, range(op.count))
-        return _options(op.call).options(**more).remote(op.call, [], *inputs)
+            refs = task.map([op.call] * op.count, range(op.count))
+            return self.within(refs, refs[0])
+        ref = _options(op.call).options(**more).remote(op.call, [], *inputs)
+        return self.within(ref, ref)
+
+    @staticmethod
+    def within(made: Any, ref: Any) -> Any:
+        """Note that what was made may end with its placement group; return it."""
+        ended_here.within.add(ref.hex()[:ARRAY_DIGITS])
+        return made
 
     def actor(self, teller: Teller, **more: Any) -> Any:
         actor = _actor_class(teller).options(**more).remote(teller)
@@ -185,7 +206,9 @@ class Api:
         else:
             ref = actor.tell.options(name=name).remote(call, *inputs)
         put_here.add(ref.hex())
-        told_here[ref.hex()] = told_here[name] = _started[actor._actor_id]
+        teller = told_here[ref.hex()] = told_here[name] = _started[actor._actor_id]
+        if actor_name(teller) in ended_here.placed:
+            self.within(ref, ref)
         return ref
 
     def cancel(self, ref: Any, call: Call) -> None:
@@ -248,7 +271,7 @@ class Api:
         except Exception as error:
             if not self.driver:
                 raise
-            ended_here.seen(error)
+            ended_here.seen(error, ref.hex())
             # A traceback would keep references alive.
             return error.with_traceback(None)
         return value if isinstance(value, Boom) else digest(value)

@@ -362,11 +362,15 @@ class LocalScheduler:
 
     def _push(self, spec: TaskSpec) -> None:
         """Queue a range that could run now, if what it needs still exists here."""
+        actor = spec.extra is not None and spec.extra.actor is not None
         if spec.extra is not None and spec.extra.group and not self.pool.feasible(spec.demand):
-            # Its placement group has left this node.
-            self.inputs.unclaim(spec)
-            self.ctx.send("global", PlaceTasks([spec]))
-        elif spec.extra is not None and spec.extra.actor is not None:
+            # Its placement group has left this node: it was removed.
+            if actor:
+                self.inputs.unclaim(spec)
+                self.ctx.send("global", PlaceTasks([spec]))
+            else:
+                self.bundles.end(spec)
+        elif actor:
             self.actors.ready(spec)
         else:
             self.dispatcher.ready.push(spec)

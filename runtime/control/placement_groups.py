@@ -458,6 +458,18 @@ class Bundles:
         if back:
             self._scheduler.ctx.send("global", PlaceTasks(back))
 
+    def _end_waiting(self, group: str) -> None:
+        """Only what is removed is returned once it is committed: what waits in it ends here,
+        where it is logged, and not at the global scheduler."""
+        for spec in self._scheduler.dispatcher.ready.withdraw(lambda s: group_of(s) == group):
+            self.end(spec)
+
+    def end(self, spec: TaskSpec) -> None:
+        """End a range that was accepted here and whose bundle is being returned, or was."""
+        error = ObjectValue(b"", SYSTEM_ERROR, removed_error(spec.name, group_of(spec)))
+        self._scheduler.inputs.unclaim(spec)
+        self._scheduler.inputs.fail(spec, error)
+
     def on_return(self, source: str, message: ReturnBundle) -> None:
         """Give it back, at once or when those who use it are gone."""
         if message.incarnation != self._scheduler.incarnation:
@@ -490,10 +502,7 @@ class Bundles:
         for key, bundle in list(self._bundles.items()):
             if not bundle.returning:
                 continue
-            # They run in what is left of the group, or end with its removal.
-            self._send_back(
-                lambda spec, group=key[0]: group_of(spec) == group  # type: ignore[misc]
-            )
+            self._end_waiting(key[0])
             waiting = self._scheduler.actors.withdraw(
                 lambda spec, group=key[0]: group_of(spec) == group  # type: ignore[misc]
             )
