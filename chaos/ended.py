@@ -102,9 +102,7 @@ class Ended:
         value = error.__dict__.get("ended_value")
         return value is None or value[:ARRAY_DIGITS] in self.within
 
-    def judge(
-        self, error: BaseException, text: str, kills: int, within: bool = True
-    ) -> str | None:
+    def judge(self, error: BaseException, text: str, kills: int, within: bool = True) -> str | None:
         """Return why an error may not come after so many kills by the plan, "" if it may.
 
         None: it is not about what a program ends itself. `within`: it is seen where a

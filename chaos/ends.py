@@ -63,7 +63,9 @@ class _Ends:
         told = [
             n
             for n, each in enumerate(inner)
-            if each.do == "tell" and each.ins[0] < 0 and tellers[op.hands[-2 - each.ins[0]]].restarts
+            if each.do == "tell"
+            and each.ins[0] < 0
+            and tellers[op.hands[-2 - each.ins[0]]].restarts
         ]
         if told:
             n = self.rng.choice(told)

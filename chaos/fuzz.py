@@ -174,9 +174,7 @@ class Report:
     """Values that a legitimate error came instead of."""
 
 
-def draw_case(
-    seed: int, lossless: bool = False, heads: bool = True, later: bool = True
-) -> Case:
+def draw_case(seed: int, lossless: bool = False, heads: bool = True, later: bool = True) -> Case:
     """Return the case of a seed.
 
     With `lossless` no node dies, only workers, and nothing may be lost. Without `heads`

@@ -222,7 +222,9 @@ class _Groups:
 def untouched(plan: Plan, nodes: int) -> int:
     """Return how many nodes live, whatever the plan does; the driver's is one of them."""
     touched = {
-        step.target.number for step in plan.steps if step.target.kind == "node"  # type: ignore[attr-defined]
+        step.target.number
+        for step in plan.steps
+        if step.target.kind == "node"  # type: ignore[attr-defined]
     }
     return nodes - len(touched - {0})
 
