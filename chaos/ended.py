@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from copy import deepcopy
-from typing import Any
 
 from runtime.api.exceptions import (
     ActorDiedError,

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from chaos.bodies import LARGE_BYTES, Body, Call, Handing, Leave, Mortal, Op, Teller
+from chaos.drawing import rounds_of
 
 KEYS = 4_000_000
 """Keys and variables of these operations begin here."""
@@ -39,26 +40,27 @@ class _Ends:
         rng = self.rng
         ops: list[Op] = []
         tellers: dict[int, Teller] = {}
-        for op in body.ops:
-            if isinstance(op, Handing) and op.hands and rng.random() < 0.2:
-                op = self.killing(op, tellers)
-            ops.append(op)
+        rounds = rounds_of(rng, body, 4)
+        kills = rounds_of(rng, body, 8)
+        for n, op in enumerate(body.ops):
+            hands_on = isinstance(op, Handing) and op.hands and rng.random() < 0.2
+            ops.append(self.killing(op, tellers) if hands_on else op)
             if op.teller is not None:
                 tellers[op.out] = op.teller
             elif op.do == "drop":
                 tellers = {at: each for at, each in tellers.items() if at not in op.ins}
-            if tellers and rng.random() < 0.08:
+            if tellers and n in kills:
                 at = rng.choice([*tellers])
                 # Of those that do not start again this is the end.
                 if tellers[at].restarts or rng.random() < 0.2:
                     ops.append(Op("kill", (at,), count=1))
-            if rng.random() < 0.08:
+            if n in rounds:
                 ops += self.ended()
         return Body(tuple(ops), body.tasks + self.tasks)
 
-    def killing(self, op: Handing, tellers: Mapping[int, Teller]) -> Handing:
+    def killing(self, op: Op, tellers: Mapping[int, Teller]) -> Op:
         """Return a task or call that kills one of those which it was handed."""
-        assert op.call is not None and op.call.body is not None
+        assert isinstance(op, Handing) and op.call is not None and op.call.body is not None
         inner = list(op.call.body.ops)
         told = [
             n

@@ -51,9 +51,9 @@ from chaos.attach import attach
 from chaos.bodies import Body, Teller
 from chaos.callers import with_awaited, with_callers
 from chaos.cancels import with_cancels
+from chaos.drawing import draw, with_actors, with_children
 from chaos.ended import ended_here
 from chaos.ends import with_ends
-from chaos.drawing import draw, with_actors, with_children
 from chaos.groups import SLOT, SLOTS, untouched, with_groups
 from chaos.injector import Injection
 from chaos.interpreter import run_body
@@ -103,11 +103,11 @@ AWAITED = 0.25
 """How many of the programs have runs of calls that are awaited one at a time."""
 CANCELS = 0.25
 """How many of the programs cancel tasks and calls."""
-BESIDE = 0.15
+BESIDE = 0.12
 """How many of the programs have actors whose calls run beside one another."""
-GROUPS = 0.15
+GROUPS = 0.12
 """How many of the programs have placement groups."""
-ENDS = 0.25
+ENDS = 0.15
 """How many of the programs kill actors, and have actors that leave."""
 DIRECT_AFTER = (1, 8)
 """After so many of those, calls go directly (`Config.direct_after`)."""

@@ -17,6 +17,7 @@ import random
 from dataclasses import dataclass, field
 
 from chaos.bodies import LARGE_BYTES, RETRIES, Body, Call, Group, Op, Placed, Teller
+from chaos.drawing import rounds_of
 from chaos.plan import Plan
 
 KEYS = 9_000_000
@@ -58,9 +59,10 @@ class _Groups:
     def program(self, body: Body) -> Body:
         rng = self.rng
         ops: list[Op] = []
-        for op in body.ops:
+        rounds = rounds_of(rng, body, 6)
+        for n, op in enumerate(body.ops):
             ops.append(op)
-            if rng.random() < 0.8:
+            if n not in rounds:
                 continue
             if not self.open or rng.random() < 0.25:
                 ops += self.group()
@@ -221,11 +223,7 @@ class _Groups:
 
 def untouched(plan: Plan, nodes: int) -> int:
     """Return how many nodes live, whatever the plan does; the driver's is one of them."""
-    touched = {
-        step.target.number
-        for step in plan.steps
-        if step.target.kind == "node"  # type: ignore[attr-defined]
-    }
+    touched = {step.target.number for step in plan.steps if step.target.kind == "node"}
     return nodes - len(touched - {0})
 
 

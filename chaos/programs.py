@@ -112,12 +112,13 @@ class _Actor:
 @cache
 def _actor_class(teller: Teller) -> Any:
     # Errors call an actor by its class: that says how often it may restart.
-    beside = isinstance(teller, Beside)
-    base = _Actor if not beside else Coroutines if teller.coroutines else Threads
+    base: type = _Actor
+    if isinstance(teller, Beside):
+        base = Coroutines if teller.coroutines else Threads
     named = type(actor_name(teller), (base,), {"engine": Api()})
     return api.remote(
         num_cpus=0,
-        max_concurrency=teller.most if beside else 1,
+        max_concurrency=teller.most if isinstance(teller, Beside) else 1,
         max_restarts=teller.restarts,
         max_task_retries=teller.retries,
         checkpoint_interval=teller.interval,

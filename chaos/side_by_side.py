@@ -23,6 +23,7 @@ from chaos.bodies import (
     SumUp,
     Teller,
 )
+from chaos.drawing import rounds_of
 
 KEYS = 7_000_000
 """Keys and variables of these operations begin here."""
@@ -50,9 +51,10 @@ class _Sides:
     def program(self, body: Body) -> Body:
         rng = self.rng
         ops = [self.board]
-        for op in body.ops:
+        rounds = rounds_of(rng, body, 5)
+        for n, op in enumerate(body.ops):
             ops.append(op)
-            if rng.random() < 0.85:
+            if n not in rounds:
                 continue
             if not self.actors or (len(self.actors) < 2 and rng.random() < 0.3):
                 ops.append(self.actor())
@@ -96,14 +98,11 @@ class _Sides:
             body=body,
         )
         calls = [call]
-        if teller.restarts == -1 or not teller.restarts:
-            if rng.random() < 0.3:
-                # The one behind is the one that the first waits for.
-                second = Call(self.next(), rng.choice(SECONDS), retries=teller.retries)
-                calls = [
-                    Meet(out, call.seconds, call.nbytes, retries=call.retries, other=second.key),
-                    second,
-                ]
+        if teller.restarts <= 0 and rng.random() < 0.3:
+            # The one behind is the one that the first waits for.
+            second = Call(self.next(), rng.choice(SECONDS), retries=teller.retries)
+            first = Meet(out, call.seconds, call.nbytes, retries=call.retries, other=second.key)
+            calls = [first, second]
         for each in calls:
             calls_board = each.body is not None and any(op.do == "tell" for op in each.body.ops)
             hands = (self.board.out,) if calls_board else ()
