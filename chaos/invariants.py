@@ -6,6 +6,7 @@
 ``resources``        the end   every node's resources are free, nothing is queued
 ``bundles``          the end   no placement group is left, each node has what it began with
                                (`sim`)
+``actors``           the end   no actor is left on any node, nor what it held (`sim`)
 ``stores``           the end   no object is left, and no place for one
 ``disks``            the end   nothing is left on disk, nor claimed (`sim`)
 ``tables``           the end   the GCS's tables are empty (`sim`)
@@ -125,7 +126,7 @@ def _at_end_of_sim(session: Any) -> list[str]:
             continue
         pool = scheduler.pool
         total = {name: units / UNIT for name, units in pool.total.items()}
-        found += _bundles(scheduler, total, {**cluster.resources[number], f"node:{number}": 1.0})
+        found += _lasting(scheduler, total, {**cluster.resources[number], f"node:{number}": 1.0})
         found += _resources(scheduler.node, scheduler.queue, total, pool.available())
         stored = scheduler.objects._stored.items()
         left = [size for oid, (_, size) in stored if oid[:ARRAY_BYTES] not in kept]
@@ -212,7 +213,10 @@ def _resources(
     return found
 
 
-def _bundles(scheduler: Any, total: Mapping[str, float], own: Mapping[str, float]) -> list[str]:
+def _lasting(scheduler: Any, total: Mapping[str, float], own: Mapping[str, float]) -> list[str]:
+    if scheduler.actors.actors or scheduler.pool.held:
+        count, held = len(scheduler.actors.actors), scheduler.pool.held
+        return [f"actors: {count} are left on node {scheduler.node}, and hold {held}"]
     left = len(list(scheduler.bundles.all()))
     if not left and total == own:
         return []

@@ -367,6 +367,7 @@ class LocalScheduler:
             # Its placement group has left this node: it was removed.
             if actor:
                 self.inputs.unclaim(spec)
+                self.actors.pass_on(spec)
                 self.ctx.send("global", PlaceTasks([spec]))
             else:
                 self.bundles.end(spec)
