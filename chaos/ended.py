@@ -124,8 +124,9 @@ class Ended:
         if restarts is None:
             return f"{text} (it does not name its actor)"
         most = int(restarts[1])
-        may = name in self.final or 0 <= most < kills + self.kills[name]
-        return "" if may else f"{text} ({name} was killed {self.kills[name]} times)"
+        times = self.kills[name]
+        may = name in self.final or (times and 0 <= most < kills + times)
+        return "" if may else f"{text} ({name} was killed {times} times)"
 
 
 ended_here = Ended()
