@@ -82,8 +82,9 @@ def test_what_was_to_be_cancelled_no_later_incarnation_runs() -> None:
     assert [each.array for m in anew for each in m.tasks] == [array(3)]
     [asked] = [m for m in anew if m.probes]
     assert [each.array for each in asked.probes] == asked.cancelled == [array(2)]
-    host = hosting(-1)
-    host.turn("node:1", ActorCalls(ACTOR, 0, [], asked.probes, 0, [], asked.cancelled))
+    host = hosting()
+    probe = call(2, "worker:1.1", retries=-1)
+    host.turn("node:1", ActorCalls(ACTOR, 0, [], [probe], 0, [], asked.cancelled))
     [answer] = [each for m in host.ctx.take(TaskResults) for each in m.results]
     assert answer.array == array(2)
     assert answer.payload.startswith(b"TaskCancelledError: ")
