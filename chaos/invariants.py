@@ -6,7 +6,7 @@
 ``resources``        the end   every node's resources are free, nothing is queued
 ``bundles``          the end   no placement group is left, each node has what it began with
                                (`sim`)
-``actors``           the end   no actor is left on any node, nor what it held (`sim`)
+``actors``           the end   no actor is left that waits to begin (`sim`)
 ``stores``           the end   no object is left, and no place for one
 ``disks``            the end   nothing is left on disk, nor claimed (`sim`)
 ``tables``           the end   the GCS's tables are empty (`sim`)
@@ -30,6 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from runtime.control.actors_here import State
 from runtime.control.config import Config
 from runtime.control.ids import ARRAY_BYTES
 from runtime.control.ref_book import PINNED
@@ -214,9 +215,10 @@ def _resources(
 
 
 def _lasting(scheduler: Any, total: Mapping[str, float], own: Mapping[str, float]) -> list[str]:
-    if scheduler.actors.actors or scheduler.pool.held:
-        count, held = len(scheduler.actors.actors), scheduler.pool.held
-        return [f"actors: {count} are left on node {scheduler.node}, and hold {held}"]
+    # Those that live may be owned by who is awaited.
+    waiting = [a for a in scheduler.actors.actors.values() if a.state is not State.ALIVE]
+    if waiting:
+        return [f"actors: {len(waiting)} are left on node {scheduler.node}, and never began"]
     left = len(list(scheduler.bundles.all()))
     if not left and total == own:
         return []

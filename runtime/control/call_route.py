@@ -21,8 +21,8 @@ class CallRoute:
     """What this node knows of one actor, and which calls are under way."""
 
     __slots__ = (
-        "actor", "again", "asked", "cancelled", "early", "incarnation", "logged", "node", "out", "probed",
-        "probes", "reason", "received", "repeated", "sent", "starting", "state", "waiting",
+        "actor", "again", "asked", "cancelled", "early", "incarnation", "logged", "node", "out",
+        "probed", "probes", "reason", "received", "repeated", "sent", "starting", "state", "waiting",
     )  # fmt: skip
 
     def __init__(self, actor: bytes) -> None:

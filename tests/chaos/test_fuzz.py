@@ -461,7 +461,9 @@ def exit_is_a_crash(patch: pytest.MonkeyPatch) -> None:
 
 
 LATER_MUTANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {
-    "bundles are never returned": ("GROUPS", mutant_without(Bundles, "on_return"), ("bundles:", "has not ended")),
+    "bundles are never returned": (
+        "GROUPS", mutant_without(Bundles, "on_return"), ("bundles:", "has not ended"),
+    ),
     "strategies are not kept": ("GROUPS", placed_anywhere, ("value ",)),
     "what is removed is not known at once": (
         "GROUPS", mutant_without(Bundles, "on_remove"), ("and not 1",),
