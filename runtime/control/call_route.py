@@ -22,7 +22,8 @@ class CallRoute:
 
     __slots__ = (
         "actor", "again", "asked", "cancelled", "early", "incarnation", "logged", "node", "out",
-        "probed", "probes", "reason", "received", "repeated", "sent", "starting", "state", "waiting",
+        "probed", "probes", "reason", "received", "repeated", "sent", "starting", "state",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, actor: bytes) -> None:
