@@ -39,6 +39,18 @@ class SumUp(Call):
 
 
 @dataclass(frozen=True)
+class Meet(Call):
+    """A call of a `Beside` that waits until another one has taken effect."""
+
+    other: int = 0
+    """That one's key."""
+
+
+class Leave(Call):
+    """A call that ends its actor, by `exit_actor`."""
+
+
+@dataclass(frozen=True)
 class Teller:
     """An actor; see `Told`."""
 
@@ -77,6 +89,16 @@ class Ledger(Gatherer):
         return True
 
 
+@dataclass(frozen=True)
+class Beside(Gatherer):
+    """One whose calls run beside one another."""
+
+    most: int = 2
+    """So many of them at a time."""
+    coroutines: bool = False
+    """They are coroutines, and threads if not."""
+
+
 class Mortal(Teller):
     """One that ends at the first call that does not take effect, so its values tell all."""
 
@@ -107,6 +129,11 @@ class Op:
     tell  call the actor that the first of ``ins`` is with the values of the others
     hand  run `call` with the values of ``ins``
     cancel the task or call that made the first of ``ins``; it is `call`
+    kill  kill the actor that the first of ``ins`` is, with a restart if ``count`` is 1
+    gone  each of ``ins``, of what is not there any more, is just that error
+    group reserve a placement group, a `Group`
+    reserved  wait for it, and look where its bundles are
+    remove it
     tally ask the `Ledger` that the first of ``ins`` is, by `call`, whether of the others,
           which it was told, just those took effect that were not cancelled
     ===== ==================================================================
@@ -132,6 +159,28 @@ class Handing(Op):
     """One that hands actors on."""
 
     hands: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Group(Op):
+    """A placement group."""
+
+    bundles: tuple[tuple[tuple[str, float], ...], ...] = ()
+    strategy: str = "PACK"
+
+
+@dataclass(frozen=True)
+class Placed(Op):
+    """A ``call``, ``map`` or ``actor`` in a placement group."""
+
+    group: int = 0
+    """The group's variable."""
+    bundle: int = -1
+    """-1: any."""
+    demand: tuple[tuple[str, float], ...] = ()
+    """Besides the call's CPUs."""
+    captures: bool = False
+    """Its children run there too."""
 
 
 @dataclass(frozen=True)

@@ -52,13 +52,25 @@ from chaos.bodies import Body, Teller
 from chaos.callers import with_awaited, with_callers
 from chaos.cancels import with_cancels
 from chaos.drawing import draw, with_actors, with_children
+from chaos.ended import ended_here
+from chaos.ends import with_ends
+from chaos.groups import SLOT, SLOTS, untouched, with_groups
 from chaos.injector import Injection
 from chaos.interpreter import run_body
 from chaos.outcomes import Boom
 from chaos.plan import Plan, Step
-from chaos.programs import Api, actor_name, cancelled_here, forget, put_here, told_here
+from chaos.programs import (
+    Api,
+    actor_name,
+    cancelled_here,
+    forget,
+    give_back_groups,
+    put_here,
+    told_here,
+)
 from chaos.sequential import Sequential
 from chaos.several_values import with_several
+from chaos.side_by_side import with_side_by_side
 from chaos.targets.actor import Actor
 from chaos.targets.cluster import WholeCluster
 from chaos.targets.head import Head
@@ -91,6 +103,12 @@ AWAITED = 0.25
 """How many of the programs have runs of calls that are awaited one at a time."""
 CANCELS = 0.25
 """How many of the programs cancel tasks and calls."""
+BESIDE = 0.12
+"""How many of the programs have actors whose calls run beside one another."""
+GROUPS = 0.12
+"""How many of the programs have placement groups."""
+ENDS = 0.15
+"""How many of the programs kill actors, and have actors that leave."""
 DIRECT_AFTER = (1, 8)
 """After so many of those, calls go directly (`Config.direct_after`)."""
 HORIZON_S = 0.5
@@ -117,8 +135,8 @@ _LET_GO = re.compile(
 _GONE_ON = re.compile(r"\bthe actor that made it has gone on since$")
 _TASK = re.compile(r"\bk\d+r(-?\d+)\b")
 _CANCELLED = re.compile(r": ([kt]\d+r-?\d+) was cancelled")
-_ACTOR = re.compile(r"ActorDiedError: a\d+r(-?\d+) died: ")
-_CALL = re.compile(r"ActorUnavailableError: t\d+r(-?\d+): ")
+_ACTOR = re.compile(r"ActorDiedError: (a\d+r(-?\d+)) died: ")
+_CALL = re.compile(r"ActorUnavailableError: (t\d+r(-?\d+)): ")
 
 
 NONE_TOLD: Mapping[str, Teller] = {}
@@ -139,6 +157,8 @@ class Case:
     gcs: dict[str, Any] = field(default_factory=dict)
     """What the session is told of the GCS: replicas, shards, storage."""
     direct_after: int = Config().direct_after
+    slots: float = 0.0
+    """What each node has for placement groups."""
 
 
 @dataclass
@@ -154,11 +174,12 @@ class Report:
     """Values that a legitimate error came instead of."""
 
 
-def draw_case(seed: int, lossless: bool = False, heads: bool = True) -> Case:
+def draw_case(seed: int, lossless: bool = False, heads: bool = True, later: bool = True) -> Case:
     """Return the case of a seed.
 
     With `lossless` no node dies, only workers, and nothing may be lost. Without `heads`
-    no head does, and no replica has storage.
+    no head does, and no replica has storage. Without `later` nothing is drawn that was not
+    before there were placement groups, actors with calls side by side, and `kill`.
     """
     rng = random.Random(f"fuzz/{seed}")
     nodes = rng.randint(2, 5)
@@ -189,11 +210,24 @@ def draw_case(seed: int, lossless: bool = False, heads: bool = True) -> Case:
     if unwanted.random() < CANCELS:
         program = with_cancels(unwanted, program, store_bytes == STORE_BYTES)
         direct_after = unwanted.choice(DIRECT_AFTER)
+    beside = random.Random(f"fuzz/beside/{seed}")
+    if later and beside.random() < BESIDE:
+        program = with_side_by_side(beside, program, store_bytes == STORE_BYTES)
+        kills += _draw_kills_of_actors(beside, nodes, lossless)
+    placing = random.Random(f"fuzz/groups/{seed}")
+    slots = 0.0
+    if later and placing.random() < GROUPS:
+        apart = untouched(Plan([*plan.steps, *kills]), nodes)
+        program = with_groups(placing, program, cpus, apart, store_bytes == STORE_BYTES)
+        slots = SLOTS
+    ends = random.Random(f"fuzz/ends/{seed}")
+    if later and ends.random() < ENDS:
+        program = with_ends(ends, program, store_bytes == STORE_BYTES)
     if gcs and heads:
         kills += _draw_kills_of_heads(random.Random(f"fuzz/heads/{seed}"))
         kills += _add_storage(random.Random(f"fuzz/storage/{seed}"), gcs)
     plan = Plan([*plan.steps, *kills])
-    return Case(seed, nodes, cpus, program, plan, lossless, store_bytes, gcs, direct_after)
+    return Case(seed, nodes, cpus, program, plan, lossless, store_bytes, gcs, direct_after, slots)
 
 
 def draw_gcs(rng: random.Random) -> tuple[dict[str, Any], list[Step]]:
@@ -323,6 +357,7 @@ def run_case(
         seed=case.seed,
         heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
         direct_after=case.direct_after,
+        more_resources={SLOT: case.slots} if case.slots else None,
         **{"object_store_memory": case.store_bytes, **case.gcs, **options},
     )
     prepare(session)
@@ -337,6 +372,7 @@ def run_case(
             wrong = excuse(error, 0, 0, store_bytes=case.store_bytes)
             report.failures += [wrong] if wrong else []
             report.excused += not wrong
+            give_back_groups()
         else:
             _compare(report, expected, outcomes, injector.injections, session)
             del outcomes
@@ -424,6 +460,8 @@ def excuse(
     calls made some; `ended` are the names of those that have died, `cancelled` those of
     tasks and calls that were.
     """
+    own = ended_here.then(error)
+    within = own.is_within(error)
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
     text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
@@ -432,10 +470,18 @@ def excuse(
     if isinstance(error, TaskCancelledError):
         named = _CANCELLED.search(text)
         return "" if named is not None and named[1] in cancelled else text
+    judged = own.judge(error, text, kills, within)
+    if judged is not None:
+        return judged
     for pattern in (_ACTOR, _CALL):
         found = pattern.match(str(error)) or pattern.match(text)
         if found is not None:
-            most = int(found[1])
+            most = int(found[2])
+            teller = told.get(found[1])
+            name = actor_name(teller) if teller is not None else found[1]
+            kills += own.kills[name]
+            if own.removed(name):
+                return ""
             return f"{text} (there were {kills} kills)" if most < 0 or kills <= most else ""
     if isinstance(error, ActorDiedError) and "it cannot be rebuilt: " in text:
         cause = text.partition("it cannot be rebuilt: ")[2]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chaos.bodies import HANDED, Body, Call, Gatherer, Handing, SumUp, Teller
+from chaos.bodies import HANDED, Body, Call, Gatherer, Group, Handing, Leave, Placed, SumUp, Teller
 from chaos.outcomes import Boom, digest, make, mix, parts_of
 
 
@@ -48,7 +48,12 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
     variables: dict[int, Any] = {HANDED - n: actor for n, actor in enumerate(actors)}
     outcomes: list[Any] = []
     for op in body.ops:
-        if op.do == "call":
+        if isinstance(op, Placed):
+            inputs = [variables[i] for i in op.ins]
+            variables[op.out] = engine.placed(op, variables[op.group], inputs)
+        elif isinstance(op, Group):
+            variables[op.out] = engine.group(op)
+        elif op.do == "call":
             variables[op.out] = engine.call(op.call, [variables[i] for i in op.ins])
         elif op.do == "lend":
             variables[op.out] = engine.lend(op.call, [variables[i] for i in op.ins])
@@ -66,6 +71,14 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
             variables[op.out] = engine.hand(op.call, inputs, hands)
         elif op.do == "cancel":
             engine.cancel(variables[op.ins[0]], op.call)
+        elif op.do == "kill":
+            engine.kill(variables[op.ins[0]], restart=op.count == 1)
+        elif op.do == "gone":
+            outcomes += engine.gone([variables[i] for i in op.ins])
+        elif op.do == "reserved":
+            outcomes += engine.reserved(variables[op.ins[0]])
+        elif op.do == "remove":
+            engine.remove(variables[op.ins[0]])
         elif op.do == "tally":
             at, *told = op.ins
             outcomes += engine.tally(variables[at], op.call, {i: variables[i] for i in told})
@@ -111,6 +124,8 @@ class Told:
         self.last = 0
         self.gathered: dict[int, int] = {}
         """What a `Gatherer` was told, by the call's key."""
+        self.ended: set[int] = set()
+        """Keys of the calls of this process that have taken effect."""
         self.kept: list[Any] = []
         """What its calls have submitted and not asked for yet."""
 
@@ -119,13 +134,7 @@ class Told:
     ) -> Any:
         """Fold a call in; of an exact actor its value says all that came before."""
         engine.sleep(call.seconds)
-        if isinstance(self.teller, Gatherer):
-            if call.key in self.gathered:
-                raise AssertionError(f"call {call.key} took effect twice")
-            self.gathered[call.key] = 0
-        elif call.key <= self.last:
-            raise AssertionError(f"call {call.key} took effect after {self.last}")
-        self.last = call.key
+        self.begin(engine, call)
         digests = [digest(value) for value in inputs]
         if call.body is not None:
             digests += [digest(outcome) for outcome in run_body(engine, call.body, actors)]
@@ -134,7 +143,24 @@ class Told:
             # A later call asks for it, maybe in another process.
             made = Call(call.key, call.seconds, call.nbytes, retries=call.retries)
             self.kept = [engine.call(made, []), engine.put(make(call.key, call.nbytes))]
+        return self.end(call, digests)
+
+    def begin(self, engine: Any, call: Call) -> None:
+        """Hold a call that is about to take effect against those before."""
+        if isinstance(call, Leave):
+            engine.leave()
+        if isinstance(self.teller, Gatherer):
+            if call.key in self.gathered:
+                raise AssertionError(f"call {call.key} took effect twice")
+            self.gathered[call.key] = 0
+        elif call.key <= self.last:
+            raise AssertionError(f"call {call.key} took effect after {self.last}")
+        self.last = call.key
+
+    def end(self, call: Call, digests: Sequence[int]) -> Any:
+        """Let a call take effect that has come to these numbers; return its value."""
         number = mix(call.key, *digests)
+        self.ended.add(call.key)
         if isinstance(self.teller, Gatherer):
             self.gathered[call.key] = number
             if isinstance(call, SumUp) and self.teller.sums_up:

@@ -4,6 +4,9 @@
 ``oversubscription`` each turn what runs on a node needs no more than it has, but for the
                                CPUs of tasks that waited and have gone on since all fitted
 ``resources``        the end   every node's resources are free, nothing is queued
+``bundles``          the end   no placement group is left, each node has what it began with
+                               (`sim`)
+``actors``           the end   no actor is left that waits to begin (`sim`)
 ``stores``           the end   no object is left, and no place for one
 ``disks``            the end   nothing is left on disk, nor claimed (`sim`)
 ``tables``           the end   the GCS's tables are empty (`sim`)
@@ -27,10 +30,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from runtime.control.actors_here import State
 from runtime.control.config import Config
 from runtime.control.ids import ARRAY_BYTES
 from runtime.control.ref_book import PINNED
-from runtime.control.resources import UNIT, parse_demand
+from runtime.control.resources import UNIT, is_cpu, parse_demand
 
 SETTLE_S = 2.0 + Config().store_wait_s
 """Longer than the timers that move something on, on every backend."""
@@ -54,7 +58,7 @@ class Watch:
         cluster.after_node_turn.append(self._look)
 
     def _look(self, node: int) -> None:
-        if not self._cluster.schedulers[node].pool.is_over("CPU:1"):
+        if min(self._cluster.schedulers[node].pool.free.values()) >= 0:
             for address, worker in self._cluster.workers.items():
                 if worker.node == node:
                     self._resumes[address] = worker.executor.resumes
@@ -68,20 +72,26 @@ def oversubscription(cluster: Any, node: int, resumes: Mapping[str, int]) -> lis
 
     The CPU of a worker that has gone on more often than `resumes` says does not count:
     a task does not wait for its CPU, and the node begins nothing until all fits again.
+    What a bundle of a placement group has taken is in use, and what it has instead is
+    there as long as the bundle is.
     """
     used: Counter[str] = Counter()
+    has: Counter[str] = Counter({**cluster.resources[node], f"node:{node}": 1.0})
+    for bundle in cluster.schedulers[node].bundles.all():
+        used.update(dict(parse_demand(bundle.demand)))
+        if bundle.committed:
+            has.update(bundle.resources)
     for address, worker in cluster.workers.items():
         executor = worker.executor
         if worker.node == node and executor.running is not None:
             without = executor.suspended or executor.resumes > resumes.get(address, 0)
             for name, units in parse_demand(executor.running.demand):
-                if name != "CPU" or not without:
+                if not without or not is_cpu(name):
                     used[name] += units
-    has = {**cluster.resources[node], f"node:{node}": 1.0}
     return [
-        f"oversubscription: node {node} uses {units / UNIT:g} of {has.get(name, 0):g} {name}"
+        f"oversubscription: node {node} uses {units / UNIT:g} of {has[name]:g} {name}"
         for name, units in used.items()
-        if units > round(has.get(name, 0) * UNIT)
+        if units > round(has[name] * UNIT)
     ]
 
 
@@ -117,6 +127,7 @@ def _at_end_of_sim(session: Any) -> list[str]:
             continue
         pool = scheduler.pool
         total = {name: units / UNIT for name, units in pool.total.items()}
+        found += _lasting(scheduler, total, {**cluster.resources[number], f"node:{number}": 1.0})
         found += _resources(scheduler.node, scheduler.queue, total, pool.available())
         stored = scheduler.objects._stored.items()
         left = [size for oid, (_, size) in stored if oid[:ARRAY_BYTES] not in kept]
@@ -201,6 +212,17 @@ def _resources(
                 f" {node}"
             )
     return found
+
+
+def _lasting(scheduler: Any, total: Mapping[str, float], own: Mapping[str, float]) -> list[str]:
+    # Those that live may be owned by who is awaited.
+    waiting = [a for a in scheduler.actors.actors.values() if a.state is not State.ALIVE]
+    if waiting:
+        return [f"actors: {len(waiting)} are left on node {scheduler.node}, and never began"]
+    left = len(list(scheduler.bundles.all()))
+    if not left and total == own:
+        return []
+    return [f"bundles: {left} are left on node {scheduler.node}, which has {total} and not {own}"]
 
 
 def _store(node: int, objects: int, nbytes: int, places: int) -> list[str]:

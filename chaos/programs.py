@@ -17,11 +17,28 @@ from functools import cache
 from typing import Any
 
 import runtime.api as api
-from chaos.bodies import Call, Gatherer, Teller
+from chaos.bodies import Beside, Call, Gatherer, Group, Leave, Placed, Teller
+from chaos.ended import ARRAY_DIGITS, ended_here
 from chaos.interpreter import Told, run_task, sum_of
 from chaos.outcomes import TALLIED, Boom, Stream, digest, mix, yielded
-from runtime.api.exceptions import RayTaskError, TaskCancelledError
+from chaos.overlapping import Coroutines, Threads
+from runtime.api.exceptions import (
+    ActorDiedError,
+    ActorPlacementGroupRemoved,
+    RayTaskError,
+    TaskCancelledError,
+    TaskPlacementGroupRemoved,
+)
+from runtime.api.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from runtime.api.strategies import PlacementGroupSchedulingStrategy
 
+GONE = (ActorDiedError, ActorPlacementGroupRemoved, TaskPlacementGroupRemoved)
+"""What is raised by calls of what the program has ended."""
 put_here: set[str] = set()
 """Objects that no task makes: what programs have put in this process, and results
 of actors' calls. In a simulation all of them."""
@@ -36,7 +53,16 @@ def forget() -> None:
     put_here.clear()
     told_here.clear()
     cancelled_here.clear()
+    ended_here.forget()
     _started.clear()
+    _groups.clear()
+
+
+def give_back_groups() -> None:
+    """Remove the placement groups of a program that did not come to its end."""
+    for group in _groups:
+        remove_placement_group(group)
+    _groups.clear()
 
 
 def task_name(call: Call) -> str:
@@ -55,6 +81,8 @@ def actor_name(teller: Teller) -> str:
 
 
 _started: dict[Any, Teller] = {}
+_groups: list[PlacementGroup] = []
+"""Those that are not removed yet."""
 
 
 class _Actor:
@@ -84,9 +112,13 @@ class _Actor:
 @cache
 def _actor_class(teller: Teller) -> Any:
     # Errors call an actor by its class: that says how often it may restart.
-    named = type(actor_name(teller), (_Actor,), {})
+    base: type = _Actor
+    if isinstance(teller, Beside):
+        base = Coroutines if teller.coroutines else Threads
+    named = type(actor_name(teller), (base,), {"engine": Api()})
     return api.remote(
         num_cpus=0,
+        max_concurrency=teller.most if isinstance(teller, Beside) else 1,
         max_restarts=teller.restarts,
         max_task_retries=teller.retries,
         checkpoint_interval=teller.interval,
@@ -125,24 +157,75 @@ class Api:
         task = _options(call).options(num_returns=call.parts)
         return list(task.remote(call, [], *inputs))
 
-    def actor(self, teller: Teller) -> Any:
-        actor = _actor_class(teller).remote(teller)
+    def group(self, op: Group) -> Any:
+        group = placement_group([dict(bundle) for bundle in op.bundles], op.strategy)
+        _groups.append(group)
+        return group
+
+    def reserved(self, group: Any) -> list[Any]:
+        api.get(group.ready())
+        return [misplaced(placement_group_table(group)) or TALLIED]
+
+    def remove(self, group: Any) -> None:
+        ended_here.remove(group.id.hex())
+        remove_placement_group(group)
+        _groups.remove(group)
+
+    def placed(self, op: Placed, group: Any, inputs: list[Any]) -> Any:
+        where = PlacementGroupSchedulingStrategy(group, op.bundle, op.captures)
+        more = {"resources": dict(op.demand), "scheduling_strategy": where}
+        if op.teller is not None:
+            actor = self.actor(op.teller, **more)
+            ended_here.placed[actor_name(op.teller)] = group.id.hex()
+            return actor
+        assert op.call is not None
+        if op.do == "map":
+            task = _options(op.call, _element).options(**more)
+            refs = task.map([op.call] * op.count, range(op.count))
+            return self.within(refs, refs[0])
+        ref = _options(op.call).options(**more).remote(op.call, [], *inputs)
+        return self.within(ref, ref)
+
+    @staticmethod
+    def within(made: Any, ref: Any) -> Any:
+        """Note that what was made may end with its placement group; return it."""
+        ended_here.within.add(ref.hex()[:ARRAY_DIGITS])
+        return made
+
+    def actor(self, teller: Teller, **more: Any) -> Any:
+        actor = _actor_class(teller).options(**more).remote(teller)
         _started[actor._actor_id] = teller
+        ended_here.actors[actor._actor_id.hex()] = actor_name(teller)
         return actor
 
     def tell(self, actor: Any, call: Call, inputs: list[Any], actors: list[Any]) -> Any:
         name = call_name(call)
+        if isinstance(call, Leave):
+            ended_here.leave(actor_name(_started[actor._actor_id]))
         if actors:
             ref = actor.tell_with.options(name=name).remote(actors, call, *inputs)
         else:
             ref = actor.tell.options(name=name).remote(call, *inputs)
         put_here.add(ref.hex())
-        told_here[ref.hex()] = told_here[name] = _started[actor._actor_id]
+        teller = told_here[ref.hex()] = told_here[name] = _started[actor._actor_id]
+        if actor_name(teller) in ended_here.placed:
+            self.within(ref, ref)
         return ref
 
     def cancel(self, ref: Any, call: Call) -> None:
         cancelled_here.update((task_name(call), call_name(call)))
         api.cancel(ref)
+
+    def kill(self, actor: Any, restart: bool) -> None:
+        ended_here.kill(actor_name(_started[actor._actor_id]), restart)
+        api.kill(actor, no_restart=not restart)
+
+    def leave(self) -> None:
+        api.exit_actor()
+
+    def gone(self, refs: list[Any]) -> list[Any]:
+        found = [self._outcome(ref) for ref in refs]
+        return [other for other in found if not isinstance(other, GONE)][:1] or [TALLIED]
 
     def tally(self, actor: Any, call: Call, told: Mapping[int, Any]) -> list[Any]:
         """Compare what took effect with what was told, by key, and was not cancelled."""
@@ -173,7 +256,7 @@ class Api:
     def outcomes(self, variable: Any) -> list[Any]:
         if isinstance(variable, Stream):
             return variable.rest(self._outcome)
-        if isinstance(variable, api.ActorHandle):
+        if isinstance(variable, api.ActorHandle | PlacementGroup):
             return []
         if not isinstance(variable, api.ObjectRefArray):
             return [self._outcome(variable)]
@@ -189,6 +272,7 @@ class Api:
         except Exception as error:
             if not self.driver:
                 raise
+            ended_here.seen(error, ref.hex())
             # A traceback would keep references alive.
             return error.with_traceback(None)
         return value if isinstance(value, Boom) else digest(value)
@@ -197,6 +281,15 @@ class Api:
         ready, rest = api.wait(variables, num_returns=count)
         if len(ready) != count or len(ready) + len(rest) != len(variables):
             raise AssertionError(f"wait for {count} of {len(variables)} gave {len(ready)}")
+
+
+def misplaced(row: Mapping[str, Any]) -> str:
+    """Return what is wrong with where a group's bundles are, "" if nothing is."""
+    nodes = [*row["bundles_to_node_id"].values()]
+    apart = {"STRICT_PACK": 1, "STRICT_SPREAD": len(nodes)}.get(row["strategy"])
+    whole = row["state"] != "CREATED" or len(nodes) == len(row["bundles"])
+    right = whole and (apart is None or not nodes or len(set(nodes)) == apart)
+    return "" if right else f"{row['state']} {row['strategy']} on {nodes}"
 
 
 def _task(call: Call, lent: list[Any], *inputs: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from chaos.bodies import Call, Teller
+from chaos.bodies import Call, Group, Placed, Teller
 from chaos.interpreter import Told, run_task
 from chaos.outcomes import TALLIED, Boom, Stream, digest, in_place
 
@@ -65,6 +65,33 @@ class Sequential:
 
     def cancel(self, value: Any, call: Call) -> None:
         """It has ended."""
+
+    def group(self, op: Group) -> tuple[()]:
+        """It has no values."""
+        return ()
+
+    def placed(self, op: Placed, group: Any, inputs: list[Any]) -> Any:
+        if op.teller is not None:
+            return self.actor(op.teller)
+        assert op.call is not None
+        return self.map(op.call, op.count) if op.do == "map" else self.call(op.call, inputs)
+
+    def reserved(self, group: Any) -> list[Any]:
+        """It is where it should be."""
+        return [TALLIED]
+
+    def remove(self, group: Any) -> None:
+        """What comes after it is ``gone``."""
+
+    def kill(self, actor: Any, restart: bool) -> None:
+        """Of what is killed for good, only what is ``gone`` comes after it."""
+
+    def leave(self) -> None:
+        """Likewise."""
+
+    def gone(self, values: list[Any]) -> list[Any]:
+        """None of them is anything else."""
+        return [TALLIED]
 
     def tally(self, actor: Any, call: Call, told: Mapping[int, Any]) -> list[Any]:
         """Nothing was cancelled."""

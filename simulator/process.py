@@ -132,6 +132,8 @@ class SimProcess:
         self._busy = False
         self._leaving: list[Frame] | None = None
         """Frames of the turn under way, which leave when it is over."""
+        self._last: Callable[[], None] | None = None
+        """Called then: the process has nothing more to say."""
 
     def context(self, address: str) -> SimContext:
         """Return the context for a component that will have this address."""
@@ -258,7 +260,9 @@ class SimProcess:
         self._leaving = None
         for frame in frames:
             self.cluster.transmit(self.node, *frame)
-        if self.after_turn is not None:
+        if self._last is not None:
+            self._last()
+        elif self.after_turn is not None:
             self.after_turn()
         if after_s and self.alive:
             self.host.run(after_s, self._rest, self)
@@ -288,6 +292,13 @@ class SimProcess:
             return
         for frame in frames:
             self.cluster.transmit(self.node, *frame)
+
+    def when_sent(self, callback: Callable[[], None]) -> None:
+        """Call it once all that was sent has left: at the end of the turn under way."""
+        if self._leaving is None:
+            callback()
+        else:
+            self._last = callback
 
     # -- faults ----------------------------------------------------------------
 

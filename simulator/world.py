@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -270,8 +271,9 @@ class SimWorld:
                 spawned.throw()
 
     def leave(self, code: int = 0) -> None:
-        """The worker ends its process by itself; its node sees it."""
-        self._soon(lambda: self.cluster.worker_left(self.process, f"exit code {code}"))
+        """The worker ends its process by itself, behind its last words; its node sees it."""
+        left = partial(self.cluster.worker_left, self.process, f"exit code {code}")
+        self._soon(lambda: self.process.when_sent(left))
 
     # -- time ------------------------------------------------------------------
 

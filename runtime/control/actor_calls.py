@@ -69,7 +69,10 @@ class QueuedCalls(ActorsHere):
             self._ctx.send("gcs", Event(CALLS_AGAIN, actor.spec.name, f"{again} calls", again))
         for spec in message.probes:
             if not self._answer(actor, spec) and spec.array not in actor.running:
-                error = call_error(spec, UNAVAILABLE.format(spec.name), self._node)
+                if spec.array in message.cancelled:
+                    error = cancelled_result(spec, self._node)
+                else:
+                    error = call_error(spec, UNAVAILABLE.format(spec.name), self._node)
                 self._scheduler.results.finish_call(error, spec.owner)
 
     def _answer_early(self, actor: Actor) -> None:

@@ -94,6 +94,12 @@ class ActorHost(Rebuilding):
         elif actor.state is State.CREATING:
             self._create(actor)
 
+    def pass_on(self, spec: TaskSpec) -> None:
+        """It has to run elsewhere, or not at all: it is not here any more."""
+        actor = self._of_creation(spec)
+        if actor is not None:
+            self._forget(actor)
+
     def creation_failed(self, spec: TaskSpec, error: ObjectValue) -> None:
         """An argument of its constructor is an error."""
         actor = self._of_creation(spec)

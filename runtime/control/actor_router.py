@@ -162,6 +162,7 @@ class ActorRouter:
         elif route.state == ALIVE:
             # Its worker may have begun it. Behind the call itself:
             self._let_out(route)
+            route.asked.add(call)
             message = CancelCall(route.actor, call)
             if route.node == self._node:
                 self._cancel(message)
@@ -180,6 +181,7 @@ class ActorRouter:
             route.waiting = [spec for spec in route.waiting if spec.array != call]
         if route.logged:
             route.probed.discard(call)
+            route.asked.discard(call)
             route.received.append(call)
             self._acking[route.actor] = route
             if not self._timer_set:
@@ -210,6 +212,7 @@ class ActorRouter:
         if route is not None:
             route.sent.pop(call, None)
             route.probed.discard(call)
+            route.asked.discard(call)
             route.waiting = [spec for spec in route.waiting if spec.array != call]
 
     def forget_all(self, arrays: Sequence[bytes]) -> None:
@@ -317,7 +320,11 @@ class ActorRouter:
         if not out and not probes:
             return
         if route.node == self._node:
-            self._deliver(ActorCalls(route.actor, route.incarnation, out, probes, again))
+            self._deliver(
+                ActorCalls(
+                    route.actor, route.incarnation, out, probes, again, [], route.unwanted(probes)
+                )
+            )
             return
         for piece in cut(out, task_bytes):
             # Those that are sent again are the first.
@@ -325,7 +332,8 @@ class ActorRouter:
             again -= calls.again
             self._ctx.send(f"node:{route.node}", calls)
         for piece in cut(probes, task_bytes):
-            calls = ActorCalls(route.actor, route.incarnation, [], piece)
+            unwanted = route.unwanted(piece)
+            calls = ActorCalls(route.actor, route.incarnation, [], piece, 0, [], unwanted)
             self._ctx.send(f"node:{route.node}", calls)
 
     def _send(self, route: CallRoute, spec: TaskSpec) -> None:
@@ -342,7 +350,7 @@ class ActorRouter:
         route.out, route.probes, route.again = [], [], 0
         route.probed, route.repeated = set(), {}
         for spec in again:
-            if spec.array in fresh or spec.retries != 0:
+            if spec.array in fresh or (spec.retries != 0 and spec.array not in route.asked):
                 if spec.array not in fresh:
                     # Fresh ones are the last.
                     route.again += 1
@@ -360,7 +368,7 @@ class ActorRouter:
     def _bury(self, route: CallRoute) -> None:
         ended = [*route.sent.values(), *route.waiting]
         route.sent, route.waiting, route.out, route.probes = {}, [], [], []
-        route.probed, route.repeated = set(), {}
+        route.probed, route.repeated, route.asked = set(), {}, set()
         route.again, route.cancelled = 0, []
         for spec in ended:
             self._under_way.pop(spec.array, None)

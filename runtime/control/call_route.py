@@ -21,8 +21,9 @@ class CallRoute:
     """What this node knows of one actor, and which calls are under way."""
 
     __slots__ = (
-        "actor", "again", "cancelled", "early", "incarnation", "logged", "node", "out", "probed",
-        "probes", "reason", "received", "repeated", "sent", "starting", "state", "waiting",
+        "actor", "again", "asked", "cancelled", "early", "incarnation", "logged", "node", "out",
+        "probed", "probes", "reason", "received", "repeated", "sent", "starting", "state",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, actor: bytes) -> None:
@@ -42,6 +43,9 @@ class CallRoute:
         self.probes: list[TaskSpec] = []
         self.cancelled: list[bytes] = []
         """Calls to cancel as soon as it takes calls: they may have begun before."""
+        self.asked: set[bytes] = set()
+        """Calls that it was asked to cancel: no later incarnation is to run them, as its word
+        that one has not begun may still be on its way."""
         self.probed: set[bytes] = set()
         """Calls that this incarnation is asked for, and is not to run."""
         self.repeated: dict[bytes, TaskSpec] = {}
@@ -66,6 +70,10 @@ class CallRoute:
         for spec in self.out:
             out += calls[id(spec)].values() if id(spec) in calls else [spec]
         self.out = out
+
+    def unwanted(self, probes: list[TaskSpec]) -> list[bytes]:
+        """Return which of these calls were to be cancelled."""
+        return [spec.array for spec in probes if spec.array in self.asked]
 
     def submit_again(self, spec: TaskSpec) -> None:
         """Take a call once more that has no result."""

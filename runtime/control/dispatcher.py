@@ -215,7 +215,9 @@ class Dispatcher(Leases):
         worker.assigned = staying
         worker.ahead_s = sum(s.count * self.means.get(s.function, 0.0) for s in staying)
         self._canceller.on_taken_back(worker)
-        self._drain(worker)
+        if not worker.actor:
+            # Its answer may come when the lease it was asked in is over.
+            self._drain(worker)
 
     @staticmethod
     def _returned_of(spec: TaskSpec, back: deque[tuple[bytes, int, int]]) -> int:

@@ -4,6 +4,7 @@
 
     a range ──says where it has to run──> `strategies`: all, some or none of it
             ──in another job's placement group──> none: that group's table says if it may
+            ──in one that a client here removed──> none: that table says it is gone
             ──else──> `policies`, by what this node looks like to it (`LocalView`)
 
 Tasks that come in one message are mostly alike: between them only the queue changes, so
@@ -15,7 +16,7 @@ from __future__ import annotations
 from runtime.control.dispatcher import Dispatcher
 from runtime.control.membership import Membership
 from runtime.control.messages import TaskSpec
-from runtime.control.placement_groups import group_of, is_of_job
+from runtime.control.placement_groups import Bundles, group_of, is_of_job
 from runtime.control.policies import LocalView, Policy
 from runtime.control.resources import ResourcePool
 from runtime.control.strategies import kept, strategy_of
@@ -33,12 +34,14 @@ class Keeping:
         pool: ResourcePool,
         members: Membership,
         dispatcher: Dispatcher,
+        bundles: Bundles,
     ) -> None:
         self._node = node
         self._policy = policy
         self._pool = pool
         self._members = members
         self._dispatcher = dispatcher
+        self._bundles = bundles
         self._view_of = _NONE
         """Function and demand of the task before in this message, none outside of one."""
         self._view = LocalView(alone=True, feasible=False, queue=0, slots=0, mean_task_s=0.0)
@@ -54,7 +57,7 @@ class Keeping:
             self._view.queue = self._dispatcher.queue
             return self._policy.keep(self._view, spec.count)
         group = group_of(spec)
-        if group and not is_of_job(group, spec.array):
+        if group and (not is_of_job(group, spec.array) or self._bundles.is_removed(group)):
             return 0
         feasible = self._pool.feasible(spec.demand)
         strategy = strategy_of(spec)

@@ -205,7 +205,9 @@ class LocalScheduler:
         self.submission = Submission(
             ctx, self.objects, self.owned, self.log, self.inputs, self.jobs, self.actors,
             self.router, self.dispatcher,
-            Keeping(node, make_policy(config), self.pool, self.members, self.dispatcher),
+            Keeping(
+                node, make_policy(config), self.pool, self.members, self.dispatcher, self.bundles
+            ),
             self.acceptance, self.results, node,
         )  # fmt: skip
         self.letting_go = LettingGo(
@@ -360,11 +362,16 @@ class LocalScheduler:
 
     def _push(self, spec: TaskSpec) -> None:
         """Queue a range that could run now, if what it needs still exists here."""
+        actor = spec.extra is not None and spec.extra.actor is not None
         if spec.extra is not None and spec.extra.group and not self.pool.feasible(spec.demand):
-            # Its placement group has left this node.
-            self.inputs.unclaim(spec)
-            self.ctx.send("global", PlaceTasks([spec]))
-        elif spec.extra is not None and spec.extra.actor is not None:
+            # Its placement group has left this node: it was removed.
+            if actor:
+                self.inputs.unclaim(spec)
+                self.actors.pass_on(spec)
+                self.ctx.send("global", PlaceTasks([spec]))
+            else:
+                self.bundles.end(spec)
+        elif actor:
             self.actors.ready(spec)
         else:
             self.dispatcher.ready.push(spec)
@@ -397,6 +404,7 @@ class LocalScheduler:
 
     def _on_remove_group(self, source: str, message: RemoveGroup) -> None:
         message.job = self.jobs.of(source)
+        self.bundles.on_remove(message.group, message.job)
         self.ctx.send("global", message)
 
     def _on_table(self, source: str, message: Any) -> None:

@@ -24,7 +24,8 @@ scheduler, with those that no node can run.
 
 A group is its job's: other jobs can neither run anything in it nor remove it, unless it is
 detached. Which it is the table knows alone, so a node keeps nothing of what another job has
-in a group (`Keeping`), and the global scheduler refuses it.
+in a group (`Keeping`), and the global scheduler refuses it. Nor does it keep what a client
+submits that has just removed the group.
 
 All that is said to a node is for one of its incarnations. What is on its way when that ends
 the next one does not take: it was not asked, and nobody would ever give back what it took.
@@ -32,7 +33,7 @@ the next one does not take: it was not asked, and nobody would ever give back wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from runtime.control.context import Context
@@ -382,13 +383,15 @@ def group_of(spec: TaskSpec) -> str:
 
 
 class _Bundle:
-    __slots__ = ("committed", "demand", "resources", "returning")
+    __slots__ = ("committed", "demand", "removed", "resources", "returning")
 
     def __init__(self, demand: str, resources: Free) -> None:
         self.demand = demand
         self.resources = resources
         """What the node has once it is committed."""
         self.committed = False
+        self.removed = False
+        """A client of this node has removed its group; it is not told to return it as yet."""
         self.returning = False
 
 
@@ -399,6 +402,26 @@ class Bundles:
         self._scheduler = scheduler
         self._pool = pool
         self._bundles: dict[tuple[str, int], _Bundle] = {}
+
+    def all(self) -> Iterable[_Bundle]:
+        """Return those that are here, prepared or committed."""
+        return self._bundles.values()
+
+    def on_remove(self, group: str, job: bytes) -> None:
+        """A client of this node removes a group: what it submits from now on is not kept.
+
+        One of another job's may be refused; of that nothing is kept in any case.
+        """
+        if is_of_job(group, job):
+            for bundle in self._of(group):
+                bundle.removed = True
+
+    def is_removed(self, group: str) -> bool:
+        """Whether a client of this node has removed a group of which a bundle is here."""
+        return any(bundle.removed for bundle in self._of(group))
+
+    def _of(self, group: str) -> list[_Bundle]:
+        return [bundle for (of, _), bundle in self._bundles.items() if of == group]
 
     def on_prepare(self, source: str, message: PrepareBundle) -> None:
         """Take the bundle's resources if they are free."""
@@ -435,6 +458,18 @@ class Bundles:
         if back:
             self._scheduler.ctx.send("global", PlaceTasks(back))
 
+    def _end_waiting(self, group: str) -> None:
+        """Only what is removed is returned once it is committed: what waits in it ends here,
+        where it is logged, and not at the global scheduler."""
+        for spec in self._scheduler.dispatcher.ready.withdraw(lambda s: group_of(s) == group):
+            self.end(spec)
+
+    def end(self, spec: TaskSpec) -> None:
+        """End a range that was accepted here and whose bundle is being returned, or was."""
+        error = ObjectValue(b"", SYSTEM_ERROR, removed_error(spec.name, group_of(spec)))
+        self._scheduler.inputs.unclaim(spec)
+        self._scheduler.inputs.fail(spec, error)
+
     def on_return(self, source: str, message: ReturnBundle) -> None:
         """Give it back, at once or when those who use it are gone."""
         if message.incarnation != self._scheduler.incarnation:
@@ -467,10 +502,7 @@ class Bundles:
         for key, bundle in list(self._bundles.items()):
             if not bundle.returning:
                 continue
-            # They run in what is left of the group, or end with its removal.
-            self._send_back(
-                lambda spec, group=key[0]: group_of(spec) == group  # type: ignore[misc]
-            )
+            self._end_waiting(key[0])
             waiting = self._scheduler.actors.withdraw(
                 lambda spec, group=key[0]: group_of(spec) == group  # type: ignore[misc]
             )

@@ -201,12 +201,16 @@ class ResourcePool:
         return {name: max(0, units) / UNIT for name, units in self.free.items()}
 
 
+def is_cpu(name: str) -> bool:
+    """Whether a resource is CPUs: a node's own, or those that a placement group has there."""
+    return name == "CPU" or name.startswith("CPU_group_")
+
+
 @lru_cache(maxsize=65_536)
 def cpu_part(demand: str) -> str:
     """Return the part of a demand that a blocked task gives up: its CPUs."""
     parts = []
     for part in demand.split(","):
-        name = part.rpartition(":")[0]
-        if name == "CPU" or name.startswith("CPU_group_"):
+        if is_cpu(part.rpartition(":")[0]):
             parts.append(part)
     return ",".join(parts)

@@ -25,7 +25,8 @@ class Account:
     def die(self) -> None:
         os._exit(3)
 
-    def leave(self) -> None:
+    def leave(self, seconds: float = 0.0) -> None:
+        ray.sleep(seconds)
         ray.exit_actor()
 
     def nap(self, seconds: float) -> str:

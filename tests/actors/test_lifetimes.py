@@ -199,6 +199,15 @@ def test_exit_actor(cluster: Any) -> None:
         ray.get(leave.remote())
 
 
+def test_what_an_actor_that_leaves_has_just_done_is_known(cluster: Any) -> None:
+    """In virtual time its last words were lost, and it came back to leave once more, for ever."""
+    account = Account.options(max_restarts=-1, max_task_retries=-1).remote()
+    before, leaving = account.add.remote(1), account.leave.remote(0.001)
+    assert ray.get(before, timeout=30) == 1
+    with pytest.raises(ActorDiedError, match="exit_actor"):
+        ray.get(leaving, timeout=30)
+
+
 def test_out_of_scope(cluster: Any) -> None:
     account = Account.options(name="scoped").remote()
     last = account.nap.remote(0.05)

@@ -9,7 +9,11 @@ import pytest
 
 import raytwin as ray
 from chaos.invariants import at_end, settled
-from runtime.api.strategies import NodeAffinitySchedulingStrategy
+from runtime.api.exceptions import TaskPlacementGroupRemoved
+from runtime.api.strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 from runtime.control.config import Config
 from runtime.control.messages import Allocate, Allocated, Fetch, Fetched, Free, StopWorker
 from runtime.processes.object_manager import ObjectManager
@@ -143,6 +147,32 @@ def test_a_task_that_runs_again_does_not_take_over_what_failed_for_want_of_its_i
         session.cluster.kill_node(1)
         assert ray.get(ref) == 500_000
         del ref
+        assert settled(lambda: at_end(session), ray.sleep) == []
+    finally:
+        ray.shutdown()
+
+
+def test_what_a_removed_group_has_made_goes_with_its_references() -> None:
+    """Those of an array that waited elsewhere ended unheard of by the GCS: it kept the others."""
+
+    @ray.remote(num_cpus=1)
+    def make(index: int) -> bytes:
+        ray.sleep(0.01)
+        return b"x" * 200_000
+
+    session: Any = ray.init(backend="sim", nodes=2, cpus_per_node=1)
+    try:
+        group = ray.util.placement_group([{"CPU": 1}] * 2, "STRICT_SPREAD")
+        assert group.wait()
+        there = ray.util.placement_group_table(group)["bundles_to_node_id"]
+        away = next(index for index, node in there.items() if node == "1")
+        where = PlacementGroupSchedulingStrategy(group, away)
+        refs = make.options(scheduling_strategy=where).map(range(8))
+        ray.wait([refs[0]])
+        ray.util.remove_placement_group(group)
+        with pytest.raises(TaskPlacementGroupRemoved):
+            ray.get(refs[7])
+        del refs
         assert settled(lambda: at_end(session), ray.sleep) == []
     finally:
         ray.shutdown()

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from chaos.bodies import Body, Call, Handing, Op, Teller
+from chaos import fuzz
+from chaos.bodies import Beside, Body, Call, Handing, Op, Teller
 from chaos.campaign import run_seeds, write_failure
+from chaos.ended import Ended
 from chaos.fuzz import Case, draw_case, excuse, run_case
 from chaos.interpreter import run_body
 from chaos.invariants import Violation
@@ -23,18 +25,24 @@ from runtime.api.exceptions import (
     ObjectLostError,
     RaySystemError,
     TaskCancelledError,
+    TaskPlacementGroupRemoved,
     WorkerCrashedError,
 )
+from runtime.backend.actor_execution import ActorRunner
+from runtime.control import placement_groups
 from runtime.control.actor_host import ActorHost
 from runtime.control.arrays import ArrayTable
 from runtime.control.borrowing import Borrowing
+from runtime.control.client import Client
 from runtime.control.custody import Custody
 from runtime.control.direct_calls import DirectCalls
 from runtime.control.dispatcher import Dispatcher
+from runtime.control.executor import Executor
 from runtime.control.gcs import Gcs
 from runtime.control.inheritance import Inheritance
 from runtime.control.letting_go import LettingGo
 from runtime.control.objects import ObjectDirectory
+from runtime.control.placement_groups import Bundles
 from runtime.control.resources import ResourcePool, parse_demand
 from runtime.control.task_inputs import TaskInputs
 
@@ -60,8 +68,9 @@ def run(seeds: range | list[int], lossless: bool = False) -> list[str]:
 @pytest.mark.parametrize("seed", failed_seeds())
 def test_what_failed_once_holds_now(seed: int) -> None:
     assert run([seed]) == []
-    # Most failed before heads were killed.
-    assert run_case(draw_case(seed, heads=False)).failures == []
+    # Most failed before heads were killed, or groups, kills and overlapping calls were drawn.
+    assert run_case(draw_case(seed, later=False)).failures == []
+    assert run_case(draw_case(seed, heads=False, later=False)).failures == []
 
 
 @pytest.mark.parametrize("start", [10_000, 10_050, 10_100])
@@ -260,6 +269,76 @@ def _cancels(case: Case) -> bool:
     return {"cancel", "tally"} <= {op.do for op in case.program.ops}
 
 
+# -- what the program itself ends, groups, and calls beside one another --------------
+
+GROUP = "ab" * 12
+REMOVED = f"k9r0 was in placement group {GROUP}, which is gone"
+
+
+def what_ended(**more: Any) -> Ended:
+    ended = Ended()
+    ended.actors["01"] = "a1r1"
+    for actor, restart in more.get("kills", ()):
+        ended.kill(actor, restart)
+    for actor in more.get("left", ()):
+        ended.leave(actor)
+    for group in more.get("groups", ()):
+        ended.remove(group)
+    ended.within.update(more.get("within", ()))
+    return ended
+
+
+def killed() -> ActorDiedError:
+    error = ActorDiedError("it was killed by kill()")
+    error.actor_id = "01"
+    return error
+
+
+LEFT = "a1r1 has ended: exit_actor() was called"
+
+
+@pytest.mark.parametrize(
+    ("error", "more", "kills", "ok"),
+    [
+        (killed(), {}, 9, False),
+        (killed(), {"kills": [("a1r1", False)]}, 0, True),
+        (killed(), {"kills": [("a2r1", False)]}, 0, False),
+        (killed(), {"kills": [("a1r1", True)]}, 0, False),
+        (killed(), {"kills": [("a1r1", True)]}, 1, True),
+        (killed(), {"kills": [("a1r1", True)] * 2}, 0, True),
+        (ActorDiedError(LEFT), {"left": ["a1r1"]}, 0, False),
+        (ActorDiedError(LEFT), {"left": ["a1r1"]}, 1, True),
+        (ActorDiedError(LEFT), {}, 9, False),
+        (TaskPlacementGroupRemoved(REMOVED), {"groups": [GROUP], "within": ["cd" * 12]}, 0, True),
+        (TaskPlacementGroupRemoved(REMOVED), {"groups": [GROUP]}, 0, False),
+        (TaskPlacementGroupRemoved(REMOVED), {"within": ["cd" * 12]}, 9, False),
+    ],
+)
+def test_what_the_program_has_ended_explains_just_that(
+    error: Exception, more: dict[str, Any], kills: int, ok: bool
+) -> None:
+    ended = what_ended(**more)
+    ended.seen(error, "cd" * 18)
+    assert (excuse(error, kills, 0) == "") == ok
+    ended.kill("a1r1", False)
+    ended.leave("a1r1")
+    ended.remove(GROUP)
+    assert (excuse(error, kills, 0) == "") == ok, "it was seen before that"
+
+
+def test_all_three_are_drawn_and_leave_the_rest_of_a_program_as_it_was() -> None:
+    cases = [draw_case(seed) for seed in range(60)]
+    does = {op.do for case in cases for op in case.program.ops}
+    assert {"kill", "gone", "group", "reserved", "remove"} <= does
+    tellers = [op.teller for case in cases for op in case.program.ops]
+    assert {each.coroutines for each in tellers if isinstance(each, Beside)} == {True, False}
+    for case in cases:
+        before = draw_case(case.seed, later=False)
+        kept = iter(case.program.ops)
+        later = [op for op in before.program.ops if not isinstance(op, Handing)]
+        assert all(op in kept for op in later), "its operations are there in their order"
+
+
 # -- mutants: what is broken is seen -----------------------------------------------
 
 
@@ -341,6 +420,82 @@ def all_lost(
     """What a dead worker owned, nobody owns."""
     for array in arrays:
         self.lose(array)
+
+
+def placed_anywhere(patch: pytest.MonkeyPatch) -> None:
+    """Bundles go where there is room, whatever the strategy says."""
+    place = placement_groups.place
+
+    def wrong(bundles: Any, free: Any, strategy: str, used: Any) -> Any:
+        return place(bundles, free, "PACK" if "SPREAD" in strategy else "SPREAD", used)
+
+    patch.setattr(placement_groups, "place", wrong)
+
+
+def one_at_a_time(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ActorRunner, "has_room", lambda self: not self._running)
+
+
+def all_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ActorRunner, "has_room", lambda self: True)
+
+
+def killed_for_good(patch: pytest.MonkeyPatch) -> None:
+    """An actor that is killed does not start again, whatever was said."""
+    kill = Client.kill_actor
+
+    def wrong(self: Client, actor: bytes, reason: str, restart: bool) -> None:
+        kill(self, actor, reason, False)
+
+    patch.setattr(Client, "kill_actor", wrong)
+
+
+def exit_is_a_crash(patch: pytest.MonkeyPatch) -> None:
+    """An actor that leaves comes back."""
+    leave = Executor.exit_actor
+
+    def wrong(self: Executor, reason: str, crashed: bool = False) -> None:
+        leave(self, reason, True)
+
+    patch.setattr(Executor, "exit_actor", wrong)
+
+
+LATER_MUTANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {
+    "bundles are never returned": (
+        "GROUPS", mutant_without(Bundles, "on_return"), ("bundles:", "has not ended"),
+    ),
+    "strategies are not kept": ("GROUPS", placed_anywhere, ("value ",)),
+    "what is removed is not known at once": (
+        "GROUPS", mutant_without(Bundles, "on_remove"), ("and not 1",),
+    ),
+    "what waits in a removed group is left there": (
+        "GROUPS",
+        mutant_without(Bundles, "_end_waiting"),
+        ("bundles:", "resources:", "RaySystemError", "has not ended", "not there"),
+    ),
+    "calls run one at a time": (
+        "BESIDE", one_at_a_time, ("RaySystemError", "has not ended", "value "),
+    ),
+    "more calls run than may": ("BESIDE", all_at_once, ("beside",)),
+    "an actor is killed for good": ("ENDS", killed_for_good, ("it was killed by kill()",)),
+    "an actor that leaves comes back": (
+        "ENDS", exit_is_a_crash, ("value ", "RaySystemError", "has not ended"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LATER_MUTANTS)
+def test_a_defect_of_what_is_drawn_later_is_caught(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feature, break_it, signs = LATER_MUTANTS[name]
+    for each in ("GROUPS", "BESIDE", "ENDS"):
+        monkeypatch.setattr(fuzz, each, float(each == feature))
+    monkeypatch.setattr(fuzz, "LIMIT_S", 20.0)
+    break_it(monkeypatch)
+    failures = first_failures(range(31_000, 31_060))
+    assert failures, "no seed saw it"
+    assert any(sign in line for line in failures for sign in signs), failures
 
 
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {

@@ -13,6 +13,7 @@ from runtime.control.messages import (
     ActorInfo,
     AssignTasks,
     CallsLogged,
+    CancelTask,
     LogCalls,
     SubmitTasks,
     TaskExtra,
@@ -70,6 +71,23 @@ def hosting(max_restarts: int = 0) -> Node:
 
 
 # -- the caller's node ----------------------------------------------------------
+
+
+def test_what_was_to_be_cancelled_no_later_incarnation_runs() -> None:
+    """It ran, while the word of the one before that it had not begun was on its way."""
+    node = calling(call(2, W1, retries=-1), call(3, W1, retries=-1))
+    node.turn(W1, CancelTask(array(2), 0, 1, False, True))
+    node.turn("gcs", changed(ALIVE, 1))
+    anew = node.ctx.take(ActorCalls, "node:2")
+    assert [each.array for m in anew for each in m.tasks] == [array(3)]
+    [asked] = [m for m in anew if m.probes]
+    assert [each.array for each in asked.probes] == asked.cancelled == [array(2)]
+    host = hosting()
+    probe = call(2, "worker:1.1", retries=-1)
+    host.turn("node:1", ActorCalls(ACTOR, 0, [], [probe], 0, [], asked.cancelled))
+    [answer] = [each for m in host.ctx.take(TaskResults) for each in m.results]
+    assert answer.array == array(2)
+    assert answer.payload.startswith(b"TaskCancelledError: ")
 
 
 def test_a_call_without_a_result_is_sent_once_more_for_its_caller_of_now() -> None:

@@ -271,6 +271,20 @@ def test_what_comes_back_twice_is_taken_off_once() -> None:
     assert sorted((s.array, s.start, s.count) for s in ready(node)) == [(array(2), 0, 4)] * 2
 
 
+def test_an_actor_keeps_its_worker_when_that_answers_for_its_lease_before() -> None:
+    """The worker was lent out once more: what it was given ended, unseen, with the actor."""
+    node = Node()
+    worker = node.scheduler.dispatcher.workers[W1]
+    creation = replace(spec(1), extra=TaskExtra(actor=ActorInfo(0)))
+    node.turn("global", AssignTasks([creation]))
+    assert worker.actor == array(1)
+    node.turn(W1, TakenBack([]))
+    node.turn(DRIVER, SubmitTasks([spec(2)]))
+    assert worker.state is State.LEASED
+    assert node.free() == {"CPU": 0.0}
+    assert not worker.assigned
+
+
 def test_the_tail_of_the_running_range_comes_back() -> None:
     node = Node()
     node.turn(DRIVER, SubmitTasks([spec(1, 0, 10), spec(2)]))

@@ -11,15 +11,20 @@ from hypothesis import strategies as st
 from runtime.control.config import Config
 from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (
+    AssignTasks,
     Blocked,
     BundlePrepared,
     CommitBundle,
     CreateGroup,
     ExportFunction,
+    PlaceTasks,
     PrepareBundle,
     RemoveGroup,
     ReturnBundle,
     SubmitTasks,
+    TaskExtra,
+    TaskResults,
+    TaskUpdates,
     WorkerDied,
     WorkerReady,
 )
@@ -205,3 +210,51 @@ def test_a_worker_dies_whose_task_in_a_bundle_waits() -> None:
     scheduler.handle("worker:0.1", Blocked())
     scheduler.handle("pool:0", WorkerDied("worker:0.1", "killed"))
     assert scheduler.pool.available() == free
+
+
+GROUP = "00" * 12
+
+
+class OnNode:
+    """A node with one CPU, which a group has; array 1 of four elements is in it."""
+
+    def __init__(self) -> None:
+        self.ctx = Alone()
+        self.scheduler = LocalScheduler(self.ctx, 0, {"CPU": 1}, Config())
+        self.scheduler.start("localhost", 1)
+        self.turn("driver:0.0", ExportFunction(b"f", b"blob"))
+        self.turn("global", PrepareBundle(GROUP, 0, {"CPU": 1.0}, 1, 1))
+        self.turn("global", CommitBundle(GROUP, 0, 1))
+        self.task = spec(1, 0, 4, demand=demand_in("CPU:1", GROUP, 0))
+        self.task.extra = TaskExtra(group=f"{GROUP}/0")
+
+    def turn(self, source: str, message: Any) -> None:
+        self.scheduler.handle(source, message)
+        self.scheduler.end_turn()
+
+    def ended(self) -> list[tuple[int, int]]:
+        """Return (start, count) of what the node says has ended with the group."""
+        results = [each for m in self.ctx.take(TaskResults) for each in m.results]
+        assert all(b"PlacementGroupRemoved" in each.payload for each in results)
+        return [(each.start, each.count) for each in results]
+
+
+def test_what_waits_in_a_removed_group_ends_where_it_was_accepted() -> None:
+    """The table heard of no end, and never let go of what the others had made there."""
+    node = OnNode()
+    node.task.owner = "driver:1.0"
+    node.turn("global", AssignTasks([node.task]))
+    node.turn("global", ReturnBundle(GROUP, 0, 1))
+    assert node.ended() == [(0, 4)]
+    assert not node.ctx.take(PlaceTasks)
+    node.ctx.pass_time(1.0)
+    assert [m.done for m in node.ctx.take(TaskUpdates) if m.done] == [[(node.task.array, 0, 4, ())]]
+
+
+def test_what_comes_from_who_has_removed_the_group_does_not_stay() -> None:
+    """It ran, as its node had not been told yet to return the bundle."""
+    node = OnNode()
+    node.turn("driver:0.0", RemoveGroup(GROUP))
+    node.turn("driver:0.0", SubmitTasks([node.task]))
+    [sent] = node.ctx.take(PlaceTasks)
+    assert [each.count for each in sent.tasks] == [4]

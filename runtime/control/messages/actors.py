@@ -66,6 +66,7 @@ class ActorCalls(Struct, array_like=True, tag=76):
     whose result is wanted if they did run. ``again``: so many of the first tasks were
     sent to an earlier incarnation, which has not answered. ``early``: calls that wait for
     the actor to be rebuilt, without arguments: one that took effect before is answered.
+    ``cancelled``: those of ``probes`` that an earlier incarnation was asked to cancel.
     """
 
     actor: bytes
@@ -74,6 +75,7 @@ class ActorCalls(Struct, array_like=True, tag=76):
     probes: list[TaskSpec]
     again: int = 0
     early: list[TaskSpec] = []
+    cancelled: list[bytes] = []
 
 
 class CancelCall(Struct, array_like=True, tag=169):
