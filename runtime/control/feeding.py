@@ -29,11 +29,11 @@ from runtime.control.context import Context
 from runtime.control.messages import ColdRows, ReadRows, ReplicaJoined, SnapshotPart
 
 PART_BYTES = 256 * 1024
-PARTS_AHEAD = 4
-"""Parts of a snapshot under way: 1 MB, a few milliseconds of a network."""
 ROWS_BYTES = 4 << 20
 """Of rows that are sent at once, however small the batches that they were flushed in. To read
 them takes a tail some 50 ms; to come to that, under load, a second: few and large, then."""
+PARTS_AHEAD = ROWS_BYTES // PART_BYTES
+"""Parts of a snapshot under way, for the same reason."""
 ROWS = -1
 """The part of a snapshot that flushed rows are, for who has taken some."""
 
