@@ -44,6 +44,7 @@ from runtime.control.messages import (
     ChainOutput,
     ChainRequest,
     ClaimTasks,
+    ColdRows,
     DirectCall,
     ExportFunction,
     FunctionBlob,
@@ -249,6 +250,10 @@ def _size_of_part(message: SnapshotPart) -> Size:
     return 0, 0, 60 + len(message.data)
 
 
+def _size_of_cold_rows(message: ColdRows) -> Size:
+    return 0, 0, 60 + sum(6 + len(key) + len(row) for key, row in message.rows)
+
+
 def _size_of_rows(message: TimelineRows) -> Size:
     return 0, 0, 60 + len(message.rows)
 
@@ -279,6 +284,7 @@ _SIZES: dict[type, Callable[[Any], Size]] = {
     ChainOutput: _size_of_body,
     ChainCommands: _size_of_commands,
     SnapshotPart: _size_of_part,
+    ColdRows: _size_of_cold_rows,
     TimelineRows: _size_of_rows,
     KvPut: _size_of_value,
     KvReply: _size_of_value,

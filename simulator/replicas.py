@@ -29,10 +29,10 @@ from runtime.control.chain_client import Chained
 from runtime.control.chain_master import LAUNCHER, Master
 from runtime.control.chain_member import State
 from runtime.control.context import Context
+from runtime.control.feeding import read_rows
 from runtime.control.flush import STORAGE
 from runtime.control.gcs_machine import make_machine
 from runtime.control.messages import (
-    ColdRows,
     Command,
     LoadRow,
     LogCommands,
@@ -55,6 +55,7 @@ from runtime.control.relay import make_relays
 from runtime.control.replica_log import Recovered
 from runtime.control.replicated import Machine, relay_of
 from runtime.control.shards import chain_of, master_of
+from simulator.cold_batches import ColdBatches
 from simulator.costs import CostModel, Profile
 from simulator.links import SimLinks
 from simulator.process import SimProcess
@@ -271,8 +272,7 @@ class SimFile:
     """What a `SimStorage` has written; outlives the process."""
 
     def __init__(self) -> None:
-        self.batches: dict[int, list[tuple[bytes, bytes]]] = {}
-        """Flushed rows by their place, the newest has the largest."""
+        self.cold = ColdBatches()
         self.state: bytes | None = None
         self.commands: list[Command] = []
         self.chain = LogEpoch(0, [], False)
@@ -288,17 +288,12 @@ class SimFile:
         """The last command that is here, by itself or in the state."""
         return self.commands[-1].index if self.commands else self._after
 
-    def find(self, key: bytes) -> bytes | None:
-        """Return the newest row of a key, if there is one."""
-        newest_first = sorted(self.batches.items(), reverse=True)
-        return next((row for _, rows in newest_first for k, row in rows if k == key), None)
-
     def log_epoch(self, message: LogEpoch) -> None:
         """Note the chain; who joins one has nothing yet."""
         self.chain = message
         if not message.serving:
             self.state, self._after = None, 0
-            self.commands, self.batches = [], {}
+            self.commands, self.cold = [], ColdBatches()
 
     def log_state(self, index: int, data: bytes) -> None:
         """Note the state after a command."""
@@ -336,20 +331,13 @@ class SimStorage:
         elif isinstance(message, LogEpoch):
             self._replica = source
             self.file.log_epoch(message)
-        elif isinstance(message, ColdRows):
-            self._replica = source
-            if message.rows:
-                self.file.batches[min(self.file.batches, default=0) - 1] = message.rows
         elif isinstance(message, ReadRows):
-            before = message.before
-            places = (place for place in self.file.batches if before is None or place < before)
-            place = max(places, default=None)
-            rows = [] if place is None else self.file.batches[place]
-            self._ctx.send(source, ColdRows(0, rows, place))
+            self._ctx.send(source, read_rows(self.file.cold, message))
         elif isinstance(message, StoreRows):
-            self.file.batches[max(self.file.batches, default=0) + 1] = message.rows
+            self._replica = source
+            self.file.cold.append(message.rows)
         elif isinstance(message, LoadRow):
-            self._ctx.send(source, RowLoaded(message.request, self.file.find(message.key)))
+            self._ctx.send(source, RowLoaded(message.request, self.file.cold.find(message.key)))
         elif isinstance(message, LogSnapshot):
             self._replica = source
             self.file.log_state(message.index, message.data)

@@ -28,8 +28,8 @@ Rules
 2. On a new epoch every client sends the head again what was not confirmed, and
    tells the tail how far it has come, which sends the outputs after that. The
    machine's sessions let both take effect once.
-3. A joining replica is fed by the tail, which serves meanwhile: a snapshot in
-   parts, a few under way, then every command since. Once it has
+3. A joining replica is fed by the tail, which serves meanwhile: flushed rows, a
+   snapshot in parts, a few under way, then every command since. Once it has
    the snapshot the tail confirms nothing any more, to clients or to its
    predecessor, that the joining one has not acknowledged.
    Only when it has all that was answered before, too, is the master told that
@@ -151,8 +151,8 @@ class Replica(Member):
             self._number("", 0.0, 0, 0, encode_frames([Frame(source, tables, [message])]))
             return
         if type(message) is ColdRows and self._log is not None and source == self._log.address:
-            if self._feed is not None:
-                self._feed.on_rows(message)
+            if self._feed is not None and self._feed.on_rows(message):
+                self._send_kept()
             return
         epoch = getattr(message, "epoch", self.epoch)
         if epoch > self.epoch and type(message) is not ChainConfigured:
@@ -162,9 +162,7 @@ class Replica(Member):
 
     def end_turn(self) -> None:
         """Pass on what was applied, acknowledge it, answer clients."""
-        for component, to, message in self.machine.take_local():
-            del component
-            self.ctx.send(to, message)
+        self._send_local()
         self._answers.owe(self.machine.take_touched())
         if self._new:
             new, self._new = self._new, []
@@ -175,6 +173,11 @@ class Replica(Member):
             self._answers.owe_nobody()
         # The head numbers an empty command when a timer of the machine is due.
         self._clock.set(self.machine.next_due_s() if self.is_head else None)
+
+    def _send_local(self) -> None:
+        """Send the storage what the machine has for it."""
+        for _, to, message in self.machine.take_local():
+            self.ctx.send(to, message)
 
     # -- epochs ----------------------------------------------------------------
 
@@ -214,22 +217,26 @@ class Replica(Member):
 
     def _send_again(self) -> None:
         """Rules 1 and 3: bring the successor of this epoch up to date."""
-        if self.is_tail and self._joining:
+        if not self.is_tail:
+            self._send_kept()
+            return
+        self.kept.clear()
+        if self._joining:
             rows = ""
             if self._log is not None and self.config.gcs_memory_max:
                 rows = self._log.address
-            data, index = self.machine.snapshot(), self.machine.index
-            self.kept.clear()
-            to = self._joining
-            self._feed = Feed(self.ctx, self.epoch, to, self.master, index, data, rows)
-            if self._feed.send_parts():
+            self._feed = Feed(
+                self.ctx, self.epoch, self._joining, self.master, self._snapshot, rows
+            )
+            if self._feed.begin():
                 self._send_kept()
-        elif self.is_tail:
-            self.kept.clear()
-        else:
-            self._send_kept()
-        if self.is_tail:
-            self._acknowledge()
+        self._acknowledge()
+
+    def _snapshot(self) -> tuple[bytes, int]:
+        """Return the state for who joins, and the command it is after."""
+        # What was flushed is not in it any more: it is read from the storage, behind this.
+        self._send_local()
+        return self.machine.snapshot(), self.machine.index
 
     def _send_kept(self) -> None:
         """Send the successor all that is kept, from the start."""
@@ -287,7 +294,7 @@ class Replica(Member):
         """Pass on what was applied in this turn."""
         if self._log is not None:
             self._log.append(new, self.machine)
-            if self.state is not State.JOINING and self.successor:
+            if self.state is not State.JOINING and self._keeps:
                 self.kept += new
             return
         if self.state is State.JOINING:
@@ -299,6 +306,11 @@ class Replica(Member):
                 self.ctx.send(self.successor, ChainCommands(self.epoch, new))
         if self.is_tail:
             self._acknowledge()
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether somebody is to have what is applied: not before the snapshot that has it."""
+        return bool(self.successor) and (self._feed is None or self._feed.taken)
 
     def _pass_on(self) -> None:
         """Send the successor what the log has, and it was not sent."""
@@ -355,10 +367,8 @@ class Replica(Member):
 
     def _on_taken(self, source: str, message: SnapshotTaken) -> None:
         feed = self._feed
-        if message.epoch == self.epoch and feed is not None:
-            if feed.on_taken(message.part):
-                self._send_kept()
-            feed.may_join()
+        if message.epoch == self.epoch and feed is not None and feed.on_taken(message.part):
+            self._send_kept()
 
     def _on_part(self, source: str, message: SnapshotPart) -> None:
         if message.epoch != self.epoch or self.state is not State.JOINING:
@@ -378,11 +388,12 @@ class Replica(Member):
     # -- the log ---------------------------------------------------------------
 
     def _on_logged(self, source: str, message: Logged) -> None:
+        assert self._log is not None
+        if self._log.rows_written():
+            self.ctx.send(self.members[-1], SnapshotTaken(self.epoch, ROWS))
         if self.state is State.JOINING and not self._restored:
             return  # of what it was before
-        assert self._log is not None
-        if self._log.on_logged(message.index):
-            self.ctx.send(self.members[-1], SnapshotTaken(self.epoch, ROWS))
+        self._log.index = message.index
         if self.state is State.SERVING and self.successor:
             self._pass_on()
         if self.state is State.JOINING or self.is_tail:
@@ -391,7 +402,7 @@ class Replica(Member):
     def _on_rows(self, source: str, message: ColdRows) -> None:
         if message.epoch == self.epoch and self.state is State.JOINING:
             assert self._log is not None
-            self._log.write_rows(message)
+            self._log.write_rows(message.rows)
 
     # -- time and failures -----------------------------------------------------
 

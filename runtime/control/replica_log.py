@@ -5,13 +5,13 @@
     replica ──LogEpoch, LogCommands──> log      I/O is behind an address; it writes
             <────────Logged─────────── log      what it is sent in order
             ──LogSnapshot──> log                instead of the commands before it, now and then
-            ──ColdRows──> log ──Logged──> who feeds this replica gets to know
+            ──StoreRows──> log ──Logged──> who feeds this replica gets to know
 
 The replica passes on, acknowledges and answers nothing before its own log has it. So the
 log of any member has all that was ever answered, and the longest of the latest epoch is what
 to go on with when no replica is left (`Recovered`). Rows that were flushed are not in
-snapshots: who feeds a new replica reads them from its own storage in pieces, behind the
-snapshot, and each is written there unless it has a newer one.
+snapshots: who feeds a new replica reads them from its own storage in pieces, ahead of the
+snapshot, and they are written there before those that it flushes itself.
 
 `index` is the last command that would survive the replica's process.
 """
@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 from runtime.control.context import Context
 from runtime.control.messages import (
-    ColdRows,
     Command,
     LogCommands,
     LogEpoch,
     LogSnapshot,
+    StoreRows,
 )
 from runtime.control.replicated import Machine
 
@@ -81,13 +81,12 @@ class ReplicaLog:
         """Write a snapshot in place of all before it."""
         self._ctx.send(self.address, LogSnapshot(index, snapshot))
 
-    def write_rows(self, message: ColdRows) -> None:
+    def write_rows(self, rows: list[tuple[bytes, bytes]]) -> None:
         """Write flushed rows that another replica has sent."""
         self._rows_owed = True
-        self._ctx.send(self.address, message)
+        self._ctx.send(self.address, StoreRows(rows))
 
-    def on_logged(self, index: int) -> bool:
-        """It has all up to `index`; return whether rows are written that were owed."""
-        self.index = index
+    def rows_written(self) -> bool:
+        """Return, when something has been written, whether it owes word of rows."""
         owed, self._rows_owed = self._rows_owed, False
         return owed

@@ -19,6 +19,7 @@ A key may have several rows; the newest counts.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 
 import msgspec
 
@@ -42,20 +43,18 @@ class ColdRows:
 
     def append(self, rows: Rows) -> None:
         """Write rows that are newer than all that are there."""
-        self._write("SELECT ifnull(max(id), 0) + 1 FROM cold", rows)
-
-    def prepend(self, rows: Rows) -> None:
-        """Write rows that are older than all that are there."""
-        self._write("SELECT ifnull(min(id), 0) - 1 FROM cold", rows)
-
-    def _write(self, place: str, rows: Rows) -> None:
         if not rows:
             return
         assert all(len(key) == ARRAY_BYTES for key, _ in rows)
-        (number,) = self._db.execute(place).fetchone()
         keys = b"".join(key for key, _ in rows)
         packed = _encode([row for _, row in rows])
-        self._db.execute("INSERT INTO cold VALUES (?, ?, ?)", (number, keys, packed))
+        self._db.execute("INSERT INTO cold VALUES (?, ?, ?)", (self.newest + 1, keys, packed))
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest batch, from 1 on; 0: there is none."""
+        (number,) = self._db.execute("SELECT ifnull(max(id), 0) FROM cold").fetchone()
+        return int(number)
 
     def find(self, key: bytes) -> bytes | None:
         """Return the newest row of a key, if there is one."""
@@ -69,20 +68,17 @@ class ColdRows:
                     return _decode(self._rows_of(number))[at // ARRAY_BYTES]
         return None
 
-    def before(self, number: int | None) -> tuple[int, Rows] | None:
-        """Return the batch that came before one, with its number; None: before all.
+    def between(self, after: int, until: int) -> Iterator[tuple[int, Rows]]:
+        """Yield (number, rows) of the batches behind one, up to another, the oldest first.
 
-        Without a number it is the newest. None, where there is none.
+        Nothing is to be written before it is read.
         """
         found = self._db.execute(
-            "SELECT id, keys, rows FROM cold WHERE ? IS NULL OR id < ? ORDER BY id DESC LIMIT 1",
-            (number, number),
-        ).fetchone()
-        if found is None:
-            return None
-        place, keys, packed = found
-        each = (keys[at : at + ARRAY_BYTES] for at in range(0, len(keys), ARRAY_BYTES))
-        return place, list(zip(each, _decode(packed), strict=True))
+            "SELECT id, keys, rows FROM cold WHERE id > ? AND id <= ? ORDER BY id", (after, until)
+        )
+        for place, keys, packed in found:
+            each = (keys[at : at + ARRAY_BYTES] for at in range(0, len(keys), ARRAY_BYTES))
+            yield place, list(zip(each, _decode(packed), strict=True))
 
     def _rows_of(self, number: int) -> bytes:
         found = self._db.execute("SELECT rows FROM cold WHERE id = ?", (number,)).fetchone()

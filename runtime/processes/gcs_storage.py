@@ -30,9 +30,9 @@ from typing import Any
 import msgspec
 
 from runtime.control.context import Context
+from runtime.control.feeding import read_rows
 from runtime.control.flush import STORAGE
 from runtime.control.messages import (
-    ColdRows,
     Command,
     LoadRow,
     LogCommands,
@@ -180,8 +180,7 @@ class GcsStorage:
             self._ctx.send(source, RowLoaded(message.request, self._cold.find(message.key)))
             return
         if isinstance(message, ReadRows):
-            place, rows = self._cold.before(message.before) or (None, [])
-            self._ctx.send(source, ColdRows(0, rows, place))
+            self._ctx.send(source, read_rows(self._cold, message))
             return
         if not self._open:
             self._open = True
@@ -201,8 +200,6 @@ class GcsStorage:
             self._logged = max(self._logged, message.index)
             # Once this turn has let go of it: it is as large as the state.
             self._ctx.after(0.0, trim)
-        elif isinstance(message, ColdRows):
-            self._cold.prepend(message.rows)
         elif isinstance(message, LogEpoch):
             self._replica = source
             if not message.serving:

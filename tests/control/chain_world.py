@@ -21,25 +21,36 @@ from runtime.control.chain_client import Chained
 from runtime.control.chain_master import LAUNCHER, Master
 from runtime.control.chain_member import State
 from runtime.control.config import Config
+from runtime.control.feeding import read_rows
 from runtime.control.flush import STORAGE
 from runtime.control.messages import (
     Command,
     Frame,
+    LoadRow,
     LogCommands,
     LogEpoch,
     Logged,
     LogSnapshot,
+    ReadRows,
     ReplicaInfo,
     ReplicaLost,
     ReplicasFound,
+    RowLoaded,
     StartReplica,
     StopReplica,
+    StoreRows,
 )
 from runtime.control.replica_log import Recovered
 from runtime.control.replicated import Factory, Machine
+from simulator.cold_batches import ColdBatches
 
 Encoder = msgspec.msgpack.Encoder()
 Decoder = msgspec.msgpack.Decoder(Frame)
+
+
+def _take(replica: Replica, messages: list[Any]) -> None:
+    for message in messages:
+        replica.handle(STORAGE, message)
 
 
 class Timer:
@@ -87,6 +98,7 @@ class File:
         self.chain = LogEpoch(0, [], False)
         self.commands: list[Command] = []
         self.state: tuple[int, bytes] | None = None
+        self.cold = ColdBatches()
 
     @property
     def index(self) -> int:
@@ -94,8 +106,15 @@ class File:
             return self.commands[-1].index
         return self.state[0] if self.state is not None else 0
 
-    def write(self, message: Any) -> None:
-        if isinstance(message, LogCommands):
+    def write(self, message: Any) -> Any:
+        """Do as a storage does; return what it answers, None: that it has written."""
+        if isinstance(message, ReadRows):
+            return read_rows(self.cold, message)
+        if isinstance(message, LoadRow):
+            return RowLoaded(message.request, self.cold.find(message.key))
+        if isinstance(message, StoreRows):
+            self.cold.append(message.rows)
+        elif isinstance(message, LogCommands):
             self.commands += message.commands
         elif isinstance(message, LogSnapshot):
             self.state = message.index, message.data
@@ -104,7 +123,8 @@ class File:
             assert isinstance(message, LogEpoch)
             self.chain = message
             if not message.serving:
-                self.commands, self.state = [], None
+                self.commands, self.state, self.cold = [], None, ColdBatches()
+        return None
 
     def recover(self, machine: Machine) -> Recovered | None:
         if not self.chain.serving:
@@ -123,11 +143,18 @@ class ChainWorld:
     """
 
     def __init__(
-        self, seed: int, replicas: int, factories: dict[str, Factory], durable: bool = False
+        self,
+        seed: int,
+        replicas: int,
+        factories: dict[str, Factory],
+        durable: bool = False,
+        memory_max: int = 0,
     ) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
-        self.config = Config(seed=seed, gcs_replicas=replicas, gcs_durable=durable)
+        self.config = Config(
+            seed=seed, gcs_replicas=replicas, gcs_durable=durable, gcs_memory_max=memory_max
+        )
         self.files: dict[str, File] = {}
         self.factories = factories
         self.time_s = 0.0
@@ -259,10 +286,11 @@ class ChainWorld:
 
         def written() -> None:
             if self.components.get(name) is replica:
-                for message in messages:
-                    self.files[name].write(message)
-                logged = Logged(self.files[name].index)
-                self.turn(name, lambda: replica.handle(STORAGE, logged))
+                answers = [self.files[name].write(message) for message in messages]
+                said = [answer for answer in answers if answer is not None]
+                if len(said) < len(answers):
+                    said.append(Logged(self.files[name].index))
+                self.turn(name, lambda: _take(replica, said))
 
         self._push(due_s, written)
 

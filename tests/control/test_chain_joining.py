@@ -128,7 +128,7 @@ def test_it_acknowledges_nothing_that_it_no_longer_has(together: bool) -> None:
     head.turn((MASTER, first))
     tail.turn((MASTER, first))
     for number in range(1, 21):
-        head.turn(put(1, number, 100_000))  # more than the parts that are sent at once
+        head.turn(put(1, number, 300_000))  # more than the parts that are sent at once
     flow(head, tail)
     second = ChainConfigured(2, [head.info, tail.info], new.info)
     for process in (head, tail, new):

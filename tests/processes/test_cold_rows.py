@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.control import feeding
+from runtime.control.feeding import read_rows
 from runtime.control.ids import ARRAY_BYTES
+from runtime.control.messages import ReadRows
 from runtime.processes.cold_rows import SCHEMA, ColdRows
+from simulator.cold_batches import ColdBatches
 
 # Few letters, so that keys come again, and are there across two others.
 KEYS = st.text("ab", min_size=ARRAY_BYTES, max_size=ARRAY_BYTES).map(str.encode)
@@ -21,37 +26,46 @@ def table() -> ColdRows:
     return ColdRows(db)
 
 
-@given(BATCHES, BATCHES, st.binary(max_size=2 * ARRAY_BYTES))
-def test_the_newest_row_is_found(
-    newer: list[list[tuple[bytes, bytes]]], older: list[list[tuple[bytes, bytes]]], other: bytes
-) -> None:
-    cold = table()
-    for batch in newer:
+@given(BATCHES, st.binary(max_size=2 * ARRAY_BYTES))
+def test_the_newest_row_is_found(batches: list[list[tuple[bytes, bytes]]], other: bytes) -> None:
+    cold, simulated = table(), ColdBatches()
+    for batch in batches:
         cold.append(list(dict(batch).items()))
-    for batch in older:
-        cold.prepend(list(dict(batch).items()))
-    in_order = [row for batch in [*reversed(older), *newer] for row in batch]
-    known = dict(in_order)
-    for key, row in known.items():
-        assert cold.find(key) == row
-    assert cold.find(other) == known.get(other)
+        simulated.append(list(dict(batch).items()))
+    known = dict(row for batch in batches for row in batch)
+    for key in (*known, other):
+        assert cold.find(key) == simulated.find(key) == known.get(key)
 
 
-@given(BATCHES)
-def test_batches_are_read_from_the_newest_on(batches: list[list[tuple[bytes, bytes]]]) -> None:
-    cold, copy = table(), table()
+@given(BATCHES, st.integers(1, 80), st.booleans())
+def test_a_copy_that_is_made_piece_by_piece_finds_the_same(
+    batches: list[list[tuple[bytes, bytes]]], nbytes: int, later: bool
+) -> None:
+    cold, simulated, copy = table(), ColdBatches(), table()
     written = [list(dict(batch).items()) for batch in batches if batch]
     for batch in written:
         cold.append(batch)
-    read = []
-    place: int | None = None
-    while (found := cold.before(place)) is not None:
-        place, rows = found
-        read.append(rows)
-        copy.prepend(rows)
-    assert read == written[::-1]
-    for key in dict(row for batch in written for row in batch):
-        assert copy.find(key) == cold.find(key)
+        simulated.append(batch)
+    place, until = 0, None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feeding, "ROWS_BYTES", nbytes)
+        while until is None or place < until:
+            asked = ReadRows(7, place, until)
+            read = read_rows(cold, asked)
+            assert read == read_rows(simulated, asked)
+            keys = [key for key, _ in read.rows]
+            assert len(set(keys)) == len(keys)
+            assert read.epoch == 7
+            assert read.place > place or not written
+            copy.append(read.rows)
+            if until is None and later:
+                # No part of what is read: it is behind the newest that there was.
+                cold.append([(b"c" * ARRAY_BYTES, b"")])
+                simulated.append([(b"c" * ARRAY_BYTES, b"")])
+            place, until = read.place, read.until
+    for key, row in dict(row for batch in written for row in batch).items():
+        assert copy.find(key) == row
+    assert copy.find(b"c" * ARRAY_BYTES) is None
 
 
 def test_keys_that_are_there_across_two_others_are_not_found() -> None:

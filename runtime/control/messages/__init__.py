@@ -104,7 +104,7 @@ node    -> master    ChainHello, ReplicaSuspected
 master  -> both      ChainConfigured
 master  -> launcher  StartReplica, StopReplica; launcher -> master: ReplicasFound
 master  -> machine   ClientGone, NodeUnreachable, Event (in a ChainRequest)
-replica -> log       LogCommands, LogSnapshot, LogEpoch, ReadRows, ColdRows
+replica -> log       LogCommands, LogSnapshot, LogEpoch, ReadRows, StoreRows
 log     -> replica   Logged, ColdRows
 world   -> any       ReplicaLost
 ==================== =======================================================

@@ -218,19 +218,23 @@ class LogEpoch(Struct, array_like=True, tag=197):
 
 
 class ReadRows(Struct, array_like=True, tag=198):
-    """Read the batch of flushed rows that came before this one; answered by `ColdRows`."""
+    """Read flushed rows, the oldest of those behind a place; answered by `ColdRows`.
 
-    before: Union[int, None]
-    """Its place; None: read the newest."""
+    ``until``: no later ones than these; None: than the newest there is.
+    """
+
+    epoch: int
+    after: int
+    until: Union[int, None]
 
 
 class ColdRows(Struct, array_like=True, tag=199):
-    """Flushed rows; none: these were all. Who is told to write them has none that are older."""
+    """Flushed rows. What was read are those up to ``place``, of all up to ``until``."""
 
     epoch: int
     rows: list[tuple[bytes, bytes]]
-    place: Union[int, None] = None
-    """The batch's, where they were read."""
+    place: int = 0
+    until: int = 0
 
 
 ChainMessage = Union[
