@@ -15,7 +15,8 @@ from collections import deque
 
 from runtime.control.actor_router import call_error
 from runtime.control.actors_here import CALLS_AGAIN, Actor, ActorsHere, QueuedCall, State
-from runtime.control.call_answers import forgotten, lacks_items, lost
+from runtime.control.call_answers import forgotten, is_stream, lacks_items, lost
+from runtime.control.call_memory import comes_once
 from runtime.control.call_runs import arrays_of, is_run, singles
 from runtime.control.cancelled import cancelled_result
 from runtime.control.context import node_of
@@ -212,29 +213,46 @@ class QueuedCalls(ActorsHere):
         if result is None and self.memory.has_run(actor.id, actor.incarnation, spec.array):
             result = forgotten(spec, self._node)
         if result is not None:
-            if lacks_items(spec, result) and not self._scheduler.objects.has_end(spec.array):
+            known = self._hand_items_over(actor, spec) or not lacks_items(spec, result)
+            if not known and not self._scheduler.objects.has_end(spec.array):
                 result = lost(result, item_id(spec.array, 0), self._node)
             self._scheduler.results.finish_call(result, spec.owner, actor.id, fresh=False)
             return True
         self._take_apart(actor, spec.array)
         running = actor.running.get(spec.array)
         if running is not None:
+            if not self._hand_items_over(actor, spec) and running.spec.owner != spec.owner:
+                # Without these its end is of no use to the caller of now.
+                end = RangeResult(spec.array, 0, 1, OK, b"", self._node, spec.returns)
+                gone = lost(end, item_id(spec.array, 0), self._node)
+                self._scheduler.results.finish_call(gone, spec.owner)
+                return True
             running.spec.owner = spec.owner
         return running is not None
 
-    @staticmethod
-    def _is_held(actor: Actor, spec: TaskSpec) -> bool:
+    def _is_held(self, actor: Actor, spec: TaskSpec) -> bool:
         """Whether a call's result waits for the log; then it is for who has called last.
 
-        Not that of a stream, the items of which are on another node.
+        Not that of a stream, the items of which are on another node and not known here.
         """
         for at, (number, result, owner) in enumerate(actor.held):
             if result.array == spec.array:
-                if lacks_items(spec, result) and node_of(owner) != node_of(spec.owner):
+                known = self._hand_items_over(actor, spec) or not lacks_items(spec, result)
+                if not known and node_of(owner) != node_of(spec.owner):
                     return False
                 actor.held[at] = number, result, spec.owner
                 return True
         return False
+
+    def _hand_items_over(self, actor: Actor, spec: TaskSpec) -> bool:
+        """Send who calls once more what its call has yielded so far; return whether that is
+        known, as it is of calls that yield nothing."""
+        if not is_stream(spec):
+            return True
+        items = self.items.find((actor.id, actor.incarnation, spec.array))
+        for item in items or ():
+            self._scheduler.results.finish_item(item, spec.owner, actor.id, fresh=False)
+        return items is not None
 
     def _queue(
         self, actor: Actor, spec: TaskSpec, caller: str, known: tuple[ObjectValue, ...]
@@ -337,6 +355,8 @@ class QueuedCalls(ActorsHere):
             if value.size:
                 self._scheduler.objects.pin(value.object, actor.worker.address)
         assignment = Assignment(spec, values)
+        if is_stream(spec) and (spec.array in actor.replaying or not comes_once(spec.owner)):
+            self.items.begin((actor.id, actor.incarnation, spec.array))
         actor.running[spec.array] = assignment
         actor.batch.append(assignment)
         self._dirty[actor.id] = actor

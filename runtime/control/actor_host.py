@@ -228,6 +228,7 @@ class ActorHost(Rebuilding):
         actor = self.actors.get(worker.actor)
         if actor is not None and actor.worker is worker and result.array in actor.running:
             owner = actor.running[result.array].spec.owner
+            self.items.add((actor.id, actor.incarnation, result.array), result)
             self._scheduler.results.finish_item(result, owner, actor.id)
 
     def _on_called(self, actor: Actor, result: RangeResult) -> None:

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from runtime.control.actor_router import call_error
+from runtime.control.call_items import CallItems
 from runtime.control.call_memory import CallMemory
 from runtime.control.context import Context, Timer
 from runtime.control.ids import job_number
@@ -109,6 +110,7 @@ class ActorsHere:
         self.actors: dict[bytes, Actor] = {}
         self.queued: deque[Actor] = deque()
         self.memory = CallMemory()
+        self.items = CallItems()
         self._dirty: dict[bytes, Actor] = {}
         self._ended: dict[tuple[bytes, int], Actor] = {}
         """By actor and incarnation: ended ones, whose results still wait for the log."""

@@ -162,6 +162,10 @@ class Holdings(Owners):
             return None
         return result
 
+    def has_item(self, item: RangeResult) -> bool:
+        """Whether this item of a stream is here already, or known."""
+        return self._result(item.array, item.start) is not None
+
     def _result(self, array: bytes, index: int) -> RangeResult | None:
         results = self._results_of(array)
         if results is None:

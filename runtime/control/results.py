@@ -204,6 +204,9 @@ class Results:
             elif self._objects.has_failed(result):
                 # Its node was declared dead, and did not know: its owner has the error.
                 continue
+            if result.start >= STREAM_BASE and any(result.sizes):
+                # Its owner may let go of it before the stream ends.
+                self._log.made_elsewhere(result.array)
             if is_gcs(source):
                 self._objects.add(result)
                 results.append(result)
@@ -333,8 +336,24 @@ class Results:
         else:
             self._custody.drop(result)
 
-    def finish_item(self, result: RangeResult, owner: str, actor: bytes) -> None:
-        """A call that runs has yielded an item: kept as the results of calls are."""
+    def finish_item(
+        self, result: RangeResult, owner: str, actor: bytes, fresh: bool = True
+    ) -> None:
+        """A call that runs has yielded an item: kept as the results of calls are.
+
+        One that is not `fresh` it has yielded before, see `finish_call`.
+        """
+        if not fresh:
+            here = node_of(owner) == self._node
+            if self._is_over(result.array) or (here and result.array not in self._objects.owners):
+                return  # it was let go of meanwhile
+            result = as_it_is(result, self._objects, self._node)
+            if here and self._objects.has_item(result):
+                if any(result.sizes):
+                    self._log.called(result.array, owner, actor)
+                self.news.tell_owner([result])
+                return
+            result = self._custody.again(result)
         self._places.seal(result)
         if self._is_over(result.array):
             self._places.free(result)
