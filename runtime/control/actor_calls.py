@@ -174,6 +174,7 @@ class QueuedCalls(ActorsHere):
         calls = actor.callers[old.caller]
         at = calls.index(old)
         self._no_more(old)
+        actor.heirs.asked(spec.array, old.spec.owner, spec.owner)
         call = actor.waiting[spec.array] = QueuedCall(spec, spec.owner)
         if old.caller == spec.owner:
             calls[at] = call
@@ -202,7 +203,7 @@ class QueuedCalls(ActorsHere):
         result = cancelled_result(spec, self._node)
         # Sent once more, it does not run either.
         self.memory.keep(actor.id, actor.incarnation, result)
-        self._scheduler.results.finish_call(result, spec.owner, actor.id)
+        self._finish(actor, result, spec.owner, actor.id)
 
     def _answer(self, actor: Actor, spec: TaskSpec) -> bool:
         """Answer a call that took effect before; return whether it did."""
@@ -227,6 +228,7 @@ class QueuedCalls(ActorsHere):
                 gone = lost(end, item_id(spec.array, 0), self._node)
                 self._scheduler.results.finish_call(gone, spec.owner)
                 return True
+            actor.heirs.asked(spec.array, running.spec.owner, spec.owner)
             running.spec.owner = spec.owner
         return running is not None
 
@@ -240,6 +242,7 @@ class QueuedCalls(ActorsHere):
                 known = self._hand_items_over(actor, spec) or not lacks_items(spec, result)
                 if not known and node_of(owner) != node_of(spec.owner):
                     return False
+                actor.heirs.asked(spec.array, owner, spec.owner)
                 actor.held[at] = number, result, spec.owner
                 return True
         return False
@@ -339,10 +342,8 @@ class QueuedCalls(ActorsHere):
             self._end_of_rebuilding(actor, text)
             return
         actor.repeated.discard(spec.array)
-        self._scheduler.results.finish_call(
-            RangeResult(spec.array, 0, 1, error.status, error.payload, self._node, spec.returns),
-            spec.owner,
-        )
+        end = RangeResult(spec.array, 0, 1, error.status, error.payload, self._node, spec.returns)
+        self._finish(actor, end, spec.owner, b"")
 
     def _end_of_rebuilding(self, actor: Actor, why: str) -> None:
         reason = f"ActorDiedError: it cannot be rebuilt: {why}"

@@ -207,7 +207,7 @@ class Results:
             if result.start >= STREAM_BASE and any(result.sizes):
                 # Its owner may let go of it before the stream ends.
                 self._log.made_elsewhere(result.array)
-            if is_gcs(source):
+            if is_gcs(source) and not self._objects.has_small(result):
                 self._objects.add(result)
                 results.append(result)
             else:
@@ -305,6 +305,8 @@ class Results:
                 self._custody.drop(result)
                 # Its large values were made here for another owner, or again before it was
                 # asked for; and an actor's death is no reason not to have them.
+                if not fresh and any(result.sizes):
+                    self._log.called(result.array, owner, actor)
                 if not fresh or result.status == SYSTEM_ERROR:
                     self.news.tell_owner(self._objects.results_of(result.array))
                 elif awaited:
