@@ -50,6 +50,10 @@ class Remaking(ArrayRows):
                 absent.setdefault(index, []).append(oid)
         for spec, start, count in by_recipe(row, list(absent)):
             lost = next((done.lost for done in row.ended(start)), "")
+            if start >= STREAM_BASE and row.actor is not None and not any(row.ended(0)):
+                # Items come before their call is logged. It runs, or does so again: then they
+                # come again, or its end does, which says that they will not.
+                continue
             if spec is None and not lost:
                 if row.actor is None or not row.released:
                     continue  # its log entry is on its way

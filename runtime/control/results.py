@@ -70,6 +70,7 @@ class Results:
         self._orphans = orphans
         self._custody = custody
         self._received = received
+        self._any_awaited = any_awaited
         self._created = created
         self._is_over = is_over
         self._for_others: set[bytes] = set()
@@ -204,9 +205,8 @@ class Results:
             elif self._objects.has_failed(result):
                 # Its node was declared dead, and did not know: its owner has the error.
                 continue
-            if result.start >= STREAM_BASE and any(result.sizes):
-                # Its owner may let go of it before the stream ends.
-                self._log.made_elsewhere(result.array)
+            if result.start >= STREAM_BASE and self._any_awaited((result.array,)):
+                self._called_item(result, owners[result.array])
             if is_gcs(source) and not self._objects.has_small(result):
                 self._objects.add(result)
                 results.append(result)
@@ -327,6 +327,15 @@ class Results:
             if result.status == SYSTEM_ERROR:
                 # It may have taken effect where nobody can say so any more.
                 self._log.made_elsewhere(result.array)
+
+    def _called_item(self, result: RangeResult, owner: str) -> None:
+        """A call of a client here that an actor on another node runs has yielded."""
+        if any(result.sizes):
+            # Its owner may let go of it before the stream ends.
+            self._log.made_elsewhere(result.array)
+        else:
+            self._log.called(result.array, owner or f"node:{self._node}", b"")
+            self._log.finish(result)
 
     def _answer(self, result: RangeResult) -> None:
         """A call that a checkpoint contains is asked for: its large values are elsewhere."""
