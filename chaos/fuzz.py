@@ -59,6 +59,7 @@ from chaos.plan import Plan, Step
 from chaos.programs import Api, actor_name, cancelled_here, forget, put_here, told_here
 from chaos.sequential import Sequential
 from chaos.several_values import with_several
+from chaos.streaming import with_streams
 from chaos.targets.actor import Actor
 from chaos.targets.cluster import WholeCluster
 from chaos.targets.head import Head
@@ -89,6 +90,8 @@ CALLERS = 0.4
 """How many of the programs have actors that tasks and other actors' calls call."""
 AWAITED = 0.25
 """How many of the programs have runs of calls that are awaited one at a time."""
+STREAMS = 0.3
+"""How many of the programs have tasks and calls that go through streams."""
 CANCELS = 0.25
 """How many of the programs cancel tasks and calls."""
 DIRECT_AFTER = (1, 8)
@@ -189,6 +192,10 @@ def draw_case(seed: int, lossless: bool = False, heads: bool = True) -> Case:
     if unwanted.random() < CANCELS:
         program = with_cancels(unwanted, program, store_bytes == STORE_BYTES)
         direct_after = unwanted.choice(DIRECT_AFTER)
+    streams = random.Random(f"fuzz/streams/{seed}")
+    if streams.random() < STREAMS:
+        program = with_streams(streams, program, store_bytes == STORE_BYTES)
+        kills += _draw_kills_of_actors(streams, nodes, lossless)
     if gcs and heads:
         kills += _draw_kills_of_heads(random.Random(f"fuzz/heads/{seed}"))
         kills += _add_storage(random.Random(f"fuzz/storage/{seed}"), gcs)

@@ -11,7 +11,7 @@ handed them; see `interpreter.Told`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -21,6 +21,8 @@ from chaos.bodies import Call, Gatherer, Teller
 from chaos.interpreter import Told, run_task, sum_of
 from chaos.outcomes import TALLIED, Boom, Stream, digest, mix, yielded
 from runtime.api.exceptions import RayTaskError, TaskCancelledError
+from runtime.control.ids import ARRAY_BYTES
+from runtime.control.streams import item_id
 
 put_here: set[str] = set()
 """Objects that no task makes: what programs have put in this process, and results
@@ -68,6 +70,10 @@ class _Actor:
 
     def tell_with(self, actors: Sequence[Any], call: Call, *inputs: Any) -> Any:
         return self.told.tell(Api(), call, inputs, actors)
+
+    def parts(self, call: Call, *inputs: Any) -> Any:
+        engine = Api()
+        yield from yielded(call, self.told.parts(engine, call, inputs), engine.sleep)
 
     def __ray_save__(self) -> Any:
         if isinstance(self.told.teller, Gatherer):
@@ -140,6 +146,15 @@ class Api:
         told_here[ref.hex()] = told_here[name] = _started[actor._actor_id]
         return ref
 
+    def yields(self, actor: Any, call: Call, inputs: list[Any]) -> Stream:
+        teller = _started[actor._actor_id]
+        name = call_name(call)
+        told_here[name] = teller
+        items = actor.parts.options(name=name).remote(call, *inputs)
+        # If its items are lost before the first was taken, that is the one that the end names.
+        told_here[item_id(items.completed().binary()[:ARRAY_BYTES], 0).hex()] = teller
+        return Stream(_told(items, teller))
+
     def cancel(self, ref: Any, call: Call) -> None:
         cancelled_here.update((task_name(call), call_name(call)))
         api.cancel(ref)
@@ -197,6 +212,14 @@ class Api:
         ready, rest = api.wait(variables, num_returns=count)
         if len(ready) != count or len(ready) + len(rest) != len(variables):
             raise AssertionError(f"wait for {count} of {len(variables)} gave {len(ready)}")
+
+
+def _told(items: Any, teller: Teller) -> Iterator[Any]:
+    """Yield the items of a call, which no task makes."""
+    for ref in items:
+        put_here.add(ref.hex())
+        told_here[ref.hex()] = teller
+        yield ref
 
 
 def _task(call: Call, lent: list[Any], *inputs: Any) -> Any:
