@@ -10,6 +10,9 @@ import pytest
 
 import raytwin as ray
 from chaos.invariants import at_end, settled
+from runtime.api.exceptions import ObjectLostError
+from runtime.control.call_items import CallItems
+from runtime.control.pieces import ITEM_BYTES
 
 WAIT_S = 30
 LARGE_BYTES = 150_000
@@ -128,6 +131,33 @@ def test_so_do_those_for_an_actor_that_starts_again_elsewhere(
     strike(sim.cluster, mark, elsewhere=True)
     assert ray.get(ran, timeout=WAIT_S) == list(range(20))
     assert ray.get(source.count.remote(), timeout=WAIT_S) == 1
+
+
+def test_what_is_too_much_to_remember_is_lost_and_not_left_out(sim: Any, tmp_path: Path) -> None:
+    """Who lacks what came before hears so, and is not given a shorter stream."""
+    for scheduler in sim.cluster.schedulers.values():
+        scheduler.actors.items = CallItems(2 * ITEM_BYTES)
+    mark = tmp_path / "mark"
+
+    @ray.remote(max_retries=-1, resources={"callers": 0.1})
+    def forgetful(source: Any, mark: str) -> list[int]:
+        stream = source.items.remote(6, 1, 0.3)
+        if not Path(mark).exists():
+            ray.get([next(stream), next(stream)])
+            del stream
+            ray.put(0)  # it says what it has let go of
+            Path(mark).touch()
+            ray.sleep(WAIT_S)
+        ray.sleep(2)  # those that come later are there
+        return [ray.get(ref)[0] for ref in stream]
+
+    ran = forgetful.remote(Source.remote(), str(mark))
+    while not mark.exists():
+        ray.sleep(0.02)
+    for which in range(2):
+        sim.cluster.kill_worker(2, which)
+    with pytest.raises(ObjectLostError, match="has let go of it"):
+        ray.get(ran, timeout=WAIT_S)
 
 
 def test_items_are_not_in_memory_when_nobody_can_ask_any_more(start: Any) -> None:

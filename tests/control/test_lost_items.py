@@ -11,7 +11,7 @@ from runtime.control.messages import (
     TaskUpdates,
 )
 from tests.control.alone import array, result
-from tests.control.one_node import DRIVER, Node
+from tests.control.one_node import DRIVER, W1, W2, Node
 from tests.control.test_call_items import call
 from tests.control.test_lost_inputs import Table, oid
 
@@ -94,3 +94,15 @@ def test_large_items_of_another_node_are_not_this_ones_to_tell_of() -> None:
     [news] = node.ctx.take(TaskUpdates)
     assert news.done == [(array(2), STREAM_BASE, 1, ())]
     assert [(a, owner) for a, owner, _ in news.calls] == [(array(2), DRIVER)]
+
+
+def test_what_is_made_again_is_its_owners_of_now() -> None:
+    """Not of one who has let go of it: the GCS would take it for late, and free it."""
+    node = Node(2)
+    node.scheduler.objects.own(array(2), W2)
+    results = node.scheduler.results
+    results.finish_item(result(2, STREAM_BASE), W1, ACTOR)
+    results.replayed(result(2, size=500_000, offset=64), W1, ACTOR)
+    node.ctx.pass_time(1.0)
+    owners = {owner for m in node.ctx.take(TaskUpdates) for _, owner, _ in m.calls}
+    assert owners == {W2}
