@@ -127,6 +127,7 @@ class Op:
     drop  let go of ``ins``
     actor start `teller`
     tell  call the actor that the first of ``ins`` is with the values of the others
+    yields the same, of a call of several values that yields them one by one
     hand  run `call` with the values of ``ins``
     cancel the task or call that made the first of ``ins``; it is `call`
     kill  kill the actor that the first of ``ins`` is, with a restart if ``count`` is 1

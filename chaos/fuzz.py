@@ -71,6 +71,7 @@ from chaos.programs import (
 from chaos.sequential import Sequential
 from chaos.several_values import with_several
 from chaos.side_by_side import with_side_by_side
+from chaos.streaming import with_streams
 from chaos.targets.actor import Actor
 from chaos.targets.cluster import WholeCluster
 from chaos.targets.head import Head
@@ -101,6 +102,8 @@ CALLERS = 0.4
 """How many of the programs have actors that tasks and other actors' calls call."""
 AWAITED = 0.25
 """How many of the programs have runs of calls that are awaited one at a time."""
+STREAMS = 0.3
+"""How many of the programs have tasks and calls that go through streams."""
 CANCELS = 0.25
 """How many of the programs cancel tasks and calls."""
 BESIDE = 0.12
@@ -210,6 +213,10 @@ def draw_case(seed: int, lossless: bool = False, heads: bool = True, later: bool
     if unwanted.random() < CANCELS:
         program = with_cancels(unwanted, program, store_bytes == STORE_BYTES)
         direct_after = unwanted.choice(DIRECT_AFTER)
+    streams = random.Random(f"fuzz/streams/{seed}")
+    if later and streams.random() < STREAMS:
+        program = with_streams(streams, program, store_bytes == STORE_BYTES)
+        kills += _draw_kills_of_actors(streams, nodes, lossless)
     beside = random.Random(f"fuzz/beside/{seed}")
     if later and beside.random() < BESIDE:
         program = with_side_by_side(beside, program, store_bytes == STORE_BYTES)

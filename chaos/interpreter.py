@@ -12,6 +12,7 @@ an outcome is the value's digest, a `Boom`, or the exception that came instead.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from chaos.bodies import HANDED, Body, Call, Gatherer, Group, Handing, Leave, Placed, SumUp, Teller
@@ -65,6 +66,9 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
             actor, *inputs = (variables[i] for i in op.ins)
             hands = [variables[i] for i in op.hands] if isinstance(op, Handing) else []
             variables[op.out] = engine.tell(actor, op.call, inputs, hands)
+        elif op.do == "yields":
+            actor, *inputs = (variables[i] for i in op.ins)
+            variables[op.out] = engine.yields(actor, op.call, inputs)
         elif isinstance(op, Handing):
             inputs = [variables[i] for i in op.ins]
             hands = [variables[i] for i in op.hands]
@@ -172,3 +176,8 @@ class Told:
         if call.fails:
             raise Boom(number)
         return make(number, call.nbytes)
+
+    def parts(self, engine: Any, call: Call, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Fold a call in that yields several values; return these."""
+        number = self.tell(engine, replace(call, fails=False, nbytes=0), inputs)
+        return parts_of(call, number)

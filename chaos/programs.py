@@ -11,7 +11,7 @@ handed them; see `interpreter.Told`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -36,6 +36,8 @@ from runtime.api.placement_group import (
     remove_placement_group,
 )
 from runtime.api.strategies import PlacementGroupSchedulingStrategy
+from runtime.control.ids import ARRAY_BYTES
+from runtime.control.streams import item_id
 
 GONE = (ActorDiedError, ActorPlacementGroupRemoved, TaskPlacementGroupRemoved)
 """What is raised by calls of what the program has ended."""
@@ -96,6 +98,10 @@ class _Actor:
 
     def tell_with(self, actors: Sequence[Any], call: Call, *inputs: Any) -> Any:
         return self.told.tell(Api(), call, inputs, actors)
+
+    def parts(self, call: Call, *inputs: Any) -> Any:
+        engine = Api()
+        yield from yielded(call, self.told.parts(engine, call, inputs), engine.sleep)
 
     def __ray_save__(self) -> Any:
         if isinstance(self.told.teller, Gatherer):
@@ -212,6 +218,15 @@ class Api:
             self.within(ref, ref)
         return ref
 
+    def yields(self, actor: Any, call: Call, inputs: list[Any]) -> Stream:
+        teller = _started[actor._actor_id]
+        name = call_name(call)
+        told_here[name] = teller
+        items = actor.parts.options(name=name).remote(call, *inputs)
+        # If its items are lost before the first was taken, that is the one that the end names.
+        told_here[item_id(items.completed().binary()[:ARRAY_BYTES], 0).hex()] = teller
+        return Stream(_told(items, teller))
+
     def cancel(self, ref: Any, call: Call) -> None:
         cancelled_here.update((task_name(call), call_name(call)))
         api.cancel(ref)
@@ -290,6 +305,14 @@ def misplaced(row: Mapping[str, Any]) -> str:
     whole = row["state"] != "CREATED" or len(nodes) == len(row["bundles"])
     right = whole and (apart is None or not nodes or len(set(nodes)) == apart)
     return "" if right else f"{row['state']} {row['strategy']} on {nodes}"
+
+
+def _told(items: Any, teller: Teller) -> Iterator[Any]:
+    """Yield the items of a call, which no task makes."""
+    for ref in items:
+        put_here.add(ref.hex())
+        told_here[ref.hex()] = teller
+        yield ref
 
 
 def _task(call: Call, lent: list[Any], *inputs: Any) -> Any:

@@ -63,6 +63,12 @@ class Sequential:
         except Boom as boom:
             return boom
 
+    def yields(self, actor: Any, call: Call, inputs: list[Any]) -> Stream:
+        boom = next((value for value in inputs if isinstance(value, Boom)), None)
+        if boom is not None:
+            return Stream(iter([boom]))
+        return Stream(in_place(call, actor.parts(self, call, inputs)))
+
     def cancel(self, value: Any, call: Call) -> None:
         """It has ended."""
 

@@ -15,7 +15,8 @@ from collections import deque
 
 from runtime.control.actor_router import call_error
 from runtime.control.actors_here import CALLS_AGAIN, Actor, ActorsHere, QueuedCall, State
-from runtime.control.call_answers import forgotten, lacks_items, lost
+from runtime.control.call_answers import forgotten, is_stream, lacks_items, lost
+from runtime.control.call_memory import comes_once
 from runtime.control.call_runs import arrays_of, is_run, singles
 from runtime.control.cancelled import cancelled_result
 from runtime.control.context import node_of
@@ -176,6 +177,7 @@ class QueuedCalls(ActorsHere):
         calls = actor.callers[old.caller]
         at = calls.index(old)
         self._no_more(old)
+        actor.heirs.asked(spec.array, old.spec.owner, spec.owner)
         call = actor.waiting[spec.array] = QueuedCall(spec, spec.owner)
         if old.caller == spec.owner:
             calls[at] = call
@@ -204,7 +206,7 @@ class QueuedCalls(ActorsHere):
         result = cancelled_result(spec, self._node)
         # Sent once more, it does not run either.
         self.memory.keep(actor.id, actor.incarnation, result)
-        self._scheduler.results.finish_call(result, spec.owner, actor.id)
+        self._finish(actor, result, spec.owner, actor.id)
 
     def _answer(self, actor: Actor, spec: TaskSpec) -> bool:
         """Answer a call that took effect before; return whether it did."""
@@ -215,29 +217,48 @@ class QueuedCalls(ActorsHere):
         if result is None and self.memory.has_run(actor.id, actor.incarnation, spec.array):
             result = forgotten(spec, self._node)
         if result is not None:
-            if lacks_items(spec, result) and not self._scheduler.objects.has_end(spec.array):
+            known = self._hand_items_over(actor, spec) or not lacks_items(spec, result)
+            if not known and not self._scheduler.objects.has_end(spec.array):
                 result = lost(result, item_id(spec.array, 0), self._node)
             self._scheduler.results.finish_call(result, spec.owner, actor.id, fresh=False)
             return True
         self._take_apart(actor, spec.array)
         running = actor.running.get(spec.array)
         if running is not None:
+            if not self._hand_items_over(actor, spec) and running.spec.owner != spec.owner:
+                # Without these its end is of no use to the caller of now.
+                end = RangeResult(spec.array, 0, 1, OK, b"", self._node, spec.returns)
+                gone = lost(end, item_id(spec.array, 0), self._node)
+                self._scheduler.results.finish_call(gone, spec.owner)
+                return True
+            actor.heirs.asked(spec.array, running.spec.owner, spec.owner)
             running.spec.owner = spec.owner
         return running is not None
 
-    @staticmethod
-    def _is_held(actor: Actor, spec: TaskSpec) -> bool:
+    def _is_held(self, actor: Actor, spec: TaskSpec) -> bool:
         """Whether a call's result waits for the log; then it is for who has called last.
 
-        Not that of a stream, the items of which are on another node.
+        Not that of a stream, the items of which are on another node and not known here.
         """
         for at, (number, result, owner) in enumerate(actor.held):
             if result.array == spec.array:
-                if lacks_items(spec, result) and node_of(owner) != node_of(spec.owner):
+                known = self._hand_items_over(actor, spec) or not lacks_items(spec, result)
+                if not known and node_of(owner) != node_of(spec.owner):
                     return False
+                actor.heirs.asked(spec.array, owner, spec.owner)
                 actor.held[at] = number, result, spec.owner
                 return True
         return False
+
+    def _hand_items_over(self, actor: Actor, spec: TaskSpec) -> bool:
+        """Send who calls once more what its call has yielded so far; return whether that is
+        known, as it is of calls that yield nothing."""
+        if not is_stream(spec):
+            return True
+        items = self.items.find((actor.id, actor.incarnation, spec.array))
+        for item in items or ():
+            self._scheduler.results.finish_item(item, spec.owner, actor.id, fresh=False)
+        return items is not None
 
     def _queue(
         self, actor: Actor, spec: TaskSpec, caller: str, known: tuple[ObjectValue, ...]
@@ -324,10 +345,8 @@ class QueuedCalls(ActorsHere):
             self._end_of_rebuilding(actor, text)
             return
         actor.repeated.discard(spec.array)
-        self._scheduler.results.finish_call(
-            RangeResult(spec.array, 0, 1, error.status, error.payload, self._node, spec.returns),
-            spec.owner,
-        )
+        end = RangeResult(spec.array, 0, 1, error.status, error.payload, self._node, spec.returns)
+        self._finish(actor, end, spec.owner, b"")
 
     def _end_of_rebuilding(self, actor: Actor, why: str) -> None:
         reason = f"ActorDiedError: it cannot be rebuilt: {why}"
@@ -340,6 +359,8 @@ class QueuedCalls(ActorsHere):
             if value.size:
                 self._scheduler.objects.pin(value.object, actor.worker.address)
         assignment = Assignment(spec, values)
+        if is_stream(spec) and (spec.array in actor.replaying or not comes_once(spec.owner)):
+            self.items.begin((actor.id, actor.incarnation, spec.array))
         actor.running[spec.array] = assignment
         actor.batch.append(assignment)
         self._dirty[actor.id] = actor

@@ -171,6 +171,7 @@ class ActorHost(Rebuilding):
                     if call not in left:
                         del actor.waiting[call.spec.array]
                         self._no_more(call)
+                        actor.heirs.ended(call.spec.array)
                 calls.clear()
                 calls.extend(left)
                 self._advance(actor, caller)
@@ -223,18 +224,22 @@ class ActorHost(Rebuilding):
         actor.executed += run.count
         if not all(map(comes_once, owners)):
             self.memory.keep(actor.id, actor.incarnation, run, calls)
-        if len(owners) == 1:
+        if len(owners) == 1 and not actor.heirs:
             self._scheduler.results.runs.finish_calls(run, spec.owner, actor.id)
             return
         for result, assignment in zip(results_of(run), running, strict=True):
-            self._scheduler.results.finish_call(result, assignment.spec.owner, actor.id)
+            self._finish(actor, result, assignment.spec.owner, actor.id)
 
     def on_item(self, worker: Worker, result: RangeResult) -> None:
         """A call that runs has yielded; items are not logged, only the end of the stream."""
         actor = self.actors.get(worker.actor)
         if actor is not None and actor.worker is worker and result.array in actor.running:
             owner = actor.running[result.array].spec.owner
+            self.items.add((actor.id, actor.incarnation, result.array), result)
             self._scheduler.results.finish_item(result, owner, actor.id)
+            for heir in actor.heirs.of(result.array):
+                if self._may_live(heir):
+                    self._scheduler.results.finish_item(result, heir, actor.id, fresh=False)
 
     def _on_called(self, actor: Actor, result: RangeResult) -> None:
         assignment = actor.running.pop(result.array)
@@ -242,7 +247,7 @@ class ActorHost(Rebuilding):
         assert spec.extra is not None
         actor.repeated.discard(spec.array)
         if spec.extra.method == READY_METHOD:
-            self._scheduler.results.finish_call(result, spec.owner, actor.id)
+            self._finish(actor, result, spec.owner, actor.id)
             return
         number = actor.executed
         actor.executed += 1
@@ -276,7 +281,7 @@ class ActorHost(Rebuilding):
         if not comes_once(spec.owner):
             self.memory.keep(actor.id, actor.incarnation, result)
         if not actor.logged:
-            self._scheduler.results.finish_call(result, spec.owner, actor.id)
+            self._finish(actor, result, spec.owner, actor.id)
             return
         small = tuple(value for value in assignment.values if not value.size)
         # Its large values outlive the worker from here on: once it is logged they count.
@@ -292,7 +297,7 @@ class ActorHost(Rebuilding):
         if actor is not None:
             while actor.held and actor.held[0][0] < message.upto:
                 _, result, owner = actor.held.popleft()
-                self._scheduler.results.finish_call(result, owner, actor.id)
+                self._finish(actor, result, owner, actor.id)
             if not actor.held:
                 self._ended.pop(key, None)
 

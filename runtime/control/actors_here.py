@@ -7,8 +7,10 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from runtime.control.actor_router import call_error
+from runtime.control.call_heirs import CallHeirs
+from runtime.control.call_items import CallItems
 from runtime.control.call_memory import CallMemory
-from runtime.control.context import Context, Timer
+from runtime.control.context import Context, Timer, incarnation_of, node_of
 from runtime.control.ids import job_number
 from runtime.control.messages import (
     ActorInfo,
@@ -97,6 +99,7 @@ class Actor:
         """Calls to log with this turn."""
         self.held: deque[tuple[int, RangeResult, str]] = deque()
         """Results that wait for the log: (number of the call, result, owner)."""
+        self.heirs = CallHeirs()
 
 
 class ActorsHere:
@@ -109,6 +112,7 @@ class ActorsHere:
         self.actors: dict[bytes, Actor] = {}
         self.queued: deque[Actor] = deque()
         self.memory = CallMemory()
+        self.items = CallItems()
         self._dirty: dict[bytes, Actor] = {}
         self._ended: dict[tuple[bytes, int], Actor] = {}
         """By actor and incarnation: ended ones, whose results still wait for the log."""
@@ -134,7 +138,19 @@ class ActorsHere:
         """What was reported took effect, and nobody will ask for it again."""
         held, actor.held = actor.held, deque()
         for _, result, owner in held:
-            self._scheduler.results.finish_call(result, owner, actor.id)
+            self._finish(actor, result, owner, actor.id)
+
+    def _finish(self, actor: Actor, result: RangeResult, owner: str, made_by: bytes) -> None:
+        """A call has ended: tell all who wait for it."""
+        results = self._scheduler.results
+        results.finish_call(result, owner, made_by)
+        for heir in actor.heirs.ended(result.array):
+            if self._may_live(heir):
+                results.finish_call(result, heir, made_by, fresh=False)
+
+    def _may_live(self, client: str) -> bool:
+        refusal = self._scheduler.members.refusal(node_of(client), incarnation_of(client))
+        return not refusal
 
     def _drop(self, actor: Actor, reason: str, again: bool = False) -> None:
         """End an actor, and its worker with it; `again`: it starts again somewhere."""

@@ -35,6 +35,8 @@ from runtime.control.messages import (
     Location,
     ObjectLocations,
     ObjectsMissing,
+    OwnersFound,
+    SeekOwners,
     TasksClaimed,
     TaskSpec,
     TaskUpdates,
@@ -76,7 +78,8 @@ class ArrayTable(Releasing):
                 self._ctx.send(f"node:{node}", FreeObjects([array]))
                 continue
             row = self._row(array)
-            row.actor = actor
+            # Small items of a stream its owner's node tells of, which need not know who made them.
+            row.actor = actor or row.actor or b""
             self._adopt(array, row, owner)
         for array, why in message.barren:
             if array in self.rows:
@@ -196,6 +199,8 @@ class ArrayTable(Releasing):
                 self._unwait(oid)  # only the dead node waited for it
         self.unheard.on_node_died(node)
         orphans = []
+        lost: dict[int, list[bytes]] = {}
+        """By their owners' nodes: what calls have made."""
         why = f"the only copy was on node {node}, which died: {reason}"
         for array, row in list(self.rows.items()):
             unfinished = row.lose_node(node, why)
@@ -203,6 +208,9 @@ class ArrayTable(Releasing):
                 row.former = row.owners.pop(node)
                 if not row.owners:
                     orphans.append(array)
+            if row.actor is not None and any(done.lost == why for done in row.done):
+                for at in row.owners:
+                    lost.setdefault(at, []).append(array)
             owner = self._owner_left(row)
             for spec, gaps in unfinished:
                 for start, count in gaps:
@@ -217,6 +225,18 @@ class ArrayTable(Releasing):
             self._settle(array, row)
         if orphans:
             self._ctx.after(ORPHANED_S, partial(self._drop_orphans, orphans))
+        for at, arrays in lost.items():
+            # An actor that was rebuilt there may have made again what its owner had let go of
+            # before, and died on its way what would have told the owner's node.
+            self._ctx.send(f"node:{at}", SeekOwners([], arrays))
+
+    def on_owners_found(self, source: str, message: OwnersFound) -> None:
+        """A node says which arrays are its clients', and which are not any more."""
+        self.unheard.on_found(source, message)
+        for array in message.let_go:
+            row = self.rows.get(array)
+            if row is not None and all(done.lost for done in row.done):
+                self._release(array, message.node, False)
 
     def on_objects_missing(self, source: str, message: ObjectsMissing) -> None:
         """A node does not have what the table says it has."""

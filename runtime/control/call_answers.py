@@ -7,7 +7,8 @@ log), and these are somebody's only until he lets go of them. So of one that com
     large ones, here ────────────────────────────> the same, where they are by now
     large ones that were made here, gone ────────> ObjectLostError
     large ones that were made elsewhere ─────────> the same: who fetches them finds out
-    the items of a stream, let go of with it ────> ObjectLostError
+    the items of a stream, remembered ───────────> the same, as a result of their kind is
+    the items of a stream, not known here ───────> ObjectLostError
     not remembered, but that it took effect ─────> ObjectLostError
 
 The call does not run again for it: its actor has gone on since. One that is being rebuilt
@@ -57,7 +58,7 @@ def as_it_is(result: RangeResult, objects: ObjectDirectory, node: int) -> RangeR
 def lost(result: RangeResult, oid: bytes, node: int) -> RangeResult:
     """Return what a call ends with if what it made is gone."""
     error = lost_error(oid, LET_GO).encode()
-    return RangeResult(result.array, 0, 1, SYSTEM_ERROR, error, node, result.returns)
+    return RangeResult(result.array, result.start, 1, SYSTEM_ERROR, error, node, result.returns)
 
 
 def forgotten(spec: TaskSpec, node: int) -> RangeResult:
@@ -68,4 +69,9 @@ def forgotten(spec: TaskSpec, node: int) -> RangeResult:
 
 def lacks_items(spec: TaskSpec, result: RangeResult) -> bool:
     """Whether a result is the end of a stream, of which an owner that comes later has nothing."""
-    return spec.extra is not None and bool(spec.extra.stream) and result.status == OK
+    return is_stream(spec) and result.status == OK
+
+
+def is_stream(spec: TaskSpec) -> bool:
+    """Whether a call yields items, which go to its owner before its result."""
+    return spec.extra is not None and bool(spec.extra.stream)

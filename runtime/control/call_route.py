@@ -2,7 +2,7 @@
 
 A caller that runs again submits its calls again. If it ran on another node meanwhile, the
 actor's node has the result of a call that it was sent from here go there, to whoever called
-last (`QueuedCalls`). So a call without a result is sent once more, for its caller of now: the
+(`QueuedCalls`). So a call without a result is sent once more, for its caller of now: the
 actor's node has that one take the place of the first, or answers it, and runs it once::
 
     submitted again ──it waits here, or leaves with this turn──> takes the other's place

@@ -116,7 +116,7 @@ class Gcs:
             ResultsMissing: self.table.on_results_missing,
             ObjectsMissing: self.table.on_objects_missing,
             ClaimTasks: self.table.on_claim,
-            OwnersFound: self.table.unheard.on_found,
+            OwnersFound: self.table.on_owners_found,
             Event: self._on_event,
             KvPut: self.kv.on_put,
             KvGet: self.kv.on_get,

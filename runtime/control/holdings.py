@@ -106,6 +106,11 @@ class Holdings(Owners):
                 return False
         return True
 
+    def has_small(self, result: RangeResult) -> bool:
+        """Whether small values of all of a result's elements are here, which nobody can lose."""
+        ends = (self._result(result.array, i) for i in range(result.start, end_of(result)))
+        return all(end is not None and end.status == OK and not any(end.sizes) for end in ends)
+
     def has_failed(self, result: RangeResult) -> bool:
         """Whether errors of the system stand for all of a result: what was told first, stays."""
         if result.array not in self._failed:
@@ -161,6 +166,10 @@ class Holdings(Owners):
         if result is None or (result.status == OK and result.sizes and result.sizes[ret] > 0):
             return None
         return result
+
+    def has_item(self, item: RangeResult) -> bool:
+        """Whether this item of a stream is here already, or known."""
+        return self._result(item.array, item.start) is not None
 
     def _result(self, array: bytes, index: int) -> RangeResult | None:
         results = self._results_of(array)

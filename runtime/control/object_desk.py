@@ -147,7 +147,9 @@ class ObjectDesk:
         others: list[bytes] = []
         for array in message.arrays:
             (owned if self._objects.will_tell(array) else others).append(array)
-        self._ctx.send("gcs", OwnersFound(self._node, owned, others))
+        let_go = [array for array in message.lost if array not in self._objects.owners]
+        if owned or others or let_go:
+            self._ctx.send("gcs", OwnersFound(self._node, owned, others, let_go))
 
     # -- what there is -------------------------------------------------------------
 

@@ -50,6 +50,10 @@ class Remaking(ArrayRows):
                 absent.setdefault(index, []).append(oid)
         for spec, start, count in by_recipe(row, list(absent)):
             lost = next((done.lost for done in row.ended(start)), "")
+            if start >= STREAM_BASE and row.actor is not None and not any(row.ended(0)):
+                # Items come before their call is logged. It runs, or does so again: then they
+                # come again, or its end does, which says that they will not.
+                continue
             if spec is None and not lost:
                 if row.actor is None or not row.released:
                     continue  # its log entry is on its way
@@ -178,12 +182,14 @@ class Remaking(ArrayRows):
         self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, owner: str,
         text: str,
     ) -> None:  # fmt: skip
-        """Elements will never be made: their error is their value, at their owner."""
-        node = node_of(owner)
+        """Elements will never be made: their error is their value, at their owners."""
         result = RangeResult(array, start, count, SYSTEM_ERROR, text.encode(), -1, spec.returns)
-        self._ctx.send(f"node:{node}", TaskResults(owner, [result]))
+        # Whoever else owns it may wait for the same run.
+        others = (other for other in row.owners.values() if not self._is_dead(other))
+        for each in dict.fromkeys((owner, *others)):
+            self._ctx.send(f"node:{node_of(each)}", TaskResults(each, [result]))
         self._log("object_lost", spec.name, text, count)
-        row.finish(Done(start, count, node, ()))
+        row.finish(Done(start, count, node_of(owner), ()))
         self._on_made(array, row, start, count)
 
     def _on_made(self, array: bytes, row: ArrayRow, start: int, count: int) -> None:

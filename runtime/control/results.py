@@ -70,6 +70,7 @@ class Results:
         self._orphans = orphans
         self._custody = custody
         self._received = received
+        self._any_awaited = any_awaited
         self._created = created
         self._is_over = is_over
         self._for_others: set[bytes] = set()
@@ -204,7 +205,9 @@ class Results:
             elif self._objects.has_failed(result):
                 # Its node was declared dead, and did not know: its owner has the error.
                 continue
-            if is_gcs(source):
+            if result.start >= STREAM_BASE and self._any_awaited((result.array,)):
+                self._called_item(result, owners[result.array])
+            if is_gcs(source) and not self._objects.has_small(result):
                 self._objects.add(result)
                 results.append(result)
             else:
@@ -302,6 +305,8 @@ class Results:
                 self._custody.drop(result)
                 # Its large values were made here for another owner, or again before it was
                 # asked for; and an actor's death is no reason not to have them.
+                if not fresh and any(result.sizes):
+                    self._log_call(result.array, owner, actor)
                 if not fresh or result.status == SYSTEM_ERROR:
                     self.news.tell_owner(self._objects.results_of(result.array))
                 elif awaited:
@@ -318,10 +323,29 @@ class Results:
     def _called(self, result: RangeResult, owner: str, actor: bytes) -> None:
         """A call of a client here has ended, with a result that is here."""
         if result.array in self._objects.owners:
-            self._log.called(result.array, owner, actor)
+            self._log_call(result.array, owner, actor)
             if result.status == SYSTEM_ERROR:
                 # It may have taken effect where nobody can say so any more.
                 self._log.made_elsewhere(result.array)
+
+    def _log_call(self, array: bytes, owner: str, actor: bytes) -> None:
+        """A call has made what is here: tell the GCS whose it is.
+
+        That is whoever of this node owns it by now: a call that is repeated is one of the
+        owner that was the last when it was logged, who may have let go of it.
+        """
+        if node_of(owner) == self._node:
+            owner = self._objects.owners.get(array) or owner
+        self._log.called(array, owner, actor)
+
+    def _called_item(self, result: RangeResult, owner: str) -> None:
+        """A call of a client here that an actor on another node runs has yielded."""
+        if any(result.sizes):
+            # Its owner may let go of it before the stream ends.
+            self._log.made_elsewhere(result.array)
+        else:
+            self._log_call(result.array, owner or f"node:{self._node}", b"")
+            self._log.finish(result)
 
     def _answer(self, result: RangeResult) -> None:
         """A call that a checkpoint contains is asked for: its large values are elsewhere."""
@@ -333,15 +357,31 @@ class Results:
         else:
             self._custody.drop(result)
 
-    def finish_item(self, result: RangeResult, owner: str, actor: bytes) -> None:
-        """A call that runs has yielded an item: kept as the results of calls are."""
+    def finish_item(
+        self, result: RangeResult, owner: str, actor: bytes, fresh: bool = True
+    ) -> None:
+        """A call that runs has yielded an item: kept as the results of calls are.
+
+        One that is not `fresh` it has yielded before, see `finish_call`.
+        """
+        if not fresh:
+            here = node_of(owner) == self._node
+            if self._is_over(result.array) or (here and result.array not in self._objects.owners):
+                return  # it was let go of meanwhile
+            result = as_it_is(result, self._objects, self._node)
+            if here and self._objects.has_item(result):
+                if any(result.sizes):
+                    self._log_call(result.array, owner, actor)
+                self.news.tell_owner([result])
+                return
+            result = self._custody.again(result)
         self._places.seal(result)
         if self._is_over(result.array):
             self._places.free(result)
             self._custody.drop(result)
         elif node_of(owner) == self._node:
             if result.array in self._objects.owners:
-                self._log.called(result.array, owner, actor)
+                self._log_call(result.array, owner, actor)
             self.finish(result, owner)
         else:
             self._custody.pass_on(result, owner)
@@ -380,5 +420,5 @@ class Results:
         self._log.expose(result.array)
         self._custody.keep(result)
         self._objects.add(result)
-        self._log.called(result.array, owner, actor)
+        self._log_call(result.array, owner, actor)
         self._log.finish(result)

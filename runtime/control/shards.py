@@ -316,9 +316,10 @@ def _split_claim(message: ClaimTasks, shards: int) -> Parts:
 def _split_owners(message: OwnersFound, shards: int) -> Parts:
     owned = _by_array(message.owned, _itself, shards)
     others = _by_array(message.others, _itself, shards)
+    gone = _by_array(message.let_go, _itself, shards)
     return [
-        (shard, OwnersFound(message.node, owned.get(shard, []), others.get(shard, [])))
-        for shard in dict.fromkeys((*owned, *others))
+        (shard, OwnersFound(message.node, *(part.get(shard, []) for part in (owned, others, gone))))
+        for shard in dict.fromkeys((*owned, *others, *gone))
     ]
 
 

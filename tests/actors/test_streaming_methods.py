@@ -94,6 +94,21 @@ def test_items_come_one_by_one(start: Start, node: int, restarts: int) -> None:
     assert ray.get(actor.done.remote()) == 2
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_an_item_is_an_input_of_a_task_elsewhere(start: Start, large: bool) -> None:
+    """Neither of the actor's node nor of its caller's; in mid-stream."""
+    start(nodes=3)
+    actor: Any = Plain.options(scheduling_strategy=on(1)).remote()
+    stream = actor.large.remote(2) if large else actor.count.remote(2, 0.5)
+
+    @ray.remote
+    def follow(item: Any) -> Any:
+        return item[0] if large else item
+
+    ends = [follow.options(scheduling_strategy=on(2)).remote(item) for item in stream]
+    assert ray.get(ends, timeout=30) == [0, 1]
+
+
 def test_actors_of_coroutines_and_of_threads(start: Start) -> None:
     start()
     for cls in (Async, Threaded):

@@ -14,9 +14,9 @@ from chaos.bodies import Beside, Body, Call, Handing, Op, Teller
 from chaos.campaign import run_seeds, write_failure
 from chaos.ended import Ended
 from chaos.fuzz import Case, draw_case, excuse, run_case
-from chaos.interpreter import run_body
+from chaos.interpreter import Told, run_body
 from chaos.invariants import Violation
-from chaos.outcomes import Boom
+from chaos.outcomes import Boom, digest, mix
 from chaos.plan import from_data
 from chaos.sequential import Sequential
 from runtime.api.exceptions import (
@@ -33,6 +33,7 @@ from runtime.control import placement_groups
 from runtime.control.actor_host import ActorHost
 from runtime.control.arrays import ArrayTable
 from runtime.control.borrowing import Borrowing
+from runtime.control.call_items import CallItems
 from runtime.control.client import Client
 from runtime.control.custody import Custody
 from runtime.control.direct_calls import DirectCalls
@@ -135,6 +136,25 @@ def test_the_oracle_hands_errors_on() -> None:
     assert outcomes[1] == outcomes[0]
     assert isinstance(outcomes[2], int)
     assert len(outcomes) == 5
+
+
+def test_the_oracle_calls_when_it_is_told_to_and_not_when_items_are_taken() -> None:
+    call = Call(2, fails=True, parts=4)
+    program = Body(
+        (
+            Op("actor", (), 0, teller=Teller(1)),
+            Op("yields", (0,), 1, call),
+            Op("tell", (0,), 2, Call(3)),
+            Op("take", (1,), 3),
+        )
+    )
+    *_, stream, after, first = run_body(Sequential(), program)
+    told = Told(Teller(1))
+    parts = told.parts(Sequential(), call, [])
+    assert after == told.tell(Sequential(), Call(3), [])
+    assert first == parts[0]
+    # The first was taken, and is among those that are asked for; half-way it raises.
+    assert stream == mix(9, *map(digest, (*parts[:2], Boom(mix(2, 2)))))
 
 
 @pytest.mark.parametrize(
@@ -534,6 +554,10 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
     "calls take effect twice": (
         lambda patch: patch.setattr(ActorHost, "_answer", lambda self, actor, spec: False),
         ("value ", "AssertionError"),
+    ),
+    "what calls have yielded is forgotten": (
+        mutant_without(CallItems, "add"),
+        ("value ", "RaySystemError", "has not ended"),
     ),
     "memory is never freed": (mutant_without(ObjectDirectory, "_free"), ("stores:", "value ")),
 }

@@ -106,17 +106,25 @@ class ObjectsMissing(Struct, array_like=True, tag=44):
 
 
 class SeekOwners(Struct, array_like=True, tag=147):
-    """Which of these arrays, that the table has never heard of, are clients' of yours?"""
+    """Which of these arrays, that the table has never heard of, are clients' of yours?
+
+    ``lost``: calls' results that were lost, said to be clients' of yours; are they still?
+    """
 
     arrays: list[bytes]
+    lost: list[bytes] = []
 
 
 class OwnersFound(Struct, array_like=True, tag=148):
-    """The answer: those that have an owner on ``node``, and the others that were asked for."""
+    """The answer: those that have an owner on ``node``, and the others that were asked for.
+
+    ``let_go``: those of `SeekOwners.lost` that have none there.
+    """
 
     node: int
     owned: list[bytes]
     others: list[bytes]
+    let_go: list[bytes] = []
 
 
 class PullObject(Struct, array_like=True, tag=50):

@@ -1,0 +1,108 @@
+"""Items of streams of actors' calls in the object table: which are awaited, and which are lost."""
+
+from __future__ import annotations
+
+from runtime.control.ids import STREAM_BASE
+from runtime.control.messages import (
+    OwnersFound,
+    SeekOwners,
+    SubmitTasks,
+    TaskResults,
+    TaskUpdates,
+)
+from tests.control.alone import array, result
+from tests.control.one_node import DRIVER, W1, W2, Node
+from tests.control.test_call_items import call
+from tests.control.test_lost_inputs import Table, oid
+
+ACTOR = array(7)
+ITEM = oid(1, STREAM_BASE)
+OWNER = "worker:3.1"
+
+
+def yielded(table: Table, node: int, actor: bytes = ACTOR, size: int = 500) -> None:
+    """A node tells of an item of a call."""
+    sizes = (size,) if size else ()
+    table.news(node, calls=[(array(1), OWNER, actor)], done=[(array(1), STREAM_BASE, 1, sizes)])
+
+
+def ended(table: Table) -> None:
+    """The node of the call's owner has its end, and does not know who made it."""
+    table.news(3, calls=[(array(1), OWNER, b"")], done=[(array(1), 0, 1, ())])
+
+
+def test_who_has_made_them_is_not_forgotten_for_those_that_their_owner_has() -> None:
+    """An actor that is rebuilt is asked only for what it is known to have made."""
+    table = Table()
+    yielded(table, 1)
+    yielded(table, 3, b"", size=0)
+    ended(table)
+    assert table.gcs.arrays[array(1)].actor == ACTOR
+
+
+def test_an_item_of_a_call_that_has_not_ended_comes_again() -> None:
+    """It is not in the actor's log yet, and is sent once more by its caller's node."""
+    table = Table()
+    yielded(table, 1)
+    table.kill(1)
+    table.ask(ITEM, node=0)
+    assert table.told() == []
+    yielded(table, 2)
+    assert [location.nodes for location in table.told()] == [(2,)]
+
+
+def test_it_is_lost_when_the_call_has_ended_without_it() -> None:
+    table = Table()
+    yielded(table, 1)
+    table.kill(1)
+    table.ask(ITEM, node=0)
+    ended(table)
+    [location] = table.told()
+    assert location.lost.startswith("the only copy was on node 1, which died")
+
+
+def test_what_its_owner_had_let_go_of_when_it_was_made_again_is_forgotten() -> None:
+    """The node that has made it dies before it has told the owner's, which would have said so."""
+    table = Table()
+    yielded(table, 1)
+    yielded(table, 2)
+    table.kill(1)
+    assert [m.lost for m in table.ctx.take(SeekOwners, "node:3")] == [[array(1)]]
+    table.gcs.handle("node:3", OwnersFound(3, [], [], [array(1)]))
+    assert array(1) in table.gcs.arrays, "there is a copy, of which the owner's node will hear"
+    table.kill(2)
+    table.gcs.handle("node:3", OwnersFound(3, [], [], [array(1)]))
+    assert array(1) not in table.gcs.arrays
+
+
+def test_a_node_says_which_it_has_let_go_of() -> None:
+    node = Node()
+    node.scheduler.objects.own(array(1), DRIVER)
+    node.turn("gcs", SeekOwners([], [array(1), array(2)]))
+    assert node.ctx.take(OwnersFound) == [OwnersFound(0, [], [], [array(2)])]
+    node.turn("gcs", SeekOwners([], [array(1)]))
+    assert node.ctx.take(OwnersFound) == []
+
+
+def test_large_items_of_another_node_are_not_this_ones_to_tell_of() -> None:
+    """Small ones are: the only copy is where their owner is."""
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([call(2, DRIVER)]))
+    items = [result(2, STREAM_BASE, node=1), result(2, STREAM_BASE + 1, node=1, size=500_000)]
+    node.turn("node:1", TaskResults(DRIVER, items))
+    node.ctx.pass_time(1.0)
+    [news] = node.ctx.take(TaskUpdates)
+    assert news.done == [(array(2), STREAM_BASE, 1, ())]
+    assert [(a, owner) for a, owner, _ in news.calls] == [(array(2), DRIVER)]
+
+
+def test_what_is_made_again_is_its_owners_of_now() -> None:
+    """Not of one who has let go of it: the GCS would take it for late, and free it."""
+    node = Node(2)
+    node.scheduler.objects.own(array(2), W2)
+    results = node.scheduler.results
+    results.finish_item(result(2, STREAM_BASE), W1, ACTOR)
+    results.replayed(result(2, size=500_000, offset=64), W1, ACTOR)
+    node.ctx.pass_time(1.0)
+    owners = {owner for m in node.ctx.take(TaskUpdates) for _, owner, _ in m.calls}
+    assert owners == {W2}
