@@ -68,12 +68,14 @@ def oversubscription(cluster: Any, node: int, resumes: Mapping[str, int]) -> lis
 
     The CPU of a worker that has gone on more often than `resumes` says does not count:
     a task does not wait for its CPU, and the node begins nothing until all fits again.
+    That of a worker that has given it up does, if the task uses it all the same.
     """
     used: Counter[str] = Counter()
     for address, worker in cluster.workers.items():
         executor = worker.executor
         if worker.node == node and executor.running is not None:
-            without = executor.suspended or executor.resumes > resumes.get(address, 0)
+            gone_on = executor.resumes > resumes.get(address, 0)
+            without = gone_on or (executor.suspended and not worker.in_use)
             for name, units in parse_demand(executor.running.demand):
                 if name != "CPU" or not without:
                     used[name] += units

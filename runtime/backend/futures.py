@@ -177,7 +177,11 @@ class LazyFuture(Future[Any]):
         """Wait for the value, however long that takes."""
         with self._session.world:
             pass  # a thread that may not wait has the error, and not the future
-        settle(self, lambda: self._session.get([self._ref], None)[0])
+        settle(self, self._value)
+
+    def _value(self) -> Any:
+        with self._session.keeping_cpu():
+            return self._session.get([self._ref], None)[0]
 
 
 def settle_first(futures: list[LazyFuture], timeout_s: float | None) -> bool:
@@ -191,7 +195,8 @@ def settle_first(futures: list[LazyFuture], timeout_s: float | None) -> bool:
     session = pending[0]._session
     refs = list(dict.fromkeys(future._ref for future in pending))
     try:
-        ready = set(session.wait(refs, 1, timeout_s, True)[0])
+        with session.keeping_cpu():
+            ready = set(session.wait(refs, 1, timeout_s, True)[0])
         if ready and len(refs) > 1:
             # Others may be there by now, too.
             ready.update(session.wait(refs, len(refs), 0.0, True)[0])
