@@ -99,6 +99,24 @@ def test_the_thread_of_the_task_gives_it_up_beside_others(threads: None) -> None
     assert ray.get(two.remote(), timeout=LIMIT_S) == 2
 
 
+def test_a_task_with_a_call_back_goes_on_to_wait_itself(backend: str) -> None:
+    @ray.remote
+    def one() -> tuple[int, list[int]]:
+        called: list[int] = []
+        ref = two.remote()
+        future = ref.future()
+        future.add_done_callback(lambda done: called.append(done.result()))
+        value = ray.get(ref)
+        future.result()
+        return value, called
+
+    @ray.remote
+    def two() -> int:
+        return 2
+
+    assert ray.get(one.remote(), timeout=LIMIT_S) == (2, [2])
+
+
 def test_a_task_ends_whatever_its_threads_wait_for(threads: None) -> None:
     @ray.remote(resources={"X": 1})
     def leaves(never: list[Any]) -> int:
