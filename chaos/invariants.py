@@ -74,6 +74,7 @@ def oversubscription(cluster: Any, node: int, resumes: Mapping[str, int]) -> lis
     a task does not wait for its CPU, and the node begins nothing until all fits again.
     What a bundle of a placement group has taken is in use, and what it has instead is
     there as long as the bundle is.
+    That of a worker that has given it up does, if the task uses it all the same.
     """
     used: Counter[str] = Counter()
     has: Counter[str] = Counter({**cluster.resources[node], f"node:{node}": 1.0})
@@ -84,7 +85,8 @@ def oversubscription(cluster: Any, node: int, resumes: Mapping[str, int]) -> lis
     for address, worker in cluster.workers.items():
         executor = worker.executor
         if worker.node == node and executor.running is not None:
-            without = executor.suspended or executor.resumes > resumes.get(address, 0)
+            gone_on = executor.resumes > resumes.get(address, 0)
+            without = gone_on or (executor.suspended and not worker.in_use)
             for name, units in parse_demand(executor.running.demand):
                 if not without or not is_cpu(name):
                     used[name] += units

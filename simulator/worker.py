@@ -78,6 +78,11 @@ class SimWorker:
         self.client.flush()
         self.process.after_turn = self._begin
 
+    @property
+    def in_use(self) -> bool:
+        """Whether its program computes or sleeps."""
+        return self._world is not None and self._world.in_use
+
     def handle(self, source: str, message: Any) -> None:
         if type(message) in _FOR_EXECUTOR:
             self.executor.handle(source, message)

@@ -88,6 +88,8 @@ class SimWorld:
         self._env = cluster.env
         self._thread = cluster.thread
         self._depth = 0
+        self.in_use = False
+        """The program computes or sleeps: it does not wait, whatever it has said."""
         self._sleeping: list[tuple[Any, Callable[[], object]]] = []
         """The program's greenlets and what each waits for a turn to make true."""
         self.session: Session | None = None
@@ -286,7 +288,11 @@ class SimWorld:
         if executor is None or executor.running is None:
             self._pass(self._call_after, seconds)
         else:
-            self.block(lambda: executor.interrupt, seconds)
+            self.in_use = True
+            try:
+                self.block(lambda: executor.interrupt, seconds)
+            finally:
+                self.in_use = False
         self._look_up()
 
     def _call_after(self, seconds: float, done: Callable[[], None]) -> None:
@@ -299,7 +305,11 @@ class SimWorld:
 
     def compute(self, seconds: float) -> None:
         self.process.debt_s += seconds
-        self.settle()
+        self.in_use = True
+        try:
+            self.settle()
+        finally:
+            self.in_use = False
         self._look_up()
 
     def _look_up(self) -> None:

@@ -240,6 +240,34 @@ def awaiting(ray: Any) -> Any:
     return asyncio.run(main()), double.remote(4).future().result()
 
 
+def waiting(ray: Any) -> Any:
+    """Which waits of a task let a child have the CPUs that the task itself has."""
+
+    @ray.remote(num_cpus=2)
+    def child() -> int:
+        return 1
+
+    @ray.remote(num_cpus=2)
+    def parent(wait: Callable[[Any], Any]) -> Any:
+        return wait(child.remote())
+
+    async def awaited(ref: Any) -> Any:
+        return await ref
+
+    waits: list[Callable[[Any], Any]] = [
+        ray.get,
+        lambda ref: len(ray.wait([ref])[0]),
+        lambda ref: ref.future().result(),
+        lambda ref: asyncio.run(awaited(ref)),
+    ]
+    gives_up = []
+    for number, wait in enumerate(waits):
+        ref = parent.remote(wait)
+        gives_up.append(bool(ray.wait([ref], timeout=30 if number < 2 else 2)[0]))
+        ray.cancel(ref, force=True)
+    return gives_up
+
+
 def groups(ray: Any) -> Any:
     import importlib
 
@@ -406,7 +434,9 @@ def errors(ray: Any) -> Any:
     return found
 
 
-PROGRAMS = [streams, retries, cancelling, awaiting, groups, context, affinity, pools, errors]
+PROGRAMS = [
+    streams, retries, cancelling, awaiting, waiting, groups, context, affinity, pools, errors
+]  # fmt: skip
 
 
 class OnRay:

@@ -5,8 +5,8 @@ looks up only when told to (`World.due`). An element's error, or a value too
 large for a message, ends a report early: such an element is reported alone.
 
 The loop cannot look up while an element runs. Where a process has a thread to
-spare, that calls `TaskRunner.report_meanwhile`, so that the values before a long
-element are not held back by it.
+spare, that calls `TaskRunner.report_meanwhile`, and so does an element that waits:
+the values before it are not held back by it, which may wait for what they lead to.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class TaskRunner:
         executor.before_results = session.client.flush
         self.reports = Reporter(world, session, executor, node)
         executor.pack = self.reports.pack_plain
+        executor.report_early = self.report_meanwhile
         self._functions: dict[bytes, Callable[..., Any]] = {}
         session.loaded = self.function
         self.actor: ActorRunner | None = None
@@ -316,7 +317,7 @@ class TaskRunner:
     def report_meanwhile(self) -> None:
         """Report what a range has made so far, while an element of it runs.
 
-        Called within a turn, by another thread than the one that runs the range.
+        Called within a turn, by whoever waits beside that element or within it.
         What cannot be reported so is left to that one.
         """
         values = list(self.executor.values)

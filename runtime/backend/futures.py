@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures._base import _AsCompletedWaiter
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.exceptions import RaySystemError
@@ -158,7 +159,11 @@ class LazyFuture(Future[Any]):
         return super().exception(0)
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        self._get(None)
+        import asyncio
+
+        if not super().done():
+            # Without a loop the program goes on in real time, perhaps to give its CPU up.
+            self.settle(keeps_cpu=asyncio._get_running_loop() is not None)
         super().add_done_callback(fn)
 
     def look(self, timeout_s: float | None) -> bool:
@@ -173,11 +178,16 @@ class LazyFuture(Future[Any]):
         if not super().done():
             self.settle()
 
-    def settle(self) -> None:
+    def settle(self, keeps_cpu: bool = True) -> None:
         """Wait for the value, however long that takes."""
         with self._session.world:
             pass  # a thread that may not wait has the error, and not the future
-        settle(self, lambda: self._session.get([self._ref], None)[0])
+
+        def value() -> Any:
+            with self._session.keeping_cpu() if keeps_cpu else nullcontext():
+                return self._session.get([self._ref], None)[0]
+
+        settle(self, value)
 
 
 def settle_first(futures: list[LazyFuture], timeout_s: float | None) -> bool:
@@ -191,7 +201,8 @@ def settle_first(futures: list[LazyFuture], timeout_s: float | None) -> bool:
     session = pending[0]._session
     refs = list(dict.fromkeys(future._ref for future in pending))
     try:
-        ready = set(session.wait(refs, 1, timeout_s, True)[0])
+        with session.keeping_cpu():
+            ready = set(session.wait(refs, 1, timeout_s, True)[0])
         if ready and len(refs) > 1:
             # Others may be there by now, too.
             ready.update(session.wait(refs, len(refs), 0.0, True)[0])

@@ -251,9 +251,6 @@ class Dispatcher(Leases):
             self._pool.take_back(cpu_part(worker.demand))
             self._heard_of(worker)
             self._ctx.send(source, Resume())
-            if not worker.actor:
-                # The task may have ended while another of its threads waited.
-                self._drain(worker)
 
     def end_job(self, job: bytes) -> list[Worker]:
         """Take a job's ranges out; return its workers, which are to be ended."""

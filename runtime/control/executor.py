@@ -87,6 +87,8 @@ class Executor:
         """The element at which the running range ends; shrinks, never grows."""
         self.before_results: Callable[[], None] = lambda: None
         """Sends what the results may refer to: what their tasks put and submitted."""
+        self.report_early: Callable[[], None] = _nothing
+        """Reports the values of the running range, as far as that can be done now."""
         self.cancelled = -1
         """The element of the running range that is to be interrupted, -1 for none."""
         self.interrupt = False
@@ -363,6 +365,7 @@ class Executor:
     def block(self) -> None:
         """The running element begins to wait: give back its CPU and the rest."""
         self.suspended = True
+        self.report_early()
         self.flush()
         self._give_back(answer_always=False)
         self.ctx.send(self.node, Blocked())
@@ -390,7 +393,7 @@ class Executor:
 
 
 def _nothing() -> None:
-    """Stand in for `Executor.open_way` where addresses are all that it takes."""
+    """Stand in for what a world does where there is nothing to do."""
 
 
 def _never_packed(values: list[Any]) -> bytes:

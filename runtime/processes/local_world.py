@@ -87,8 +87,6 @@ class LocalWorld:
         """When the poller will look up even if nothing comes."""
         self._timers_seen = 0
         """How many timers had been set when the poller was last told of one."""
-        self.report_meanwhile: Callable[[], None] | None = None
-        """In a worker: called by the background thread while a range runs."""
         self.has_drops: Callable[[], bool] | None = None
         """Whether references were dropped that no call has counted."""
         self.tidy: Callable[[], None] | None = None
@@ -186,10 +184,14 @@ class LocalWorld:
                         self._changed.wait(None if left_s == _NEVER_S else max(0.0, left_s))
                         continue
                     polling = True
-                    timeout_s = self._begin_poll(me, deadline_s)
+                    beside = me != self._task_thread
+                    until_s = min(deadline_s, self._look_s()) if beside else deadline_s
+                    timeout_s = self._begin_poll(me, until_s)
                 events = self.process.reactor.wait(timeout_s)
                 with self._lock:
                     self._handle(events)
+                    if beside:
+                        self._look_after_task()
             finally:
                 if polling:
                     with self._lock:
@@ -237,18 +239,24 @@ class LocalWorld:
                     self._changed.notify_all()
                 else:
                     self._handle(events)
-                    if self.report_meanwhile is not None:
-                        with self:
-                            self.report_meanwhile()
-                    if self.executor is not None and self.executor.interrupt:
-                        # Again and again, until it comes at a moment that will do.
-                        signal.pthread_kill(self._task_thread, signal.SIGINT)
+                    self._look_after_task()
                     if self.tidy is not None and time.monotonic() >= self._tidy_s:
                         with self:
                             self.tidy()
 
+    def _look_after_task(self) -> None:
+        """Do for the thread that runs tasks what it cannot while user code runs."""
+        executor = self.executor
+        if executor is None:
+            return
+        with self:
+            executor.report_early()
+        if executor.interrupt:
+            # Again and again, until it comes at a moment that will do.
+            signal.pthread_kill(self._task_thread, signal.SIGINT)
+
     def _look_s(self) -> float:
-        """Return when the background thread should look up, whatever comes."""
+        """Return when a thread that runs no tasks should look up, whatever comes."""
         executor = self.executor
         if executor is None:
             return float("inf")

@@ -100,7 +100,6 @@ class Worker:
         session.on_drop = world.on_drop
         world.has_drops, world.tidy = lambda: bool(session.uncounted), session.collect
         self.runner = TaskRunner(world, session, executor, settings.node)
-        world.report_meanwhile = self.runner.report_meanwhile
         executor.before_results = self._before_results
 
     def _before_results(self) -> None:

@@ -96,7 +96,7 @@ def test_task_ids() -> None:
     assert one.hex().startswith(one.task_id().hex())
 
 
-@ray.remote
+@ray.remote(num_cpus=0)
 def awaits(n: int) -> list[int]:
     async def main() -> list[int]:
         return list(await asyncio.gather(*[later.remote(i) for i in range(n)]))
@@ -111,7 +111,7 @@ def leaves(ref: list[Any]) -> str:
 
 
 def test_tasks_may_await_too() -> None:
-    # As many as there are CPUs: those that wait give theirs up.
+    # More than there are CPUs: who awaits keeps his own.
     assert ray.get([awaits.remote(5) for _ in range(6)], timeout=LIMIT_S) == [list(range(5))] * 6
 
 
@@ -145,7 +145,7 @@ def test_a_thread_that_outlives_its_task(backend: str) -> None:
     def leave(ref: list[Any]) -> None:
         thread = threading.Thread(target=ray.get, args=(ref,), daemon=True)
         thread.start()
-        ray.sleep(0.1)  # it waits by now, and has given up the CPU
+        ray.sleep(0.1)  # it waits by now
 
     long = later.remote(0, 1.0)
     ray.get([leave.remote([long]) for _ in range(4)], timeout=LIMIT_S)

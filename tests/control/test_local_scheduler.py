@@ -355,19 +355,6 @@ def test_units_are_the_pool_s_own() -> None:
     assert LocalScheduler(Alone(), 0, {"CPU": 1.5}, Config()).pool.total == {"CPU": units(1.5)}
 
 
-def test_a_thread_that_outwaits_its_task_does_not_keep_the_cpu() -> None:
-    """The task ends while another of its threads waits in `get`: the lease ends with it."""
-    node = Node()
-    node.turn(DRIVER, SubmitTasks([spec(1)]))
-    node.turn(W1, Blocked())
-    node.done(W1, (1, 0, 1))
-    node.turn(W1, Unblocked())
-    assert len(node.ctx.take(Resume, W1)) == 1
-    assert node.free() == {"CPU": 1.0}
-    node.turn(DRIVER, SubmitTasks([spec(2)]))
-    assert node.given(W1)[-1] == (array(2), 0, 1, 3)
-
-
 # -- many actors ---------------------------------------------------------------
 
 

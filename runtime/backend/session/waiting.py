@@ -1,16 +1,18 @@
 """Waiting: what gives up a worker's CPU, and what `wait` returns.
 
-User code that waits gives up its CPU and asks for it back before it goes on; of
-several threads of a task the first that waits gives it up, and the first that
-need not wait any more asks. What the system waits for on its own behalf (room,
-a reply) keeps the CPU: `_block`.
+The thread that runs a task gives up its CPU while it waits in `get` or `wait`, and
+asks for it back before it goes on. Any other thread's wait is none of the task's: the
+CPU is in use meanwhile, and the task may end before. So is what stands for another
+thread's wait in virtual time (`keeping_cpu`). What the system waits for on its own
+behalf (room, a reply) keeps the CPU, too: `_block`.
 
 A long list is remembered from one `wait` to the next: see `wait_group`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from runtime.api.refs import ObjectRef
@@ -28,8 +30,7 @@ class Waiting(References):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._returning = 0
-        """Threads of the running task that need not wait any more and want its CPU."""
+        self._keeps_cpu = False
 
     def wait(
         self,
@@ -189,40 +190,42 @@ class Waiting(References):
     def _wait(self, waiter: Waiter, timeout_s: float | None) -> bool:
         return self._wait_until(lambda: not waiter.missing, timeout_s)
 
+    @contextmanager
+    def keeping_cpu(self) -> Iterator[None]:
+        """Where the running task waits in here, its CPU stays taken."""
+        before, self._keeps_cpu = self._keeps_cpu, True
+        try:
+            yield
+        finally:
+            self._keeps_cpu = before
+
     def _wait_until(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait as user code does: a worker gives up its CPU meanwhile."""
-        executor = self.world.executor
-        if executor is None or executor.running is None:
-            return self.world.block(ready, timeout_s)
-        with self.world:
+        """Wait as user code does: who runs a task gives up its CPU meanwhile."""
+        world = self.world
+        executor = world.executor
+        if executor is None or executor.running is None or not world.on_task_thread():
+            return world.block(ready, timeout_s)
+        with world:
             if ready():
                 return True
-            # Where another thread of the task waits, the CPU is given up already;
-            # where one is about to get it back, it keeps it.
-            if not executor.suspended and not self._returning:
+            # A signal's handler may wait within a wait.
+            if not self._keeps_cpu and not executor.suspended:
                 executor.block()
-        interruptible = self.world.on_task_thread()
         try:
-            done = self.world.block(
-                lambda: ready() or (interruptible and executor.interrupt), timeout_s
-            )
+            done = world.block(lambda: ready() or executor.interrupt, timeout_s)
         finally:
             self._take_cpu_back(executor)
         self.interrupt_here()
         return done
 
     def _take_cpu_back(self, executor: Executor) -> None:
-        """Go on only with the CPU: one thread asks for it, for all that leave."""
+        """Go on only with the CPU."""
         with self.world:
             if not executor.suspended:
                 return
             resumes = executor.resumes
-            if not self._returning:
-                executor.unblock()
-            self._returning += 1
+            executor.unblock()
         self.world.block(lambda: executor.resumes != resumes, None)
-        with self.world:
-            self._returning -= 1
 
     def interrupt_here(self) -> None:
         """Raise KeyboardInterrupt if the calling task was cancelled; a safe place for it."""
