@@ -52,6 +52,7 @@ from chaos.bodies import Body, Teller
 from chaos.callers import with_awaited, with_callers
 from chaos.cancels import with_cancels
 from chaos.drawing import draw, with_actors, with_children
+from chaos.holders import with_holders
 from chaos.injector import Injection
 from chaos.interpreter import run_body
 from chaos.outcomes import Boom
@@ -91,6 +92,8 @@ AWAITED = 0.25
 """How many of the programs have runs of calls that are awaited one at a time."""
 CANCELS = 0.25
 """How many of the programs cancel tasks and calls."""
+HOLDERS = 0.2
+"""How many of the programs have actors that hold CPUs."""
 DIRECT_AFTER = (1, 8)
 """After so many of those, calls go directly (`Config.direct_after`)."""
 HORIZON_S = 0.5
@@ -192,6 +195,9 @@ def draw_case(seed: int, lossless: bool = False, heads: bool = True) -> Case:
     if gcs and heads:
         kills += _draw_kills_of_heads(random.Random(f"fuzz/heads/{seed}"))
         kills += _add_storage(random.Random(f"fuzz/storage/{seed}"), gcs)
+    holding = random.Random(f"fuzz/holders/{seed}")
+    if holding.random() < HOLDERS:
+        program = with_holders(holding, program)
     plan = Plan([*plan.steps, *kills])
     return Case(seed, nodes, cpus, program, plan, lossless, store_bytes, gcs, direct_after)
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chaos.bodies import HANDED, Body, Call, Gatherer, Handing, SumUp, Teller
+from chaos.holders import FORCED
 from chaos.outcomes import Boom, digest, make, mix, parts_of
 
 
@@ -57,15 +58,16 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
         elif op.do == "actor":
             variables[op.out] = engine.actor(op.teller)
         elif op.do == "tell":
-            actor, *inputs = (variables[i] for i in op.ins)
+            at, *others = op.ins
+            inputs = [variables[i] for i in others]
             hands = [variables[i] for i in op.hands] if isinstance(op, Handing) else []
-            variables[op.out] = engine.tell(actor, op.call, inputs, hands)
+            variables[op.out] = engine.tell(variables[at], op.call, inputs, hands)
         elif isinstance(op, Handing):
             inputs = [variables[i] for i in op.ins]
             hands = [variables[i] for i in op.hands]
             variables[op.out] = engine.hand(op.call, inputs, hands)
         elif op.do == "cancel":
-            engine.cancel(variables[op.ins[0]], op.call)
+            engine.cancel(variables[op.ins[0]], op.call, force=op.count == FORCED)
         elif op.do == "tally":
             at, *told = op.ins
             outcomes += engine.tally(variables[at], op.call, {i: variables[i] for i in told})

@@ -18,6 +18,7 @@ from typing import Any
 
 import runtime.api as api
 from chaos.bodies import Call, Gatherer, Teller
+from chaos.holders import Holder
 from chaos.interpreter import Told, run_task, sum_of
 from chaos.outcomes import TALLIED, Boom, Stream, digest, mix, yielded
 from runtime.api.exceptions import RayTaskError, TaskCancelledError
@@ -86,7 +87,7 @@ def _actor_class(teller: Teller) -> Any:
     # Errors call an actor by its class: that says how often it may restart.
     named = type(actor_name(teller), (_Actor,), {})
     return api.remote(
-        num_cpus=0,
+        num_cpus=teller.cpus if isinstance(teller, Holder) else 0,
         max_restarts=teller.restarts,
         max_task_retries=teller.retries,
         checkpoint_interval=teller.interval,
@@ -140,9 +141,9 @@ class Api:
         told_here[ref.hex()] = told_here[name] = _started[actor._actor_id]
         return ref
 
-    def cancel(self, ref: Any, call: Call) -> None:
+    def cancel(self, ref: Any, call: Call, force: bool) -> None:
         cancelled_here.update((task_name(call), call_name(call)))
-        api.cancel(ref)
+        api.cancel(ref, force=force)
 
     def tally(self, actor: Any, call: Call, told: Mapping[int, Any]) -> list[Any]:
         """Compare what took effect with what was told, by key, and was not cancelled."""

@@ -63,7 +63,7 @@ class Sequential:
         except Boom as boom:
             return boom
 
-    def cancel(self, value: Any, call: Call) -> None:
+    def cancel(self, value: Any, call: Call, force: bool) -> None:
         """It has ended."""
 
     def tally(self, actor: Any, call: Call, told: Mapping[int, Any]) -> list[Any]:
