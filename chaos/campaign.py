@@ -9,7 +9,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from chaos.fuzz import Report, draw_case, run_case
+from chaos.cases import draw_case
+from chaos.fuzz import Report, run_case
 
 CHUNK = 10
 """Seeds that a process is given at a time."""

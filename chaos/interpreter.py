@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.bodies import HANDED, Body, Call, Gatherer, Group, Handing, Leave, Placed, SumUp, Teller
+from chaos.holders import FORCED
 from chaos.outcomes import Boom, digest, make, mix, parts_of
 
 
@@ -63,9 +64,10 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
         elif op.do == "actor":
             variables[op.out] = engine.actor(op.teller)
         elif op.do == "tell":
-            actor, *inputs = (variables[i] for i in op.ins)
+            at, *others = op.ins
+            inputs = [variables[i] for i in others]
             hands = [variables[i] for i in op.hands] if isinstance(op, Handing) else []
-            variables[op.out] = engine.tell(actor, op.call, inputs, hands)
+            variables[op.out] = engine.tell(variables[at], op.call, inputs, hands)
         elif op.do == "yields":
             actor, *inputs = (variables[i] for i in op.ins)
             variables[op.out] = engine.yields(actor, op.call, inputs)
@@ -74,7 +76,7 @@ def run_body(engine: Any, body: Body, actors: Sequence[Any] = ()) -> list[Any]:
             hands = [variables[i] for i in op.hands]
             variables[op.out] = engine.hand(op.call, inputs, hands)
         elif op.do == "cancel":
-            engine.cancel(variables[op.ins[0]], op.call)
+            engine.cancel(variables[op.ins[0]], op.call, force=op.count == FORCED)
         elif op.do == "kill":
             engine.kill(variables[op.ins[0]], restart=op.count == 1)
         elif op.do == "gone":

@@ -19,6 +19,7 @@ from typing import Any
 import runtime.api as api
 from chaos.bodies import Beside, Call, Gatherer, Group, Leave, Placed, Teller
 from chaos.ended import ARRAY_DIGITS, ended_here
+from chaos.holders import Holder
 from chaos.interpreter import Told, run_task, sum_of
 from chaos.outcomes import TALLIED, Boom, Stream, digest, mix, yielded
 from chaos.overlapping import Coroutines, Threads
@@ -123,7 +124,7 @@ def _actor_class(teller: Teller) -> Any:
         base = Coroutines if teller.coroutines else Threads
     named = type(actor_name(teller), (base,), {"engine": Api()})
     return api.remote(
-        num_cpus=0,
+        num_cpus=teller.cpus if isinstance(teller, Holder) else 0,
         max_concurrency=teller.most if isinstance(teller, Beside) else 1,
         max_restarts=teller.restarts,
         max_task_retries=teller.retries,
@@ -227,9 +228,9 @@ class Api:
         told_here[item_id(items.completed().binary()[:ARRAY_BYTES], 0).hex()] = teller
         return Stream(_told(items, teller))
 
-    def cancel(self, ref: Any, call: Call) -> None:
+    def cancel(self, ref: Any, call: Call, force: bool) -> None:
         cancelled_here.update((task_name(call), call_name(call)))
-        api.cancel(ref)
+        api.cancel(ref, force=force)
 
     def kill(self, actor: Any, restart: bool) -> None:
         ended_here.kill(actor_name(_started[actor._actor_id]), restart)

@@ -69,7 +69,7 @@ class Sequential:
             return Stream(iter([boom]))
         return Stream(in_place(call, actor.parts(self, call, inputs)))
 
-    def cancel(self, value: Any, call: Call) -> None:
+    def cancel(self, value: Any, call: Call, force: bool) -> None:
         """It has ended."""
 
     def group(self, op: Group) -> tuple[()]:

@@ -27,7 +27,7 @@ from chaos.drawing import rounds_of
 
 KEYS = 7_000_000
 """Keys and variables of these operations begin here."""
-ACTORS = 8_000_000
+ACTORS = 10_000_000
 """Variables of actors: as in `callers`."""
 SECONDS = (0.0, 0.0, 0.001, 0.01, 0.05)
 

@@ -36,7 +36,6 @@ from runtime.control.ids import ELEMENTS_MAX
 from runtime.control.messages import (
     CancelTask,
     KillWorker,
-    TakeBack,
 )
 from runtime.control.ready_queue import cut
 
@@ -50,7 +49,6 @@ class Canceller:
 
     def __init__(self, scheduler: LocalScheduler) -> None:
         self._scheduler = scheduler
-        self._taking_back: dict[str, list[CancelTask]] = {}
 
     def on_cancel(self, source: str, message: CancelTask) -> None:
         """Cancel what is here; pass on what a client asks for and is elsewhere."""
@@ -73,10 +71,18 @@ class Canceller:
             scheduler.dispatcher.begun.discard((spec.array, spec.start))
             inputs.fail(spec, cancelled_error(spec.name))
 
-    def on_taken_back(self, worker: Worker) -> None:
-        """A worker has given back what it had not started, and reported what is done."""
-        for message in self._taking_back.pop(worker.address, ()):
+    def on_back(self, worker: Worker) -> None:
+        """Something that a worker had waits again, asked for or not, or it has answered.
+
+        What is to be cancelled ends before it is given to another worker. What has not come
+        back with the answer runs, or is done and reported.
+        """
+        asked, worker.cancels = worker.cancels, []
+        for number, message in asked:
             self.cancel_waiting(message)
+            if number > worker.answered:
+                worker.cancels.append((number, message))
+                continue
             first = worker.assigned[0] if message.force and worker.assigned else None
             if first is not None and cut(first, message)[1] is not None:
                 self._kill(worker, message)
@@ -98,9 +104,8 @@ class Canceller:
             self._kill(worker, message)
             return
         # It may be done with the first, and not have said so: its answer will tell.
-        worker.taking_back = True
-        self._taking_back.setdefault(worker.address, []).append(message)
-        self._scheduler.ctx.send(worker.address, TakeBack())
+        number = self._scheduler.dispatcher.take_back(worker)
+        worker.cancels.append((number, message))
         if not message.force:
             self._scheduler.ctx.send(worker.address, message)
 

@@ -25,7 +25,6 @@ from msgspec.structs import replace
 from runtime.control.actor_host import ActorHost
 from runtime.control.call_runs import results_of, split
 from runtime.control.cancellation import Canceller
-from runtime.control.cancelled import cancelled_error
 from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.custody import Custody
@@ -48,7 +47,7 @@ from runtime.control.messages import (
     WorkerReady,
 )
 from runtime.control.objects import ObjectDirectory
-from runtime.control.ready_queue import cut, part_of
+from runtime.control.ready_queue import part_of
 from runtime.control.resources import ResourcePool, cpu_part
 from runtime.control.results import Results
 from runtime.control.task_inputs import TaskInputs
@@ -119,9 +118,10 @@ class Dispatcher(Leases):
                     self._run_again(spec, result)
                 else:
                     self._results.finish(result, owner)
+            if worker.cancels:
+                self._canceller.on_back(worker)
         self._results.news.tell(message.told)
-        if not worker.actor:
-            self._drain(worker)
+        self._drain(worker)
 
     def _done_together(self, worker: Worker, run: RangeResult, timings: Iterator[Timing]) -> None:
         """Single tasks have ended one after another, with small values."""
@@ -195,7 +195,7 @@ class Dispatcher(Leases):
         worker = self.workers.get(source)
         if worker is None:
             return
-        worker.taking_back = False
+        worker.answered = message.answers or worker.answered
         staying: deque[TaskSpec] = deque()
         tails: list[TaskSpec] = []
         back = deque(message.ranges)
@@ -214,10 +214,8 @@ class Dispatcher(Leases):
             self.ready.push_front(tail)
         worker.assigned = staying
         worker.ahead_s = sum(s.count * self.means.get(s.function, 0.0) for s in staying)
-        self._canceller.on_taken_back(worker)
-        if not worker.actor:
-            # Its answer may come when the lease it was asked in is over.
-            self._drain(worker)
+        self._canceller.on_back(worker)
+        self._drain(worker)
 
     @staticmethod
     def _returned_of(spec: TaskSpec, back: deque[tuple[bytes, int, int]]) -> int:
@@ -280,12 +278,14 @@ class Dispatcher(Leases):
             self._actors.on_worker_died(worker, reason)
             return
         self._retry(worker, reason)
+        self._canceller.on_back(worker)
         if worker.state is not State.STARTING and len(self.workers) < self._supply.prestart:
             self._supply.start_worker()
 
     def _retry(self, worker: Worker, reason: str) -> None:
         """Queue a dead worker's ranges again, the running one with less retries."""
         ranges = list(worker.assigned)
+        worker.assigned.clear()
         for spec in ranges:
             self.assigned -= spec.count
         for spec in reversed(ranges[1:]):
@@ -298,11 +298,8 @@ class Dispatcher(Leases):
             return
         if worker.killed_for is not None:
             # One that had only just begun behind it keeps its retries.
-            left, cancelled = cut(running, worker.killed_for)
-            if cancelled is not None:
-                self._inputs.fail(cancelled, cancelled_error(cancelled.name))
-            for part in reversed(left):
-                self.ready.push_front(part)
+            self.ready.push_front(running)
+            self._canceller.cancel_waiting(worker.killed_for)
             return
         if running.retries == 0:
             text = f"{worker.address} died while it ran {running.name}: {reason}"

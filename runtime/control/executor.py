@@ -134,14 +134,14 @@ class Executor:
                     self.queue.append(assignment)
             if self.suspended:
                 # Sent before the node knew: the running element may wait for these.
-                self._give_back(answer_always=False)
+                self._give_back()
         elif isinstance(message, DirectCall):
             if self.direct.directly(message.spec.array, self._is_free()):
                 self.queue.append(Assignment(message.spec))
         elif isinstance(message, FunctionBlob):
             self.functions[message.function] = message.blob
         elif isinstance(message, TakeBack):
-            self._give_back(answer_always=True)
+            self._give_back(message.number)
         elif isinstance(message, Resume):
             self.suspended = False
             self.resumes += 1
@@ -367,14 +367,14 @@ class Executor:
         self.suspended = True
         self.report_early()
         self.flush()
-        self._give_back(answer_always=False)
+        self._give_back()
         self.ctx.send(self.node, Blocked())
 
     def unblock(self) -> None:
         """It need not wait any more; `suspended` is false once it may go on."""
         self.ctx.send(self.node, Unblocked())
 
-    def _give_back(self, answer_always: bool) -> None:
+    def _give_back(self, answers: int = 0) -> None:
         if self.actor:
             return
         ranges = [(a.spec.array, a.spec.start, a.spec.count) for a in self.queue]
@@ -387,9 +387,9 @@ class Executor:
             if unstarted < self.limit:
                 ranges.insert(0, (self.running.array, unstarted, self.limit - unstarted))
                 self.limit = unstarted
-        if ranges or answer_always:
+        if ranges or answers:
             self.flush()
-            self.ctx.send(self.node, TakenBack(ranges))
+            self.ctx.send(self.node, TakenBack(ranges, answers))
 
 
 def _nothing() -> None:

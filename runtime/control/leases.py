@@ -112,7 +112,7 @@ class Leases:
                 # Only one kind of task waits: nobody starves if leases go on.
                 quiet_since_s = self._quiet_since_s()
                 for worker in self.workers.values():
-                    leased = worker.state is State.LEASED and not worker.actor
+                    leased = worker.state is State.LEASED and not (worker.actor or worker.is_killed)
                     if (worker.job, worker.demand) == lane and leased:
                         if worker.ahead_s < self._config.ahead_s and worker.news_s > quiet_since_s:
                             self._give(worker)
@@ -248,11 +248,11 @@ class Leases:
             self._supply.start_worker()
 
     def _drain(self, worker: Worker) -> None:
-        """Give a worker more, or take its lease away."""
-        if worker.state is not State.LEASED:
+        """Take a worker's lease away once nothing is left; an actor's lasts as long as that."""
+        if worker.state is not State.LEASED or worker.actor or worker.assigned:
             return
-        if worker.assigned:
-            return
+        if worker.is_killed:
+            return  # whatever it got now would die with it
         # The lease ends here and may begin again in this turn's dispatch, so
         # that the oldest waiting demand comes first.
         self._pool.give(worker.demand)
@@ -281,7 +281,7 @@ class Leases:
             worker
             for worker in self.workers.values()
             if worker.news_s <= quiet_since_s
-            and not worker.taking_back
+            and worker.answered == worker.asked
             and sum(spec.count for spec in worker.assigned) > 1
         ]
         if stuck and look == 1:
@@ -290,5 +290,10 @@ class Leases:
             self._start_watch(2)
             return
         for worker in stuck:
-            worker.taking_back = True
-            self._ctx.send(worker.address, TakeBack())
+            self.take_back(worker)
+
+    def take_back(self, worker: Worker) -> int:
+        """Ask a worker for what it has not started; return the number of its answer."""
+        worker.asked += 1
+        self._ctx.send(worker.address, TakeBack(worker.asked))
+        return worker.asked

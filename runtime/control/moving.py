@@ -236,7 +236,8 @@ class Moving:
                 able = able or self._usable_elsewhere(message.node, spec.demand)
                 chosen = self._assign_actor(spec, able or [message.node])
                 if chosen in rooms:
-                    rooms[chosen].take(spec.demand)
+                    # It may have to wait there, too.
+                    _take(rooms[chosen], spec.demand, 1)
             else:
                 self._place(spec, rooms, message.node)
 

@@ -32,7 +32,10 @@ class Worker:
         "actor",
         "address",
         "ahead_s",
+        "answered",
+        "asked",
         "assigned",
+        "cancels",
         "demand",
         "functions",
         "job",
@@ -43,7 +46,6 @@ class Worker:
         "pid",
         "restarts",
         "state",
-        "taking_back",
     )
 
     def __init__(self, address: str, number: int) -> None:
@@ -70,5 +72,14 @@ class Worker:
         """It was killed to end what this names."""
         self.kill_error: ObjectValue | None = None
         """It was killed, and this is what its running task ends with."""
-        self.taking_back = False
-        """It was asked to give back what it has not started."""
+        self.asked = 0
+        """How often it was asked to give back what it has not started, and"""
+        self.answered = 0
+        """how many of these it has answered, maybe once it had something else to run."""
+        self.cancels: list[tuple[int, CancelTask]] = []
+        """For what it was asked, and at which time."""
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether it is about to die, and can take nothing more."""
+        return self.killed_for is not None or self.kill_error is not None

@@ -99,3 +99,32 @@ def test_a_node_that_dies_with_what_had_moved_to_it(start: Any) -> None:
     cluster.kill_node(1)
     cluster.add_node({"CPU": 1})
     assert get(task) not in (first, "1")
+
+
+def test_an_actor_waits_for_a_task_elsewhere_and_not_for_an_actor(start: Any) -> None:
+    start([{"CPU": 1}, {"CPU": 1}])
+    # Of three actors one begins, and one waits on each node; there the task is the next to end.
+    task = here.options(scheduling_strategy=NodeAffinitySchedulingStrategy("1", False)).remote(2.5)
+    ray.sleep(0.3)
+    first, second, third = (Here.options(num_cpus=1).remote() for _ in range(3))
+    assert get(first.node.remote()) == "0"
+    ray.sleep(0.5)
+    ray.kill(second)
+    assert get(third.node.remote()) == "1"
+    assert get(task) == "1"
+
+
+def test_an_actor_keeps_the_cpu_of_a_task_that_was_cancelled(start: Any) -> None:
+    start([{"CPU": 1}])
+    for _ in range(5):
+        task = here.remote(LONG_S)
+        ray.sleep(0.1)
+        actor = Here.options(num_cpus=1).remote()
+        behind = here.remote()
+        ray.sleep(0.1)
+        ray.cancel(task)
+        assert get(actor.node.remote()) == "0"
+        ray.sleep(0.1)
+        assert not ray.wait([behind], timeout=0)[0], "the actor has the only CPU"
+        del actor
+        assert get(behind) == "0"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from chaos.fuzz import draw_case, run_case
+from chaos.cases import draw_case
+from chaos.fuzz import run_case
 
 KILLS = 3
 ALONE: dict[str, Any] = {

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from chaos import fuzz
+from chaos import cases, fuzz
 from chaos.bodies import Beside, Body, Call, Handing, Op, Teller
 from chaos.campaign import run_seeds, write_failure
+from chaos.cases import Case, draw_case
 from chaos.ended import Ended
-from chaos.fuzz import Case, draw_case, excuse, run_case
+from chaos.fuzz import excuse, run_case
 from chaos.interpreter import Told, run_body
 from chaos.invariants import Violation
 from chaos.outcomes import Boom, digest, mix
@@ -53,9 +54,11 @@ LOST_ONCE = "ObjectLostError: object 34 is lost: node 1 died, and k2r1 has no re
 FAILED = Path(__file__).with_name("failed_seeds.txt")
 
 
-def failed_seeds() -> list[int]:
+def failed_seeds() -> list[tuple[int, tuple[str, ...]]]:
+    """Return each seed and the kinds that it failed with, most without any of today's."""
     lines = FAILED.read_text(encoding="utf-8").splitlines()
-    return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
+    found = (line.split()[0].partition("/") for line in lines if line and line[0] != "#")
+    return [(int(seed), tuple(kinds.split("+")) if kinds else ()) for seed, _, kinds in found]
 
 
 def run(seeds: range | list[int], lossless: bool = False) -> list[str]:
@@ -66,12 +69,13 @@ def run(seeds: range | list[int], lossless: bool = False) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("seed", failed_seeds())
-def test_what_failed_once_holds_now(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "kinds"), failed_seeds())
+def test_what_failed_once_holds_now(seed: int, kinds: tuple[str, ...]) -> None:
+    assert set(kinds) <= set(cases.KINDS)
     assert run([seed]) == []
-    # Most failed before heads were killed, or groups, kills and overlapping calls were drawn.
-    assert run_case(draw_case(seed, later=False)).failures == []
-    assert run_case(draw_case(seed, heads=False, later=False)).failures == []
+    assert run_case(draw_case(seed, kinds=kinds)).failures == []
+    # Most failed before heads were killed.
+    assert run_case(draw_case(seed, heads=False, kinds=kinds)).failures == []
 
 
 @pytest.mark.parametrize("start", [10_000, 10_050, 10_100])
@@ -347,13 +351,13 @@ def test_what_the_program_has_ended_explains_just_that(
 
 
 def test_all_three_are_drawn_and_leave_the_rest_of_a_program_as_it_was() -> None:
-    cases = [draw_case(seed) for seed in range(60)]
-    does = {op.do for case in cases for op in case.program.ops}
+    drawn = [draw_case(seed) for seed in range(60)]
+    does = {op.do for case in drawn for op in case.program.ops}
     assert {"kill", "gone", "group", "reserved", "remove"} <= does
-    tellers = [op.teller for case in cases for op in case.program.ops]
+    tellers = [op.teller for case in drawn for op in case.program.ops]
     assert {each.coroutines for each in tellers if isinstance(each, Beside)} == {True, False}
-    for case in cases:
-        before = draw_case(case.seed, later=False)
+    for case in drawn:
+        before = draw_case(case.seed, kinds=())
         kept = iter(case.program.ops)
         later = [op for op in before.program.ops if not isinstance(op, Handing)]
         assert all(op in kept for op in later), "its operations are there in their order"
@@ -509,8 +513,8 @@ def test_a_defect_of_what_is_drawn_later_is_caught(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feature, break_it, signs = LATER_MUTANTS[name]
-    for each in ("GROUPS", "BESIDE", "ENDS"):
-        monkeypatch.setattr(fuzz, each, float(each == feature))
+    for each in cases.KINDS:
+        monkeypatch.setattr(cases, each.upper(), float(each.upper() == feature))
     monkeypatch.setattr(fuzz, "LIMIT_S", 20.0)
     break_it(monkeypatch)
     failures = first_failures(range(31_000, 31_060))

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from chaos.fuzz import draw_case, run_case
+from chaos.cases import draw_case
+from chaos.fuzz import run_case
 from runtime.control import gcs_shard
 from runtime.control.replicated import is_relay
 

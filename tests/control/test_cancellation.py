@@ -90,7 +90,7 @@ def test_only_the_running_element_is_interrupted() -> None:
 
 def test_what_was_not_started_is_given_back_first() -> None:
     _, made = executor()
-    made.handle("node:0", TakeBack())
+    made.handle("node:0", TakeBack(1))
     assert made.limit == 1
     assert not made.queue
 

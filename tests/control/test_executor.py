@@ -69,7 +69,7 @@ def test_the_tail_of_the_running_range_goes_back_but_not_what_has_started() -> N
     ctx, executor = made((1, 10, 10), (2, 0, 5))
     ran(executor, 1, 10, 2)
     executor.values += ["twelve", "thirteen"]  # done, not reported; 14 runs
-    executor.handle(NODE, TakeBack())
+    executor.handle(NODE, TakeBack(1))
     [back] = ctx.take(TakenBack, NODE)
     assert back.ranges == [(array(1), 15, 5), (array(2), 0, 5)]
     assert executor.limit == 15 and executor.alerts and not executor.queue
@@ -83,15 +83,15 @@ def test_what_was_reported_is_sent_before_the_rest_goes_back() -> None:
     ctx, executor = made((1, 0, 5), (2, 0, 1))
     ran(executor, 1, 0)
     ran(executor, 1, 1)
-    executor.handle(NODE, TakeBack())
+    executor.handle(NODE, TakeBack(1))
     kinds = [type(m) for _, m in ctx.sent]
     assert kinds.index(TakenBack) == len(kinds) - 1 and kinds.count(TasksDone) == 2
 
 
 def test_take_back_is_always_answered() -> None:
     ctx, executor = made((1, 0, 1))
-    executor.handle(NODE, TakeBack())
-    assert ctx.take(TakenBack) == [TakenBack([])]
+    executor.handle(NODE, TakeBack(1))
+    assert ctx.take(TakenBack) == [TakenBack([], 1)]
 
 
 def test_a_range_that_waits_gives_up_all_else() -> None:

@@ -149,6 +149,21 @@ def test_what_actors_keep_from_running_is_asked_for_although_all_are_busy(
     assert [m.left for m in ctx.take(TaskUpdates)] == [0, 0]
 
 
+def test_an_actor_that_actors_keep_from_starting_waits_for_tasks_elsewhere(
+    scheduler: GlobalScheduler,
+) -> None:
+    ctx: Any = scheduler.ctx
+    scheduler.handle("gcs", LoadChanged(0, holding(0.0, tasks=3)))
+    scheduler.handle("gcs", LoadChanged(1, load(1.0)))
+    scheduler.handle("gcs", LoadChanged(2, holding(0.0)))
+    ctx.take(MoveTasks)
+    creations = [spec(number) for number in (7, 8)]
+    for creation in creations:
+        creation.extra = TaskExtra(actor=ActorInfo("A"))
+    scheduler.handle("node:0", TasksMoved(0, 1, [*creations, spec(1)]))
+    assert given(ctx)[:2] == ["node:1", "node:1"], "one begins there, the other is the next"
+
+
 def test_a_node_says_at_once_what_its_actors_keep_from_running() -> None:
     ctx: Any = Alone()
     node = LocalScheduler(ctx, 1, {"CPU": 1}, Config())

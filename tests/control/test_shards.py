@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.fuzz import draw_case, run_case
+from chaos.cases import draw_case
+from chaos.fuzz import run_case
 from runtime.control.config import Config
 from runtime.control.gcs_machine import make_machine
 from runtime.control.gcs_shard import Shard, ShardedGcs

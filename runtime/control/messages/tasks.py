@@ -58,10 +58,12 @@ class TasksDone(Struct, array_like=True, tag=15):
 class TakenBack(Struct, array_like=True, tag=16):
     """Ranges that a worker was given, has not started and gives back.
 
-    Each is (array, start, count).
+    Each is (array, start, count). ``answers``: the number of the `TakeBack` that it was
+    asked by; 0: it waits, and nobody asked.
     """
 
     ranges: list[tuple[bytes, int, int]]
+    answers: int = 0
 
 
 class TaskResults(Struct, array_like=True, tag=17):
@@ -80,7 +82,9 @@ class RunTasks(Struct, array_like=True, tag=19):
 
 
 class TakeBack(Struct, array_like=True, tag=20):
-    """Give back what you have not started."""
+    """Give back what you have not started; numbers of one worker's rise from 1."""
+
+    number: int
 
 
 class Exit(Struct, array_like=True, tag=21):

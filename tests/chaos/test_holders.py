@@ -1,0 +1,63 @@
+"""Random programs of actors that hold CPUs, and tasks that need them, end with their values."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from chaos.bodies import Body
+from chaos.cases import Case, draw_plan
+from chaos.fuzz import run_case
+from chaos.holders import with_holders
+from chaos.plan import Plan
+from runtime.control import moving
+from runtime.control.dispatcher import Dispatcher
+from runtime.control.resources import ResourcePool
+from runtime.control.worker_table import State, Worker
+
+
+def run(seeds: range, faults: bool = False) -> list[str]:
+    """Run rounds of actors that hold CPUs, alone; return what is wrong."""
+    found = []
+    for seed in seeds:
+        rng = random.Random(f"holders/{seed}")
+        nodes, cpus = rng.randint(1 + faults, 4), rng.randint(1, 2)
+        program = with_holders(rng, Body(()))
+        plan = draw_plan(rng, nodes) if faults else Plan([])
+        report = run_case(Case(seed, nodes, cpus, program, plan, lossless=False))
+        found += [f"seed {seed}: {line}" for line in report.failures]
+    return found
+
+
+@pytest.mark.parametrize("faults", [False, True], ids=["healthy", "faults"])
+def test_what_waits_for_an_actor_s_cpu_runs_in_the_end(faults: bool) -> None:
+    assert run(range(60), faults) == []
+
+
+def test_room_that_is_not_there_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(pool: ResourcePool, demand: str, most: int) -> int:
+        room = max(1, pool.room(demand, most))
+        for _ in range(room):
+            pool.take(demand)
+        return room
+
+    monkeypatch.setattr(moving, "_take", take)
+    assert any("would be oversubscribed" in line for line in run(range(6)))
+
+
+def test_an_actor_s_worker_that_is_given_away_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drain(self: Any, worker: Worker) -> None:
+        if worker.state is State.LEASED and not worker.assigned:
+            self._pool.give(worker.demand)
+            self._supply.make_idle(worker, bool(self.ready.size))
+
+    def on_taken_back(self: Any, source: str, message: Any) -> None:
+        real(self, source, message)
+        if source in self.workers:
+            drain(self, self.workers[source])
+
+    real = Dispatcher.on_taken_back
+    monkeypatch.setattr(Dispatcher, "on_taken_back", on_taken_back)
+    assert run(range(20))
