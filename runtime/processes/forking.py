@@ -51,13 +51,18 @@ def adopt() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def end_with(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent dies: the thread that has forked it."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os._exit(1)  # the parent died before the line above
+
+
 def become(kind: str, key: str, payload: bytes, fds: list[int], zygote_pid: int) -> None:
     """Turn the freshly forked process into what was asked for; never returns."""
     code = 1
     try:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != zygote_pid:
-            os._exit(1)  # the zygote died before the line above
+        end_with(zygote_pid)
         call_process(f"rt-{key}")
         # By ranges: the zygote has a descriptor for every process that it has forked.
         after = 3

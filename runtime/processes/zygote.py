@@ -84,6 +84,8 @@ class Zygote:
         self._ended: list[str] = []
         """Replicas that there were: a master asks for them by other names."""
         self._driver_fd = os.pidfd_open(driver_pid)
+        self._driver = select.poll()
+        self._driver.register(self._driver_fd, select.POLLIN)
         self.modules: list[str] = []
         """What workers are to have loaded, besides what they need."""
         self.cluster_file = ""
@@ -100,10 +102,11 @@ class Zygote:
             for fd, mask in self._epoll.poll(None if self._warm or not self._late else 0) or [
                 (-1, 0)
             ]:
+                # Each time: what all of them ask for can be hundreds of processes.
+                if self._driver.poll(0):
+                    return
                 if fd == -1:
                     self._warm_up()
-                elif fd == self._driver_fd:
-                    return
                 elif fd in self._askers:
                     if mask & select.EPOLLOUT:
                         self._send_answers(fd)

@@ -27,7 +27,7 @@ ANSWER_TIMEOUT_S = 180.0
 LEAVE_TIMEOUT_S = 30.0
 """How long a side may take to shut its cluster down when all went well ..."""
 ABANDON_TIMEOUT_S = 5.0
-"""... and when it is abandoned."""
+"""... and when it is abandoned; and then what is left of its cluster, to end by itself."""
 
 MARK = "RAYTWIN_BENCH_SIDE"
 STDERR_LINES = 5
@@ -143,21 +143,29 @@ class Conversation:
         self._end(LEAVE_TIMEOUT_S if kind is None else ABANDON_TIMEOUT_S)
 
     def _end(self, timeout_s: float) -> None:
-        """Let the side shut its cluster down; then kill what is left of it."""
+        """Let the side shut its cluster down, or else that notice its driver's end; kill the rest.
+
+        What a cluster has outside of its processes is taken away by those of them that
+        see to it, which is why they are not killed together with the driver.
+        """
         requests, answers = self.pipes
+        left: list[psutil.Process] = []
         try:
-            with contextlib.suppress(BrokenPipeError):
-                requests.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout_s)
+            try:
+                with contextlib.suppress(BrokenPipeError):
+                    requests.close()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(timeout_s)
+            finally:
+                # Also when a second Ctrl-C ended the wait.
+                left = [p for p in self._family | self._living() if p.is_running()]
+                self._process.kill()
+                self._process.wait()
+                _, left = psutil.wait_procs(left, timeout=ABANDON_TIMEOUT_S)
         finally:
-            # Also when a second Ctrl-C ended the wait.
-            left = [p for p in self._family | self._living() if p.is_running()]
-            self._process.kill()
             for process in left:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
-            self._process.wait()
             psutil.wait_procs(left, timeout=timeout_s)
             answers.close()
             self._directory.cleanup()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,11 +76,17 @@ class Limiter(Protocol):
 
 
 def run_bench(
-    peers: list[str], json_path: Path | None, progress: Progress, effort: Effort = FULL
+    peers: list[str],
+    json_path: Path | None,
+    progress: Progress,
+    effort: Effort = FULL,
+    after: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> list[dict[str, Any]]:
     """Measure ours and `peers` (of `engines.PEERS`) and return a row per case, see `row`.
 
-    With `json_path` the rows are also written there, as a JSON list. Takes about
+    Calls `after` with each row when it is complete. With `json_path` the rows are also
+    written there, as a JSON list; and until that is complete, which it may never be, as
+    ``{"incomplete": [names that are missing], "rows": [...]}``. Takes about
     a minute and a half for ours alone, and some five with Ray. Raises UsageError for a peer that
     is unknown or not installed and for an unknown case, BenchError if an engine
     fails; in any case no process is left behind.
@@ -91,11 +97,21 @@ def run_bench(
             raise UsageError(f"no benchmark {name!r}: {did_you_mean(name, KNOWN)}")
     sides = [OURS, *dict.fromkeys(peers)]
     rows: list[dict[str, Any]] = []
+
+    def keep(found: dict[str, Any]) -> None:
+        rows.append(found)
+        if json_path is not None:
+            there = {each["name"] for each in rows}
+            missing = [name for name in effort.names if name not in there]
+            _write(json_path, {"incomplete": missing, "rows": rows})
+        after(found)
+
     with Limits() as limits:
         fresh = list(affordable(FRESH, effort.names, 1, progress))
         if fresh:
             found = measure_fresh(fresh, sides, limits, effort, progress)
-            rows += [row(each, samples, sides) for each, samples in zip(fresh, found, strict=True)]
+            for each, samples in zip(fresh, found, strict=True):
+                keep(row(each, samples, sides))
         cases = list(affordable(CASES, effort.names, len(sides), progress))
         if cases:
             with started(sides, progress) as conversations:
@@ -106,13 +122,16 @@ def run_bench(
                             why = ENGINES[side].lacks[case.name]
                             progress.say(f"{case.name} is left out for {side}: {why}")
                     samples = measure_case(case, conversations, limits, effort, progress)
-                    rows.append(row(case, samples, sides))
+                    keep(row(case, samples, sides))
         for each in affordable(LARGE, effort.names, 1, progress):
-            rows.append(row(each, measure_large(each, limits, effort, progress), [OURS]))
+            keep(row(each, measure_large(each, limits, effort, progress), [OURS]))
     if json_path is not None:
-        text = json.dumps(rows, indent=2, allow_nan=False)
-        results.write_file(json_path, text.encode() + b"\n")
+        _write(json_path, rows)
     return rows
+
+
+def _write(path: Path, data: Any) -> None:
+    results.write_file(path, json.dumps(data, indent=2, allow_nan=False).encode() + b"\n")
 
 
 def affordable(

@@ -194,7 +194,11 @@ def _run(jobs: Sequence[Any], out: Path, profile: Path | None, faults: Any = Non
             with shown.aside():
                 _print(console, each)
 
-        return runner.run(jobs, out, used, shown, after, faults)
+        try:
+            return runner.run(jobs, out, used, shown, after, faults)
+        except KeyboardInterrupt as error:
+            error.add_note("what had been completed is kept")
+            raise
 
 
 def _print(console: Console, done: Done) -> None:

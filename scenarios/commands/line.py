@@ -28,15 +28,17 @@ class OneLine(TyperGroup):
     """A command group that says whatever goes wrong in one line on stderr."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; an interrupt is an exit of its own."""
+        """Run the command; an interrupt is an exit of its own.
+
+        What is kept of what was done the command says in a note of the exception.
+        """
         try:
             return super().invoke(ctx)
-        except Terminated:
-            say("terminated; what had been completed is kept")
-            raise typer.Exit(TERMINATED) from None
-        except KeyboardInterrupt:
-            say("interrupted; what had been completed is kept")
-            raise typer.Exit(130) from None
+        except KeyboardInterrupt as error:
+            terminated = isinstance(error, Terminated)
+            notes = getattr(error, "__notes__", [])
+            say("; ".join(["terminated" if terminated else "interrupted", *notes]))
+            raise typer.Exit(TERMINATED if terminated else 130) from None
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run, and leave with the right exit code."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,13 +37,12 @@ def bench(
     """Measure the runtime's basic operations, interleaved with its peers'; medians.
 
     A ratio is ours to the peer before it, above 1 is better for us. The last column
-    is how near ours is to what the machine can do without any runtime.
+    is how near ours is to what the machine can do without any runtime. If it is ended
+    before its end, the cases that were complete are shown, and in the file, which says so.
 
     Examples: `raytwin bench --peers ray,dask --json bench.json`;
     `raytwin bench --cases actor_sync,put_1mb --peers ray`
     """
-    from rich.table import Table
-
     asked = parse_names(peers, PEERS, "peer") or []
     if asked:
         from scenarios.bench.engines import check_peers
@@ -56,15 +56,28 @@ def bench(
 
     named = parse_names(cases, KNOWN, "benchmark")
     effort = FULL if named is None else replace(FULL, names=tuple(named))
-    with progress.terminal() as shown:
-        try:
-            found = run_bench(asked, json, shown, effort)
-        except BenchError as error:
-            say(str(error))
-            raise typer.Exit(1) from error
+    rows: list[dict[str, Any]] = []
+    try:
+        with progress.terminal() as shown:
+            run_bench(asked, json, shown, effort, rows.append)
+    except BenchError as error:
+        say(str(error))
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as error:
+        error.add_note(f"{len(rows)} of {len(effort.names)} cases were completed")
+        raise
+    finally:
+        if rows:
+            _print(rows, asked)
+
+
+def _print(rows: list[dict[str, Any]], asked: list[str]) -> None:
+    """Print the benchmark's table."""
+    from rich.table import Table
+
     columns = [column for peer in asked for column in (peer, "ratio")]
     table = Table("what", "raytwin", *columns, "unit", "of limit", box=None, pad_edge=False)
-    for row in found:
+    for row in rows:
         cells = []
         for peer in asked:
             ratio = row["ratios"].get(peer)
@@ -117,23 +130,32 @@ def fuzz(
     from scenarios import progress, runner
 
     runner.prepare(out)
-    failed = tasks = faults = excused = 0
-    with progress.terminal() as shown:
-        shown.begin(f"fuzz, seeds {start} to {start + seeds - 1}", seeds)
-        for report in run_seeds(range(start, start + seeds), jobs, lossless):
-            shown.advance()
-            tasks += report.case.program.tasks
-            faults += report.faults
-            excused += report.excused
-            if report.failures:
-                failed += 1
-                path = write_failure(report, out)
-                with shown.aside():
-                    print(f"seed {report.case.seed} fails: {report.failures[0]} (see {path})")
-    print(
-        f"{seeds - failed} of {seeds} seeds hold: {tasks:,} tasks, {faults:,} faults,"
-        f" {excused:,} values that were rightly lost"
-    )
+    ran = failed = tasks = faults = excused = 0
+    try:
+        with (
+            progress.terminal() as shown,
+            closing(run_seeds(range(start, start + seeds), jobs, lossless)) as reports,
+        ):
+            shown.begin(f"fuzz, seeds {start} to {start + seeds - 1}", seeds)
+            for report in reports:
+                shown.advance()
+                ran += 1
+                tasks += report.case.program.tasks
+                faults += report.faults
+                excused += report.excused
+                if report.failures:
+                    failed += 1
+                    path = write_failure(report, out)
+                    with shown.aside():
+                        print(f"seed {report.case.seed} fails: {report.failures[0]} (see {path})")
+    except KeyboardInterrupt as error:
+        error.add_note(f"{ran} of {seeds} seeds were run")
+        raise
+    finally:
+        print(
+            f"{ran - failed} of {ran} seeds hold: {tasks:,} tasks, {faults:,} faults,"
+            f" {excused:,} values that were rightly lost"
+        )
     raise typer.Exit(1 if failed else 0)
 
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from scenarios import fig11a
 from scenarios.base import Request
+from tests.processes.helpers import LIMIT_S, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,6 +35,55 @@ def test_fuzz_says_what_it_did(tmp_path: Path) -> None:
     assert "20 of 20 seeds hold" in done.stdout
     assert "seeds 5 to 24" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def fuzz(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """The fuzz on two processes, a session of its own, in the middle of more than it can do."""
+    with subprocess.Popen(
+        [sys.executable, str(ROOT / "raytwin.py"), "fuzz", "--seeds", "100000", "--jobs", "2",
+         "--out", str(tmp_path)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            eventually(lambda: len(psutil.Process(process.pid).children()) == 2)
+            time.sleep(0.5)
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupted_fuzz_ends(times: int, fuzz: subprocess.Popen[str]) -> None:
+    workers = psutil.Process(fuzz.pid).children()
+    for _ in range(times):
+        os.killpg(fuzz.pid, signal.SIGINT)  # as a terminal does
+        time.sleep(0.1)
+    out, err = fuzz.communicate(timeout=LIMIT_S)
+    # The second one may come when all is done, and Python ends by it.
+    assert fuzz.returncode == 130 or (times == 2 and fuzz.returncode == -signal.SIGINT)
+    assert not any(worker.is_running() for worker in workers)
+    if times == 1:
+        (held,) = out.splitlines()
+        ran = held.split()[2]
+        assert held.startswith(f"{ran} of {ran} seeds hold")
+        assert err.splitlines()[-1] == f"raytwin: interrupted; {ran} of 100000 seeds were run"
+
+
+def test_a_killed_fuzz_leaves_no_process(fuzz: subprocess.Popen[str]) -> None:
+    workers = psutil.Process(fuzz.pid).children()
+    fuzz.kill()
+    assert not psutil.wait_procs(workers, timeout=LIMIT_S)[1]
+
+
+def test_a_process_of_the_fuzz_that_dies_is_an_error(fuzz: subprocess.Popen[str]) -> None:
+    first, second = psutil.Process(fuzz.pid).children()
+    first.kill()
+    _, err = fuzz.communicate(timeout=LIMIT_S)
+    assert err.splitlines()[-1] == "RuntimeError: a process of the fuzz has ended: exit code -9"
+    assert fuzz.returncode == 1
+    assert not second.is_running()
 
 
 BROKEN = """

@@ -439,6 +439,35 @@ def test_interrupt_leaves_nothing(tmp_path: Path, no_side_left: None) -> None:
     assert not path.exists()
 
 
+def test_cases_that_were_complete_are_kept(tmp_path: Path, no_side_left: None) -> None:
+    path = tmp_path / "bench.json"
+    names = ("put_small", "tasks_sync")
+    rows = []
+
+    def after(row: dict[str, Any]) -> None:
+        rows.append(row)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_bench([], path, Silent(), Effort(**{**vars(BRIEF), "names": names}), after)
+    assert [row["name"] for row in rows] == ["tasks_sync"]
+    assert json.loads(path.read_text()) == {"incomplete": ["put_small"], "rows": rows}
+
+
+def test_an_abandoned_cluster_takes_its_file_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_side_left: None
+) -> None:
+    """Also if its driver is in the middle of something, and cannot see to it."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr("scenarios.bench.conversation.ABANDON_TIMEOUT_S", 2.0)
+    with pytest.raises(KeyboardInterrupt), Conversation(OURS) as conversation:
+        conversation.ask("start")
+        assert list((tmp_path / "raytwin").iterdir())
+        os.kill(conversation.pid, signal.SIGSTOP)
+        raise KeyboardInterrupt
+    assert not list((tmp_path / "raytwin").iterdir())
+
+
 def test_killed_benchmark_leaves_nothing(tmp_path: Path) -> None:
     program = (
         "from scenarios.base import Silent\n"

@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from scenarios import doctor, registry
-from scenarios.bench import FULL, Effort
+from scenarios.bench import FULL, BenchError, Effort
 from scenarios.cli import app
 from scenarios.commands.arguments import parse_nodes
+from scenarios.signals import Terminated
 from tests.scenarios import synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -263,19 +265,21 @@ def test_report_where_it_is_wanted(tmp_path: Path) -> None:
     assert target.read_text().startswith("<!doctype html>")
 
 
+After = Callable[[dict[str, object]], None]
+TASKS_SYNC: dict[str, object] = {
+    "name": "tasks_sync", "ours": 2000.0, "peers": {}, "ratio": None, "ratios": {},
+    "unit": "tasks/s", "limit": {"fraction": 0.25},
+}  # fmt: skip
+
+
 def test_bench_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def run_bench(
-        peers: list[str], path: Path | None, progress: object, effort: Effort
-    ) -> list[dict[str, object]]:
+        peers: list[str], path: Path | None, progress: object, effort: Effort, after: After
+    ) -> None:
         asked.append((peers, path, effort))
-        return [
-            {
-                "name": "tasks_sync", "ours": 2000.0, "peers": {}, "ratio": None, "ratios": {},
-                "unit": "tasks/s", "limit": {"fraction": 0.25},
-            }
-        ]  # fmt: skip
+        after(TASKS_SYNC)
 
     monkeypatch.setattr("scenarios.bench.run_bench", run_bench)
     result = raytwin("bench", "--json", tmp_path / "f.json")
@@ -290,10 +294,9 @@ def test_bench_of_some_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     names = []
 
     def run_bench(
-        peers: list[str], path: Path | None, progress: object, effort: Effort
-    ) -> list[dict[str, object]]:
+        peers: list[str], path: Path | None, progress: object, effort: Effort, after: After
+    ) -> None:
         names.append(effort.names)
-        return []
 
     monkeypatch.setattr("scenarios.bench.run_bench", run_bench)
     result = raytwin("bench", "--cases", "actor_sync, create_2000_actors")
@@ -304,14 +307,14 @@ def test_bench_of_some_cases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bench_table_with_a_peer_that_lacks_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_bench(
-        peers: list[str], path: Path | None, progress: object, effort: Effort
-    ) -> list[dict[str, object]]:
-        return [
+        peers: list[str], path: Path | None, progress: object, effort: Effort, after: After
+    ) -> None:
+        after(
             {
                 "name": "create_100_actors", "ours": 50.0, "peers": {"ray": 2.0}, "ratio": 25.0,
                 "ratios": {"ray": 25.0}, "unit": "actors/s", "limit": {"fraction": 0.1},
             }
-        ]  # fmt: skip
+        )  # fmt: skip
 
     monkeypatch.setattr("scenarios.bench.run_bench", run_bench)
     monkeypatch.setattr("scenarios.bench.engines.check_peers", lambda peers: None)
@@ -319,6 +322,42 @@ def test_bench_table_with_a_peer_that_lacks_a_case(monkeypatch: pytest.MonkeyPat
     assert result.exit_code == 0, result.output
     line = next(line for line in result.stdout.splitlines() if "create_100" in line)
     assert line.split() == ["create_100_actors", "50", "2", "25.0x", "actors/s", "10%"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "raytwin: interrupted; 1 of 2 cases were completed"),
+        (Terminated(), 143, "raytwin: terminated; 1 of 2 cases were completed"),
+        (BenchError("ours has ended"), 1, "raytwin: ours has ended"),
+    ],
+)
+def test_bench_that_does_not_get_to_its_end_shows_what_is_complete(
+    error: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_bench(
+        peers: list[str], path: Path | None, progress: object, effort: Effort, after: After
+    ) -> None:
+        after(TASKS_SYNC)
+        raise error
+
+    monkeypatch.setattr("scenarios.bench.run_bench", run_bench)
+    result = raytwin("bench", "--cases", "tasks_sync,actor_sync")
+    assert result.exit_code == code
+    assert result.stderr.splitlines() == [said]
+    assert "2,000" in result.stdout
+
+
+def test_an_interrupted_command_that_keeps_nothing_says_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def calibrate(path: Path, progress: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("scenarios.runner.calibrate", calibrate)
+    result = raytwin("calibrate", "-o", tmp_path / "profile.json")
+    assert result.exit_code == 130
+    assert result.stderr.splitlines() == ["raytwin: interrupted"]
 
 
 @pytest.mark.parametrize(("works", "code"), [(True, 0), (False, 1)])

@@ -1,0 +1,43 @@
+"""The zygote's loop, without processes."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+
+import pytest
+
+from runtime.processes.packets import packet_pair
+from runtime.processes.zygote import Zygote
+
+
+def test_it_leaves_at_its_drivers_end_before_anybody_elses_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that many nodes ask for at a time takes seconds to fork."""
+    driver = subprocess.Popen(["sleep", "600"])
+    try:
+        control, theirs = packet_pair()
+        zygote = Zygote(control, driver.pid)
+        pairs = [packet_pair() for _ in range(5)]
+        for ours, node in pairs:
+            zygote._add_asker(ours)
+            node.send(b"a request")
+        served: list[int] = []
+
+        def serve(fd: int) -> bool:
+            served.append(fd)
+            driver.kill()
+            driver.wait()
+            return True
+
+        monkeypatch.setattr(zygote, "_serve", serve)
+        zygote._warm = True
+        zygote.run()
+        assert len(served) == 1
+    finally:
+        driver.kill()
+        driver.wait()
+    ends: list[socket.socket] = [control, theirs, *(end for pair in pairs for end in pair)]
+    for end in ends:
+        end.close()
