@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from runtime.api import cluster, state
@@ -41,6 +41,23 @@ def keep(options: dict[str, Any], say: Callable[[str], None]) -> int:
                 say(f"the cluster has ended: {session.cluster.exited}")
                 return 1
     return 0
+
+
+def check_joinable(address: str, options: Mapping[str, Any]) -> None:
+    """Raise UsageError if no program can join the cluster at an address with these options."""
+    from runtime.processes import joining
+
+    chosen = [n for n, value in options.items() if (n, value) != ("backend", "local")]
+    if chosen:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in chosen)
+        raise UsageError(
+            f"the cluster at {address!r} is there already: {names} cannot be chosen when joining"
+            " it (--address local starts one)"
+        )
+    try:
+        joining.check(address)
+    except (ValueError, ConnectionError, PermissionError) as error:
+        raise UsageError(str(error)) from error
 
 
 def status(address: str) -> tuple[str, list[list[str]], list[list[str]]]:

@@ -31,7 +31,8 @@ def connect(*, address: str | None = None, **options: Any) -> Session:
     if address is not None:
         raise ValueError(
             f"a simulated cluster lives in the program that started it: {address!r} cannot be"
-            " joined, and session.cluster.run_driver() runs a second driver"
+            " joined (address 'local' starts one), and session.cluster.run_driver() runs a second"
+            " driver"
         )
     check_names("sim", options, start, cluster_config)
     return start(**options)

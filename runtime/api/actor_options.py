@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runtime.api.checks import INTEGER_MAX, integer, text
+from runtime.api.checks import INTEGER_MAX, integer, namespace, text
 from runtime.api.options import EVER, ONLY_RAYS, TaskOptions
 
 _OF_TASKS = (
@@ -87,6 +87,8 @@ class ActorOptions:
                 most = CONCURRENCY_MAX if name == "max_concurrency" else INTEGER_MAX
                 note = EVER if _LEAST[name] < 0 else ""
                 changes[name] = integer(name, changes[name], _LEAST[name], most, note)
+            elif name == "namespace":
+                changes[name] = namespace(changes[name])
             elif name != "get_if_exists":
                 changes[name] = text(name, changes[name])
         if "name" in changes and not changes["name"]:

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from sys import maxsize
 from typing import Any
 
+from runtime.api import checks
 from runtime.api.actor_options import ActorOptions
 from runtime.api.arguments import positional_of
 from runtime.api.checks import name_of, text
@@ -372,11 +373,12 @@ def _described(description: bytes, actor: bytes, ref: ObjectRef) -> ActorHandle:
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
     """Return the handle of a named actor.
 
-    Raises ValueError if there is none, TypeError for a namespace that is no string.
+    Raises ValueError if there is none or the namespace is empty, TypeError for one that is no
+    string.
     """
     if not isinstance(name, str) or not name:
         raise ValueError("get_actor takes the actor's name")
-    name, namespace = text("name", name), text("namespace", namespace or "")
+    name, namespace = text("name", name), checks.namespace(namespace)
     found = current().find_actor(name, namespace)
     if found is None:
         raise ValueError(f"there is no actor named {name!r}")

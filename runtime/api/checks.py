@@ -71,6 +71,13 @@ def amounts(what: str, given: Any) -> dict[str, float]:
     return checked
 
 
+def namespace(given: Any) -> str:
+    """Return a namespace, "" for None: the one that is there without it."""
+    if given == "":
+        raise ValueError("a namespace is not empty; None gives none")
+    return "" if given is None else text("namespace", given)
+
+
 def binary(what: str, given: Any) -> bytes:
     """Return bytes."""
     if not isinstance(given, bytes | bytearray | memoryview):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 from typing import Any
 
@@ -20,7 +21,7 @@ ADDRESS = "RAYTWIN_ADDRESS"
 """Environment variable: the address where ``init()`` is given none."""
 
 OVERRIDES: dict[str, Any] = {}
-"""What `raytwin exec` was asked for; goes before what the script says."""
+"""What the command line of `raytwin exec` has; goes before what the script says."""
 
 _NOT_OURS = {
     "labels": "nodes have no labels",
@@ -133,10 +134,10 @@ def init(
         }  # fmt: skip
         check_values({**options, **named})
         env = env_vars(runtime_env) if runtime_env is not None else ()
-        namespace = checks.text("namespace", namespace or "")
+        namespace = checks.namespace(namespace)
         options.update(OVERRIDES)
-        # What the command line asks for is started, whatever the script would join.
-        address = options.pop("address", None) if OVERRIDES else address or os.environ.get(ADDRESS)
+        options.pop("address", None)
+        address = _where(address)
         backend = options.pop("backend", None) or backend or "local"
         backends = state.backends()
         if backend not in backends:
@@ -161,6 +162,24 @@ def init(
         for told in state.on_connect:
             told(made)
         return made
+
+
+def _where(given: str | None) -> str | None:
+    """Return which cluster `init` joins that is given an address or None; None: it starts one.
+
+    The command line of `raytwin exec` goes before it, and that is said. A cluster that it
+    has options for is the one that ``"auto"`` finds.
+    """
+    if not OVERRIDES:
+        return given or os.environ.get(ADDRESS)
+    address: str | None = OVERRIDES.get("address", "local" if given == "auto" else given)
+    if given and given != address:
+        print(
+            f"raytwin: the script's address {given!r} is {address!r} for the options"
+            " of the command line",
+            file=sys.stderr,
+        )
+    return address
 
 
 def _at_exit(made: Backend, pid: int) -> None:

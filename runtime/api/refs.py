@@ -36,11 +36,13 @@ class ObjectRef:
     """A reference to a value that exists, or will once its task has run."""
 
     __slots__ = ("__weakref__", "_holder", "_id")
+    _holder: RefHolder
+    _id: bytes
 
-    def __init__(self, oid: bytes, holder: RefHolder) -> None:
-        self._id = oid
-        self._holder = holder
+    def __new__(cls, oid: bytes, holder: RefHolder) -> ObjectRef:
+        # Counted first: what cannot be counted is no reference, and nobody drops it.
         holder.ref_added(oid)
+        return counted_ref(oid, holder)
 
     def __del__(self) -> None:
         # Runs wherever the garbage collector does; the holder only notes it.
@@ -129,14 +131,20 @@ class ObjectRefArray(Sequence[ObjectRef]):
     """The references of one ``f.map``: a sequence that makes them when asked."""
 
     __slots__ = ("_array", "_count", "_holder", "_returns")
+    _array: bytes
+    _count: int
+    _holder: RefHolder
+    _returns: int
 
-    def __init__(self, array: bytes, count: int, returns: int, holder: RefHolder) -> None:
+    def __new__(cls, array: bytes, count: int, returns: int, holder: RefHolder) -> ObjectRefArray:
+        if count:
+            holder.ref_added(object_id(array, 0, 0))
+        self = _new(cls)
         self._array = array
         self._count = count
         self._returns = returns
         self._holder = holder
-        if count:
-            holder.ref_added(object_id(array, 0, 0))
+        return self
 
     def __del__(self) -> None:
         if self._count:

@@ -42,6 +42,19 @@ def check_names(backend: str, options: Mapping[str, Any], *takers: Callable[...,
         raise TypeError(f"init() has no option {name!r}: {hint}")
 
 
+def check_directory(what: str, directory: str | os.PathLike[str]) -> None:
+    """Raise ValueError for what no file can be made in, whatever its mode says."""
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            return
+    except OSError as error:
+        raise ValueError(
+            f"{what}: {directory} is not a directory to write to ({error.strerror})"
+        ) from None
+
+
 def check_values(options: Mapping[str, Any]) -> None:
     """Raise TypeError for what is no path, ValueError for one thing that is given twice."""
     for name in _PATHS & options.keys():

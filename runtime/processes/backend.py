@@ -13,7 +13,7 @@ from typing import Any
 from runtime.api.exceptions import RaySystemError
 from runtime.api.state import connected, set_current
 from runtime.backend.cluster_config import cluster_config
-from runtime.backend.init_options import check_names
+from runtime.backend.init_options import check_directory, check_names
 from runtime.backend.nodes import FIRST_DRIVER, node_resources
 from runtime.backend.session import Session
 from runtime.control.ids import root_task_id
@@ -65,6 +65,7 @@ def start(
         storage.check_storage(Path(gcs_storage), config.head_has_gcs)
     if journal is not None:
         Path(journal).mkdir(parents=True, exist_ok=True)
+        check_directory("journal", journal)
     cluster = LocalCluster(
         resources,
         config,
@@ -96,8 +97,7 @@ def _memory_bytes() -> int:
 def _spill_directory(given: str | os.PathLike[str] | None) -> str:
     """Return where evicted objects go: as given, or the system's place for such."""
     directory = tempfile.gettempdir() if given is None else os.path.abspath(given)
-    if not os.path.isdir(directory) or not os.access(directory, os.W_OK | os.X_OK):
-        raise ValueError(f"object_spilling_dir: {directory} is not a directory to write to")
+    check_directory("object_spilling_dir", directory)
     return directory
 
 

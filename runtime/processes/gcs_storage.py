@@ -29,6 +29,7 @@ from typing import Any
 
 import msgspec
 
+from runtime.backend.init_options import check_directory
 from runtime.control.context import Context
 from runtime.control.feeding import read_rows
 from runtime.control.flush import STORAGE
@@ -89,8 +90,9 @@ def check_storage(path: Path, alone: bool) -> None:
     of the other kind, is in no directory to write to, or has the state of another cluster:
     its nodes are not there any more.
     """
-    if alone and path.is_dir():
-        raise ValueError(f"gcs_storage={str(path)!r} is a directory: give a file")
+    if alone and path.exists() and not path.is_file():
+        kind = "a directory" if path.is_dir() else "a device"
+        raise ValueError(f"gcs_storage={str(path)!r} is {kind}: give a file")
     if not alone and path.exists() and not path.is_dir():
         raise ValueError(
             f"gcs_storage={str(path)!r} is a file: with replicas or shards give a directory,"
@@ -104,8 +106,7 @@ def check_storage(path: Path, alone: bool) -> None:
                 f"gcs_storage={str(path)!r} cannot be made: {error.strerror}"
             ) from None
     folder = path.resolve().parent if alone else path
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"gcs_storage={str(path)!r}: {folder} is not a directory to write to")
+    check_directory(f"gcs_storage={str(path)!r}", folder)
     if path.stat().st_size if alone and path.exists() else not alone and look(str(path)):
         raise ValueError(
             f"gcs_storage={str(path)!r} has the state of a cluster that has ended: give another"

@@ -33,6 +33,17 @@ def join(address: str) -> DriverSession:
 
     Raises ConnectionError if there is none, ValueError for what is no address.
     """
+    return _enter(*_find(address))
+
+
+def check(address: str) -> None:
+    """Raise what `join` raises if there is no cluster at an address, without joining it."""
+    sock, _ = _find(address)
+    sock.close()
+
+
+def _find(address: str) -> tuple[socket.socket, ClusterFile]:
+    """Return a connection to a cluster's door, and what is known of it; raises as `join`."""
     if address != AUTO and not _ADDRESS.fullmatch(address):
         raise ValueError(f"raytwin cannot connect to {address!r}: an address is host:port or auto")
     entries = clusters.running()
@@ -45,7 +56,7 @@ def join(address: str) -> DriverSession:
             # Nobody listens: the cluster was killed, and could not tidy up.
             path.unlink(missing_ok=True)
             continue
-        return _enter(sock, cluster)
+        return sock, cluster
     where = "on this machine" if address == AUTO else f"at {address!r}"
     raise ConnectionError(
         f"no raytwin cluster of this user is running {where}: `raytwin start` starts one,"
@@ -111,6 +122,6 @@ def connect(address: str, **options: Any) -> DriverSession:
     if options:
         raise ValueError(
             f"the cluster at {address!r} is there already: {', '.join(sorted(options))} cannot be"
-            " chosen when joining it"
+            " chosen when joining it (address 'local' starts one)"
         )
     return join(address)

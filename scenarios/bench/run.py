@@ -117,14 +117,12 @@ def run_bench(
             with started(sides, progress) as conversations:
                 for case in cases:
                     progress.begin(case.name, rounds_of(case, effort))
-                    for side in sides:
-                        if case.name in ENGINES[side].lacks:
-                            why = ENGINES[side].lacks[case.name]
-                            progress.say(f"{case.name} is left out for {side}: {why}")
+                    say_left_out(case.name, sides, progress)
                     samples = measure_case(case, conversations, limits, effort, progress)
                     keep(row(case, samples, sides))
         for each in affordable(LARGE, effort.names, 1, progress):
-            keep(row(each, measure_large(each, limits, effort, progress), [OURS]))
+            say_left_out(each.name, sides, progress)
+            keep(row(each, measure_large(each, limits, effort, progress), sides))
     if json_path is not None:
         _write(json_path, rows)
     return rows
@@ -132,6 +130,19 @@ def run_bench(
 
 def _write(path: Path, data: Any) -> None:
     results.write_file(path, json.dumps(data, indent=2, allow_nan=False).encode() + b"\n")
+
+
+def left_out(name: str, sides: Iterable[str]) -> dict[str, str]:
+    """Return why a case is not measured, for each of the sides that it is not measured on."""
+    if name in LARGE:
+        return {side: "it is measured for ours alone" for side in sides if side != OURS}
+    return {side: why for side in sides if (why := ENGINES[side].lacks.get(name, ""))}
+
+
+def say_left_out(name: str, sides: Iterable[str], progress: Progress) -> None:
+    """Say on which sides a case is not measured, and why."""
+    for side, why in left_out(name, sides).items():
+        progress.say(f"{name} is left out for {side}: {why}")
 
 
 def affordable(
@@ -249,9 +260,8 @@ def row(case: Case | Fresh, samples: Samples, sides: Sequence[str]) -> dict[str,
     to the limit ours is, 1 being there; ``about``; and ``left_out`` {peer: why}
     of peers that have no equivalent, which are in none of the others.
     """
-    left_out = {side: ENGINES[side].lacks.get(case.name, "") for side in sides}
-    left_out = {side: why for side, why in left_out.items() if why}
-    sides = [side for side in sides if side not in left_out]
+    without = left_out(case.name, sides)
+    sides = [side for side in sides if side not in without]
     peers = [side for side in sides if side != OURS]
     ours = samples.sides[OURS]
     ratios = {peer: _ratios(case, ours, samples.sides[peer]) for peer in peers}
@@ -275,7 +285,7 @@ def row(case: Case | Fresh, samples: Samples, sides: Sequence[str]) -> dict[str,
             "fraction": value / limit if case.higher_is_better else limit / value,
         },
         "about": case.about,
-        "left_out": left_out,
+        "left_out": without,
     }
 
 

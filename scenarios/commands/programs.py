@@ -22,7 +22,7 @@ from scenarios.signals import leave_sigterm_alone
 def execute(
     script: Annotated[Path, typer.Argument(help="A Python program that uses Ray.")],
     args: Annotated[list[str] | None, typer.Argument(help="Its own arguments.")] = None,
-    backend: Annotated[str, typer.Option(help="sim or local.")] = "local",
+    backend: Annotated[str | None, typer.Option(help="sim or local (the default).")] = None,
     nodes: Annotated[int | None, typer.Option(min=1, max=NODES_MAX)] = None,
     cpus_per_node: Annotated[int | None, typer.Option(min=0)] = None,
     seed: Annotated[
@@ -30,23 +30,30 @@ def execute(
         typer.Option(min=-INTEGER_MAX, max=INTEGER_MAX, help="Of the control plane's choices."),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(envvar="RAYTWIN_ADDRESS", help="Join this cluster instead.")
+        str | None,
+        typer.Option(
+            help="Join this cluster instead: host:port, or auto: the newest; local: join none. "
+            "Without any option RAYTWIN_ADDRESS counts, as for any program."
+        ),
     ] = None,
 ) -> None:
     """Run an existing Ray script unchanged: its `import ray` is raytwin.
 
     The options go before what the script gives to `ray.init()`.
     """
+    from scenarios import clusters
     from scenarios.execute import execute as run_script
 
     leave_sigterm_alone()
-    if backend not in BACKENDS:
+    if backend is not None and backend not in BACKENDS:
         raise UsageError(f"no backend {backend!r}: {did_you_mean(backend, BACKENDS)}")
-    given = {"nodes": nodes, "cpus_per_node": cpus_per_node, "seed": seed}
+    given = {"backend": backend, "nodes": nodes, "cpus_per_node": cpus_per_node, "seed": seed}
     options: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
-    if address and backend == "local" and not options:
+    if address is not None:
+        if address != "local":
+            clusters.check_joinable(address, options)
         options["address"] = address
-    sys.exit(run_script(script, args or [], {"backend": backend, **options}))
+    sys.exit(run_script(script, args or [], options))
 
 
 @app.command()

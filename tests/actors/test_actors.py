@@ -370,6 +370,10 @@ def test_namespaces(cluster: Any) -> None:
     assert ray.get_actor("spaced", namespace="other") == there
     with pytest.raises(ValueError):
         ray.get_actor("spaced", namespace="third")
+    with pytest.raises(ValueError, match="a namespace is not empty"):
+        ray.get_actor("spaced", namespace="")
+    with pytest.raises(ValueError, match="a namespace is not empty"):
+        Counter.options(name="spaced", namespace="")
 
 
 def test_a_name_is_free_again(cluster: Any) -> None:

@@ -6,7 +6,10 @@ that decodes it would have to drop whoever has sent it.
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -201,3 +204,33 @@ def test_a_group_that_is_none_is_no_group(backend: str) -> None:
     assert ray.get(inside.options(scheduling_strategy=captures).remote(), timeout=60) == [
         group.id.hex(), None, None
     ]  # fmt: skip
+
+
+def test_remote_takes_functions_and_classes_alone() -> None:
+    class Called:
+        def __call__(self) -> int:
+            return 1
+
+        def method(self) -> int:
+            return 1
+
+    wrong: tuple[Any, ...] = (partial(max, 1), Called(), Called().method, len, 3)
+    for target in wrong:
+        for make in (ray.remote, ray.remote(num_cpus=1)):
+            with pytest.raises(TypeError, match="takes a function or a class, not"):
+                make(target)
+    with pytest.raises(TypeError, match=r"not @remote\(\)"):
+        ray.remote()
+
+
+@pytest.mark.parametrize("kind", [ray.ObjectRef, ray.ObjectRefArray])
+def test_what_is_no_reference_is_not_dropped_as_one(
+    monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    ignored: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    for arguments in ((), (b"x",), (b"x", None), (b"x", 1, 1, None)):
+        with pytest.raises((TypeError, AttributeError)):
+            kind(*arguments)
+    gc.collect()
+    assert not ignored

@@ -14,6 +14,7 @@ import raytwin as ray
 def test_init_says_what_is_wrong(backend: str) -> None:
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"namespace": 5}, TypeError, "namespace is a string, not 5"),
+        ({"namespace": ""}, ValueError, "a namespace is not empty"),
         ({"seed": "a"}, TypeError, "seed is an integer, not 'a'"),
         ({"seed": 2**80}, ValueError, "seed is at most"),
         ({"num_cpus": "2"}, TypeError, "num_cpus is a number, not '2'"),

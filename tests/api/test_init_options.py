@@ -65,6 +65,24 @@ def test_storage_that_cannot_be_written_starts_no_process(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"gcs_storage": "/proc/x"}, "gcs_storage='/proc/x': /proc is not a directory to write to"),
+     ({"gcs_storage": "/proc", "gcs_replicas": 3}, "gcs_storage='/proc': /proc is not a directory"),
+     ({"gcs_storage": "/dev/null"}, "gcs_storage='/dev/null' is a device: give a file"),
+     ({"object_spilling_dir": "/proc"}, "object_spilling_dir: /proc is not a directory to write"),
+     ({"journal": "/proc"}, "journal: /proc is not a directory to write to")],
+)  # fmt: skip
+def test_a_directory_that_takes_no_file_starts_no_process(
+    capfd: pytest.CaptureFixture[str], options: dict[str, Any], said: str
+) -> None:
+    """Whatever its mode says, and whoever asks: root may write everywhere."""
+    with pytest.raises(ValueError, match=said):
+        ray.init(nodes=1, cpus_per_node=1, **options)
+    assert not ray.is_initialized()
+    assert capfd.readouterr().err == ""
+
+
 def test_both_names_of_one_thing_may_say_the_same() -> None:
     ray.init(backend="sim", cpus_per_node=2, num_cpus=2)
     assert ray.cluster_resources()["CPU"] == 2

@@ -260,6 +260,27 @@ def test_large_clusters_are_measured_alone_and_anew_in_each_round(
     assert log == [("limits", each.limit), (OURS, "large"), (OURS, "end")] * 2
 
 
+def test_a_peer_that_a_large_cluster_is_not_measured_on_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+
+    class Loud(Silent):
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    def measured(*_: object) -> run.Samples:
+        assert said, "it is said before it takes its time"
+        return run.Samples({OURS: [1.0]}, [1.0])
+
+    monkeypatch.setattr(run, "check_peers", lambda peers: None)
+    monkeypatch.setattr(run, "measure_large", measured)
+    (row,) = run_bench(["ray"], None, Loud(), Effort(names=("create_2000_actors",)))
+    why = "it is measured for ours alone"
+    assert said[-1] == f"create_2000_actors is left out for ray: {why}"
+    assert (row["left_out"], row["peers"], row["ratio"]) == ({"ray": why}, {}, None)
+
+
 # -- refusals ----------------------------------------------------------------------
 
 

@@ -89,3 +89,85 @@ def test_what_cannot_be_is_said_in_one_line() -> None:
         found = raytwin(*args)
         assert found.returncode == 2
         assert len(found.stderr.splitlines()) == 1, found.stderr
+
+
+WHERE = """
+import ray
+try:
+    context = ray.init({address!r})
+    print(len(ray.nodes()), context.address_info["address"])
+except (ConnectionError, ValueError) as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_the_address_of_a_script_means_what_it_means_without_exec(
+    kept: tuple[subprocess.Popen[str], str], tmp_path: Path
+) -> None:
+    """Nothing starts in the place of a cluster that the script names."""
+    _, address = kept
+    for given, options, said in (
+        ("auto", [], f"2 {address}"),
+        (address, [], f"2 {address}"),
+        ("1.2.3.4:5", [], "ConnectionError no raytwin cluster"),
+        ("1.2.3.4:5", ["--backend", "local"], "ConnectionError no raytwin cluster"),
+        (address, ["--nodes", "3"], f"ValueError the cluster at '{address}' is there already"),
+        ("1.2.3.4:5", ["--backend", "sim"], "ValueError a simulated cluster lives"),
+        ("ray://localhost:1", [], "ValueError raytwin cannot connect to 'ray://"),
+    ):
+        script = tmp_path / "script.py"
+        script.write_text(WHERE.format(address=given))
+        found = raytwin("exec", *options, str(script), RAYTWIN_ADDRESS="9.9.9.9:9")
+        assert found.stdout.startswith(said), (given, options, found.stdout, found.stderr)
+        assert found.stderr == ""
+
+
+def test_an_address_that_gives_way_to_the_command_line_is_told(
+    kept: tuple[subprocess.Popen[str], str], tmp_path: Path
+) -> None:
+    _, address = kept
+    for given, options, told, nodes in (
+        ("1.2.3.4:5", ["--address", address], address, 2),
+        ("1.2.3.4:5", ["--address", "local", "--nodes", "3"], "local", 3),
+        ("1.2.3.4:5", ["--address", "local", "--backend", "sim"], "local", 1),
+        ("auto", ["--backend", "sim", "--nodes", "4"], "local", 4),
+    ):
+        script = tmp_path / "script.py"
+        script.write_text(
+            WHERE.format(address=given).replace('context.address_info["address"]', "0")
+        )
+        found = raytwin("exec", *options, str(script))
+        assert found.stdout == f"{nodes} 0\n", (given, options, found.stdout, found.stderr)
+        assert found.stderr == (
+            f"raytwin: the script's address {given!r} is {told!r} for the options of the"
+            " command line\n"
+        )
+
+
+def test_auto_finds_no_cluster_where_none_runs(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(WHERE.format(address="auto"))
+    found = raytwin("exec", str(script))
+    assert found.stdout.startswith("ConnectionError no raytwin cluster of this user is running")
+
+
+def test_a_script_does_not_run_if_it_could_not_join(
+    kept: tuple[subprocess.Popen[str], str], tmp_path: Path
+) -> None:
+    _, address = kept
+    script = tmp_path / "script.py"
+    script.write_text("print('runs')")
+    for options, said in (
+        (["--address", "foo"], "cannot connect to 'foo'"),
+        (["--address", ""], "cannot connect to ''"),
+        (["--address", "localhost:1"], "no raytwin cluster"),
+        (["--address", address, "--nodes", "2", "--seed", "1"], "--nodes, --seed cannot be chosen"),
+        (["--address", address, "--backend", "sim"], "--backend cannot be chosen"),
+    ):
+        found = raytwin("exec", *options, str(script))
+        assert (found.returncode, found.stdout) == (2, ""), options
+        (line,) = found.stderr.splitlines()
+        assert said in line
+    assert (
+        raytwin("exec", "--address", address, "--backend", "local", str(script)).stdout == "runs\n"
+    )
