@@ -18,7 +18,6 @@ from statistics import median
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
 
 from reports import plots
 from reports.fidelity import Fidelity, judge
@@ -118,7 +117,7 @@ def render(results: Sequence[Result], scenarios: Mapping[str, Scenario]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"show": _show, "percent": percent, "title": _title, "code": _code}
+    environment.filters |= {"show": _show, "percent": percent, "title": _title}
     script = _resource("theme.js")
     fidelity = [
         (chapter, drawing, drawing.fidelity)
@@ -220,14 +219,6 @@ def _show(value: Any, name: str = "") -> str:
     if isinstance(value, list | tuple):
         return ", ".join(_show(each, name) for each in value)
     return with_unit(value, name)
-
-
-def _code(text: str) -> Markup:
-    """Return a text of ours with what is between backticks as code; all of it escaped."""
-    parts = str(escape(text)).split("`")
-    if len(parts) % 2 == 0:  # one is not closed
-        return escape(text)
-    return Markup("".join(f"<code>{p}</code>" if i % 2 else p for i, p in enumerate(parts)))
 
 
 def _title(name: str) -> str:
