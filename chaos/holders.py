@@ -10,14 +10,15 @@ need no CPU, which only let time pass.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass
 
 from chaos.bodies import RETRIES, Body, Call, Op, Teller
 
 KEYS = 12_000_000
 """Keys and variables of these operations begin here."""
-ROUND = 0.12
-"""How many of a program's operations have a round behind them."""
+ROUNDS_MAX = 5
+"""Of a program: each takes seconds, and other operations may be thousands."""
 ACTORS_MAX = 6
 """That a round has at a time."""
 FORCED = 1
@@ -109,13 +110,13 @@ class _Round:
 
 
 def with_holders(rng: random.Random, body: Body) -> Body:
-    """Return the program with rounds in between its operations, one at least."""
+    """Return the program with a few rounds in between its operations."""
     ops: list[Op] = []
     tasks = body.tasks
     number = KEYS
-    first = rng.randrange(len(body.ops) + 1)
+    places = Counter(rng.choices(range(len(body.ops) + 1), k=rng.randint(1, ROUNDS_MAX)))
     for at in range(len(body.ops) + 1):
-        if at == first or rng.random() < ROUND:
+        for _ in range(places[at]):
             drawn = _Round(rng, number)
             number = drawn.number
             tasks += drawn.tasks

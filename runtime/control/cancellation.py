@@ -32,6 +32,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runtime.control.cancelled import cancelled_error
+from runtime.control.context import is_gcs
 from runtime.control.ids import ELEMENTS_MAX
 from runtime.control.messages import (
     CancelTask,
@@ -59,7 +60,9 @@ class Canceller:
             if any(cut(spec, message)[1] is not None for spec in worker.assigned):
                 self._cancel_on(worker, message)
         passed_on = self._scheduler.starving.follow(message)
-        if (source != "global" or passed_on) and not self._all_done(message):
+        # With shards the GCS itself says it, to all who may have it.
+        asked = source != "global" and not is_gcs(source)
+        if (asked or passed_on) and not self._all_done(message):
             self._scheduler.ctx.send("global", message)
 
     def cancel_waiting(self, message: CancelTask) -> None:

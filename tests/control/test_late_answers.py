@@ -141,3 +141,16 @@ def test_all_that_a_worker_was_killed_for_ends_with_it() -> None:
     assert set(cancelled(node)) == {array(1)}
     assert [s.array for s in ready(node)] == [array(2)]
     assert node.scheduler.dispatcher.assigned == 0
+
+
+@pytest.mark.parametrize("source", ["global", "gcs", "gcs.2"])
+def test_a_cancel_that_was_passed_on_goes_nowhere_else(source: str) -> None:
+    """With shards it comes from one of those, which would send it here again, and so on."""
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([spec(1)]))
+    node.ctx.sent.clear()
+    node.turn(source, cancel(1))
+    assert [to for to, m in node.ctx.sent if isinstance(m, CancelTask)] == [W1]
+    node.ctx.sent.clear()
+    node.turn(DRIVER, cancel(1))
+    assert [to for to, m in node.ctx.sent if isinstance(m, CancelTask)] == [W1, "global"]
