@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from chaos.bodies import Call
@@ -50,6 +51,8 @@ def digest(value: Any) -> int:
         return mix(7, value.key)
     if isinstance(value, list):
         return mix(8, *map(digest, value))
+    if isinstance(value, Items):
+        return mix(9, *value.parts)
     return value if isinstance(value, int) else zlib.crc32(value)
 
 
@@ -67,6 +70,34 @@ def yielded(call: Call, parts: Iterable[Any], sleep: Callable[[float], None]) ->
         yield part
 
 
+def is_strange(outcome: Any) -> bool:
+    """Whether it is an exception that no program raises on purpose."""
+    return isinstance(outcome, Exception) and not isinstance(outcome, Boom)
+
+
+@dataclass(frozen=True)
+class Items:
+    """What a stream came to: a digest of each item, or the exception instead of it."""
+
+    parts: tuple[Any, ...]
+
+    @property
+    def strange(self) -> list[Exception]:
+        """The exceptions."""
+        return [part for part in self.parts if is_strange(part)]
+
+    def is_right(self, right: Items) -> bool:
+        """Whether what there is beside exceptions is what should be there.
+
+        An exception may end a stream, early or in place of its end.
+        """
+        pairs = zip(self.parts, right.parts, strict=False)
+        if not all(is_strange(mine) or mine == other for mine, other in pairs):
+            return False
+        more = len(self.parts) - len(right.parts)
+        return more == 0 or (more <= 1 and self.parts != () and is_strange(self.parts[-1]))
+
+
 class Stream:
     """A variable that holds one: `items` are values, or references to them."""
 
@@ -79,15 +110,14 @@ class Stream:
         self._last = next(self._items, self._last)
         return self._last
 
-    def rest(self, outcome: Callable[[Any], Any]) -> list[Any]:
-        """Return one outcome for all items that are left, or the first that is an exception.
+    def rest(self, outcome: Callable[[Any], Any]) -> list[Items]:
+        """Return one outcome for all items that are left.
 
         The last item that was taken is among them: it may be the error that ended it.
         """
         taken = [] if self._last is None else [self._last]
-        outcomes = [outcome(item) for item in (*taken, *self._items)]
-        strange = [o for o in outcomes if isinstance(o, Exception) and not isinstance(o, Boom)]
-        return strange[:1] or [mix(9, *map(digest, outcomes))]
+        outcomes = (outcome(item) for item in (*taken, *self._items))
+        return [Items(tuple(o if is_strange(o) else digest(o) for o in outcomes))]
 
 
 def in_place(call: Call, parts: Iterable[Any]) -> Iterator[Any]:

@@ -12,6 +12,8 @@ from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
+from runtime.api import cluster
+
 _ROOT = str(Path(__file__).resolve().parents[1])
 
 # It brings its own way to raytwin: the search path is set after it.
@@ -22,6 +24,7 @@ import raytwin
 from runtime.api import cluster, modules
 modules.install("ray")
 cluster.OVERRIDES.update(options)
+cluster.started_by = started_by
 """
 
 
@@ -32,7 +35,9 @@ class _Prepared:
         self._options = options
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return exec, (_PREPARE, {"root": _ROOT, "options": self._options})
+        return exec, (_PREPARE, {
+            "root": _ROOT, "options": self._options, "started_by": cluster.started_by,
+        })  # fmt: skip
 
 
 def install(options: dict[str, Any]) -> None:

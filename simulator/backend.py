@@ -11,7 +11,7 @@ from greenlet import getcurrent
 
 from runtime.api.state import set_current
 from runtime.backend.cluster_config import cluster_config
-from runtime.backend.init_options import check_names
+from runtime.backend.init_options import check_file, check_names
 from runtime.backend.nodes import node_resources
 from runtime.backend.protocol import Backend
 from runtime.backend.session import Session
@@ -61,6 +61,8 @@ def start(
         raise ValueError(f"{nodes_per_host} nodes per host")
     cores = load_profile(profile).cores
     resources = node_resources(nodes, cpus_per_node, cores, more_resources)
+    if journal is not None:
+        check_file("journal", journal)
     cluster = OperableCluster(
         resources, config, profile, nodes_per_host, cores_per_host, object_store_memory, journal
     )

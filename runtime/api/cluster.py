@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from runtime.api import checks, state
@@ -22,6 +23,9 @@ ADDRESS = "RAYTWIN_ADDRESS"
 
 OVERRIDES: dict[str, Any] = {}
 """What the command line of `raytwin exec` has; goes before what the script says."""
+
+started_by = 0
+"""The process that has started a cluster with these; those that it starts may join that one."""
 
 _NOT_OURS = {
     "labels": "nodes have no labels",
@@ -100,7 +104,8 @@ def init(
       beyond it the actor with the longest log does not start again when it dies;
     - ``heartbeat_timeout_s``: a node that was not heard of for so long is declared
       dead (default 5);
-    - ``journal``: a directory for logs of every control-plane turn.
+    - ``journal``: a directory for logs of every control-plane turn, one of each process;
+      on ``sim`` a file.
 
     ``local`` also takes ``object_spilling_dir`` (where evicted objects go, by
     default the system's directory for temporary files); ``sim`` takes ``profile``
@@ -135,9 +140,10 @@ def init(
         check_values({**options, **named})
         env = env_vars(runtime_env) if runtime_env is not None else ()
         namespace = checks.namespace(namespace)
-        options.update(OVERRIDES)
+        overrides = {} if _is_started(address) else OVERRIDES
+        options.update(overrides)
         options.pop("address", None)
-        address = _where(address)
+        address = _where(address, overrides)
         backend = options.pop("backend", None) or backend or "local"
         backends = state.backends()
         if backend not in backends:
@@ -156,6 +162,9 @@ def init(
         if address not in (None, "", "local"):
             options["address"] = checks.text("address", address)
         made = backends[backend](**options)
+        if overrides and backend == "local" and "address" not in options:
+            global started_by
+            started_by = os.getpid()
         made.describe_job(namespace)
         made.env_vars = env
         atexit.register(_at_exit, made, os.getpid())
@@ -164,15 +173,20 @@ def init(
         return made
 
 
-def _where(given: str | None) -> str | None:
+def _is_started(given: str | None) -> bool:
+    """Whether an address may be that of the cluster that the command line has had started."""
+    return given not in (None, "", "local") and started_by not in (0, os.getpid())
+
+
+def _where(given: str | None, overrides: Mapping[str, Any]) -> str | None:
     """Return which cluster `init` joins that is given an address or None; None: it starts one.
 
     The command line of `raytwin exec` goes before it, and that is said. A cluster that it
     has options for is the one that ``"auto"`` finds.
     """
-    if not OVERRIDES:
+    if not overrides:
         return given or os.environ.get(ADDRESS)
-    address: str | None = OVERRIDES.get("address", "local" if given == "auto" else given)
+    address: str | None = overrides.get("address", "local" if given == "auto" else given)
     if given and given != address:
         print(
             f"raytwin: the script's address {given!r} is {address!r} for the options"

@@ -42,16 +42,32 @@ def check_names(backend: str, options: Mapping[str, Any], *takers: Callable[...,
         raise TypeError(f"init() has no option {name!r}: {hint}")
 
 
-def check_directory(what: str, directory: str | os.PathLike[str]) -> None:
-    """Raise ValueError for what no file can be made in, whatever its mode says."""
+def check_directory(what: str, directory: str | os.PathLike[str], make: bool = False) -> None:
+    """Raise ValueError for what no file can be made in, whatever its mode says.
+
+    With `make` it is made if it is not there.
+    """
     import tempfile
 
     try:
+        if make:
+            os.makedirs(directory, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             return
     except OSError as error:
         raise ValueError(
             f"{what}: {directory} is not a directory to write to ({error.strerror})"
+        ) from None
+
+
+def check_file(what: str, path: str | os.PathLike[str]) -> None:
+    """Raise ValueError for what is no file to write to; makes it if it is not there."""
+    try:
+        with open(path, "ab"):
+            return
+    except OSError as error:
+        raise ValueError(
+            f"{what}: {os.fspath(path)} is not a file to write to ({error.strerror})"
         ) from None
 
 

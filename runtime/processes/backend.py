@@ -64,8 +64,7 @@ def start(
 
         storage.check_storage(Path(gcs_storage), config.head_has_gcs)
     if journal is not None:
-        Path(journal).mkdir(parents=True, exist_ok=True)
-        check_directory("journal", journal)
+        check_directory("journal", journal, make=True)
     cluster = LocalCluster(
         resources,
         config,

@@ -85,8 +85,8 @@ def run_bench(
     """Measure ours and `peers` (of `engines.PEERS`) and return a row per case, see `row`.
 
     Calls `after` with each row when it is complete. With `json_path` the rows are also
-    written there, as a JSON list; and until that is complete, which it may never be, as
-    ``{"incomplete": [names that are missing], "rows": [...]}``. Takes about
+    written there, as a JSON list; and from the first on until that is complete, which it
+    may never be, as ``{"incomplete": [names that are missing], "rows": [...]}``. Takes about
     a minute and a half for ours alone, and some five with Ray. Raises UsageError for a peer that
     is unknown or not installed and for an unknown case, BenchError if an engine
     fails; in any case no process is left behind.

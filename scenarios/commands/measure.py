@@ -64,7 +64,8 @@ def bench(
         say(str(error))
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:
-        error.add_note(f"{len(rows)} of {len(effort.names)} cases were completed")
+        kept = "" if rows or json is None else f"; {json} was not written"
+        error.add_note(f"{len(rows)} of {len(effort.names)} cases were completed{kept}")
         raise
     finally:
         if rows:

@@ -71,7 +71,9 @@ def test_storage_that_cannot_be_written_starts_no_process(
      ({"gcs_storage": "/proc", "gcs_replicas": 3}, "gcs_storage='/proc': /proc is not a directory"),
      ({"gcs_storage": "/dev/null"}, "gcs_storage='/dev/null' is a device: give a file"),
      ({"object_spilling_dir": "/proc"}, "object_spilling_dir: /proc is not a directory to write"),
-     ({"journal": "/proc"}, "journal: /proc is not a directory to write to")],
+     ({"journal": "/proc"}, "journal: /proc is not a directory to write to"),
+     ({"journal": "/proc/x"}, "journal: /proc/x is not a directory to write to"),
+     ({"journal": "/proc/x", "backend": "sim"}, "journal: /proc/x is not a file to write to")],
 )  # fmt: skip
 def test_a_directory_that_takes_no_file_starts_no_process(
     capfd: pytest.CaptureFixture[str], options: dict[str, Any], said: str

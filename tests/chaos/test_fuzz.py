@@ -17,7 +17,7 @@ from chaos.ended import Ended
 from chaos.fuzz import excuse, run_case
 from chaos.interpreter import Told, run_body
 from chaos.invariants import Violation
-from chaos.outcomes import Boom, digest, mix
+from chaos.outcomes import Boom, Stream, digest, mix
 from chaos.plan import from_data
 from chaos.sequential import Sequential
 from runtime.api.exceptions import (
@@ -348,6 +348,21 @@ def test_what_the_program_has_ended_explains_just_that(
     ended.leave("a1r1")
     ended.remove(GROUP)
     assert (excuse(error, kills, 0) == "") == ok, "it was seen before that"
+
+
+LOST = ObjectLostError("object x is lost")
+
+
+@pytest.mark.parametrize(
+    ("found", "ok"),
+    [((1, 2, 3), True), ((1, 9, 3), False), ((1, 2), False), ((1, 2, 3, 3), False), ((), False),
+     ((1, LOST, 3), True), ((1, 9, LOST), False), ((LOST, 3), False), ((1, LOST), True),
+     ((1, 2, 3, LOST), True), ((1, 2, 3, LOST, LOST), False)],
+)  # fmt: skip
+def test_an_error_in_a_stream_excuses_no_other_item(found: tuple[Any, ...], ok: bool) -> None:
+    items = Stream(iter(found)).rest(lambda item: item)[0]
+    assert items.is_right(Stream(iter((1, 2, 3))).rest(lambda item: item)[0]) == ok
+    assert items.strange == [part for part in found if part is LOST]
 
 
 def test_all_three_are_drawn_and_leave_the_rest_of_a_program_as_it_was() -> None:

@@ -195,6 +195,38 @@ def test_a_child_of_the_script_finds_the_same(tmp_path: Path, method: str) -> No
     assert (code, out) == (0, "raytwin runtime.api.util.queue 3\n"), err
 
 
+JOINING = """
+import multiprocessing as mp, sys
+import ray
+
+def child(queue, address):
+    joined = ray.init(address)
+    queue.put((joined.address_info["address"], len(ray.nodes())))
+    ray.shutdown()
+
+if __name__ == "__main__":
+    here = ray.init().address_info["address"]
+    context = mp.get_context(sys.argv[1])
+    queue = context.Queue()
+    for address in ("auto", here):
+        process = context.Process(target=child, args=(queue, address))
+        process.start()
+        found, nodes = queue.get(timeout=30)
+        process.join(30)
+        print(found == here, nodes)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("options", [("--nodes", "2"), ("--address", "local")])
+def test_a_child_of_the_script_joins_its_cluster(
+    tmp_path: Path, method: str, options: tuple[str, ...]
+) -> None:
+    code, out, err = run(tmp_path, JOINING, *options, args=(method,))
+    nodes = 2 if "2" in options else 1
+    assert (code, out) == (0, f"True {nodes}\n" * 2), err
+
+
 def test_exit_codes(tmp_path: Path) -> None:
     assert run(tmp_path, "import sys; sys.exit(3)")[0] == 3
     code, _, err = run(tmp_path, "raise SystemExit('so long')")
