@@ -61,10 +61,10 @@ def failed_seeds() -> list[tuple[int, tuple[str, ...]]]:
     return [(int(seed), tuple(kinds.split("+")) if kinds else ()) for seed, _, kinds in found]
 
 
-def run(seeds: range | list[int], lossless: bool = False) -> list[str]:
+def run(seeds: range | list[int], lossless: bool = False, jobs: int = 1) -> list[str]:
     return [
         f"seed {report.case.seed}: {line}"
-        for report in run_seeds(seeds, lossless=lossless)
+        for report in run_seeds(seeds, jobs, lossless)
         for line in report.failures
     ]
 
@@ -90,7 +90,7 @@ def test_nothing_is_lost_while_nodes_live() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 2_000, 100))
 def test_many_programs_survive_faults(start: int) -> None:
-    assert run(range(start, start + 100)) == []
+    assert run(range(start, start + 100), jobs=2) == []
 
 
 def test_one_seed_is_one_execution() -> None:

@@ -24,6 +24,7 @@ import pytest
 
 import raytwin as ray
 from chaos.invariants import at_end, settled
+from runtime.control.array_rows import ORPHANED_S
 from runtime.processes.zygote import AGAIN_S
 from tests.processes.helpers import eventually
 from tests.processes.load import Load
@@ -164,11 +165,14 @@ def nothing_is_left(session: Any) -> None:
 
     def tables() -> dict[str, int]:
         ray.get(ray.put(None))
-        # Rows that a dead node's tasks owned wait a minute to be claimed.
+        # Rows that a dead node's tasks owned wait to be claimed, and those that they hold.
         rows = session.query("tables")
         return {name: count for name, count in rows.items() if count and name != "orphans"}
 
-    eventually(lambda: tables().keys() <= {"arrays"} and tables().get("arrays", 0) <= 1)
+    eventually(
+        lambda: tables().keys() <= {"arrays"} and tables().get("arrays", 0) <= 1,
+        limit_s=LIMIT_S + ORPHANED_S,
+    )
     assert all(row[1:] == [0, 0] for row in session.query("disks"))
     assert session.query("actors") == []
     assert len(session.client.entries) <= 1
