@@ -20,8 +20,6 @@ from runtime.api.streams import ObjectRefGenerator
 from runtime.control.messages import STREAM
 
 _DEFAULT = TaskOptions()
-_OF_CYTHON = "cython_function_or_method"
-"""The type of functions that Cython compiled."""
 __getattr__ = refuser("remote_function")
 
 
@@ -66,7 +64,7 @@ class RemoteFunction:
         try:
             signature = inspect.signature(self.function)
         except (TypeError, ValueError):
-            return  # some of Cython's do not say
+            return  # some builtins do not say
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -139,9 +137,8 @@ def _check_names(options: dict[str, Any]) -> None:
 def _make(target: Any, options: dict[str, Any]) -> RemoteFunction | ActorClass:
     if isinstance(target, type):
         return ActorClass(target, ActorOptions().changed(options) if options else ActorOptions())
-    if not inspect.isfunction(target) and type(target).__name__ != _OF_CYTHON:
-        why = "; put the call into a function" if callable(target) else ""
-        raise TypeError(f"@remote takes a function or a class, not {target!r}{why}")
+    if isinstance(target, (RemoteFunction, ActorClass)) or not callable(target):
+        raise TypeError(f"@remote takes a function or a class, not {target!r}")
     if inspect.iscoroutinefunction(target):
         raise ValueError(
             "an async function cannot be a task: let a plain one call asyncio.run(f())"
