@@ -24,7 +24,7 @@ that runs is cancelled where it waits. Other methods that run are not interrupte
 and ``force`` is not for calls: it would end the actor.
 
 With ``recursive`` the same befalls what a running element has submitted: its
-worker knows the children, and when that was killed its node knows what it owned.
+worker knows the children, and when that was killed its node knows them (`Children`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 from runtime.control.cancelled import cancelled_error
 from runtime.control.context import is_gcs
-from runtime.control.ids import ELEMENTS_MAX
+from runtime.control.ids import ARRAY_BYTES, ELEMENTS_MAX, element_of
 from runtime.control.messages import (
     CancelTask,
     KillWorker,
@@ -94,12 +94,21 @@ class Canceller:
         worker.killed_for = message
         self._scheduler.ctx.send(f"pool:{self._scheduler.node}", KillWorker(worker.address))
 
-    def cancel_children(self, arrays: list[bytes], cause: CancelTask) -> None:
-        """A worker was killed for `cause`: these are what its task had submitted."""
-        if cause.recursive:
-            for array in arrays:
-                message = CancelTask(array, 0, ELEMENTS_MAX, cause.force, True)
-                self.on_cancel("", message)
+    def cancel_children(self, worker: Worker, cause: CancelTask, owned: list[bytes]) -> None:
+        """A worker was killed for `cause`: cancel what of `owned` its task had submitted.
+
+        If that has submitted nothing, an earlier task's children are the last it had.
+        """
+        parent = worker.children.parent
+        index = element_of(parent) - cause.start
+        if not cause.recursive or parent[:ARRAY_BYTES] != cause.array:
+            return
+        if not 0 <= index < cause.count:
+            return
+        still = set(owned)
+        for array in worker.children.arrays:
+            if array in still:
+                self.on_cancel("", CancelTask(array, 0, ELEMENTS_MAX, cause.force, True))
 
     def _cancel_on(self, worker: Worker, message: CancelTask) -> None:
         if message.force and cut(worker.assigned[0], message)[1] is not None:

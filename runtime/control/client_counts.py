@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from runtime.control.borrowing import Borrowing
 from runtime.control.call_runs import run_of
+from runtime.control.children import Children
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
 from runtime.control.direct_calls import DirectWays
@@ -37,7 +38,6 @@ from runtime.control.messages import (
 
 RELEASE_BATCH_MAX = 256
 UNHURRIED_MAX = 256
-MADE_MAX = 1024
 UNHURRIED_S = 0.02
 UNHURRIED_BYTES_MAX = 1024
 """Of a result that the node may keep for so much longer: what is longer is told sooner."""
@@ -95,11 +95,10 @@ class ClientCounts:
         self.parent = b""
         self._numbered_by = b""
         """The parent, or what stands for its present try."""
-        self._children = 0
+        self._submissions = 0
         self._own_puts = 0
-        self._made: list[bytes] = []
-        """What the task that runs here has submitted, what is gone aside."""
-        self._made_max = MADE_MAX
+        self.children = Children()
+        """What the task that runs here has submitted."""
         self.borrowing = Borrowing(self)
 
     def _end_run(self) -> None:
@@ -151,7 +150,7 @@ class ClientCounts:
         if self._run_arrays:
             self._end_run()
         if self._submitted:
-            self.ctx.send(self.node, SubmitTasks(self._submitted))
+            self.ctx.send(self.node, SubmitTasks(self._submitted, self.children.parent))
             self._submitted = []
             self._answered = False
         if self._released:

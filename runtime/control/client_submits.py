@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from runtime.control.call_runs import RUN_MAX
-from runtime.control.client_counts import MADE_MAX
 from runtime.control.client_waits import ClientWaits
 from runtime.control.entries import Entry, Waiter
 from runtime.control.ids import (
@@ -54,9 +53,11 @@ class ClientSubmits(ClientWaits):
         self.job = self.job or job_of(task)
         self.parent = adopted(task, self.job)
         self._numbered_by = anew(self.parent, tries) if tries else self.parent
-        self._children = 0
+        self._submissions = 0
         self._own_puts = 0
-        self._made = []
+        if self._submitted or self._run_arrays:
+            self.flush()
+        self.children.begin(self.parent)
 
     def describe_job(self, namespace: str, entrypoint: str, pid: int) -> None:
         """Tell the cluster what of a driver's job only it knows."""
@@ -64,16 +65,13 @@ class ClientSubmits(ClientWaits):
 
     def next_array(self) -> bytes:
         """Return the ID of the next array that a driver submits."""
-        self._children += 1
-        return array_id(self._numbered_by, self._children)
+        self._submissions += 1
+        return array_id(self._numbered_by, self._submissions)
 
     def next_child(self, recipe: tuple[bytes, ...]) -> bytes:
         """Return the ID of the next array that the current task submits; see `ids`."""
         array = of_recipe(self.next_array(), recipe)
-        self._made.append(array)
-        if len(self._made) > self._made_max:
-            self._made = [made for made in self._made if made in self.entries]
-            self._made_max = max(MADE_MAX, 2 * len(self._made))
+        self.children.add(array, self.entries.__contains__)
         return array
 
     def next_put(self) -> bytes:
@@ -179,7 +177,7 @@ class ClientSubmits(ClientWaits):
         if task != self.parent:
             return  # it has submitted nothing
         self.flush()
-        for array in self._made:
+        for array in self.children.arrays:
             entry = self.entries.get(array)
             if entry is not None and entry.missing:
                 self.ctx.send(

@@ -155,6 +155,11 @@ def task_id(array: bytes, index: int) -> bytes:
     return array + index.to_bytes(4, "big")
 
 
+def element_of(task: bytes) -> int:
+    """Return the index of a task in its array."""
+    return int.from_bytes(task[ARRAY_BYTES:], "big")
+
+
 def anew(task: bytes, incarnation: int) -> bytes:
     """Return the parent of what is another's each time.
 

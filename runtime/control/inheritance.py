@@ -59,10 +59,6 @@ class Inheritance:
         self._custody = custody
         self._release_all = release_all
 
-    def is_lent(self, array: bytes) -> bool:
-        """Whether others may have references to it, as it was in a value or an argument."""
-        return array in self._owned.lent
-
     def inherit(
         self, worker: str, arrays: list[bytes], parent: TaskSpec | None, restarts: bool
     ) -> None:

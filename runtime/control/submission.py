@@ -54,6 +54,7 @@ from runtime.control.results import Results
 from runtime.control.tables import attempt_of, needs_of
 from runtime.control.task_inputs import TaskInputs
 from runtime.control.task_log import TaskLog
+from runtime.control.worker_table import Worker
 
 
 class Submission:
@@ -103,7 +104,7 @@ class Submission:
         claims: list[TaskSpec] = []
         for spec in message.tasks:
             if spec.extra is not None and spec.extra.run is not None:
-                self._on_run(source, spec)
+                self._on_run(source, spec, message.parent)
                 continue
             array, end = spec.array, spec.start + spec.count
             new = spec.start
@@ -138,16 +139,27 @@ class Submission:
             if end > 1:
                 self._owned.ends[array] = max(end, self._owned.ends.get(array, 0))
         self._keeping.forget()
+        if worker is not None and not worker.actor:
+            self._note_children(worker, message)
         if claims:
             self._ctx.send("gcs", ClaimTasks(claims))
 
-    def _on_run(self, source: str, spec: TaskSpec) -> None:
+    def _on_run(self, source: str, spec: TaskSpec, parent: bytes) -> None:
         """A run of calls; one by one if any of them was submitted before."""
         arrays = arrays_of(spec)
-        if self._objects.own_all(arrays, source):
-            self._router.submit_run(spec, arrays)
-        else:
-            self.on_submit(source, SubmitTasks(singles([spec])))
+        if not self._objects.own_all(arrays, source):
+            self.on_submit(source, SubmitTasks(singles([spec]), parent))
+            return
+        self._router.submit_run(spec, arrays)
+
+    def _note_children(self, worker: Worker, message: SubmitTasks) -> None:
+        """What a task has submitted may be cancelled with it."""
+        children = worker.children
+        if message.parent != children.parent:
+            children.begin(message.parent)
+        for spec in message.tasks:
+            for array in arrays_of(spec):
+                children.add(array, self._objects.owners.__contains__)
 
     def on_claimed(self, source: str, message: TasksClaimed) -> None:
         """What of a repeated task's children is to be run after all."""

@@ -68,9 +68,7 @@ class WorkerDeaths:
         running = worker.assigned[0] if worker.assigned else None
         cause = worker.killed_for
         if cause is not None:
-            # What others have references to may be of a task that ran here before: it goes on.
-            alone = [array for array in owned if not self._inheritance.is_lent(array)]
-            self._canceller.cancel_children(alone, cause)
+            self._canceller.cancel_children(worker, cause, owned)
         if owned:
             parent = running if cause is None and running is not None and running.retries else None
             restarts = self._actors.may_restart(worker)

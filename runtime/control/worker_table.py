@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
+from runtime.control.children import Children
 from runtime.control.messages import CancelTask, ObjectValue, TaskSpec
 
 
@@ -36,6 +37,7 @@ class Worker:
         "asked",
         "assigned",
         "cancels",
+        "children",
         "demand",
         "functions",
         "job",
@@ -78,6 +80,9 @@ class Worker:
         """how many of these it has answered, maybe once it had something else to run."""
         self.cancels: list[tuple[int, CancelTask]] = []
         """For what it was asked, and at which time."""
+
+        self.children = Children()
+        """What the task that was the last to submit anything has submitted."""
 
     @property
     def is_killed(self) -> bool:

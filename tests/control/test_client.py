@@ -7,9 +7,9 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from runtime.control.children import KEPT_MAX
 from runtime.control.client import Client
 from runtime.control.client_counts import (
-    MADE_MAX,
     UNHURRIED_BYTES_MAX,
     UNHURRIED_MAX,
     UNHURRIED_S,
@@ -392,16 +392,16 @@ def test_what_a_task_has_submitted_is_known_until_it_is_gone() -> None:
     client.begin_task(task)
     first = client.next_child((b"f",))
     client.submit(first, [replace(spec(), array=first)], 1, 1)
-    for number in range(2 * MADE_MAX):
+    for number in range(2 * KEPT_MAX):
         # Nothing is submitted: as if it were gone.
         client.next_child((b"f", number.to_bytes(4, "big")))
-    assert len(client._made) <= MADE_MAX + 1
+    assert len(client.children.arrays) <= KEPT_MAX + 1
     client.cancel_children(task_id(array(9), 1), False)
     assert ctx.take(CancelTask) == []
     client.cancel_children(task, False)
     assert [message.array for message in ctx.take(CancelTask)] == [first]
     client.begin_task(task_id(array(9), 1))
-    assert client._made == []
+    assert not client.children.arrays
 
 
 def test_each_try_of_a_task_has_children_of_its_own() -> None:

@@ -16,6 +16,8 @@ from runtime.control.messages.parts import Assignment, RangeResult, TaskSpec, Ti
 
 class SubmitTasks(Struct, array_like=True, tag=1):
     tasks: list[TaskSpec]
+    parent: bytes = b""
+    """The task that has submitted them, all of them."""
 
 
 class ExportFunction(Struct, array_like=True, tag=2):

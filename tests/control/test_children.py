@@ -1,0 +1,121 @@
+"""What ends with a task that is cancelled: its own children, and nobody else's."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.control.children import KEPT_MAX, Children
+from runtime.control.client import Client
+from runtime.control.config import Config
+from runtime.control.ids import task_id
+from runtime.control.messages import (
+    CancelTask,
+    KillWorker,
+    SubmitTasks,
+    TaskExtra,
+    WorkerDied,
+)
+from tests.control.alone import Alone, array, spec
+from tests.control.one_node import DRIVER, W1, Node
+
+ELSEWHERE = "X:1"
+
+
+def submit(node: Node, parent: bytes, *children: int) -> None:
+    """Worker 1 submits what its node cannot run, so that it is passed on."""
+    node.turn(W1, SubmitTasks([spec(n, owner=W1, demand=ELSEWHERE) for n in children], parent))
+
+
+def kill(node: Node, number: int, index: int = 0, recursive: bool = True) -> set[bytes]:
+    """Cancel a running element with force; return what is cancelled with it."""
+    node.turn(DRIVER, CancelTask(array(number), index, 1, True, recursive))
+    assert node.ctx.take(KillWorker)
+    node.ctx.take(CancelTask)
+    node.turn("pool:0", WorkerDied(W1, "killed"))
+    return {message.array for message in node.ctx.take(CancelTask, "global")}
+
+
+@pytest.fixture
+def node() -> Node:
+    """Its worker has run task 1, which submitted 11 and 12, and runs task 2."""
+    made = Node()
+    made.turn(DRIVER, SubmitTasks([spec(1)]))
+    submit(made, task_id(array(1), 0), 11, 12)
+    made.done(W1, (1, 0, 1))
+    made.turn(DRIVER, SubmitTasks([spec(2, 0, 3)]))
+    return made
+
+
+def test_who_is_killed_takes_its_children_along_and_not_an_earlier_tasks(node: Node) -> None:
+    submit(node, task_id(array(2), 0), 21)
+    submit(node, task_id(array(2), 0), 22, 23)
+    node.scheduler.owned.lent.add(array(22))  # whoever else has references to it
+    assert kill(node, 2) == {array(21), array(22), array(23)}
+
+
+def test_who_has_submitted_nothing_takes_nothing_along(node: Node) -> None:
+    assert kill(node, 2) == set()
+
+
+def test_another_elements_children_go_on(node: Node) -> None:
+    submit(node, task_id(array(2), 0), 21)
+    submit(node, task_id(array(2), 1), 22)
+    assert kill(node, 2, 1) == {array(22)}
+
+
+def test_without_recursion_they_all_go_on(node: Node) -> None:
+    submit(node, task_id(array(2), 0), 21)
+    assert kill(node, 2, recursive=False) == set()
+
+
+def test_calls_of_a_run_are_children_too(node: Node) -> None:
+    ctx = Alone()
+    client = Client(ctx, W1, 0, Config())
+    client.begin_task(task_id(array(2), 0))
+    extra = TaskExtra(call=array(99))
+    calls = [client.next_child((b"f",)) for _ in range(2)]
+    for call in calls:
+        client.call(call, extra, "call", 0, b"args", array(99))
+    client.flush()
+    node.turn(W1, *ctx.take(SubmitTasks))
+    assert set(node.scheduler.dispatcher.workers[W1].children.arrays) == set(calls)
+
+
+def test_a_batch_has_one_parent() -> None:
+    ctx = Alone()
+    client = Client(ctx, W1, 0, Config())
+    for number in (1, 2):
+        client.begin_task(task_id(array(number), 0))
+        child = client.next_child((b"f",))
+        for start in range(2):
+            client.submit(child, [spec(number, start)], 2, 1)
+    client.flush()
+    batches = [(m.parent, {s.array for s in m.tasks}) for m in ctx.take(SubmitTasks)]
+    assert sorted({parent for parent, _ in batches}) == [task_id(array(n), 0) for n in (1, 2)]
+    for parent, arrays in batches:
+        assert {task_id(each, 0) for each in arrays} == {parent}
+
+
+def test_of_what_is_gone_nothing_is_kept() -> None:
+    children = Children()
+    children.begin(b"parent")
+    for number in range(3 * KEPT_MAX):
+        children.add(array(number), lambda kept: kept < array(10))
+        assert len(children.arrays) <= KEPT_MAX
+    assert list(children.arrays)[:10] == [array(number) for number in range(10)]
+
+
+def test_what_is_there_is_kept_however_much_it_is() -> None:
+    children = Children()
+    looked = 0
+
+    def is_there(_: bytes) -> bool:
+        nonlocal looked
+        looked += 1
+        return True
+
+    for number in range(8 * KEPT_MAX):
+        children.add(array(number), is_there)
+        children.add(array(number), is_there)  # its next part
+    assert len(children.arrays) == 8 * KEPT_MAX
+    assert looked < 2 * len(children.arrays), "each time that it has doubled"
