@@ -12,7 +12,8 @@ On a node, an element that is
 * with a worker, not started: is taken back first, then the same;
 * running: its worker raises KeyboardInterrupt in it (`Executor.interrupt`), and
   what it raises next is its result; or, with ``force``, the worker is killed and
-  the element ends with TaskCancelledError;
+  the element ends with TaskCancelledError. If its range has several elements, the
+  worker is asked which one runs, and killed if it does not say so soon;
 * done: stays as it is.
 
 A call of an actor goes another way: `ActorRouter` ends it if no worker can have begun it,
@@ -29,6 +30,7 @@ worker knows the children, and when that was killed its node knows them (`Childr
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from runtime.control.cancelled import cancelled_error
@@ -43,6 +45,10 @@ from runtime.control.ready_queue import cut
 if TYPE_CHECKING:
     from runtime.control.local_scheduler import LocalScheduler
     from runtime.control.worker_table import Worker
+
+
+STUCK_S = 1.0
+"""How long a worker may take to answer before it is killed, though it may run another element."""
 
 
 class Canceller:
@@ -94,6 +100,13 @@ class Canceller:
         worker.killed_for = message
         self._scheduler.ctx.send(f"pool:{self._scheduler.node}", KillWorker(worker.address))
 
+    def _kill_stuck(self, worker: Worker, number: int, message: CancelTask) -> None:
+        """It has not said which element it runs: it is in C code that lets nothing else run."""
+        there = self._scheduler.dispatcher.workers.get(worker.address) is worker
+        silent = (number, message) in worker.cancels and worker.assigned
+        if there and silent and not worker.is_killed and cut(worker.assigned[0], message)[1]:
+            self._kill(worker, message)
+
     def cancel_children(self, worker: Worker, cause: CancelTask, owned: list[bytes]) -> None:
         """A worker was killed for `cause`: cancel what of `owned` its task had submitted.
 
@@ -111,13 +124,18 @@ class Canceller:
                 self.on_cancel("", CancelTask(array, 0, ELEMENTS_MAX, cause.force, True))
 
     def _cancel_on(self, worker: Worker, message: CancelTask) -> None:
-        if message.force and cut(worker.assigned[0], message)[1] is not None:
+        runs = worker.assigned[0]
+        may_run = cut(runs, message)[1] is not None
+        if message.force and may_run and runs.count == 1:
             # At once: it may not be able to answer.
             self._kill(worker, message)
             return
-        # It may be done with the first, and not have said so: its answer will tell.
+        # It may be done with the first, and not have said so, or run another element of its
+        # range: its answer will tell.
         number = self._scheduler.dispatcher.take_back(worker)
         worker.cancels.append((number, message))
+        if message.force and may_run:
+            self._scheduler.ctx.after(STUCK_S, partial(self._kill_stuck, worker, number, message))
         if not message.force:
             self._scheduler.ctx.send(worker.address, message)
 

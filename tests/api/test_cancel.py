@@ -235,6 +235,28 @@ def test_elements_of_an_array() -> None:
     is_idle()
 
 
+def test_an_element_that_runs_is_not_run_again_for_one_that_is_cancelled(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    @ray.remote
+    def note(element: int) -> int:
+        if element >= 0:
+            with log.open("a") as file:
+                file.write(f"{element} ")
+            ray.sleep(0.2)
+        return element
+
+    get(list(note.map([-1] * 200)))  # short ones, as far as their node knows: many at a time
+    refs = note.map(range(12))
+    until(log)
+    for last in (10, 11):
+        ray.cancel(refs[last], force=True)
+    assert is_cancelled(refs[10]) and is_cancelled(refs[11])
+    assert get([refs[i] for i in range(10)]) == list(range(10))
+    assert sorted(map(int, log.read_text().split())) == list(range(10))
+    is_idle()
+
+
 def test_what_cannot_be_cancelled() -> None:
     with pytest.raises(TypeError, match="ObjectRef"):
         ray.cancel(5)  # type: ignore[arg-type]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.control.cancellation import STUCK_S
 from runtime.control.config import Config
 from runtime.control.executor import Executor
 from runtime.control.gcs import Gcs
@@ -14,20 +16,25 @@ from runtime.control.messages import (
     Assignment,
     AssignTasks,
     CancelTask,
+    KillWorker,
     NodeChanged,
     NodeInfo,
     PlaceTasks,
     RegisterNode,
     RunTasks,
+    SubmitTasks,
     TakeBack,
+    TakenBack,
     TaskExtra,
     TaskResults,
     TaskUpdates,
+    WorkerDied,
 )
 from runtime.control.policies import NodeView
 from runtime.control.ready_queue import ReadyQueue, cut
 from runtime.control.strategies import Spreading, affinity, kept
 from tests.control.alone import Alone, array, spec
+from tests.control.one_node import DRIVER, W1, Node
 
 RANGES = st.tuples(st.integers(0, 20), st.integers(1, 20))
 
@@ -93,6 +100,58 @@ def test_what_was_not_started_is_given_back_first() -> None:
     made.handle("node:0", TakeBack(1))
     assert made.limit == 1
     assert not made.queue
+
+
+# -- by force ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def node() -> Node:
+    """Its worker runs elements 0 to 2 of an array."""
+    made = Node()
+    made.turn(DRIVER, SubmitTasks([spec(1, 0, 3)]))
+    return made
+
+
+def ended(node: Node) -> list[int]:
+    return [
+        r.start for m in node.ctx.take(TaskResults) for r in m.results if r.status == SYSTEM_ERROR
+    ]
+
+
+def test_who_runs_another_element_goes_on(node: Node) -> None:
+    node.turn(DRIVER, cancel(1, 2, force=True))
+    [asked] = node.ctx.take(TakeBack, W1)
+    node.turn(W1, TakenBack([(array(1), 1, 2)], asked.number))
+    node.ctx.pass_time(2 * STUCK_S)
+    assert not node.ctx.take(KillWorker)
+    assert ended(node) == [2]
+
+
+def test_who_runs_it_is_killed(node: Node) -> None:
+    node.turn(DRIVER, cancel(1, 2, force=True))
+    [asked] = node.ctx.take(TakeBack, W1)
+    assert not node.ctx.take(KillWorker)
+    node.done(W1, (1, 0, 2))
+    node.turn(W1, TakenBack([], asked.number))
+    assert node.ctx.take(KillWorker) == [KillWorker(W1)]
+    node.turn("pool:0", WorkerDied(W1, "killed"))
+    assert ended(node) == [2]
+
+
+def test_who_does_not_say_what_it_runs_is_killed(node: Node) -> None:
+    node.turn(DRIVER, cancel(1, 2, force=True))
+    assert not node.ctx.take(KillWorker)
+    node.ctx.pass_time(2 * STUCK_S)
+    assert node.ctx.take(KillWorker) == [KillWorker(W1)]
+
+
+def test_who_is_done_with_it_meanwhile_lives(node: Node) -> None:
+    node.turn(DRIVER, cancel(1, 0, 3, force=True))
+    node.done(W1, (1, 0, 3))
+    node.ctx.pass_time(2 * STUCK_S)
+    assert not node.ctx.take(KillWorker)
+    assert not ended(node)
 
 
 def global_scheduler(nodes: int) -> tuple[Alone, GlobalScheduler]:

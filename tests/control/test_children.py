@@ -12,6 +12,8 @@ from runtime.control.messages import (
     CancelTask,
     KillWorker,
     SubmitTasks,
+    TakeBack,
+    TakenBack,
     TaskExtra,
     WorkerDied,
 )
@@ -29,6 +31,9 @@ def submit(node: Node, parent: bytes, *children: int) -> None:
 def kill(node: Node, number: int, index: int = 0, recursive: bool = True) -> set[bytes]:
     """Cancel a running element with force; return what is cancelled with it."""
     node.turn(DRIVER, CancelTask(array(number), index, 1, True, recursive))
+    [asked] = node.ctx.take(TakeBack, W1)
+    # Of the range that it runs, it has begun those before and this one.
+    node.turn(W1, TakenBack([(array(number), index + 1, 2 - index)], asked.number))
     assert node.ctx.take(KillWorker)
     node.ctx.take(CancelTask)
     node.turn("pool:0", WorkerDied(W1, "killed"))
