@@ -34,6 +34,7 @@ from runtime.control import placement_groups
 from runtime.control.actor_host import ActorHost
 from runtime.control.arrays import ArrayTable
 from runtime.control.borrowing import Borrowing
+from runtime.control.bundles import Bundles
 from runtime.control.call_items import CallItems
 from runtime.control.client import Client
 from runtime.control.custody import Custody
@@ -44,7 +45,6 @@ from runtime.control.gcs import Gcs
 from runtime.control.inheritance import Inheritance
 from runtime.control.letting_go import LettingGo
 from runtime.control.objects import ObjectDirectory
-from runtime.control.placement_groups import Bundles
 from runtime.control.resources import ResourcePool, parse_demand
 from runtime.control.task_inputs import TaskInputs
 
