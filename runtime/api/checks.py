@@ -16,7 +16,7 @@ from math import inf, isfinite
 from numbers import Real
 from typing import Any
 
-from runtime.control.placement_groups import is_of_group
+from runtime.control.group_names import is_of_group
 
 INTEGER_MAX = 2**63 - 1
 """The greatest that a message can hold, whichever its sign."""

@@ -15,8 +15,8 @@ from runtime.api.remote_function import remote
 from runtime.api.runtime_context import group_of_caller
 from runtime.api.state import current
 from runtime.api.strategies import PlacementGroupSchedulingStrategy
+from runtime.control.bundle_placement import STRATEGIES
 from runtime.control.ids import ARRAY_BYTES, job_number
-from runtime.control.placement_groups import STRATEGIES
 from runtime.control.resources import format_demand
 
 

@@ -12,8 +12,8 @@ from runtime.api.strategies import (
     NodeAffinitySchedulingStrategy,
     PlacementGroupSchedulingStrategy,
 )
+from runtime.control.group_names import demand_in
 from runtime.control.messages import TaskExtra
-from runtime.control.placement_groups import demand_in
 from runtime.control.resources import UNIT, parse_demand
 from runtime.control.strategies import SPREAD, affinity
 

@@ -30,6 +30,7 @@ from runtime.control.actor_placement import ActorPlacement
 from runtime.control.cancelled import cancelled_result
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
+from runtime.control.group_names import group_of, removed_error
 from runtime.control.ids import job_of
 from runtime.control.jobs import job_of_task
 from runtime.control.messages import (
@@ -60,7 +61,7 @@ from runtime.control.messages import (
 )
 from runtime.control.moving import Moving
 from runtime.control.node_views import Node, able, views_of
-from runtime.control.placement_groups import GroupTable, group_of, removed_error
+from runtime.control.placement_groups import GroupTable
 from runtime.control.policies import NodeView, make_policy
 from runtime.control.ready_queue import cut, part_of
 from runtime.control.strategies import SPREAD, Spreading, is_hard, strategy_of

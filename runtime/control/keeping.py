@@ -13,10 +13,11 @@ the view of the one before is used again until `forget`.
 
 from __future__ import annotations
 
+from runtime.control.bundles import Bundles
 from runtime.control.dispatcher import Dispatcher
+from runtime.control.group_names import group_of, is_of_job
 from runtime.control.membership import Membership
 from runtime.control.messages import TaskSpec
-from runtime.control.placement_groups import Bundles, group_of, is_of_job
 from runtime.control.policies import LocalView, Policy
 from runtime.control.resources import ResourcePool
 from runtime.control.strategies import kept, strategy_of

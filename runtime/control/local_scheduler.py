@@ -37,6 +37,7 @@ from typing import Any
 from runtime.control.acceptance import Acceptance
 from runtime.control.actor_host import ActorHost
 from runtime.control.actor_router import ActorRouter
+from runtime.control.bundles import Bundles
 from runtime.control.cancellation import Canceller
 from runtime.control.config import Config
 from runtime.control.context import Context
@@ -129,7 +130,6 @@ from runtime.control.object_desk import ObjectDesk
 from runtime.control.objects import ObjectDirectory
 from runtime.control.orphans import Orphans
 from runtime.control.owned import Owned
-from runtime.control.placement_groups import Bundles
 from runtime.control.places import Places
 from runtime.control.policies import make_policy
 from runtime.control.queries import QueryDesk

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.control.bundle_placement import STRATEGIES, place
 from runtime.control.config import Config
+from runtime.control.group_names import demand_in
 from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (
     AssignTasks,
@@ -28,7 +30,7 @@ from runtime.control.messages import (
     WorkerDied,
     WorkerReady,
 )
-from runtime.control.placement_groups import RETRY_S, STRATEGIES, GroupTable, demand_in, place
+from runtime.control.placement_groups import RETRY_S, GroupTable
 from tests.control.alone import Alone, spec
 
 

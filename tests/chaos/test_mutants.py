@@ -1,0 +1,246 @@
+"""Mutants: the fuzz sees that the control plane is broken, each time in another place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chaos import cases, fuzz
+from chaos.campaign import run_seeds
+from chaos.cases import draw_case
+from chaos.fuzz import run_case
+from runtime.backend.actor_execution import ActorRunner
+from runtime.control import placement_groups
+from runtime.control.actor_host import ActorHost
+from runtime.control.arrays import ArrayTable
+from runtime.control.borrowing import Borrowing
+from runtime.control.bundles import Bundles
+from runtime.control.call_items import CallItems
+from runtime.control.client import Client
+from runtime.control.custody import Custody
+from runtime.control.dispatcher import Dispatcher
+from runtime.control.executor import Executor
+from runtime.control.gcs import Gcs
+from runtime.control.inheritance import Inheritance
+from runtime.control.letting_go import LettingGo
+from runtime.control.objects import ObjectDirectory
+from runtime.control.resources import ResourcePool, parse_demand
+from runtime.control.task_inputs import TaskInputs
+
+
+def first_failures(seeds: range) -> list[str]:
+    """Return what the first seed that fails violates."""
+    for seed in seeds:
+        failures = run_case(draw_case(seed)).failures
+        if failures:
+            return failures
+    return []
+
+
+def mutant_without(cls: type, method: str) -> Callable[[pytest.MonkeyPatch], None]:
+    def break_it(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(cls, method, lambda *args, **kwargs: None)
+
+    return break_it
+
+
+def never_taken(patch: pytest.MonkeyPatch) -> None:
+    """A pool that gives without taking: more runs than there is room for."""
+    for method in ("take", "take_back", "give"):
+        patch.setattr(ResourcePool, method, lambda self, demand: None)
+
+
+def never_taken_back(patch: pytest.MonkeyPatch) -> None:
+    """A pool in which the CPUs of tasks that go on stay free: others begin beside them."""
+
+    def give(self: ResourcePool, demand: str) -> None:
+        for name, units in parse_demand(demand):
+            self.free[name] = min(self.free[name] + units, self.total[name])
+
+    patch.setattr(ResourcePool, "give", give)
+    patch.setattr(ResourcePool, "take_back", lambda self, demand: None)
+
+
+def mixed_up(patch: pytest.MonkeyPatch) -> None:
+    """A task gets its inputs in another order than it was given them."""
+    inputs = TaskInputs.take
+
+    def wrong(self: TaskInputs, spec: Any, worker: str) -> Any:
+        found = inputs(self, spec, worker)
+        return None if found is None else found[::-1]
+
+    patch.setattr(TaskInputs, "take", wrong)
+
+
+def seen_twice(patch: pytest.MonkeyPatch) -> None:
+    """A result that is lost with its node is taken to be there for ever."""
+    patch.setattr(ArrayTable, "on_node_died", lambda self, node, reason: None)
+
+
+def retries_lost(patch: pytest.MonkeyPatch) -> None:
+    """A worker's death fails its task, whatever retries it has left."""
+    retry = Dispatcher._retry
+
+    def wrong(self: Dispatcher, worker: Any, reason: str) -> None:
+        for spec in worker.assigned:
+            spec.retries = 0
+        retry(self, worker, reason)
+
+    patch.setattr(Dispatcher, "_retry", wrong)
+
+
+def never_replayed(patch: pytest.MonkeyPatch) -> None:
+    """An actor starts again as if it had never been called."""
+    restore = ActorHost._restore
+
+    def wrong(self: ActorHost, actor: Any) -> None:
+        actor.lineage.clear()
+        restore(self, actor)
+
+    patch.setattr(ActorHost, "_restore", wrong)
+
+
+def all_lost(
+    self: Inheritance, worker: str, arrays: list[bytes], parent: Any, restarts: bool
+) -> None:
+    """What a dead worker owned, nobody owns."""
+    for array in arrays:
+        self.lose(array)
+
+
+def placed_anywhere(patch: pytest.MonkeyPatch) -> None:
+    """Bundles go where there is room, whatever the strategy says."""
+    place = placement_groups.place
+
+    def wrong(bundles: Any, free: Any, strategy: str, used: Any) -> Any:
+        return place(bundles, free, "PACK" if "SPREAD" in strategy else "SPREAD", used)
+
+    patch.setattr(placement_groups, "place", wrong)
+
+
+def one_at_a_time(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ActorRunner, "has_room", lambda self: not self._running)
+
+
+def all_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ActorRunner, "has_room", lambda self: True)
+
+
+def killed_for_good(patch: pytest.MonkeyPatch) -> None:
+    """An actor that is killed does not start again, whatever was said."""
+    kill = Client.kill_actor
+
+    def wrong(self: Client, actor: bytes, reason: str, restart: bool) -> None:
+        kill(self, actor, reason, False)
+
+    patch.setattr(Client, "kill_actor", wrong)
+
+
+def exit_is_a_crash(patch: pytest.MonkeyPatch) -> None:
+    """An actor that leaves comes back."""
+    leave = Executor.exit_actor
+
+    def wrong(self: Executor, reason: str, crashed: bool = False) -> None:
+        leave(self, reason, True)
+
+    patch.setattr(Executor, "exit_actor", wrong)
+
+
+LATER_MUTANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {
+    "bundles are never returned": (
+        "GROUPS", mutant_without(Bundles, "on_return"), ("bundles:", "has not ended"),
+    ),
+    "strategies are not kept": ("GROUPS", placed_anywhere, ("value ",)),
+    "what is removed is not known at once": (
+        "GROUPS", mutant_without(Bundles, "on_remove"), ("and not 1",),
+    ),
+    "what waits in a removed group is left there": (
+        "GROUPS",
+        mutant_without(Bundles, "_end_waiting"),
+        ("bundles:", "resources:", "RaySystemError", "has not ended", "not there"),
+    ),
+    "calls run one at a time": (
+        "BESIDE", one_at_a_time, ("RaySystemError", "has not ended", "value "),
+    ),
+    "more calls run than may": ("BESIDE", all_at_once, ("beside",)),
+    "an actor is killed for good": ("ENDS", killed_for_good, ("it was killed by kill()",)),
+    "an actor that leaves comes back": (
+        "ENDS", exit_is_a_crash, ("value ", "RaySystemError", "has not ended"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LATER_MUTANTS)
+def test_a_defect_of_what_is_drawn_later_is_caught(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feature, break_it, signs = LATER_MUTANTS[name]
+    for each in cases.KINDS:
+        monkeypatch.setattr(cases, each.upper(), float(each.upper() == feature))
+    monkeypatch.setattr(fuzz, "LIMIT_S", 20.0)
+    break_it(monkeypatch)
+    failures = first_failures(range(31_000, 31_060))
+    assert failures, "no seed saw it"
+    assert any(sign in line for line in failures for sign in signs), failures
+
+
+MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {
+    "resources are never taken": (never_taken, ("oversubscription:",)),
+    "CPUs are never taken back": (never_taken_back, ("oversubscription:",)),
+    "resources are never given back": (
+        mutant_without(ResourcePool, "give"),
+        ("resources:", "RaySystemError", "has not ended"),
+    ),
+    "nothing is released": (mutant_without(LettingGo, "release_all"), ("stores:", "tables:")),
+    "the GCS never releases": (mutant_without(ArrayTable, "_release"), ("tables:", "stores:")),
+    "inputs are mixed up": (mixed_up, ("value ",)),
+    "a dead node's work is forgotten": (
+        seen_twice,
+        ("value ", "Violation", "RaySystemError", "tables:"),
+    ),
+    "nodes are never declared dead": (
+        mutant_without(Gcs, "_declare_dead"),
+        ("value ", "Violation", "RaySystemError", "resources:"),
+    ),
+    "retries are forgotten": (retries_lost, ("value ",)),
+    "items of streams have no task": (
+        lambda patch: patch.setattr("runtime.control.tables.task_of", lambda index: index),
+        ("value ",),
+    ),
+    "borrowers are not counted": (mutant_without(Borrowing, "_on_update"), ("value ",)),
+    "what a dead worker owned is lost": (
+        lambda patch: patch.setattr(Inheritance, "inherit", all_lost),
+        ("value ",),
+    ),
+    "what is inside of values is never let go": (
+        mutant_without(Custody, "release"),
+        ("references:", "tables:", "stores:"),
+    ),
+    "actors are not rebuilt": (never_replayed, ("value ",)),
+    "calls take effect twice": (
+        lambda patch: patch.setattr(ActorHost, "_answer", lambda self, actor, spec: False),
+        ("value ", "AssertionError"),
+    ),
+    "what calls have yielded is forgotten": (
+        mutant_without(CallItems, "add"),
+        ("value ", "RaySystemError", "has not ended"),
+    ),
+    "memory is never freed": (mutant_without(ObjectDirectory, "_free"), ("stores:", "value ")),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_defect_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_it, signs = MUTANTS[name]
+    break_it(monkeypatch)
+    failures = first_failures(range(30_000, 30_240))
+    assert failures, "no seed saw it"
+    assert any(sign in line for line in failures for sign in signs), failures
+
+
+@pytest.mark.parametrize("start", range(30_000, 30_240, 60))
+def test_without_a_defect_the_same_seeds_hold(start: int) -> None:
+    reports = run_seeds(range(start, start + 60), jobs=2)
+    assert [(each.case.seed, each.failures) for each in reports if each.failures] == []

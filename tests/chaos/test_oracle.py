@@ -1,0 +1,44 @@
+"""The oracle of the fuzz: what a sequential run of a random program makes of it."""
+
+from __future__ import annotations
+
+from chaos.bodies import Body, Call, Op, Teller
+from chaos.interpreter import Told, run_body
+from chaos.outcomes import Boom, digest, mix
+from chaos.sequential import Sequential
+
+
+def test_the_oracle_hands_errors_on() -> None:
+    boom = Call(1, fails=True)
+    program = Body(
+        (
+            Op("call", (), 0, boom),
+            Op("call", (0,), 1, Call(2)),
+            Op("lend", (0,), 2, Call(3)),
+            Op("map", (), 3, Call(4), 2),
+        )
+    )
+    outcomes = run_body(Sequential(), program)
+    assert isinstance(outcomes[0], Boom)
+    assert outcomes[1] == outcomes[0]
+    assert isinstance(outcomes[2], int)
+    assert len(outcomes) == 5
+
+
+def test_the_oracle_calls_when_it_is_told_to_and_not_when_items_are_taken() -> None:
+    call = Call(2, fails=True, parts=4)
+    program = Body(
+        (
+            Op("actor", (), 0, teller=Teller(1)),
+            Op("yields", (0,), 1, call),
+            Op("tell", (0,), 2, Call(3)),
+            Op("take", (1,), 3),
+        )
+    )
+    *_, stream, after, first = run_body(Sequential(), program)
+    told = Told(Teller(1))
+    parts = told.parts(Sequential(), call, [])
+    assert after == told.tell(Sequential(), Call(3), [])
+    assert first == parts[0]
+    # The first was taken, and is among those that are asked for; half-way it raises.
+    assert digest(stream) == mix(9, *map(digest, (*parts[:2], Boom(mix(2, 2)))))
