@@ -18,7 +18,8 @@ ObjectLostError    a node had died before, and what is lost was put, and says so
                    or it needs, or was to be yielded by a task that needs, what is
                    lost for one of these reasons, and says so
                    or a call made it whose actor takes checkpoints, or has died (for which
-                   the program may have let go of it), and says so
+                   the program may have let go of it), and says so, or which has yielded it
+                   and then ended in a legitimate ActorUnavailableError, and says so
                    or it is a call's that a task has made, and let go of, and made again when
                    it ran once more, and says so
 ActorDiedError     names an actor of r restarts, and at least r + 1 kills came before,
@@ -66,6 +67,7 @@ from chaos.programs import (
 from chaos.sequential import Sequential
 from runtime.api.exceptions import (
     ActorDiedError,
+    ActorUnavailableError,
     ObjectLostError,
     ObjectStoreFullError,
     RayTaskError,
@@ -92,7 +94,9 @@ _STRAYED = re.compile(r"(t\d+r-?\d+) raised when it was repeated")
 _LET_GO = re.compile(
     r"\bit was made for an earlier run of its caller, which has let go of it, and "
 )
-_GONE_ON = re.compile(r"\bthe actor that made it has gone on since$")
+_GONE_ON = re.compile(
+    r"\bthe actor that made it has gone on since(?:$|: (?:ActorUnavailableError: (.+))?)", re.S
+)
 _TASK = re.compile(r"\bk\d+r(-?\d+)\b")
 _CANCELLED = re.compile(r": ([kt]\d+r-?\d+) was cancelled")
 _ACTOR = re.compile(r"ActorDiedError: (a\d+r(-?\d+)) died: ")
@@ -282,8 +286,14 @@ def excuse(
             return f"{text} (no node died)"
         if lost is not None and lost[1] in puts and _NOT_BY_TASK.search(str(error)):
             return ""
-        if lost is not None and _GONE_ON.search(str(error)):
-            return "" if _may_go_on(told.get(lost[1]), ended) else f"{text} (it is replayed)"
+        gone_on = _GONE_ON.search(str(error)) if lost is not None else None
+        if lost is not None and gone_on is not None:
+            teller = told.get(lost[1])
+            if _may_go_on(teller, ended):
+                return ""
+            if teller is None or gone_on[1] is None:
+                return f"{text} (it is replayed)"
+            return excuse(ActorUnavailableError(gone_on[1]), kills, deaths, told=told)
     named = _TASK.search(str(error))
     if named is None:
         return f"{text} (it does not name its task)"

@@ -232,11 +232,23 @@ class ArrayTable(Releasing):
 
     def on_owners_found(self, source: str, message: OwnersFound) -> None:
         """A node says which arrays are its clients', and which are not any more."""
+        for array in message.gone:
+            self._made_unheard(array, "the only copy was on a node that died")
         self.unheard.on_found(source, message)
         for array in message.let_go:
             row = self.rows.get(array)
             if row is not None and all(done.lost for done in row.done):
                 self._release(array, message.node, False)
+
+    def _made_unheard(self, array: bytes, why: str) -> None:
+        """What was made is gone, and there is no row of it.
+
+        A call's, whose node died before it said what it had made: a task's has a row before it
+        ends where somebody else can hear of it. Who asks is told, as of a row that was dropped,
+        when no actor is being rebuilt that makes it again.
+        """
+        if array not in self.rows:
+            self._released.setdefault(array, ("", -1, f"{why}{GONE_ON}"))
 
     def on_objects_missing(self, source: str, message: ObjectsMissing) -> None:
         """A node does not have what the table says it has."""
@@ -246,10 +258,7 @@ class ArrayTable(Releasing):
         for oid in message.objects:
             row = self.rows.get(oid[:ARRAY_BYTES])
             if row is None:
-                # A call's, whose node died before it said what it had made: a task's has a row
-                # before it ends where somebody else can hear of it. Who asks is told, as of
-                # a row that was dropped, when no actor is being rebuilt that makes it again.
-                self._released.setdefault(oid[:ARRAY_BYTES], ("", -1, f"{why}{GONE_ON}"))
+                self._made_unheard(oid[:ARRAY_BYTES], why)
             elif message.node in self._alive:
                 # An owner's node has it until that lets go, of which we are yet to hear.
                 let_go = message.node in row.owners and not message.reason

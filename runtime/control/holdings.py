@@ -224,6 +224,11 @@ class Holdings(Owners):
             self._is_gone(end) or (end.node != self._node and any(end.sizes)) for end in ends
         )
 
+    def has_died(self, array: bytes) -> bool:
+        """Whether an array of a client here was made, as its owner knows, on a dead node."""
+        ends = self._results.get(array, ())
+        return array in self.owners and any(any(e.sizes) and self._is_gone(e) for e in ends)
+
     def bytes_here(self, oid: bytes) -> int:
         """Return the size of an object in this node's arena, 0 if it is not there."""
         return self._stored.get(oid, (0, 0))[1]

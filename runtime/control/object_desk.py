@@ -149,7 +149,8 @@ class ObjectDesk:
             (owned if self._objects.will_tell(array) else others).append(array)
         let_go = [array for array in message.lost if array not in self._objects.owners]
         if owned or others or let_go:
-            self._ctx.send("gcs", OwnersFound(self._node, owned, others, let_go))
+            gone = [array for array in others if self._objects.has_died(array)]
+            self._ctx.send("gcs", OwnersFound(self._node, owned, others, let_go, gone))
 
     # -- what there is -------------------------------------------------------------
 

@@ -68,7 +68,10 @@ class Remaking(ArrayRows):
             if row.put and not row.owners and row.former and self._is_dead(row.former):
                 why = f"{PUT}{OWNER_DIED}, and {lost}"
             ended = -1
-            if not why and row.unrepeated(start):
+            if start >= STREAM_BASE and row.actor is not None:
+                # If its call has ended in an error that is why it does not yield it again.
+                ended = row.end_of_task(start, self._alive)
+            elif not why and row.unrepeated(start):
                 assert spec is not None
                 why = f"{lost}, and {spec.name} has not yielded it again"
                 ended = row.end_of_task(start, self._alive)

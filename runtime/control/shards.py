@@ -316,10 +316,12 @@ def _split_claim(message: ClaimTasks, shards: int) -> Parts:
 def _split_owners(message: OwnersFound, shards: int) -> Parts:
     owned = _by_array(message.owned, _itself, shards)
     others = _by_array(message.others, _itself, shards)
-    gone = _by_array(message.let_go, _itself, shards)
+    let_go = _by_array(message.let_go, _itself, shards)
+    gone = _by_array(message.gone, _itself, shards)
+    parts = owned, others, let_go, gone
     return [
-        (shard, OwnersFound(message.node, *(part.get(shard, []) for part in (owned, others, gone))))
-        for shard in dict.fromkeys((*owned, *others, *gone))
+        (shard, OwnersFound(message.node, *(part.get(shard, []) for part in parts)))
+        for shard in dict.fromkeys((*owned, *others, *let_go))
     ]
 
 

@@ -25,9 +25,10 @@ class Plain:
             yield i
         self.calls += 1
 
-    def large(self, n: int) -> Iterator[bytes]:
+    def large(self, n: int, seconds: float = 0) -> Iterator[bytes]:
         for i in range(n):
             yield bytes([i]) * BIG
+            ray.sleep(seconds)
 
     def fail(self) -> Iterator[int]:
         yield 1
@@ -65,8 +66,8 @@ class Threaded:
             yield i
 
 
-def on(node: int) -> Any:
-    return ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(str(node), soft=False)
+def on(node: int, soft: bool = False) -> Any:
+    return ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(str(node), soft=soft)
 
 
 @pytest.mark.parametrize("node", [0, 1])
@@ -139,6 +140,27 @@ def test_a_stream_ends_with_its_actor(start: Start) -> None:
     with pytest.raises(ray.exceptions.ActorDiedError):
         for ref in leaving:
             ray.get(ref)
+
+
+def test_a_lost_item_of_a_call_that_is_not_repeated_says_why(start: Start) -> None:
+    session = start(nodes=3)
+    options = {"max_restarts": 1, "max_task_retries": 0, "scheduling_strategy": on(1, soft=True)}
+    actor: Any = Plain.options(**options).remote()
+    stream = actor.large.remote(2, 1000)
+    first = next(stream)
+    session.cluster.kill_node(1)
+    why = "ActorUnavailableError: Plain.large: the actor started anew before the call took effect"
+    with pytest.raises(ray.exceptions.ActorUnavailableError):
+        ray.get(stream.completed(), timeout=60)
+
+    @ray.remote
+    def read(refs: list[Any]) -> Any:
+        return ray.get(refs[0])
+
+    with pytest.raises(ray.exceptions.ObjectLostError, match=why):
+        ray.get(first, timeout=60)
+    with pytest.raises(ray.exceptions.ObjectLostError, match=why):
+        ray.get(read.options(scheduling_strategy=on(2)).remote([first]), timeout=60)
 
 
 def test_a_stream_of_coroutines_can_be_cancelled(start: Start) -> None:

@@ -112,6 +112,30 @@ def test_an_actor_that_is_replayed_loses_nothing(
     assert (excuse(error, 9, 1, puts={PUT}, told=told, ended=ended) == "") == ok
 
 
+@pytest.mark.parametrize(
+    ("cause", "interval", "kills", "deaths", "ok"),
+    [
+        ("ActorUnavailableError: t7r0: the actor started anew", 0, 1, 1, True),
+        ("ActorUnavailableError: t7r0: the actor started anew", 0, 0, 1, False),
+        ("ActorUnavailableError: t7r0: the actor started anew", 0, 1, 0, False),
+        ("ActorUnavailableError: t7r1: the actor started anew", 0, 1, 1, False),
+        ("ActorUnavailableError: t7r-1: the actor started anew", 0, 9, 9, False),
+        ("ActorUnavailableError: t7r-1: the actor started anew", 2, 9, 9, True),
+        ("ActorUnavailableError: nobody knows", 0, 9, 9, False),
+        ("ObjectLostError: an item is lost", 0, 9, 9, False),
+        ("ObjectLostError: an item is lost", 2, 9, 9, True),
+    ],
+)
+def test_an_item_is_lost_if_its_call_may_have_ended_without_effect(
+    cause: str, interval: int, kills: int, deaths: int, ok: bool
+) -> None:
+    lost = f"object {PUT} is lost: the only copy was on node 1, which died: gone"
+    error = ObjectLostError(f"{lost}, and the actor that made it has gone on since: {cause}")
+    told = {PUT: Teller(1, 3, 0, interval=interval)}
+    assert (excuse(error, kills, deaths, puts={PUT}, told=told) == "") == ok
+    assert excuse(error, kills, deaths, puts={PUT})
+
+
 @pytest.mark.parametrize(("restarts", "ok"), [(-1, False), (3, True)])
 def test_of_an_actor_without_end_nothing_fails_that_its_calls_need(restarts: int, ok: bool) -> None:
     why = "t7r-1 raised when it was repeated, which it had not done before"

@@ -21,6 +21,7 @@ from runtime.control.messages import (
     FreeObjects,
     LocateObjects,
     Location,
+    NodeChanged,
     NodeInfo,
     NodeUnreachable,
     ObjectLocations,
@@ -29,11 +30,15 @@ from runtime.control.messages import (
     PlaceTasks,
     RegisterNode,
     SeekOwners,
+    SubmitTasks,
     TaskExtra,
+    TaskResults,
     TaskSpec,
     TaskUpdates,
 )
-from tests.control.alone import Alone, array, spec
+from tests.control.alone import Alone, array, result, spec
+from tests.control.one_node import DRIVER, Node
+from tests.control.test_call_items import call
 
 LOST = "ObjectLostError: object 09 is lost: it was put, and its owner has let go of it"
 
@@ -219,6 +224,63 @@ def test_who_fetches_in_vain_hears_that_an_actor_had_made_what_nobody_has_told_o
     [location] = table.told()
     where = "the only copy was on node 1, which does not have it any more"
     assert location.lost == f"{where}{GONE_ON}"
+
+
+def there(number: int, alive: bool = True) -> NodeInfo:
+    return NodeInfo(number, "host", 1, {"CPU": 1.0}, alive, incarnation=1)
+
+
+def answered(first: str = "result") -> Node:
+    """A node whose calls 1 and 2 have made large values on nodes 1, which is dead, and 2."""
+    node = Node()
+    node.turn("gcs", *(NodeChanged(there(number)) for number in (0, 1, 2)))
+    node.turn(DRIVER, SubmitTasks([call(number, DRIVER) for number in (1, 2, 3)]))
+    node.turn("node:2", TaskResults(DRIVER, [result(2, node=2, size=500_000)]))
+    turns = [
+        ("node:1", TaskResults(DRIVER, [result(1, node=1, size=500_000)])),
+        ("gcs", NodeChanged(there(1, alive=False))),
+    ]
+    for source, message in turns if first == "result" else reversed(turns):
+        node.turn(source, message)
+    return node
+
+
+@pytest.mark.parametrize("first", ["result", "death"])
+def test_whose_call_was_answered_hears_that_an_actor_had_made_what_nobody_has_told_of(
+    first: str,
+) -> None:
+    """As above, and there is nothing to fetch from a node that is known to be dead."""
+    table, node = Table(), answered(first)
+    table.ask(oid(1), node=0)
+    while not table.ctx.take(SeekOwners, "node:0"):
+        table.ctx.pass_time(LOST_S)
+    node.turn("gcs", SeekOwners([array(1)]))
+    for answer in node.ctx.take(OwnersFound):
+        table.gcs.handle("node:0", answer)
+    for number in (1, 2, 3):
+        table.gcs.handle(f"node:{number}", OwnersFound(number, [], [array(1)]))
+    [location] = table.told()
+    assert location.lost == f"the only copy was on a node that died{GONE_ON}"
+
+
+def test_what_an_actor_has_made_again_meanwhile_is_not_lost() -> None:
+    table = Table()
+    table.ask(oid(1), node=0)
+    while not table.ctx.take(SeekOwners, "node:0"):
+        table.ctx.pass_time(LOST_S)
+    for _ in range(2):
+        table.news(2, calls=[(array(1), DRIVER, b"a")], done=[(array(1), 0, 1, (500,))])
+        assert [location.nodes for location in table.told()] == [(2,)]
+        table.gcs.handle("node:0", OwnersFound(0, [], [array(1)], [], [array(1)]))
+        table.ask(oid(1), node=0)
+
+
+def test_a_node_says_which_results_of_calls_have_gone_with_others() -> None:
+    node = answered()
+    gone, elsewhere, awaited, unknown = arrays = [array(number) for number in (1, 2, 3, 4)]
+    node.turn("gcs", SeekOwners(arrays))
+    [answer] = node.ctx.take(OwnersFound)
+    assert answer == OwnersFound(0, [awaited], [gone, elsewhere, unknown], [], [gone])
 
 
 def test_who_waits_hears_of_a_copy_that_was_on_its_way() -> None:

@@ -59,6 +59,12 @@ def test_it_is_lost_when_the_call_has_ended_without_it() -> None:
     ended(table)
     [location] = table.told()
     assert location.lost.startswith("the only copy was on node 1, which died")
+    assert location.ended == 3, "who has its end knows whether that is an error, and why"
+    table.ask(ITEM, node=0)
+    assert [(each.lost, each.ended) for each in table.told()] == [(location.lost, 3)]
+    table.kill(3)
+    table.ask(ITEM, node=0)
+    assert [each.ended for each in table.told()] == [-1]
 
 
 def test_what_its_owner_had_let_go_of_when_it_was_made_again_is_forgotten() -> None:

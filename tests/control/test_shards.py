@@ -30,6 +30,7 @@ from runtime.control.messages import (
     NodesSeen,
     NodeUnreachable,
     ObjectLocations,
+    OwnersFound,
     PlaceTasks,
     Registered,
     RegisterNode,
@@ -102,6 +103,19 @@ def test_every_row_of_an_update_goes_to_its_shard_once(rows: Any, shards: int) -
                     found.append(row)
         key_of = repr
         assert sorted(found, key=key_of) == sorted(getattr(whole, name), key=key_of)
+
+
+def test_whose_arrays_are_goes_to_the_shards_that_have_asked() -> None:
+    ctx = Alone()
+    lists: list[list[bytes]] = [[array(n) for n in range(at, 40, 3)] for at in range(3)]
+    whole = OwnersFound(3, *lists, lists[1][::2])
+    Router(ctx, SHARDS).send("gcs", whole)
+    for name in ("owned", "others", "let_go", "gone"):
+        for to, part in ctx.sent:
+            assert part.node == 3
+            assert all(to == shard_address(shard_of(each, SHARDS)) for each in getattr(part, name))
+        found = [each for _, part in ctx.sent for each in getattr(part, name)]
+        assert sorted(found) == sorted(getattr(whole, name))
 
 
 def test_inputs_are_named_before_they_can_be_released() -> None:

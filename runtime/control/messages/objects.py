@@ -118,13 +118,15 @@ class SeekOwners(Struct, array_like=True, tag=147):
 class OwnersFound(Struct, array_like=True, tag=148):
     """The answer: those that have an owner on ``node``, and the others that were asked for.
 
-    ``let_go``: those of `SeekOwners.lost` that have none there.
+    ``let_go``: those of `SeekOwners.lost` that have none there. ``gone``: those of the others
+    whose owners there know that they were made, by calls on nodes that have died.
     """
 
     node: int
     owned: list[bytes]
     others: list[bytes]
     let_go: list[bytes] = []
+    gone: list[bytes] = []
 
 
 class PullObject(Struct, array_like=True, tag=50):
