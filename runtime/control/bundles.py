@@ -13,7 +13,7 @@ does not take: it was not asked, and nobody would ever give back what it took.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from runtime.control.group_names import group_of, group_resources, is_of_job, removed_error
@@ -92,23 +92,14 @@ class Bundles:
         self._scheduler.ctx.send("global", answer)
 
     def on_commit(self, source: str, message: CommitBundle) -> None:
-        """Let tasks use it."""
+        """Let tasks use it. What this node could run until now, and cannot while the bundle is
+        here, moves to one that can (`moving`); if there is none, it waits."""
         if message.incarnation != self._scheduler.incarnation:
             return
         bundle = self._bundles[(message.group, message.index)]
         bundle.committed = True
         self._pool.lend(bundle.demand)
         self._pool.add(bundle.resources)
-        # What this node could run until now, and cannot while the bundle is there.
-        self._send_back(lambda spec: not self._pool.feasible(spec.demand))
-
-    def _send_back(self, chosen: Callable[[TaskSpec], bool]) -> None:
-        """Have ready ranges placed anew."""
-        back = self._scheduler.dispatcher.ready.withdraw(chosen)
-        for spec in back:
-            self._scheduler.inputs.unclaim(spec)
-        if back:
-            self._scheduler.ctx.send("global", PlaceTasks(back))
 
     def _end_waiting(self, group: str) -> None:
         """Only what is removed is returned once it is committed: what waits in it ends here,

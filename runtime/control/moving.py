@@ -11,7 +11,8 @@
                                                     is none any more, where it waits least
 
     what cannot run here as long
-    as the actors live that are here ──Heartbeat──> can it, on another node? Then as above
+    as the actors and placement
+    groups live that are here ──Heartbeat─────────> can it, on another node? Then as above
 
 Who has accepted a range is changed in the GCS by one message (`TaskUpdates.left`), so at any
 moment the death of a node has what it has accepted placed again, once. An actor is placed
@@ -21,11 +22,12 @@ GCS has placed it again.
 A cancellation goes to who has accepted the range, and may find that it has just been passed
 on: then it is sent behind it, once.
 
-What has to run on its node stays, as does what has begun there before: what that has submitted
-is known there. So does what waits for inputs: it may start any time. Nothing moves from a node
-that is merely busy: that starts one task after another. Where what runs is expected to go on for
-longer than the policy lets a task wait, that is how long one starves; else `STARVING_S`. Neither
-does a task move whose inputs would take longer to follow than it has waited, or is to wait.
+What has to run on its node stays, as does what has begun there before, since what that has
+submitted is known there, unless a placement group has what it needs. So does what waits for
+inputs: it may start any time. Nothing moves from a node that is merely busy: that starts one
+task after another. Where what runs is expected to go on for longer than the policy lets a task
+wait, that is how long one starves; else `STARVING_S`. Neither does a task move whose inputs
+would take longer to follow than it has waited, or is to wait.
 
 The cost is a look at each lane with every heartbeat, and nothing a task.
 """
@@ -42,7 +44,7 @@ from runtime.control.node_views import usual_s
 from runtime.control.policies import UNTIMED_BANDWIDTH, UNTIMED_TASK_S
 from runtime.control.ready_queue import Lane, cut, part_of
 from runtime.control.resources import ResourcePool
-from runtime.control.strategies import SPREAD, strategy_of
+from runtime.control.strategies import SPREAD, is_hard, strategy_of
 
 if TYPE_CHECKING:
     from runtime.control.actor_host import ActorHost
@@ -166,7 +168,12 @@ class Starving:
         return lambda spec: self._may_move(spec) and sum(map(here, spec.deps)) <= bytes_max
 
     def _may_move(self, spec: TaskSpec) -> bool:
-        """Whether a range may run elsewhere: what it has submitted here, it submits again here."""
+        """Whether a range may run elsewhere: what it has submitted here, it submits again here.
+
+        If a placement group has what it needs, that may be for ever.
+        """
+        if not self._pool.feasible(spec.demand):
+            return not is_hard(strategy_of(spec))
         begun = (spec.array, spec.start) in self._dispatcher.begun
         return not begun and strategy_of(spec) in ("", SPREAD)
 

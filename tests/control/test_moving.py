@@ -17,6 +17,7 @@ from runtime.control.messages import (
     ActorInfo,
     AssignTasks,
     CancelTask,
+    CommitBundle,
     FunctionBlob,
     Load,
     LoadChanged,
@@ -24,7 +25,9 @@ from runtime.control.messages import (
     NodeChanged,
     NodeInfo,
     PlaceTasks,
+    PrepareBundle,
     RegisterNode,
+    ReturnBundle,
     StopActor,
     TaskExtra,
     TasksMoved,
@@ -177,6 +180,32 @@ def test_a_node_says_at_once_what_its_actors_keep_from_running() -> None:
     assert node.starving.look() == {DEMAND: 3}
     node.handle("gcs", StopActor(creation.array, 0))
     assert node.starving.look() == {}
+
+
+def test_what_a_group_keeps_from_running_moves_and_is_one_nodes_all_the_while() -> None:
+    """It was placed anew, and its node's death placed it once more."""
+    ctx: Any = Alone()
+    node = LocalScheduler(ctx, 1, {"CPU": 1}, Config())
+    node.handle("gcs", FunctionBlob(b"f", b"code"))
+    node.handle("global", PrepareBundle("ab", 0, {"CPU": 1.0}, 1, 1))
+    soft, bound, late = spec(2), spec(3), spec(4, deps=(object_id(array(9), 0, 0),))
+    soft.extra, bound.extra = TaskExtra(strategy="soft:1"), TaskExtra(strategy="node:1")
+    node.handle("global", AssignTasks([spec(1, 0, 3), soft, bound, late], 1))
+    node.dispatcher.begun.add((array(1), 0))
+    assert node.starving.look() == {}, "it may come back yet"
+    node.handle("global", CommitBundle("ab", 0, 1))
+    node.objects.add(result(9, node=1))
+    node.end_turn()
+    assert not ctx.take(PlaceTasks)
+    assert node.starving.look() == {DEMAND: 5}
+    node.handle("global", MoveTasks(DEMAND, 9))
+    (moved,) = ctx.take(TasksMoved)
+    assert [(s.array, s.start, s.count) for s in moved.tasks] == [
+        (array(1), 0, 3), (array(2), 0, 1), (array(4), 0, 1)
+    ]  # fmt: skip
+    node.handle("global", ReturnBundle("ab", 0, 1))
+    node.end_turn()
+    assert node.pool.fits(DEMAND), "and what has to run here does"
 
 
 def test_inputs_that_are_slow_to_follow_keep_a_task_where_they_are() -> None:
