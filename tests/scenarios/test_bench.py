@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -25,6 +26,11 @@ REQUIRED = ["name", "ours", "peers", "ratio", "unit"]
 
 def samples(ours: list[float], ray: list[float], limit: list[float]) -> run.Samples:
     return run.Samples({OURS: ours, "ray": ray}, limit)
+
+
+def have_available(monkeypatch: pytest.MonkeyPatch, nbytes: float) -> None:
+    """Let the machine have so much memory to spare, whatever else it runs."""
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=nbytes))
 
 
 # -- rows --------------------------------------------------------------------------
@@ -149,13 +155,7 @@ def test_what_does_not_fit_into_memory_is_left_out_aloud(monkeypatch: pytest.Mon
     progress = Silent()
     monkeypatch.setattr(progress, "say", said.append)
     large = ("put_800mb", "create_100_actors")
-    available = max(cases.CASES[name].memory_bytes for name in large) * 1.5
-
-    class Memory:
-        def __init__(self) -> None:
-            self.available = available
-
-    monkeypatch.setattr(psutil, "virtual_memory", Memory)
+    have_available(monkeypatch, max(cases.CASES[name].memory_bytes for name in large) * 1.5)
     alone = [case.name for case in run.affordable(cases.CASES, run.NAMES, 1, progress)]
     assert set(large) <= set(alone)
     assert not said
@@ -234,6 +234,7 @@ def test_a_peer_that_a_large_cluster_is_not_measured_on_is_named(
         assert said, "it is said before it takes its time"
         return run.Samples({OURS: [1.0]}, [1.0])
 
+    have_available(monkeypatch, 2 * large.LARGE["create_2000_actors"].memory_bytes)
     monkeypatch.setattr(run, "check_peers", lambda peers: None)
     monkeypatch.setattr(run, "measure_large", measured)
     (row,) = run_bench(["ray"], None, Loud(), Effort(names=("create_2000_actors",)))
