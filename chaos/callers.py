@@ -31,6 +31,7 @@ from chaos.bodies import (
     SumUp,
     Teller,
 )
+from chaos.kind import Kind
 
 KEYS = 1_000_000
 """Keys and variables of these operations begin here."""
@@ -58,22 +59,7 @@ class _Shared:
         return self.start.teller
 
 
-class _Callers:
-    def __init__(self, rng: random.Random, roomy: bool) -> None:
-        self.rng = rng
-        self.roomy = roomy
-        self.number = KEYS
-        self.actors = 0
-        self.tasks = 0
-
-    def next(self) -> int:
-        self.number += 1
-        return self.number
-
-    def actor(self, teller: Teller) -> Op:
-        self.actors += 1
-        return Op("actor", (), ACTORS + self.actors, teller=teller)
-
+class _Callers(Kind):
     def program(self, body: Body) -> Body:
         """Return the program with actors of its own that tasks and actors call."""
         rng = self.rng
@@ -110,7 +96,7 @@ class _Callers:
         restarts = -1 if exact else rng.choice([0, 1, 3, -1])
         retries = -1 if exact else rng.choice([0, 2]) if restarts else 0
         interval = rng.choice([0, 0, 1, 3]) if restarts else 0
-        return _Shared(self.actor(Gatherer(self.next(), restarts, retries, interval)))
+        return _Shared(self.start(Gatherer(self.next(), restarts, retries, interval)))
 
     def call_of(self, shared: list[_Shared], by_actor: bool) -> list[Op]:
         """Return a task, or a call of an actor, that calls some of those."""
@@ -146,7 +132,7 @@ class _Callers:
     def own_actor(self) -> list[Op]:
         rng = self.rng
         interval = rng.choice([0, 0, 1, 3])
-        return [self.actor(Teller(self.next(), -1, -1, interval))]
+        return [self.start(Teller(self.next(), -1, -1, interval))]
 
     def task(self, called: Sequence[_Shared | Op], own: list[Op]) -> Handing:
         """Return a task that calls those it is handed, and what it has started itself."""
@@ -157,7 +143,7 @@ class _Callers:
         call = Call(
             self.next(),
             rng.choice(SECONDS),
-            rng.choice([0, 0, 8, LARGE_BYTES if self.roomy else 8]),
+            rng.choice([0, 0, 8, self.large()]),
             not exact and rng.random() < 0.06,
             -1 if exact else rng.choice([0, 1, 3]),
             rng.choice([1.0, 1.0, 0.5, 0.0]),
@@ -211,7 +197,7 @@ class _Callers:
                 ops += [Op("wait", (one,), count=1), Op("drop", (one,))]
             elif do == "task":
                 retries = -1 if exact else rng.choice([0, 3])
-                nbytes = rng.choice([0, 8, LARGE_BYTES if self.roomy else 8])
+                nbytes = rng.choice([0, 8, self.large()])
                 call = Call(self.next(), rng.choice(SECONDS), nbytes, retries=retries)
                 self.tasks += 1
                 ops.append(Op("call", (), out, call))
@@ -222,8 +208,7 @@ class _Callers:
         return Body(tuple(ops))
 
     def nbytes(self, teller: Teller) -> int:
-        large = self.roomy and not (teller.exact and teller.interval)
-        return self.rng.choice([0, 0, 0, 8, LARGE_BYTES if large else 8])
+        return self.rng.choice([0, 0, 0, 8, self.large(not (teller.exact and teller.interval))])
 
 
 def with_callers(rng: random.Random, body: Body, roomy: bool) -> Body:
@@ -231,7 +216,7 @@ def with_callers(rng: random.Random, body: Body, roomy: bool) -> Body:
 
     Unless it is `roomy`, a node's store may be too full for their large values.
     """
-    return _Callers(rng, roomy).program(body)
+    return _Callers(rng, KEYS, ACTORS, roomy).program(body)
 
 
 def with_awaited(rng: random.Random, body: Body, roomy: bool) -> Body:

@@ -89,11 +89,6 @@ def draw(rng: random.Random, tasks_max: int = 50) -> Body:
     return _Draw(rng, tasks_max).body(0, 16)
 
 
-def rounds_of(rng: random.Random, body: Body, most: int) -> set[int]:
-    """Return after which operations of a program something else is drawn: so often at most."""
-    return set(rng.sample(range(len(body.ops)), min(len(body.ops), rng.randint(1, most))))
-
-
 # -- drawing actors ----------------------------------------------------------------
 
 ACTOR_KEYS = 10_000

@@ -17,31 +17,21 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 
-from chaos.bodies import LARGE_BYTES, Body, Call, Handing, Leave, Mortal, Op, Teller
-from chaos.drawing import rounds_of
+from chaos.bodies import Body, Call, Handing, Leave, Mortal, Op, Teller
+from chaos.kind import Kind
 
 KEYS = 4_000_000
 """Keys and variables of these operations begin here."""
 SECONDS = (0.0, 0.0, 0.0, 0.001, 0.01)
 
 
-class _Ends:
-    def __init__(self, rng: random.Random, roomy: bool) -> None:
-        self.rng = rng
-        self.roomy = roomy
-        self.number = KEYS
-        self.tasks = 0
-
-    def next(self) -> int:
-        self.number += 1
-        return self.number
-
+class _Ends(Kind):
     def program(self, body: Body) -> Body:
         rng = self.rng
         ops: list[Op] = []
         tellers: dict[int, Teller] = {}
-        rounds = rounds_of(rng, body, 4)
-        kills = rounds_of(rng, body, 8)
+        rounds = self.rounds(body, 4)
+        kills = self.rounds(body, 8)
         for n, op in enumerate(body.ops):
             hands_on = isinstance(op, Handing) and op.hands and rng.random() < 0.2
             ops.append(self.killing(op, tellers) if hands_on else op)
@@ -121,11 +111,8 @@ class _Ends:
     def tell(self, at: int, out: int, teller: Teller) -> Op:
         rng = self.rng
         self.tasks += 1
-        large = LARGE_BYTES if self.roomy and not teller.exact else 8
-        call = Call(
-            out, rng.choice(SECONDS), rng.choice([0, 0, 8, large]), rng.random() < 0.05,
-            teller.retries,
-        )  # fmt: skip
+        seconds, nbytes = rng.choice(SECONDS), rng.choice([0, 0, 8, self.large(not teller.exact)])
+        call = Call(out, seconds, nbytes, rng.random() < 0.05, teller.retries)
         return Op("tell", (at,), out, call)
 
 
@@ -134,4 +121,4 @@ def with_ends(rng: random.Random, body: Body, roomy: bool) -> Body:
 
     Unless it is `roomy`, a node's store may be too full for their large values.
     """
-    return _Ends(rng, roomy).program(body)
+    return _Ends(rng, KEYS, roomy=roomy).program(body)

@@ -16,8 +16,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from chaos.bodies import LARGE_BYTES, RETRIES, Body, Call, Group, Op, Placed, Teller
-from chaos.drawing import rounds_of
+from chaos.bodies import RETRIES, Body, Call, Group, Op, Placed, Teller
+from chaos.kind import Kind
 from chaos.plan import Plan
 
 KEYS = 9_000_000
@@ -42,24 +42,17 @@ class _Open:
     """Bundles of which an actor has its share."""
 
 
-class _Groups:
+class _Groups(Kind):
     def __init__(self, rng: random.Random, cpus: int, apart: int, roomy: bool) -> None:
-        self.rng = rng
+        super().__init__(rng, KEYS, roomy=roomy)
         self.apart = apart
-        self.roomy = roomy
-        self.number = KEYS
-        self.tasks = 0
         self.free = {"CPU": cpus - 1.0, SLOT: SLOTS}
         self.open: list[_Open] = []
-
-    def next(self) -> int:
-        self.number += 1
-        return self.number
 
     def program(self, body: Body) -> Body:
         rng = self.rng
         ops: list[Op] = []
-        rounds = rounds_of(rng, body, 6)
+        rounds = self.rounds(body, 6)
         for n, op in enumerate(body.ops):
             ops.append(op)
             if n not in rounds:
@@ -175,8 +168,7 @@ class _Groups:
     def tell(self, key: int, teller: Teller) -> Call:
         rng = self.rng
         self.tasks += 1
-        large = LARGE_BYTES if self.roomy and not teller.exact else 8
-        nbytes = rng.choice([0, 0, 8, large])
+        nbytes = rng.choice([0, 0, 8, self.large(not teller.exact)])
         return Call(key, rng.choice(SECONDS), nbytes, rng.random() < 0.05, teller.retries)
 
     def task(self, group: _Open, count: int = 0) -> list[Op]:
@@ -192,7 +184,7 @@ class _Groups:
         call = Call(
             out,
             rng.choice(SECONDS),
-            rng.choice([0, 0, 8, LARGE_BYTES if self.roomy else 8]),
+            rng.choice([0, 0, 8, self.large()]),
             rng.random() < 0.05,
             rng.choice(RETRIES),
             cpu,

@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from chaos.bodies import RETRIES, Body, Call, Op, Teller
+from chaos.kind import Kind
 
 KEYS = 12_000_000
 """Keys and variables of these operations begin here."""
@@ -32,14 +33,12 @@ class Holder(Teller):
     cpus: float = 1.0
 
 
-class _Round:
+class _Round(Kind):
     """Draws one round, with keys and variables from `number` on."""
 
     def __init__(self, rng: random.Random, number: int) -> None:
-        self.rng = rng
-        self.number = number
+        super().__init__(rng, number)
         self.ops: list[Op] = []
-        self.tasks = 0
         self.actors: dict[int, Holder] = {}
         self.long: list[Op] = []
         """Of its tasks, those that take long and are not cancelled."""
@@ -51,7 +50,7 @@ class _Round:
 
     def actor(self) -> None:
         if len(self.actors) < ACTORS_MAX:
-            number = self._next()
+            number = self.next()
             forever = -1 if self.rng.random() < 0.7 else 0
             cpus = self.rng.choice([1.0, 1.0, 1.0, 0.5])
             self.actors[number] = Holder(number, forever, forever, cpus=cpus)
@@ -61,7 +60,7 @@ class _Round:
         if self.actors:
             at, holder = self.rng.choice([*self.actors.items()])
             seconds = self.rng.choice([0.0, 0.01, 0.1])
-            self._submit("tell", Call(self._next(), seconds, retries=holder.retries), at)
+            self._submit("tell", Call(self.next(), seconds, retries=holder.retries), at)
 
     def drop(self) -> None:
         if self.actors:
@@ -71,7 +70,7 @@ class _Round:
 
     def task(self) -> None:
         seconds = self.rng.choice([0.05, 0.5, 2.0])
-        self._submit("call", Call(self._next(), seconds, retries=self.rng.choice(RETRIES)))
+        self._submit("call", Call(self.next(), seconds, retries=self.rng.choice(RETRIES)))
         self.long.append(self.ops[-1])
 
     def cancel(self) -> None:
@@ -81,12 +80,12 @@ class _Round:
             self.ops.append(Op("cancel", (unwanted.out,), call=unwanted.call, count=forced))
 
     def map(self) -> None:
-        call = Call(self._next(), self.rng.choice([0.002, 0.02]), retries=-1)
+        call = Call(self.next(), self.rng.choice([0.002, 0.02]), retries=-1)
         self._submit("map", call, count=self.rng.choice([1, 5, 20]))
 
     def rest(self) -> None:
         seconds = self.rng.choice([0.02, 0.1, 0.3])
-        self._submit("call", Call(self._next(), seconds, retries=-1, cpus=0.0))
+        self._submit("call", Call(self.next(), seconds, retries=-1, cpus=0.0))
         self.ops.append(Op("get", (self.number,)))
 
     def swap(self) -> None:
@@ -99,10 +98,6 @@ class _Round:
         self.rest()
         while self.long:
             self.cancel()
-
-    def _next(self) -> int:
-        self.number += 1
-        return self.number
 
     def _submit(self, do: str, call: Call, *ins: int, count: int = 0) -> None:
         self.ops.append(Op(do, ins, self.number, call, count))

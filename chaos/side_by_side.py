@@ -12,7 +12,6 @@ import random
 
 from chaos.bodies import (
     HANDED,
-    LARGE_BYTES,
     Beside,
     Body,
     Call,
@@ -23,7 +22,7 @@ from chaos.bodies import (
     SumUp,
     Teller,
 )
-from chaos.drawing import rounds_of
+from chaos.kind import Kind
 
 KEYS = 7_000_000
 """Keys and variables of these operations begin here."""
@@ -32,26 +31,19 @@ ACTORS = 10_000_000
 SECONDS = (0.0, 0.0, 0.001, 0.01, 0.05)
 
 
-class _Sides:
+class _Sides(Kind):
     def __init__(self, rng: random.Random, roomy: bool) -> None:
-        self.rng = rng
-        self.roomy = roomy
-        self.number = KEYS
-        self.tasks = 0
+        super().__init__(rng, KEYS, roomy=roomy)
         self.actors: list[Op] = []
         self.told: dict[int, list[int]] = {}
         """What waits for the calls of each actor."""
         self.board = Op("actor", (), ACTORS, teller=Gatherer(ACTORS))
         self.told[ACTORS] = []
 
-    def next(self) -> int:
-        self.number += 1
-        return self.number
-
     def program(self, body: Body) -> Body:
         rng = self.rng
         ops = [self.board]
-        rounds = rounds_of(rng, body, 5)
+        rounds = self.rounds(body, 5)
         for n, op in enumerate(body.ops):
             ops.append(op)
             if n not in rounds:
@@ -92,7 +84,7 @@ class _Sides:
         call = Call(
             out,
             rng.choice(SECONDS),
-            rng.choice([0, 0, 8, LARGE_BYTES if self.roomy and not teller.exact else 8]),
+            rng.choice([0, 0, 8, self.large(not teller.exact)]),
             rng.random() < 0.06,
             teller.retries,
             body=body,

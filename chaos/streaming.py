@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import random
 
-from chaos.bodies import HANDED, LARGE_BYTES, Body, Call, Handing, Op, Teller
+from chaos.bodies import HANDED, Body, Call, Handing, Op, Teller
+from chaos.kind import Kind
 
 KEYS = 6_000_000
 """Keys and variables of these operations begin here."""
@@ -26,26 +27,13 @@ SECONDS = (0.0, 0.001, 0.01, 0.05, 0.1)
 """Between two items."""
 
 
-class _Streams:
-    def __init__(self, rng: random.Random, roomy: bool) -> None:
-        self.rng = rng
-        self.roomy = roomy
-        self.number = KEYS
-        self.actors = 0
-        self.tasks = 0
-
-    def next(self) -> int:
-        self.number += 1
-        return self.number
-
+class _Streams(Kind):
     def actor(self, exact: bool) -> Op:
         rng = self.rng
-        self.actors += 1
         restarts = -1 if exact else rng.choice([0, 1, 3])
         retries = -1 if exact else rng.choice([0, 2]) if restarts else 0
         interval = rng.choice([0, 0, 1, 3]) if restarts > 0 else 0
-        teller = Teller(self.next(), restarts, retries, interval)
-        return Op("actor", (), ACTORS + self.actors, teller=teller)
+        return self.start(Teller(self.next(), restarts, retries, interval))
 
     def program(self, body: Body) -> Body:
         rng = self.rng
@@ -75,7 +63,7 @@ class _Streams:
         call = Call(
             self.next(),
             rng.choice(SECONDS),
-            rng.choice([0, 8, LARGE_BYTES if self.roomy else 8]),
+            rng.choice([0, 8, self.large()]),
             retries=-1 if exact else rng.choice([0, 1, 3]),
             cpus=rng.choice([1.0, 0.5, 0.0]),
             body=self.body(called, lasting=exact and bool(called)),
@@ -135,11 +123,10 @@ class _Streams:
     def stream(self, at: list[tuple[int, Op]], out: int, lasting: bool, small: bool) -> Op:
         rng = self.rng
         self.tasks += 1
-        large = LARGE_BYTES if self.roomy and not small else 8
         call = Call(
             self.next(),
             rng.choice(SECONDS),
-            rng.choice([0, 0, 8, large]),
+            rng.choice([0, 0, 8, self.large(not small)]),
             fails=rng.random() < 0.06,
             retries=-1 if lasting else rng.choice([0, 3, 3, -1]),
             parts=rng.randint(1, 8),
@@ -159,4 +146,4 @@ def with_streams(rng: random.Random, body: Body, roomy: bool) -> Body:
 
     Unless it is `roomy`, a node's store may be too full for large items.
     """
-    return _Streams(rng, roomy).program(body)
+    return _Streams(rng, KEYS, ACTORS, roomy).program(body)

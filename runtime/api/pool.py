@@ -33,6 +33,8 @@ CHUNKS_PER_SLOT = 4
 _initialized: set[tuple[str, str]] = set()
 """(pool, worker process): in virtual time many of these share one real process."""
 
+Callback = Callable[[Any], object]
+ErrorCallback = Callable[[BaseException], object]
 Outcome = tuple[bool, Any]
 """(True, value) or (False, exception) of one call."""
 
@@ -67,9 +69,18 @@ _CHUNK = remote(num_returns=2, name="pool_chunk")(run_chunk)
 class AsyncResult:
     """The result of `apply_async` (one value) or `map_async` (a list)."""
 
-    def __init__(self, chunks: list[ObjectRef], single: bool) -> None:
+    def __init__(
+        self,
+        chunks: list[ObjectRef],
+        single: bool,
+        callback: Callback | None,
+        error_callback: ErrorCallback | None,
+    ) -> None:
+        """One of the call-backs is called once all is done."""
         self._chunks = chunks
         self._single = single
+        if callback is not None or error_callback is not None:
+            self._call_back(callback, error_callback)
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until all is done, or for ``timeout`` seconds."""
@@ -98,11 +109,7 @@ class AsyncResult:
         values = [_value(outcome) for chunk in get(self._chunks) for outcome in chunk]
         return values[0] if self._single else values
 
-    def _call_back(
-        self,
-        callback: Callable[[Any], object] | None,
-        error_callback: Callable[[BaseException], object] | None,
-    ) -> None:
+    def _call_back(self, callback: Callback | None, error_callback: ErrorCallback | None) -> None:
         """Call one of them once all is done; in virtual time, wait for that here."""
         missing = len(self._chunks)
         futures: list[Future[Any]] = []
@@ -245,16 +252,14 @@ class Pool:
         function: Callable[..., Any],
         calls: list[tuple[Any, ...]],
         chunksize: int | None,
-        callback: Callable[[Any], object] | None = None,
-        error_callback: Callable[[BaseException], object] | None = None,
+        callback: Callback | None = None,
+        error_callback: ErrorCallback | None = None,
     ) -> AsyncResult:
         self._check(function, chunksize)
         if chunksize is None:
             chunksize = -(-len(calls) // (self.processes * CHUNKS_PER_SLOT)) or 1
-        result = AsyncResult(list(self._submit_all(function, calls, chunksize)), single=False)
-        if callback is not None or error_callback is not None:
-            result._call_back(callback, error_callback)
-        return result
+        chunks = list(self._submit_all(function, calls, chunksize))
+        return AsyncResult(chunks, False, callback, error_callback)
 
     def _check(self, function: Callable[..., Any], chunksize: int | None = None) -> None:
         if self._closed:
@@ -273,16 +278,13 @@ class Pool:
         func: Callable[..., Any],
         args: Iterable[Any] = (),
         kwargs: dict[str, Any] | None = None,
-        callback: Callable[[Any], object] | None = None,
-        error_callback: Callable[[BaseException], object] | None = None,
+        callback: Callback | None = None,
+        error_callback: ErrorCallback | None = None,
     ) -> AsyncResult:
         """Start a call; one of the call-backs is called with what became of it."""
         self._check(func)
         chunk = self._submit(func, [(tuple(args), dict(kwargs or {}))])
-        result = AsyncResult([chunk], single=True)
-        if callback is not None or error_callback is not None:
-            result._call_back(callback, error_callback)
-        return result
+        return AsyncResult([chunk], True, callback, error_callback)
 
     def map(
         self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int | None = None
@@ -296,8 +298,8 @@ class Pool:
         func: Callable[..., Any],
         iterable: Iterable[Any],
         chunksize: int | None = None,
-        callback: Callable[[Any], object] | None = None,
-        error_callback: Callable[[BaseException], object] | None = None,
+        callback: Callback | None = None,
+        error_callback: ErrorCallback | None = None,
     ) -> AsyncResult:
         """Start a `map`."""
         return self._map(func, [(x,) for x in iterable], chunksize, callback, error_callback)
@@ -314,8 +316,8 @@ class Pool:
         func: Callable[..., Any],
         iterable: Iterable[Any],
         chunksize: int | None = None,
-        callback: Callable[[Any], object] | None = None,
-        error_callback: Callable[[BaseException], object] | None = None,
+        callback: Callback | None = None,
+        error_callback: ErrorCallback | None = None,
     ) -> AsyncResult:
         """Start a `starmap`."""
         return self._map(func, [tuple(x) for x in iterable], chunksize, callback, error_callback)

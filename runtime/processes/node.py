@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 
 import msgspec
 
@@ -35,13 +34,12 @@ from runtime.processes.connection import (
     log,
 )
 from runtime.processes.door import Door
+from runtime.processes.head_link import HeadLink
 from runtime.processes.links import Links
 from runtime.processes.object_manager import ObjectManager
 from runtime.processes.pool import WorkerPool
 from runtime.processes.process import Process
 from runtime.processes.settings import (
-    HEAD_AWAY_S,
-    HEAD_PAUSE_S,
     NodeSettings,
     journal_path,
     set_up_logging,
@@ -87,13 +85,17 @@ class Node:
         self.process.add(f"links:{number}", _NodeLinks(self._links, self.store), journaled=False)
         self.process.find_route = self._dial
         listener = Listener(reactor, listen(settings.host), self._accept)
-        self._head = settings.head
         self._in_head = settings.config.head_has_gcs
-        self._head_returns = settings.config.chained
-        self._count_of_chains = settings.config.chains
-        self._without_head_s = 0.0
-        """Since when the head has been away, where it may come back."""
-        self._dial_head()
+        HeadLink(
+            self.process,
+            settings.head,
+            self._token,
+            ("gcs", "global", *map(master_of, range(settings.config.chains))),
+            self._on_head_frame,
+            self._say_who_this_is,
+            returns=settings.config.chained,
+            mine=settings.incarnation,
+        )
         self._first_driver = ""
         if settings.door:
             self._door = Door(
@@ -104,8 +106,7 @@ class Node:
         if len(fds) > 2:
             self._connect_driver(socket.socket(fileno=fds[2]))
         self.scheduler.start(*listener.address)
-        for chained in self._chains:
-            chained.start()
+        self._say_who_this_is()
 
     def _make_scheduler(
         self, settings: NodeSettings
@@ -143,36 +144,12 @@ class Node:
     def _on_driver_lost(self, connection: Connection, reason: str) -> None:
         self.process.stop("the driver is gone")
 
-    def _dial_head(self) -> None:
-        head = DialedConnection(
-            self.process.reactor,
-            self._head,
-            self._token,
-            self._on_head_frame,
-            self._on_head_lost,
-            "head",
-            mine=self.scheduler.incarnation,
-        )
-        for address in ("gcs", "global", *(master_of(n) for n in range(self._count_of_chains))):
-            self.process.routes[address] = head
-
-    def _on_head_lost(self, connection: Connection, reason: str) -> None:
-        now_s = time.monotonic()
-        self._without_head_s = self._without_head_s or now_s
-        if not self._head_returns or now_s - self._without_head_s > HEAD_AWAY_S:
-            log.warning("the head is gone: %s", reason)
-            self.process.stop("the head is gone")
-            return
-        self.process.reactor.after(HEAD_PAUSE_S, self._return_to_head)
-
-    def _return_to_head(self) -> None:
-        """Connect anew with a head that was killed, and say who this is."""
-        self._dial_head()
+    def _say_who_this_is(self) -> None:
+        """Tell the masters of the chains, where the GCS is one."""
         for chained in self._chains:
             chained.start()
 
     def _on_head_frame(self, connection: Connection, frame: Frame) -> None:
-        self._without_head_s = 0.0
         kinds = MASTER_TO_CLIENT if is_master(frame.source) else HEAD_TO_NODE.get(frame.source)
         if self._in_head and is_replica(frame.source):
             kinds = REPLICA_TO_CLIENT  # it lives in the head's process

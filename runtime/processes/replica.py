@@ -10,7 +10,6 @@ it serves on, and tells the next one who it is.
 from __future__ import annotations
 
 import socket
-import time
 
 import msgspec
 
@@ -38,10 +37,9 @@ from runtime.processes.connection import (
     listen,
     log,
 )
+from runtime.processes.head_link import HeadLink
 from runtime.processes.process import Process
 from runtime.processes.settings import (
-    HEAD_AWAY_S,
-    HEAD_PAUSE_S,
     ReplicaSettings,
     journal_path,
     set_up_logging,
@@ -81,23 +79,16 @@ class ReplicaProcess:
         self.process.find_route = self._dial
         relays = map(relay_of, range(config.chains)) if config.chains > 1 else ()
         self._in_head = frozenset({self.replica.master, *relays})
-        self._head = settings.head
-        self._without_head_s = 0.0
-        """Since when the head has been away."""
-        self._dial_head()
-        self.replica.start()
-
-    def _dial_head(self) -> None:
-        head = DialedConnection(
-            self.process.reactor,
-            self._head,
+        # The one that takes the head's place is told what this is.
+        HeadLink(
+            self.process,
+            settings.head,
             self._token,
+            self._in_head,
             self._on_head_frame,
-            self._on_head_lost,
-            "head",
+            self.replica.report,
         )
-        for address in self._in_head:
-            self.process.routes[address] = head
+        self.replica.start()
 
     def run(self) -> None:
         """Run until the head is gone or the chain goes on without this replica."""
@@ -109,22 +100,7 @@ class ReplicaProcess:
                 log.warning("leaving: the chain goes on without this replica")
                 process.stop("fenced")
 
-    def _on_head_lost(self, connection: Connection, reason: str) -> None:
-        now_s = time.monotonic()
-        self._without_head_s = self._without_head_s or now_s
-        if now_s - self._without_head_s > HEAD_AWAY_S:
-            log.warning("the head is gone: %s", reason)
-            self.process.stop("the head is gone")
-            return
-        self.process.reactor.after(HEAD_PAUSE_S, self._return_to_head)
-
-    def _return_to_head(self) -> None:
-        """Connect with the one that has taken the head's place, and say what this is."""
-        self._dial_head()
-        self.replica.report()
-
     def _on_head_frame(self, connection: Connection, frame: Frame) -> None:
-        self._without_head_s = 0.0
         if frame.source not in self._in_head:
             connection.refuse(f"the head speaks as {frame.source}")
         else:

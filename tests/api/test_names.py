@@ -136,8 +136,8 @@ def yields() -> Any:
 
 def test_objects_say_what_they_have_not() -> None:
     group = util.placement_group([{"CPU": 1}])
-    queue = util.queue.Queue()
-    pool = ray.util.multiprocessing.Pool(1)
+    queue = importlib.import_module("raytwin.util.queue").Queue()
+    pool = importlib.import_module("raytwin.util.multiprocessing").Pool(1)
     for thing, name in (
         (group, "PlacementGroup"), (yields.remote(), "ObjectRefGenerator"), (queue, "Queue"),
         (util.ActorPool([]), "ActorPool"), (pool, "Pool"), (pool.map_async(abs, []), "AsyncResult"),
