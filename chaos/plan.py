@@ -161,7 +161,7 @@ def parse_target(text: str) -> Any:
         raise PlanError(f"no target {text!r}: {_instead(kind, TARGETS)}")
     target = TARGETS[kind].parse(rest)
     if target is None:
-        raise PlanError(f"no target {text!r}: write a {kind} as {TARGETS[kind].form}")
+        raise PlanError(f"no target {text!r}: it is written {TARGETS[kind].form}")
     return target
 
 

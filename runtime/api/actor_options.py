@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runtime.api.checks import INTEGER_MAX, integer, namespace, text
-from runtime.api.options import EVER, ONLY_RAYS, TaskOptions
+from runtime.api.options import EVER, ONLY_RAYS, TaskOptions, asks_nothing
 
 _OF_TASKS = (
     "num_cpus", "num_gpus", "resources", "scheduling_strategy", "runtime_env", "accelerator_type",
@@ -66,6 +66,7 @@ class ActorOptions:
         Raises ValueError for an unknown name or an impossible value, TypeError
         for a value of the wrong type.
         """
+        given = {n: v for n, v in given.items() if n not in NOT_HERE or not asks_nothing(n, v)}
         for name in given:
             if name in NOT_HERE:
                 raise ValueError(

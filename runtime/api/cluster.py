@@ -230,6 +230,8 @@ def nodes() -> list[dict[str, Any]]:
     Keys as in Ray: ``NodeID``, ``Alive``, ``NodeManagerAddress``,
     ``NodeManagerHostname``, ``NodeManagerPort``, ``NodeName``, ``Resources``,
     ``Labels`` (there are none) and ``DeathReason`` (in words).
+    Like `cluster_resources`, `available_resources` and `timeline` it starts no cluster:
+    it raises RaySystemError if there is none.
     """
     return [
         {
@@ -244,14 +246,14 @@ def nodes() -> list[dict[str, Any]]:
             "Resources": row["resources"],
             "DeathReason": row["reason"],
         }
-        for row in state.current().query("nodes")
+        for row in state.present().query("nodes")
     ]
 
 
 def cluster_resources() -> dict[str, float]:
     """Return what all living nodes have together."""
     total: dict[str, float] = {}
-    for row in state.current().query("nodes"):
+    for row in state.present().query("nodes"):
         if row["alive"]:
             for name, amount in row["resources"].items():
                 total[name] = total.get(name, 0.0) + amount
@@ -261,7 +263,7 @@ def cluster_resources() -> dict[str, float]:
 def available_resources() -> dict[str, float]:
     """Return what is free on all living nodes together; what is used up is left out."""
     total: dict[str, float] = {}
-    for _, free in state.current().query("available"):
+    for _, free in state.present().query("available"):
         for name, amount in free.items():
             if amount:
                 total[name] = total.get(name, 0.0) + amount
@@ -281,7 +283,7 @@ def timeline(filename: str | None = None) -> list[dict[str, Any]] | None:
 
     from runtime.api.trace import Recording
 
-    events = Recording.of(state.current().query).events()
+    events = Recording.of(state.present().query).events()
     if filename is None:
         return events
     with open(filename, "w", encoding="utf-8") as file:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from runtime.api.modules import refuser
 from runtime.api.pool import Pool
+
+__getattr__ = refuser("util.joblib")
 
 
 def register_ray() -> None:
@@ -30,7 +33,9 @@ def register_ray() -> None:
             if n_jobs == 0:
                 raise ValueError("n_jobs == 0 in Parallel has no meaning")
             from runtime.api.cluster import cluster_resources
+            from runtime.api.state import current
 
+            current()  # where there is no cluster, the pool would start one
             most = max(1, int(cluster_resources().get("CPU", 1)))
             return most if n_jobs is None or n_jobs < 0 else min(n_jobs, most)
 

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from runtime.api.checks import integer, text
-from runtime.api.options import EVER, exception_classes, returns
+from runtime.api.options import EVER, asks_nothing, exception_classes, returns
 from runtime.control.ids import RETURNS_MAX
 
 NAMES = ("num_returns", "name", "max_task_retries", "retry_exceptions")
@@ -30,6 +30,7 @@ def checked(given: dict[str, Any]) -> dict[str, Any]:
     Raises ValueError for an unknown name or an impossible value, TypeError
     for a value of the wrong type.
     """
+    given = {n: v for n, v in given.items() if n not in ONLY_RAYS or not asks_nothing(n, v)}
     for name in given:
         if name in ONLY_RAYS:
             raise ValueError(

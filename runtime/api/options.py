@@ -38,6 +38,14 @@ ONLY_RAYS = {
 }
 """Options of Ray that raytwin does not have, and what to know instead."""
 
+_DEFAULTS: dict[str, Any] = {
+    "enable_task_events": True,
+    "max_calls": 0,
+    "placement_group": "default",
+    "placement_group_bundle_index": -1,
+}
+"""Of these options, in Ray; of the others None."""
+
 EVER = " (for ever)"
 """What -1 means, in errors."""
 ACCELERATOR_AMOUNT = 0.001
@@ -75,8 +83,10 @@ class TaskOptions:
         Raises ValueError for an unknown name or an impossible value, TypeError
         for a value of the wrong type.
         """
-        for name in given:
+        for name, value in given.items():
             if name in ONLY_RAYS:
+                if asks_nothing(name, value):
+                    continue
                 raise ValueError(f"raytwin does not have Ray's option {name!r}: {ONLY_RAYS[name]}")
             if name not in NAMES:
                 import difflib
@@ -85,7 +95,7 @@ class TaskOptions:
                 hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}"
                 raise ValueError(f"raytwin has no option {name!r}: {hint}")
         # None means: the default.
-        changes = {name: value for name, value in given.items() if value is not None}
+        changes = {n: v for n, v in given.items() if n in NAMES and v is not None}
         if "resources" in changes:
             changes["resources"] = _resources(changes["resources"])
         if "num_returns" in changes:
@@ -114,6 +124,12 @@ class TaskOptions:
             and not options.env_vars
         )
         return replace(options, demand=format_demand(demand), plain=plain)
+
+
+def asks_nothing(name: str, value: Any) -> bool:
+    """Whether an option that only Ray has is as it is there by itself."""
+    default = _DEFAULTS.get(name)
+    return (type(value) is type(default) and value == default) or value is None
 
 
 def _resources(resources: Any) -> tuple[tuple[str, float], ...]:

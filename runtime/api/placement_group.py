@@ -9,7 +9,7 @@ from runtime.api.calls import cancel, get
 from runtime.api.checks import amounts, text
 from runtime.api.exceptions import GetTimeoutError, TaskPlacementGroupRemoved
 from runtime.api.ids import TaskID
-from runtime.api.modules import says_what_is_missing
+from runtime.api.modules import refuser, says_what_is_missing
 from runtime.api.refs import ObjectRef
 from runtime.api.remote_function import remote
 from runtime.api.runtime_context import group_of_caller
@@ -18,6 +18,8 @@ from runtime.api.strategies import PlacementGroupSchedulingStrategy
 from runtime.control.bundle_placement import STRATEGIES
 from runtime.control.ids import ARRAY_BYTES, job_number
 from runtime.control.resources import format_demand
+
+__getattr__ = refuser("util.placement_group")
 
 
 class PlacementGroupID(TaskID):

@@ -11,20 +11,22 @@ The initializer runs once in each worker process that the pool's tasks come to.
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from multiprocessing import JoinableQueue as JoinableQueue
+from multiprocessing import TimeoutError as TimeoutError
 from typing import Any
 
 from runtime.api.calls import cancel, get, wait
 from runtime.api.cluster import cluster_resources, init, is_initialized
-from runtime.api.modules import says_what_is_missing
+from runtime.api.modules import refuser, says_what_is_missing
 from runtime.api.refs import ObjectRef
 from runtime.api.remote_function import RemoteFunction, remote
 from runtime.api.runtime_context import get_runtime_context
 
+__getattr__ = refuser("util.multiprocessing")
 __path__: list[str] = []
 
 CHUNKS_PER_SLOT = 4
@@ -105,7 +107,7 @@ class AsyncResult:
         """
         self.wait(timeout)
         if not self.ready():
-            raise multiprocessing.TimeoutError
+            raise TimeoutError
         values = [_value(outcome) for chunk in get(self._chunks) for outcome in chunk]
         return values[0] if self._single else values
 
@@ -172,7 +174,7 @@ class IMapIterator:
             among = self._chunks[:1] if self._ordered else self._chunks
             ready, _ = wait(among, num_returns=1, timeout=timeout)
             if not ready:
-                raise multiprocessing.TimeoutError
+                raise TimeoutError
             self._chunks.remove(ready[0])
             self._values.extend(get(ready[0]))
         return _value(self._values.popleft())

@@ -38,6 +38,20 @@ def current() -> Backend:
     return backend
 
 
+def present() -> Backend:
+    """Return the calling code's backend, to ask it what there is: none is started for that.
+
+    Raises RaySystemError if no cluster is connected.
+    """
+    check()
+    backend = connected()
+    if backend is None:
+        from runtime.api.exceptions import RaySystemError
+
+        raise RaySystemError("no cluster is connected: call init() first")
+    return backend
+
+
 def check() -> None:
     """Raise RuntimeError where the calling thread may not use the backend."""
     if _check is not None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runtime.api.checks import integer, text
+from runtime.api.modules import refuser
 
 if TYPE_CHECKING:
     from runtime.api.placement_group import PlacementGroup
+
+__getattr__ = refuser("util.scheduling_strategies")
 
 
 class NodeAffinitySchedulingStrategy:

@@ -114,6 +114,18 @@ def test_init_returns_a_context(name: str) -> None:
     assert not ray.is_initialized()
 
 
+@pytest.mark.parametrize(
+    "ask", [ray.nodes, ray.cluster_resources, ray.available_resources, ray.timeline]
+)
+def test_who_asks_what_there_is_starts_nothing(ask: Any) -> None:
+    for _ in range(2):
+        with pytest.raises(ray.exceptions.RaySystemError, match=r"call init\(\) first"):
+            ask()
+        assert not ray.is_initialized()
+        with ray.init(backend="sim", cpus_per_node=1):
+            assert ask()
+
+
 @BACKENDS
 def test_variables_of_every_task(name: str) -> None:
     @ray.remote

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import pickle
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import raytwin as ray
 from raytwin import util
+from runtime.api.modules import PUBLIC
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -84,11 +86,25 @@ def test_modules_are_where_rays_are() -> None:
     assert repr(ray.ObjectRef[int]).endswith("ObjectRef[int]")
 
 
+@pytest.mark.parametrize("module", [name for name in PUBLIC if name != "cloudpickle"])
+def test_each_module_says_what_it_has_not(module: str) -> None:
+    found = importlib.import_module(f"raytwin.{module}".rstrip("."))
+    with pytest.raises(AttributeError, match=r"raytwin has no ray\..*bogus: "):
+        _ = found.bogus
+
+
+def test_a_pools_errors_are_where_rays_are() -> None:
+    pool = importlib.import_module("raytwin.util.multiprocessing")
+    assert pool.TimeoutError is multiprocessing.TimeoutError
+    assert callable(pool.JoinableQueue)
+
+
 @pytest.mark.parametrize(
     "line",
     [
         "from raytwin.util import log_once", "from raytwin import data", "import raytwin.dag",
         "from raytwin.actor import ActorProxy", "from raytwin.runtime_env import Nothing",
+        *(f"from raytwin.{name} import bogus" for name in sorted({*PUBLIC} - {"", "cloudpickle"})),
     ],
 )  # fmt: skip
 def test_an_import_of_what_is_not_there_says_so(line: str) -> None:

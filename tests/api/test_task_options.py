@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import raytwin as ray
+from runtime.api import method_options
+from runtime.api.actor_options import NOT_HERE
 from runtime.api.exceptions import TaskUnschedulableError
 from runtime.api.options import ONLY_RAYS
 from runtime.api.strategies import NodeAffinitySchedulingStrategy
@@ -147,6 +149,26 @@ def test_impossible_options_say_so(
 ) -> None:
     with pytest.raises(error, match=says):
         nap.options(**options)
+
+
+def test_what_asks_for_nothing_is_no_option() -> None:
+    """As wrappers pass on, which have Ray's defaults."""
+
+    @ray.remote
+    class Actor:
+        def f(self) -> int:
+            return 1
+
+    defaults = {"enable_task_events": True, "max_calls": 0, "placement_group": "default"}
+    given = {**dict.fromkeys(ONLY_RAYS), **defaults}
+    assert ray.get(nap.options(**given).remote(0.0)) is None
+    given = {**dict.fromkeys(NOT_HERE), "enable_task_events": True}
+    actor = Actor.options(**given).remote()
+    method = actor.f.options(**dict.fromkeys(method_options.ONLY_RAYS))
+    assert ray.get(method.remote(), timeout=LIMIT_S) == 1
+    for name in NOT_HERE:
+        with pytest.raises(ValueError, match=f"Ray's actor option '{name}'"):
+            Actor.options(**{name: 1})
 
 
 def test_an_accelerator_is_a_resource_of_a_node() -> None:

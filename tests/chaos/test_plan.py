@@ -22,9 +22,9 @@ KILL = {"at_s": 1, "action": "kill", "target": "node:1"}
     [
         ({**KILL, "action": "kil"}, "did you mean 'kill'"),
         ({**KILL, "target": "nod:1"}, "did you mean 'node'"),
-        ({**KILL, "target": "node:x"}, "write a node as node:3"),
-        ({**KILL, "target": "worker:1"}, "write a worker as worker:3.1"),
-        ({**KILL, "target": "link:1>1"}, "write a link as link:1>2"),
+        ({**KILL, "target": "node:x"}, "it is written node:3"),
+        ({**KILL, "target": "worker:1"}, "it is written worker:3.1"),
+        ({**KILL, "target": "link:1>1"}, "it is written link:1>2"),
         ({**KILL, "target": "link:0>1"}, "applies to node and worker"),
         ({**KILL, "target": "worker:0.1", "action": "restart"}, "it applies to node"),
         ({**KILL, "at_s": -1}, "at least 0"),

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +50,21 @@ def kept(own_directory: None) -> Iterator[tuple[subprocess.Popen[str], str]]:
     yield process, found.group(1)
     process.kill()
     process.communicate()
+
+
+@pytest.mark.parametrize("victim", ["rt-head", "rt-node:0"])
+def test_a_cluster_that_nobody_can_join_any_more_is_not_kept(
+    kept: tuple[subprocess.Popen[str], str], victim: str
+) -> None:
+    process, _ = kept
+    family = psutil.Process(process.pid).children(recursive=True)
+    (found,) = [each for each in family if each.name() == victim]
+    found.kill()
+    said, wrong = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    assert f"the cluster has ended ({victim[3:]}: " in said, wrong
+    psutil.wait_procs(family, timeout=LIMIT_S)
+    assert not [each for each in family if each.is_running()]
 
 
 def test_a_cluster_is_kept_for_programs_until_it_is_interrupted(

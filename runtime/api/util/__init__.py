@@ -37,7 +37,8 @@ __all__ = [
 
 def get_node_ip_address() -> str:
     """Return the address of the calling code's node."""
-    address: str = nodes()[current().node]["NodeManagerAddress"]
+    node = current().node
+    address: str = nodes()[node]["NodeManagerAddress"]
     return address
 
 

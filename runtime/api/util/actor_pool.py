@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from runtime.api.calls import get, wait
-from runtime.api.modules import says_what_is_missing
+from runtime.api.modules import refuser, says_what_is_missing
 
+__getattr__ = refuser("util.actor_pool")
 Work = Callable[[Any, Any], Any]
 
 

@@ -15,7 +15,9 @@ from typing import Any
 from runtime.api.actors import ActorClass, kill
 from runtime.api.calls import get, wait
 from runtime.api.exceptions import RayActorError
-from runtime.api.modules import says_what_is_missing
+from runtime.api.modules import refuser, says_what_is_missing
+
+__getattr__ = refuser("util.queue")
 
 
 class Empty(queue.Empty):
