@@ -11,6 +11,7 @@ The initializer runs once in each worker process that the pool's tasks come to.
 from __future__ import annotations
 
 import itertools
+import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +20,7 @@ from multiprocessing import JoinableQueue as JoinableQueue
 from multiprocessing import TimeoutError as TimeoutError
 from typing import Any
 
-from runtime.api.calls import cancel, get, wait
+from runtime.api.calls import cancel, get, now, wait
 from runtime.api.cluster import cluster_resources, init, is_initialized
 from runtime.api.modules import refuser, says_what_is_missing
 from runtime.api.refs import ObjectRef
@@ -78,19 +79,29 @@ class AsyncResult:
         callback: Callback | None,
         error_callback: ErrorCallback | None,
     ) -> None:
-        """One of the call-backs is called once all is done."""
+        """One of the call-backs is called once all is done, and has returned before `get` does."""
         self._chunks = chunks
         self._single = single
-        if callback is not None or error_callback is not None:
+        self._called = threading.Event()
+        self._caller = 0
+        """The thread that calls back: it does not wait for itself."""
+        if chunks and (callback is not None or error_callback is not None):
             self._call_back(callback, error_callback)
+        else:
+            self._called.set()
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until all is done, or for ``timeout`` seconds."""
+        end_s = None if timeout is None else now() + timeout
         if self._chunks:
             wait(self._chunks, num_returns=len(self._chunks), timeout=timeout)
+        if self._caller != threading.get_ident():
+            self._called.wait(None if end_s is None else max(0.0, end_s - now()))
 
     def ready(self) -> bool:
         """Whether all is done."""
+        if not self._called.is_set() and self._caller != threading.get_ident():
+            return False
         count = len(self._chunks)
         return not count or len(wait(self._chunks, num_returns=count, timeout=0)[0]) == count
 
@@ -108,6 +119,9 @@ class AsyncResult:
         self.wait(timeout)
         if not self.ready():
             raise TimeoutError
+        return self._value()
+
+    def _value(self) -> Any:
         values = [_value(outcome) for chunk in get(self._chunks) for outcome in chunk]
         return values[0] if self._single else values
 
@@ -121,21 +135,33 @@ class AsyncResult:
             missing -= 1
             if missing:
                 return
+            self._caller = threading.get_ident()
             try:
-                for future in futures:
-                    # One that was given up may never have a value to wait for.
-                    future.result()
-                value = self.get()
-            except Exception as error:
-                if error_callback is not None:
-                    error_callback(error)
-            else:
-                if callback is not None:
-                    callback(value)
+                self._call(futures, callback, error_callback)
+            finally:
+                self._called.set()
 
         for chunk in self._chunks:
             futures.append(chunk.future())
             futures[-1].add_done_callback(done)
+
+    def _call(
+        self,
+        futures: list[Future[Any]],
+        callback: Callback | None,
+        error_callback: ErrorCallback | None,
+    ) -> None:
+        try:
+            for future in futures:
+                # One that was given up may never have a value to wait for.
+                future.result()
+            value = self._value()
+        except Exception as error:
+            if error_callback is not None:
+                error_callback(error)
+        else:
+            if callback is not None:
+                callback(value)
 
 
 def _value(outcome: Outcome) -> Any:

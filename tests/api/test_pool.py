@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import multiprocessing
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -96,17 +97,36 @@ def test_the_first_exception_is_raised(pool: Pool) -> None:
     assert next(values) == 4
 
 
-def test_callbacks(pool: Pool) -> None:
+def test_callbacks_have_returned_when_get_does(pool: Pool) -> None:
     called: list[Any] = []
-    pool.apply_async(square, (3,), callback=called.append).get(LIMIT_S)
-    pool.map_async(square, range(9), callback=called.append).get(LIMIT_S)
-    pool.apply_async(fail, (3,), error_callback=called.append).wait(LIMIT_S)
-    end_s = ray.now() + LIMIT_S
-    while len(called) < 3:
-        assert ray.now() < end_s
-        ray.sleep(0.01)
-    assert called[:2] == [9, [x * x for x in range(9)]]
-    assert isinstance(called[2], KeyError)
+
+    def call(value: Any) -> None:
+        time.sleep(0.05)
+        called.append(value)
+
+    for x in range(3):
+        assert pool.apply_async(square, (x,), callback=call).get(LIMIT_S) == x * x == called[-1]
+    pool.map_async(square, range(9), callback=call).wait(LIMIT_S)
+    assert called[-1] == [x * x for x in range(9)]
+    failed = pool.apply_async(fail, (3,), error_callback=call)
+    with pytest.raises(KeyError):
+        failed.get(LIMIT_S)
+    assert isinstance(called[-1], KeyError)
+    assert failed.ready() and not failed.successful()
+    assert len(called) == 5
+
+
+def test_a_callback_may_ask_for_its_own_result(pool: Pool) -> None:
+    made: list[Any] = []
+    found: list[float] = []
+
+    def call(value: float) -> None:
+        # In virtual time it is called before there is a result.
+        found.append(made[0].get(LIMIT_S) if made else value)
+
+    made.append(pool.apply_async(nap, (0.2,), callback=call))
+    assert made[0].get(LIMIT_S) == 0.2
+    assert found == [0.2]
 
 
 SETTING: dict[str, int] = {}
