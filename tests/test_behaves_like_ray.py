@@ -310,8 +310,48 @@ def errors(ray: Any) -> Any:
     return found
 
 
+def failing_early(ray: Any) -> Any:
+    """Some of a group fail, and the others wait for them."""
+
+    @ray.remote(num_cpus=0)
+    class Barrier:
+        def __init__(self) -> None:
+            self.here = 0
+
+        def come(self) -> int:
+            self.here += 1
+            return self.here
+
+        def count(self) -> int:
+            return self.here
+
+        def fail(self) -> None:
+            raise KeyError
+
+    @ray.remote(num_cpus=0)
+    def meet(rank: int, barrier: Any) -> int:
+        if rank == 1:
+            raise ValueError
+        ray.get(barrier.come.remote())
+        while ray.get(barrier.count.remote()) < 2:
+            time.sleep(0.02)
+        return rank
+
+    barrier = Barrier.remote()
+    refs = [meet.remote(rank, barrier) for rank in (0, 1)]
+    found = [caught(ray, refs), caught(ray, refs[::-1])]
+    call = barrier.fail.remote()
+    ray.wait([call, refs[1]], num_returns=2)
+    found += [caught(ray, [refs[0], *failed]) for failed in ([call, refs[1]], [refs[1], call])]
+    ready, left = ray.wait([*refs, call], num_returns=3, timeout=0.01)
+    found.append((len(ready), left == [refs[0]]))
+    ray.get([barrier.come.remote() for _ in range(2)])
+    return [*found, caught(ray, refs[0])]
+
+
 PROGRAMS = [
-    streams, retries, cancelling, awaiting, waiting, groups, context, affinity, pools, errors
+    streams, retries, cancelling, awaiting, waiting, groups, context, affinity, pools, errors,
+    failing_early,
 ]  # fmt: skip
 
 

@@ -17,8 +17,8 @@ _JUST_REFS = {ObjectRef}
 def get(object_refs: ObjectRef | Sequence[ObjectRef], *, timeout: float | None = None) -> Any:
     """Return the value of a reference, or the list of values of several.
 
-    Waits until all are there, at most ``timeout`` seconds. Raises the task's
-    own exception (as a `RayTaskError` that also is of its class),
+    Waits until all are there or one is an error, at most ``timeout`` seconds. Raises
+    the task's own exception (as a `RayTaskError` that also is of its class),
     GetTimeoutError, ObjectLostError or WorkerCrashedError; ValueError for what
     is neither a reference nor a list, TypeError for a list of anything else.
     Arrays are read-only and share the store's memory. As in Ray, a stream is returned

@@ -71,12 +71,17 @@ class FutureDesk:
             session.collect()
             session.client.flush()
             session.client.watch([ref.binary()], waiter=waiter)
-        if not waiter.missing:
+            # The value may come as soon as this turn ends, and the thread looks for the
+            # waiter among those that are pending: what was so in it decides who completes it.
+            here = not waiter.missing
+            if not here:
+                with self._lock:
+                    self._pending.add(waiter)
+        if here:
             self._complete(waiter)
             return future
         with self._lock:
-            self._pending.add(waiter)
-            if self._thread is None:
+            if self._pending and self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="raytwin-futures", daemon=True
                 )
@@ -92,8 +97,9 @@ class FutureDesk:
         self._session.world.look_again()
         thread.join()
         self._stopping = False
-        self._give_up("the task that asked for this value has ended")
+        # In this order: what another thread asks for from now on is pending before it is done.
         self._done.clear()
+        self._give_up("the task that asked for this value has ended")
 
     def _run(self) -> None:
         try:

@@ -183,6 +183,8 @@ class Client(ClientSubmits):
                 entry.results.insert(at, result)
             else:
                 entry.results.append(result)
+        if result.status != OK:
+            self._fail_elements(entry, result)
         if entry.waiters is not None:
             self._wake_elements(entry, result, wants)
         if not entry.missing:
@@ -200,6 +202,8 @@ class Client(ClientSubmits):
                     result = replace(result, start=result.start + 1)
         if result.start not in entry.items:
             entry.items[result.start] = result
+            if result.status != OK:
+                self._fail_elements(entry, result)
             if entry.waiters is not None:
                 self._wake_elements(entry, result, wants)
 
@@ -257,6 +261,8 @@ class Client(ClientSubmits):
             if entry.local is None:
                 entry.local = []
             entry.local.append(oid)
+        if value.status != OK:
+            self._fail_object(oid)
         self._wake(oid)
         if entry is None and oid not in self.borrowed:
             self._drop_local(oid)

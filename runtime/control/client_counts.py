@@ -58,6 +58,8 @@ class ClientCounts:
         """Objects that the node has told of: large, borrowed or lost ones."""
         self.large_results = 0
         """How many results with large values have come."""
+        self.errors = 0
+        """How many errors have come, in place of results or of objects."""
         self.replies: dict[int, Any] = {}
         self.allocations: dict[bytes, int] = {}
         self.full_reasons: dict[bytes, str] = {}

@@ -2,6 +2,11 @@
 
 A `Waiter` counts what is missing; whoever brings it wakes the waiter. How a thread
 or a simulated process sleeps until then is the world's affair.
+
+Who wants all of several values has to wait no longer once one is an error: other tasks
+may wait for the one that failed. Values cost nothing for that. An error, when it comes,
+tells its waiters (`Waiter.failed`); who has to wait looks once for one among what is here
+already, and only if any has ever come (`errors`).
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from runtime.control.ids import (
 from runtime.control.messages import (
     OK,
     ObjectValue,
+    RangeResult,
     WantObjects,
 )
 
@@ -49,6 +55,19 @@ class ClientWaits(ClientCounts):
         if wants:
             self.ctx.send(self.node, WantObjects(wants))
         return waiter
+
+    def fail_early(self, oids: Iterable[bytes], waiter: Waiter) -> None:
+        """A waiter for these, of which some are missing, is done if another is an error."""
+        if self.errors and self.first_error(oids) is not None:
+            waiter.failed = True
+
+    def first_error(self, oids: Iterable[bytes]) -> ObjectValue | None:
+        """Return the first of these objects that is known to be an error, None if none is."""
+        for oid in oids:
+            value = self.value(oid)
+            if value is not None and value.status != OK:
+                return value
+        return None
 
     def watch_more(self, oids: Iterable[bytes], waiter: Waiter) -> list[bytes]:
         """Let a waiter wait for these too; return those that are ready already."""
@@ -117,10 +136,18 @@ class ClientWaits(ClientCounts):
         waiter = Waiter()
         if entry.missing:
             waiter.missing = 1
+            waiter.failed = self.first_failed(entry) is not None
             if entry.all_waiters is None:
                 entry.all_waiters = []
             entry.all_waiters.append(waiter)
         return waiter
+
+    def first_failed(self, entry: Entry) -> RangeResult | None:
+        """Return the first result of an array that is an error, None if none has come."""
+        if not self.errors:
+            return None
+        results = [entry.result] if entry.count == 1 else entry.results or ()
+        return next((r for r in results if r is not None and r.status != OK), None)
 
     def value(self, oid: bytes) -> ObjectValue | None:
         """Return the object if its value is here, else None."""
@@ -196,6 +223,22 @@ class ClientWaits(ClientCounts):
             wants.append(oid)
         else:
             waiting.append(waiter)
+
+    def _fail_elements(self, entry: Entry, result: RangeResult) -> None:
+        """Elements of an array are errors, which was not known before."""
+        self.errors += 1
+        for waiter in entry.all_waiters or ():
+            waiter.failed = True
+        if entry.waiters:
+            for index in range(result.start, result.start + result.count):
+                for _, waiter in entry.waiters.get(index, ()):
+                    waiter.failed = True
+
+    def _fail_object(self, oid: bytes) -> None:
+        """An object that was to be brought here is an error."""
+        self.errors += 1
+        for waiter in self._object_waiters.get(oid, ()):
+            waiter.failed = True
 
     def _wake(self, key: bytes) -> None:
         for waiter in self._object_waiters.pop(key, ()):

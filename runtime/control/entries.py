@@ -20,7 +20,7 @@ by_start = attrgetter("start")
 class Waiter:
     """How many of the awaited things are still missing."""
 
-    __slots__ = ("arrived", "fetch", "missing")
+    __slots__ = ("arrived", "failed", "fetch", "missing")
 
     def __init__(self, fetch: bool = True) -> None:
         self.missing = 0
@@ -28,6 +28,8 @@ class Waiter:
         """Whether a large value has to be brought here, or need only exist."""
         self.arrived: list[bytes] | None = None
         """If not None, the objects that were missing and are not any more are noted here."""
+        self.failed = False
+        """Whether one that was missing is an error; of those before, `fail_early` tells."""
 
 
 class Entry(Struct, eq=False, gc=False):

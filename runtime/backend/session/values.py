@@ -23,7 +23,7 @@ from runtime.backend.protocol import Serialized
 from runtime.backend.session.numbering import Numbering
 from runtime.backend.session.references import GONE
 from runtime.backend.session.waiting import Waiting
-from runtime.control.entries import Entry
+from runtime.control.entries import Entry, Waiter
 from runtime.control.ids import object_id
 from runtime.control.messages import OK, USER_ERROR, ObjectValue, RangeResult
 from runtime.control.streams import item_id
@@ -114,18 +114,20 @@ class Values(Numbering, Waiting):
             # One that is here is common, and needs nothing of what waiting takes.
             value = client.value(oids[0]) if len(oids) == 1 else None
             plain = client.plain_entries(oids) if value is None else None
+            errors = client.errors
         if value is not None and not value.size:
             return [self.decode(value)]
+        left_s = timeout_s
         if plain is not None:
             began_s = 0.0 if timeout_s is None else self.world.now()
             if len(plain) == 1:
                 taken = self._get_one(oids[0], plain[0], timeout_s)
             else:
-                taken = self._get_plain(oids, plain, timeout_s)
+                taken = self._get_plain(oids, plain, errors, timeout_s)
             if taken is not None:
                 return taken
             if timeout_s is not None:
-                timeout_s = max(0.0, timeout_s - (self.world.now() - began_s))
+                left_s = max(0.0, timeout_s - (self.world.now() - began_s))
         with self.world:
             waiter = client.watch(oids)
             # They may arrive as soon as this turn ends: what was so in it decides.
@@ -133,24 +135,11 @@ class Values(Numbering, Waiting):
             if here:
                 values = self._look_at(oids)
             else:
+                client.fail_early(oids, waiter)
                 # Large values that arrive stay until all are there, even if the store is full.
                 awaited = client.begin_get(oids)
         if not here:
-            try:
-                in_time = self._wait(waiter, timeout_s)
-                with self.world:
-                    if in_time:
-                        values = self._look_at(oids)
-                    else:
-                        client.unwatch(oids, waiter)
-                        late = sum(client.value(oid) is None for oid in oids)
-            finally:
-                with self.world:
-                    client.end_get(awaited)
-            if not in_time:
-                raise GetTimeoutError(
-                    f"{late} of {len(oids)} values were not there after {timeout_s} s"
-                )
+            values = self._await(oids, waiter, awaited, timeout_s, left_s)
         values.reverse()
         found = []
         try:
@@ -163,10 +152,46 @@ class Values(Numbering, Waiting):
                     self._unviewed.append(value.object)
         return found
 
+    def _await(
+        self,
+        oids: Sequence[bytes],
+        waiter: Waiter,
+        awaited: frozenset[bytes],
+        timeout_s: float | None,
+        left_s: float | None,
+    ) -> list[ObjectValue]:
+        """Wait for values; raise the error that one of them is, or GetTimeoutError.
+
+        Of `timeout_s` so much is left. One error is enough: see `client_waits`.
+        """
+        client = self.client
+        failed: ObjectValue | None = None
+
+        def done() -> bool:
+            nonlocal failed
+            if waiter.failed:
+                failed = client.first_error(oids)
+            return failed is not None or not waiter.missing
+
+        try:
+            self._wait_until(done, left_s)
+            with self.world:
+                if not waiter.missing:
+                    return self._look_at(oids)
+                late = sum(client.value(oid) is None for oid in oids)
+        finally:
+            with self.world:
+                if waiter.missing:
+                    client.unwatch(oids, waiter)
+                client.end_get(awaited)
+        if failed is not None:
+            raise self.error_of(failed.status, failed.payload, failed.object)
+        raise _too_late(late, len(oids), timeout_s)
+
     def _get_one(self, oid: bytes, entry: Entry, timeout_s: float | None) -> list[Any] | None:
         """`_get_plain` of a single one."""
         if not self._wait_until(lambda: entry.result is not None, timeout_s):
-            raise GetTimeoutError(f"1 of 1 values were not there after {timeout_s} s")
+            raise _too_late(1, 1, timeout_s)
         result = entry.result
         assert result is not None
         if result.sizes or result.status != OK:
@@ -177,9 +202,12 @@ class Values(Numbering, Waiting):
         return [value]
 
     def _get_plain(
-        self, oids: Sequence[bytes], entries: list[Entry], timeout_s: float | None
+        self, oids: Sequence[bytes], entries: list[Entry], errors: int, timeout_s: float | None
     ) -> list[Any] | None:
-        """`get` of own single values; None once one of any is large, or an error."""
+        """`get` of own single values; None once one of any is large, or an error.
+
+        `errors` had come to the client when these entries were found.
+        """
         # What is done stays done: only the last that is not is looked at.
         left = len(entries)
         client = self.client
@@ -189,14 +217,16 @@ class Values(Numbering, Waiting):
             nonlocal left
             while left and entries[left - 1].result is not None:
                 left -= 1
-            # Large values are fetched as they are made: that is for `watch` to do.
-            return not left or client.large_results != large
+            # Large values are fetched as they are made, and whose an error is has to be
+            # looked for: that is for `watch` to do.
+            return not left or client.large_results != large or client.errors != errors
 
-        if not ready() and not self._wait_until(ready, timeout_s):
-            late = sum(entry.result is None for entry in entries)
-            raise GetTimeoutError(
-                f"{late} of {len(oids)} values were not there after {timeout_s} s"
-            )
+        if not ready():
+            if errors and any(e.result is not None and e.result.status != OK for e in entries):
+                return None
+            if not self._wait_until(ready, timeout_s):
+                late = sum(entry.result is None for entry in entries)
+                raise _too_late(late, len(oids), timeout_s)
         if left:
             return None
         found = []
@@ -241,14 +271,21 @@ class Values(Numbering, Waiting):
             client.flush()
             entry = client.entries[refs._array]
             waiter = client.watch_array(entry)
-        if waiter.missing and not self._wait(waiter, timeout_s):
-            with self.world:
-                client.unwatch_array(entry, waiter)
-            raise GetTimeoutError(
-                f"{entry.missing} of {count} values were not there after {timeout_s} s"
-            )
+        if waiter.missing:
+            try:
+                self._wait_until(lambda: not waiter.missing or waiter.failed, timeout_s)
+            finally:
+                with self.world:
+                    client.unwatch_array(entry, waiter)
+        with self.world:
+            failed = client.first_failed(entry)
+            late = entry.missing
+        if failed is not None:
+            raise self.error_of(failed.status, failed.payload)
+        if late:
+            raise _too_late(late, count, timeout_s)
         results = [entry.result] if entry.count == 1 else entry.results or []
-        large = [r.start for r in results if r is not None and r.status == OK and r.sizes]
+        large = [r.start for r in results if r is not None and r.sizes]
         if large:
             left_s = None if timeout_s is None else max(0.0, began_s + timeout_s - self.world.now())
             fetched = dict(zip(large, self.get([refs[i] for i in large], left_s), strict=True))
@@ -259,8 +296,6 @@ class Values(Numbering, Waiting):
             skip = len(values) - result.start
             if skip >= result.count:
                 continue
-            if result.status != OK:
-                raise self.error_of(result.status, result.payload)
             if result.sizes:
                 values.append(fetched[result.start])
             else:
@@ -346,6 +381,10 @@ class Values(Numbering, Waiting):
         except Exception as error:
             # The exception's class cannot be made here; its traceback can be read.
             return UnserializableException(f"{type(error).__name__}: {error}\n{text}")
+
+
+def _too_late(late: int, count: int, timeout_s: float | None) -> GetTimeoutError:
+    return GetTimeoutError(f"{late} of {count} values were not there after {timeout_s} s")
 
 
 def looks_large(value: Any, nbytes: int) -> bool:

@@ -187,9 +187,6 @@ class Waiting(References):
         """Wait for a condition, as `get` does."""
         self._wait_until(ready, None)
 
-    def _wait(self, waiter: Waiter, timeout_s: float | None) -> bool:
-        return self._wait_until(lambda: not waiter.missing, timeout_s)
-
     @contextmanager
     def keeping_cpu(self) -> Iterator[None]:
         """Where the running task waits in here, its CPU stays taken."""
