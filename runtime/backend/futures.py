@@ -145,7 +145,7 @@ class FutureDesk:
             return waiter.future
         waiter.future.add_done_callback(lambda future: self._forget(waiter, future))
         with self._lock:
-            if self._thread is None:
+            if self._pending and self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="raytwin-futures", daemon=True
                 )
@@ -160,7 +160,8 @@ class FutureDesk:
 
     def _forget(self, waiter: ItemWaiter, future: Future[Any]) -> None:
         """Nobody waits for an item any more, if its future was cancelled."""
-        if future.cancelled() and self._take(waiter):
+        if future.cancelled():
+            self._take(waiter)
             waiter.leave(self._session)
 
     def abandon(self) -> None:
