@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from greenlet import GreenletExit, getcurrent
 
 from runtime.api.refs import ObjectRef
-from runtime.backend.futures import LazyFuture
+from runtime.backend.futures import LazyFuture, item_waited_for
 from runtime.backend.session import Session
 from runtime.control.ids import job_id
 from runtime.control.messages import JobEnded, JobInfo, JobRegistered, RegisterJob
@@ -34,6 +34,9 @@ class SimSession(Session):
 
     def future(self, ref: ObjectRef) -> Future[Any]:
         return LazyFuture(self, ref)
+
+    def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
+        return item_waited_for(self, array, index)
 
 
 class SimDriver:

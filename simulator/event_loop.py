@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.refs import ObjectRef
-from runtime.backend.futures import NotifyingWaiter, settle
+from runtime.backend.futures import ItemWaiter, NotifyingWaiter, settle
 
 if TYPE_CHECKING:
     from simulator.world import SimWorld
@@ -29,7 +29,7 @@ class _VirtualSelector(selectors.BaseSelector):
         self._keys: dict[Any, selectors.SelectorKey] = {}
         self.woken = False
         self.done: list[NotifyingWaiter] = []
-        """References that are awaited, and have a value by now."""
+        """Those whose reference is awaited and has a value by now, or whose item is there."""
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         key = self._keys[fileobj] = selectors.SelectorKey(fileobj, 0, events, data)
@@ -45,13 +45,10 @@ class _VirtualSelector(selectors.BaseSelector):
         while self.done:
             waiter = self.done.pop(0)
             # It may be at nothing for a moment, while a large value is fetched.
-            if not waiter.missing and not waiter.future.done():
-                settle(waiter.future, partial(self._value, waiter.ref))
+            if waiter.ready and not waiter.future.done():
+                assert self._world.session is not None
+                settle(waiter.future, partial(waiter.value, self._world.session))
         return []
-
-    def _value(self, ref: ObjectRef) -> Any:
-        assert self._world.session is not None
-        return self._world.session.get([ref], None)[0]
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
         return self._keys
@@ -78,6 +75,20 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         if not waiter.missing:
             self._virtual.done.append(waiter)
         return future
+
+    def future_of_item(self, array: bytes, index: int) -> Future[ObjectRef | None]:
+        """Return a future of what is next in a stream; the loop goes on meanwhile."""
+        session = self._world.session
+        assert session is not None
+        waiter = ItemWaiter(session, array, index, self._virtual.done)
+        with self._world:
+            waiter.watch(session)
+        if waiter.ready:
+            self._virtual.done.append(waiter)
+        waiter.future.add_done_callback(
+            lambda future: waiter.leave(session) if future.cancelled() else None
+        )
+        return waiter.future
 
     def _write_to_self(self) -> None:
         self._virtual.woken = True

@@ -17,7 +17,7 @@ from greenlet import GreenletExit
 from runtime.api.refs import ObjectRef
 from runtime.backend.ends import exit_code
 from runtime.backend.execution import TaskRunner
-from runtime.backend.futures import LazyFuture
+from runtime.backend.futures import LazyFuture, item_waited_for
 from runtime.backend.nodes import FIRST_DRIVER
 from runtime.backend.session import Session
 from runtime.control.client import Client
@@ -54,6 +54,12 @@ class SimWorkerSession(Session):
         if isinstance(loop, VirtualEventLoop):
             return loop.future_of(ref)
         return LazyFuture(self, ref)
+
+    def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
+        loop = asyncio._get_running_loop()
+        if isinstance(loop, VirtualEventLoop):
+            return loop.future_of_item(array, index)
+        return item_waited_for(self, array, index)
 
 
 class SimWorker:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any, Protocol
 
-from runtime.api.awaiting import in_thread
+from runtime.api.awaiting import as_asyncio
 from runtime.api.exceptions import GetTimeoutError
 from runtime.api.modules import says_what_is_missing
 from runtime.api.refs import ObjectRef
@@ -15,11 +17,11 @@ from runtime.control.ids import ARRAY_BYTES
 class StreamHolder(Protocol):
     """Who knows what a stream has yielded: the backend."""
 
-    virtual: bool
-    """Time is virtual, and passes only while the program waits."""
-
     def next_item(self, array: bytes, index: int, timeout_s: float | None) -> ObjectRef | None:
         """Wait for an item of a stream; None: it has ended. Raises GetTimeoutError."""
+
+    def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
+        """Return a future of what `next_item` returns."""
 
 
 @says_what_is_missing("ObjectRefGenerator")
@@ -29,6 +31,9 @@ class ObjectRefGenerator:
     ``next`` waits until the task has yielded the item, and ends when the task
     has. If it raises, the last reference stands for the exception: its `get`
     raises it. The items live until no reference to any of them is left.
+
+    Several threads or coroutines may take items: each item goes to one of them. An
+    ``anext`` that is cancelled while it waits takes none.
     """
 
     def __init__(self, end: ObjectRef, holder: StreamHolder) -> None:
@@ -37,36 +42,39 @@ class ObjectRefGenerator:
         self._holder = holder
         self._index = 0
         self._over = False
+        self._taking = threading.Lock()
 
     def __iter__(self) -> Iterator[ObjectRef]:
         return self
 
     def __next__(self) -> ObjectRef:
-        ref = self._next(None)
-        if ref is None:
-            raise StopIteration
-        return ref
+        while not self._over:
+            index = self._index
+            ref = self._holder.next_item(self._array, index, None)
+            if self._take(index, ref) and ref is not None:
+                return ref
+        raise StopIteration
 
-    def _next(self, timeout_s: float | None) -> ObjectRef | None:
-        if self._over:
-            return None
-        ref = self._holder.next_item(self._array, self._index, timeout_s)
-        if ref is None or ref == self._end:
-            self._over = True
-        self._index += 1
-        return ref
+    def _take(self, index: int, ref: ObjectRef | None) -> bool:
+        """Go past an item or the end; False: another has meanwhile."""
+        with self._taking:
+            if self._over or self._index != index:
+                return False
+            self._over = ref is None or ref == self._end
+            self._index += 1
+        return True
 
     def __aiter__(self) -> AsyncIterator[ObjectRef]:
         return self
 
     async def __anext__(self) -> ObjectRef:
-        if self._holder.virtual:
-            ref = self._next(None)  # waiting is what lets its time pass
-        else:
-            ref = await in_thread(lambda: self._next(None))
-        if ref is None:
-            raise StopAsyncIteration
-        return ref
+        while not self._over:
+            index = self._index
+            ref = await as_asyncio(self._holder.item_future(self._array, index))
+            # In a step of the event loop: a wait that is cancelled does not come here.
+            if self._take(index, ref) and ref is not None:
+                return ref
+        raise StopAsyncIteration
 
     def completed(self) -> ObjectRef:
         """Return a reference that is ready once the task has ended."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from runtime.api.actors import CALL, READY, TERMINATE, ActorExit
 from runtime.backend.ends import ConstructorFailed, is_error, last_words
 from runtime.backend.plain import again, plain_bytes
+from runtime.backend.returns import returned
 from runtime.backend.session.numbering import Frame, frame_of_call
 from runtime.backend.tracebacks import lines_of
 from runtime.control.ids import task_id
@@ -347,9 +348,7 @@ class ActorRunner:
                 value = await self._stream(spec, value)
             elif inspect.isawaitable(value):
                 value = await value
-            if spec.returns != 1:
-                value = tasks.several(spec, value)
-            values = [value]
+            values = [returned(spec, value)]
             del value
         except ActorExit as leaving:
             self._exit(leaving)

@@ -23,15 +23,12 @@ from runtime.backend.inputs import Input
 from runtime.backend.plain import again, plain_bytes
 from runtime.backend.protocol import World
 from runtime.backend.reporting import Reporter, one_of
+from runtime.backend.returns import returned
 from runtime.backend.session import Session
 from runtime.control.executor import Executor
 from runtime.control.jobs import job_of_task
 from runtime.control.messages import STREAM, Assignment, TaskSpec
 from runtime.control.streams import item_id
-
-
-class _Returns(tuple[Any, ...]):
-    """The values of a task with several return values."""
 
 
 class TaskRunner:
@@ -200,12 +197,10 @@ class TaskRunner:
         """Run a call and report what became of it."""
         try:
             try:
-                value = call()
+                value = returned(spec, call())
             finally:
                 if not self.executor.concurrent:
                     self.session.futures.abandon()
-            if spec.returns != 1:
-                value = self.several(spec, value)
             values = [value]
             del value
         except Exception as error:
@@ -255,23 +250,6 @@ class TaskRunner:
             self.session.client.borrowing.receive(spec.array, spec.owner)
             refs = [ObjectRef(item_id(spec.array, index), self.session) for index in range(count)]
         self.reports.values(spec, started_s, [DynamicObjectRefGenerator(refs)])
-
-    @staticmethod
-    def several(spec: TaskSpec, value: Any) -> Any:
-        if spec.returns == 0:
-            return _Returns()
-        try:
-            values = _Returns(value)
-        except TypeError:
-            raise ValueError(
-                f"{spec.name}() has num_returns={spec.returns} and returned"
-                f" {type(value).__name__}, which is not a sequence"
-            ) from None
-        if len(values) != spec.returns:
-            raise ValueError(
-                f"{spec.name}() has num_returns={spec.returns} and returned {len(values)} values"
-            )
-        return values
 
     # -- a range ---------------------------------------------------------------
 

@@ -5,7 +5,8 @@ any: `FutureDesk`. In virtual time nothing happens while nobody waits, so there
 the simulation is run by whoever asks for the result or for a call-back, or waits
 by `concurrent.futures`: `LazyFuture`. An event loop in a simulated driver
 therefore awaits references in the order in which it comes to them; virtual time
-passes meanwhile, its own timers are in real time.
+passes meanwhile, its own timers are in real time. The next item of a stream is waited
+for in the same ways.
 """
 
 from __future__ import annotations
@@ -18,20 +19,24 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.exceptions import RaySystemError
+from runtime.api.refs import ObjectRef
 from runtime.control.entries import Waiter
+from runtime.control.ids import object_id
+from runtime.control.streams import item_id
 
 if TYPE_CHECKING:
-    from runtime.api.refs import ObjectRef
-    from runtime.backend.session import Session
+    from runtime.backend.session.values import Values
 
 
 class NotifyingWaiter(Waiter):
     """A waiter that says when nothing is missing any more."""
 
     __slots__ = ("_missing", "done", "future", "ref")
+    may_miss = 0
+    """How many of the things that it waits for need not come."""
 
     def __init__(self, ref: ObjectRef, future: Future[Any], done: list[NotifyingWaiter]) -> None:
-        self.done: list[NotifyingWaiter] = []  # until all is in place
+        self._missing = 0
         super().__init__()
         self.ref = ref
         self.future = future
@@ -43,15 +48,57 @@ class NotifyingWaiter(Waiter):
 
     @missing.setter
     def missing(self, value: int) -> None:
-        self._missing = value
-        if not value:
+        before, self._missing = self._missing, value
+        if before > value == self.may_miss:
             self.done.append(self)
+
+    @property
+    def ready(self) -> bool:
+        return self._missing <= self.may_miss
+
+    def value(self, session: Values) -> Any:
+        """Return what it has waited for."""
+        return session.get([self.ref], None)[0]
+
+
+class ItemWaiter(NotifyingWaiter):
+    """A waiter for an item of a stream or for its end, whichever comes first."""
+
+    __slots__ = ("_awaited", "_entry", "_index")
+    may_miss = 1
+
+    def __init__(
+        self, session: Values, array: bytes, index: int, done: list[NotifyingWaiter]
+    ) -> None:
+        client = session.client
+        self._entry = client.entries[array]
+        self._index = index
+        # The stream lives as long as it is waited for.
+        super().__init__(ObjectRef(object_id(array, 0, 0), session), Future(), done)
+        self.fetch = False
+        self._awaited = (self.ref.binary(), item_id(array, index))
+
+    def watch(self, session: Values) -> None:
+        """Begin to wait; in a turn."""
+        session.collect()
+        session.client.flush()
+        session.client.watch(self._awaited, waiter=self)
+
+    def value(self, session: Values) -> ObjectRef | None:
+        """Return what `next_item` does."""
+        self.leave(session)
+        return session.item_of(self._entry, self._index)
+
+    def leave(self, session: Values) -> None:
+        """Wait no more: the other one may never come, and a stream has many items."""
+        with session.world:
+            session.client.unwatch(self._awaited, self)
 
 
 class FutureDesk:
     """Completes the futures of one session of a real backend."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Values) -> None:
         self._session = session
         self._done: list[NotifyingWaiter] = []
         self._pending: set[NotifyingWaiter] = set()
@@ -88,6 +135,40 @@ class FutureDesk:
                 self._thread.start()
         return future
 
+    def item(self, array: bytes, index: int) -> Future[ObjectRef | None]:
+        """Return a future of what `next_item` returns, or of the errors that `future` names."""
+        session = self._session
+        waiter = ItemWaiter(session, array, index, self._done)
+        # Known before it can be done, and whoever takes it out completes it.
+        with self._lock:
+            self._pending.add(waiter)
+        with session.world:
+            waiter.watch(session)
+        if waiter.ready:
+            if self._take(waiter):
+                self._complete(waiter)
+            return waiter.future
+        waiter.future.add_done_callback(lambda future: self._forget(waiter, future))
+        with self._lock:
+            if self._pending and self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="raytwin-futures", daemon=True
+                )
+                self._thread.start()
+        return waiter.future
+
+    def _take(self, waiter: NotifyingWaiter) -> bool:
+        with self._lock:
+            known = waiter in self._pending
+            self._pending.discard(waiter)
+        return known
+
+    def _forget(self, waiter: ItemWaiter, future: Future[Any]) -> None:
+        """Nobody waits for an item any more, if its future was cancelled."""
+        if future.cancelled():
+            self._take(waiter)
+            waiter.leave(self._session)
+
     def abandon(self) -> None:
         """The task has ended: what it has not waited for is nobody's."""
         thread = self._thread
@@ -108,12 +189,9 @@ class FutureDesk:
                 while self._done:
                     waiter = self._done.pop()
                     # It was at nothing for a moment, and then a large value was fetched.
-                    if waiter.missing:
+                    if not waiter.ready:
                         continue
-                    with self._lock:
-                        known = waiter in self._pending
-                        self._pending.discard(waiter)
-                    if known:
+                    if self._take(waiter):
                         self._complete(waiter)
                 with self._lock:
                     if self._stopping or not self._pending:
@@ -139,13 +217,13 @@ class FutureDesk:
     def _complete(self, waiter: NotifyingWaiter) -> None:
         if not waiter.future.set_running_or_notify_cancel():
             return
-        settle(waiter.future, lambda: self._session.get([waiter.ref], None)[0])
+        settle(waiter.future, lambda: waiter.value(self._session))
 
 
 class LazyFuture(Future[Any]):
     """A future in virtual time: asking for it is what lets time pass."""
 
-    def __init__(self, session: Session, ref: ObjectRef) -> None:
+    def __init__(self, session: Values, ref: ObjectRef) -> None:
         super().__init__()
         self._session = session
         self._ref = ref
@@ -194,6 +272,18 @@ class LazyFuture(Future[Any]):
                 return self._session.get([self._ref], None)[0]
 
         settle(self, value)
+
+
+def item_waited_for(session: Values, array: bytes, index: int) -> Future[ObjectRef | None]:
+    """Return a future of what `next_item` returns, which is there: it lets time pass first."""
+
+    def item() -> ObjectRef | None:
+        with session.keeping_cpu():
+            return session.next_item(array, index, None)
+
+    future: Future[ObjectRef | None] = Future()
+    settle(future, item)
+    return future
 
 
 def settle_first(futures: list[LazyFuture], timeout_s: float | None) -> bool:
@@ -252,12 +342,14 @@ class _RunningEvent(threading.Event):
         session = self.futures[0]._session
         if timeout is not None and self._until_s is None:
             # In whole milliseconds: a part of it may have passed in real time.
-            self._until_s = session.now() + round(timeout, 3)
+            self._until_s = session.world.now() + round(timeout, 3)
         while not self.is_set():
             self.futures = [future for future in self.futures if not Future.done(future)]
             if not self.futures:
                 return super().wait(timeout)  # for what other futures are among them
-            left_s = None if self._until_s is None else max(0.0, self._until_s - session.now())
+            left_s = (
+                None if self._until_s is None else max(0.0, self._until_s - session.world.now())
+            )
             if not settle_first(self.futures, left_s):
                 if self._raises:
                     raise TimeoutError(f"{len(self.futures)} futures unfinished")

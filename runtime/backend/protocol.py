@@ -33,8 +33,6 @@ class Backend(Protocol):
     """What `runtime.api` needs of whoever runs the program."""
 
     name: str
-    virtual: bool
-    """Time is virtual, and passes only while the program waits."""
 
     node: int
     """The calling code's."""
@@ -150,6 +148,9 @@ class Backend(Protocol):
 
     def next_item(self, array: bytes, index: int, timeout_s: float | None) -> ObjectRef | None:
         """Wait for an item of a stream; None: it has ended. Raises GetTimeoutError."""
+
+    def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
+        """Return a future of what `next_item` returns."""
 
     def future(self, ref: ObjectRef) -> Future[Any]:
         """Return a future of an object's value."""

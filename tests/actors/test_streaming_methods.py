@@ -66,6 +66,16 @@ class Threaded:
             yield i
 
 
+@ray.remote
+class Mixed:
+    """Its calls are coroutines of one event loop."""
+
+    def count(self, n: int) -> Iterator[int]:
+        yield from range(n)
+
+    async def other(self) -> None: ...
+
+
 def on(node: int, soft: bool = False) -> Any:
     return ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(str(node), soft=soft)
 
@@ -123,6 +133,15 @@ def test_actors_of_coroutines_and_of_threads(start: Start) -> None:
     assert ray.get(refs[0]) == 1
     with pytest.raises(KeyError):
         ray.get(refs[1])
+
+
+def test_one_return_value_of_a_method_that_yields_is_its_first_item(start: Start) -> None:
+    start()
+    for cls in (Plain, Threaded, Mixed):
+        first: Any = cls.remote().count.options(num_returns=1)
+        assert ray.get([first.remote(n) for n in (1, 3)]) == [0, 0]
+        with pytest.raises(ValueError, match="yielded nothing"):
+            ray.get(first.remote(0))
 
 
 def test_a_stream_ends_with_its_actor(start: Start) -> None:

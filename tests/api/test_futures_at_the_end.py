@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,30 @@ def test_shutdown_ends_what_an_event_loop_awaits() -> None:
     try:
         with pytest.raises(RaySystemError, match="shut down"):
             asyncio.run(main())
+    finally:
+        ray.shutdown()
+
+
+@ray.remote
+def silent() -> Iterator[int]:
+    ray.sleep(1000.0)
+    yield 0
+
+
+def test_shutdown_ends_the_wait_for_an_item() -> None:
+    async def main() -> None:
+        stream = silent.remote()
+        awaited = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0.1)
+        ray.shutdown()
+        with pytest.raises(RaySystemError, match="shut down"):
+            await asyncio.wait_for(awaited, LIMIT_S)
+        with pytest.raises(RaySystemError, match="shut down"):
+            await anext(stream)
+
+    ray.init(backend="local", nodes=1, cpus_per_node=2)
+    try:
+        asyncio.run(main())
     finally:
         ray.shutdown()
 

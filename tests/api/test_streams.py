@@ -95,6 +95,28 @@ def test_a_fixed_number_of_yields() -> None:
     assert get([first, second]) == [0, 1]
 
 
+def test_one_return_value_of_a_generator_is_its_first_item() -> None:
+    first = count.options(num_returns=1)
+    # As in Ray what comes after it is in the log alone, be it an error.
+    assert get([first.remote(n) for n in (1, 3)]) == [0, 0]
+    assert get(first.remote(3, fail_at=1)) == 0
+    with pytest.raises(ValueError, match="half-way"):
+        get(first.remote(3, fail_at=0))
+    with pytest.raises(ValueError, match="yielded nothing"):
+        get(first.remote(0))
+
+
+def test_a_generator_that_raises_typeerror_is_iterable() -> None:
+    @ray.remote(num_returns=2)
+    def add() -> Iterator[Any]:
+        yield 1
+        yield 1 + "1"  # type: ignore[operator]
+
+    for ref in add.remote():
+        with pytest.raises(TypeError, match="unsupported operand"):
+            get(ref)
+
+
 def test_streams_within_tasks() -> None:
     @ray.remote
     def total(n: int) -> int:

@@ -113,14 +113,19 @@ def test_no_return_value() -> None:
     assert none.remote() is None
 
 
-@pytest.mark.parametrize("returned", [(1,), (1, 2, 3), 5, None])
-def test_the_wrong_number_of_return_values_is_an_error(returned: Any) -> None:
+@pytest.mark.parametrize(
+    ("returned", "error"),
+    [((1,), ValueError), ((1, 2, 3), ValueError), (5, TypeError), (None, TypeError)],
+)
+def test_the_wrong_number_of_return_values_is_an_error(
+    returned: Any, error: type[Exception]
+) -> None:
     @ray.remote(num_returns=2)
     def wrong() -> Any:
         return returned
 
     for ref in wrong.remote():
-        with pytest.raises(ValueError, match="num_returns=2"):
+        with pytest.raises(error, match="num_returns=2"):
             get(ref)
 
 

@@ -22,7 +22,6 @@ from typing import Any
 
 from runtime.api.checks import binary, encodable, text
 from runtime.api.refs import ObjectRef
-from runtime.backend.futures import FutureDesk
 from runtime.backend.protocol import World
 from runtime.backend.session.actors import ActorCalls
 from runtime.control.context import node_of
@@ -44,7 +43,6 @@ class Session(ActorCalls):
         self.before_shutdown: list[Callable[[], None]] = []
         """Called when the session begins to end, while all still works."""
         self._end_cluster = end_cluster
-        self.futures = FutureDesk(self)
 
     def future(self, ref: ObjectRef) -> Future[Any]:
         self._check_open([ref])

@@ -33,7 +33,6 @@ class References(ClusterContext):
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.virtual = world.name == "sim"
         self.client = world.client
         self.client.collect = self.collect
         self.closed = False

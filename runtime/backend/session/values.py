@@ -8,6 +8,7 @@ are. A large one is written into the node's store: allocate, write, then say so
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from runtime.api.exceptions import (
@@ -19,7 +20,8 @@ from runtime.api.exceptions import (
     system_error,
 )
 from runtime.api.refs import ObjectRef, ObjectRefArray
-from runtime.backend.protocol import Serialized
+from runtime.backend.futures import FutureDesk
+from runtime.backend.protocol import Serialized, World
 from runtime.backend.session.numbering import Numbering
 from runtime.backend.session.references import GONE
 from runtime.backend.session.waiting import Waiting
@@ -37,6 +39,10 @@ _TAKEN = object()
 
 class Values(Numbering, Waiting):
     """`put` and `get`, and what a worker does with inputs and results."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.futures = FutureDesk(self)
 
     def put(self, value: Any) -> ObjectRef:
         self._check_open()
@@ -321,16 +327,29 @@ class Values(Numbering, Waiting):
 
         if not ready() and not self._wait_until(ready, timeout_s):
             raise GetTimeoutError(f"item {index} was not there after {timeout_s} s")
-        if client.made(oid):
+        ref = self.item_of(entry, index)
+        if ref is not None and ref.binary() == oid and not client.made(oid):
+            self._wait_until(lambda: client.made(oid), timeout_s)
+        return ref
+
+    def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
+        self._check_open()
+        return self.futures.item(array, index)
+
+    def item_of(self, entry: Entry, index: int) -> ObjectRef | None:
+        """Return what is next in a stream that has come so far, or ended; None: the end."""
+        oid = item_id(entry.array, index)
+        if self.client.made(oid):
             return ObjectRef(oid, self)
-        assert entry.result is not None
+        assert entry.result is not None and entry.items is not None
         if entry.result.status != OK:
             # The system failed: the end of the stream says so, once.
-            return ObjectRef(object_id(array, 0, 0), self) if index == len(entry.items) else None
+            if index != len(entry.items):
+                return None
+            return ObjectRef(object_id(entry.array, 0, 0), self)
         if index >= self.world.deserialize(entry.result.payload)[0]:
             return None
         # It ran again, and the item is on its way from the first run.
-        self._wait_until(lambda: client.made(oid), timeout_s)
         return ObjectRef(oid, self)
 
     # -- decoding --------------------------------------------------------------
