@@ -56,6 +56,12 @@ class NotifyingWaiter(Waiter):
     def ready(self) -> bool:
         return self._missing <= self.may_miss
 
+    def watch(self, session: Values) -> None:
+        """Begin to wait; in a turn."""
+        session.collect()
+        session.client.flush()
+        session.client.watch([self.ref.binary()], waiter=self)
+
     def value(self, session: Values) -> Any:
         """Return what it has waited for."""
         return session.get([self.ref], None)[0]
@@ -111,51 +117,39 @@ class FutureDesk:
 
         It has RaySystemError once the cluster is gone, or the task that asked has ended.
         """
-        future: Future[Any] = Future()
-        session = self._session
-        waiter = NotifyingWaiter(ref, future, self._done)
-        with session.world:
-            session.collect()
-            session.client.flush()
-            session.client.watch([ref.binary()], waiter=waiter)
-            # The value may come as soon as this turn ends, and the thread looks for the
-            # waiter among those that are pending: what was so in it decides who completes it.
-            here = not waiter.missing
-            if not here:
-                with self._lock:
-                    self._pending.add(waiter)
-        if here:
-            self._complete(waiter)
-            return future
-        with self._lock:
-            if self._pending and self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="raytwin-futures", daemon=True
-                )
-                self._thread.start()
-        return future
+        waiter = NotifyingWaiter(ref, Future(), self._done)
+        self._begin(waiter)
+        return waiter.future
 
     def item(self, array: bytes, index: int) -> Future[ObjectRef | None]:
         """Return a future of what `next_item` returns, or of the errors that `future` names."""
-        session = self._session
-        waiter = ItemWaiter(session, array, index, self._done)
+        waiter = ItemWaiter(self._session, array, index, self._done)
+        if not self._begin(waiter):
+            waiter.future.add_done_callback(lambda future: self._forget(waiter, future))
+        return waiter.future
+
+    def _begin(self, waiter: NotifyingWaiter) -> bool:
+        """Wait for something; return whether it is there already."""
         # Known before it can be done, and whoever takes it out completes it.
         with self._lock:
             self._pending.add(waiter)
-        with session.world:
-            waiter.watch(session)
+        try:
+            with self._session.world:
+                waiter.watch(self._session)
+        except BaseException:
+            self._take(waiter)
+            raise
         if waiter.ready:
             if self._take(waiter):
                 self._complete(waiter)
-            return waiter.future
-        waiter.future.add_done_callback(lambda future: self._forget(waiter, future))
+            return True
         with self._lock:
             if self._pending and self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="raytwin-futures", daemon=True
                 )
                 self._thread.start()
-        return waiter.future
+        return False
 
     def _take(self, waiter: NotifyingWaiter) -> bool:
         with self._lock:
