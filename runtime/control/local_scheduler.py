@@ -76,6 +76,7 @@ from runtime.control.messages import (
     ForwardResults,
     FreeObjects,
     FunctionBlob,
+    GroupCreated,
     JobEnded,
     JobRegistered,
     KillActor,
@@ -268,6 +269,7 @@ class LocalScheduler:
             StreamItems: self.dispatcher.on_items,
             CancelTask: self._on_cancel,
             CreateGroup: self._on_create_group,
+            GroupCreated: self._on_answer,
             RemoveGroup: self._on_remove_group,
             PrepareBundle: self.bundles.on_prepare,
             CommitBundle: self.bundles.on_commit,
@@ -400,6 +402,7 @@ class LocalScheduler:
     # -- questions passed on ---------------------------------------------------
 
     def _on_create_group(self, source: str, message: CreateGroup) -> None:
+        message.client = source
         self.ctx.send("global", message)
 
     def _on_remove_group(self, source: str, message: RemoveGroup) -> None:
