@@ -85,6 +85,22 @@ def test_the_resources_of_a_group_cannot_be_asked_for_by_name(cluster: Any) -> N
     assert node.options(resources={"CPU_group_ab": 1, "my_group": 1})
 
 
+def test_all_that_is_free_is_a_part_of_what_there_is(cluster: Any) -> None:
+    """As in Ray; the names in the group were missing."""
+    before = ray.cluster_resources()
+    group = reserve([{"CPU": 1}, {"CPU": 2}])
+    total, free = ray.cluster_resources(), ray.available_resources()
+    assert {name: total[name] - amount for name, amount in free.items()} == {
+        name: 3.0 if name == "CPU" else 0.0 for name in free
+    }
+    of_group = {name for name in total if name.endswith(f"_group_{group.id.hex()}")}
+    assert total[f"CPU_group_{group.id.hex()}"] == 3.0
+    assert len(of_group) == 2, "CPU and bundle"
+    assert total["CPU"] == before["CPU"] == 6
+    ray.util.remove_placement_group(group)
+    until(lambda: ray.cluster_resources() == before)
+
+
 @pytest.mark.parametrize(
     ("strategy", "bundles", "distinct"),
     [
