@@ -251,12 +251,19 @@ def nodes() -> list[dict[str, Any]]:
 
 
 def cluster_resources() -> dict[str, float]:
-    """Return what all living nodes have together."""
+    """Return what all living nodes have together.
+
+    What placement groups have reserved is there twice: as what it is, and by its names in the
+    group (``CPU_group_<id>``), of which `available_resources` says how much is free.
+    """
     total: dict[str, float] = {}
     for row in state.present().query("nodes"):
         if row["alive"]:
             for name, amount in row["resources"].items():
                 total[name] = total.get(name, 0.0) + amount
+    for _, reserved in state.current().query("reserved"):
+        for name, amount in reserved.items():
+            total[name] = total.get(name, 0.0) + amount
     return total
 
 

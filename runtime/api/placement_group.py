@@ -101,7 +101,7 @@ def placement_group(
     name: str = "",
     lifetime: str | None = None,
 ) -> PlacementGroup:
-    """Reserve bundles of resources, all or none; returns at once.
+    """Reserve bundles of resources, all or none; returns at once, with a name once it has that.
 
     ``strategy``: PACK and SPREAD put bundles on few or many nodes if they can;
     STRICT_PACK on one node, STRICT_SPREAD each on a node of its own, or they
@@ -123,8 +123,6 @@ def placement_group(
         raise ValueError(f"strategy is one of {', '.join(STRATEGIES)}, not {strategy!r}")
     if lifetime not in (None, "detached"):
         raise ValueError(f"lifetime is None or 'detached', not {lifetime!r}")
-    if name and _named(name):
-        raise ValueError(f"there is a placement group {name!r} already")
     held = [{n: float(a) for n, a in bundle.items() if a} for bundle in checked]
     return PlacementGroup(
         current().create_group(name, held, strategy, bool(lifetime == "detached")), held
@@ -149,8 +147,12 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
 
 
 def _named(name: str) -> list[Any]:
-    """Return the row of the group of that name that the calling code may know of."""
-    return [row for row in _known() if name and row[1] == name and row[5] != "REMOVED"]
+    """Return the row of the group of that name that the calling code may know of.
+
+    Where its job has one, and somebody else's detached one came by the name later, its own.
+    """
+    rows = [row for row in _known() if name and row[1] == name and row[5] != "REMOVED"]
+    return sorted(rows, key=lambda row: bool(row[6]))
 
 
 def _known() -> list[Any]:

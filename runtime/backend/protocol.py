@@ -161,7 +161,10 @@ class Backend(Protocol):
     def create_group(
         self, name: str, bundles: list[dict[str, float]], strategy: str, detached: bool
     ) -> bytes:
-        """Begin to reserve a placement group, which may outlive its job; return its ID."""
+        """Begin to reserve a placement group, which may outlive its job; return its ID.
+
+        With a name it waits until that is the group's; ValueError if another one has it.
+        """
 
     @property
     def job_number(self) -> int:

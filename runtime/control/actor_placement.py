@@ -10,10 +10,10 @@ Cost: O(nodes) an actor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from runtime.control.messages import NodeInfo, TaskSpec
-from runtime.control.resources import UNIT, ResourcePool
+from runtime.control.resources import UNIT, ResourcePool, parse_demand
 from runtime.control.strategies import SPREAD, is_hard, target_of
 
 
@@ -32,6 +32,15 @@ class _Room:
             units = sign * round(amount * UNIT)
             self.pool.total[name] = self.pool.total.get(name, 0) + units
             self.pool.free[name] = self.pool.free.get(name, 0) + units
+        self.forget(resources)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Drop those of which there is nothing: what a removed placement group has had."""
+        pool = self.pool
+        for name in names:
+            if not pool.total.get(name) and not pool.free.get(name):
+                pool.total.pop(name, None)
+                pool.free.pop(name, None)
 
 
 class ActorPlacement:
@@ -92,3 +101,4 @@ class ActorPlacement:
             room.actors -= 1
             if taken:
                 room.pool.give(demand)
+                room.forget(name for name, _ in parse_demand(demand))

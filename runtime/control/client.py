@@ -41,6 +41,7 @@ from runtime.control.messages import (
     DirectClosed,
     DirectOpen,
     GiveBack,
+    GroupCreated,
     KvReply,
     ObjectAllocated,
     ObjectsReady,
@@ -91,6 +92,9 @@ class Client(ClientSubmits):
         elif isinstance(message, ActorFound):
             self.replies[message.key] = message
             self._wake(message.key.to_bytes(8, "big"))
+        elif isinstance(message, GroupCreated):
+            self.replies[message.request] = message.group
+            self._wake(message.request.to_bytes(8, "big"))
         elif isinstance(message, RefUpdates):
             self.borrowing.on_updates(message)
         elif isinstance(message, BorrowersGone):

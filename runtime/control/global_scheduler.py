@@ -33,6 +33,7 @@ from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.group_names import group_of, removed_error
 from runtime.control.ids import job_of
 from runtime.control.jobs import job_of_task
+from runtime.control.late_groups import LateGroups
 from runtime.control.messages import (
     SYSTEM_ERROR,
     ActorChanged,
@@ -43,6 +44,7 @@ from runtime.control.messages import (
     CancelTask,
     CreateGroup,
     Event,
+    GroupCreated,
     JobEnded,
     LoadChanged,
     LocateObjects,
@@ -87,6 +89,7 @@ class GlobalScheduler:
         self.policy = make_policy(config)
         self.spreading = Spreading()
         self.groups = GroupTable(ctx, self._free, self._on_bundle, self._life)
+        self._late = LateGroups(ctx, config, self.groups.groups, self._end_late)
         self.nodes: dict[int, Node] = {}
         self.infeasible: list[TaskSpec] = []
         self.log = PlacementLog(ctx, config.timeline_ranges_max)
@@ -124,7 +127,7 @@ class GlobalScheduler:
         elif isinstance(message, BundlePrepared):
             self.groups.on_prepared(message)
         elif isinstance(message, CreateGroup):
-            self.groups.create(message)
+            self._create_group(source, message)
         elif isinstance(message, JobEnded):
             self._end_job(message.job)
         elif isinstance(message, RemoveGroup):
@@ -166,6 +169,11 @@ class GlobalScheduler:
                 del self._locating[oid]
         self.groups.end_job(job)
         self._try_infeasible()
+
+    def _create_group(self, source: str, message: CreateGroup) -> None:
+        named = self.groups.create(message)
+        if message.request and named:
+            self.ctx.send(source, GroupCreated(message.request, message.client, named))
 
     def _on_bundle(
         self, number: int, bundle: Mapping[str, float], named: dict[str, float], there: bool
@@ -227,7 +235,7 @@ class GlobalScheduler:
         strategy = strategy_of(spec)
         node = self._actors.place(spec, strategy)
         if node < 0 and self.groups.is_removed(spec):
-            self._fail_actor(spec, removed_error(spec.name, group_of(spec), "Actor").decode())
+            self._end_removed(spec)
             return
         if node < 0 and is_hard(strategy):
             text = f"no living {strategy} has what it needs ({spec.demand})"
@@ -261,6 +269,23 @@ class GlobalScheduler:
         """No node could ever run it: wait for one that can."""
         self.infeasible.append(spec)
         self.ctx.send("gcs", Event("infeasible", spec.name, f"needs {spec.demand}"))
+        group = group_of(spec)
+        if group:
+            self._late.expect(group)
+
+    def _end_late(self, group: str) -> None:
+        """A group that nobody knows has not come: end what waits for it."""
+        late = [spec for spec in self.infeasible if group_of(spec) == group]
+        self.infeasible = [spec for spec in self.infeasible if group_of(spec) != group]
+        for spec in late:
+            self._end_removed(spec)
+
+    def _end_removed(self, spec: TaskSpec) -> None:
+        """The group of a range or an actor is gone."""
+        if spec.extra is not None and spec.extra.actor is not None:
+            self._fail_actor(spec, removed_error(spec.name, group_of(spec), "Actor").decode())
+        else:
+            self._end(spec, removed_error(spec.name, group_of(spec)))
 
     def _on_location(self, location: Location) -> None:
         for entry in self._locating.pop(location.object, ()):
@@ -272,8 +297,7 @@ class GlobalScheduler:
         strategy = strategy_of(spec)
         views = self.spreading.allowed(strategy, views_of(self.nodes, spec.demand, inputs))
         if not views and self.groups.is_removed(spec):
-            payload = removed_error(spec.name, group_of(spec))
-            self._end(spec, payload)
+            self._end_removed(spec)
             return
         if not views and is_hard(strategy):
             self._refuse(spec, f"no living {strategy} has what it needs ({spec.demand})")

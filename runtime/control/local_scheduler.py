@@ -76,6 +76,7 @@ from runtime.control.messages import (
     ForwardResults,
     FreeObjects,
     FunctionBlob,
+    GroupCreated,
     JobEnded,
     JobRegistered,
     KillActor,
@@ -231,6 +232,7 @@ class LocalScheduler:
             lambda: (self.queue, self.resources, self.pool.available()), self.desk.disk_usage,
         )  # fmt: skip
         self.queries.add("actors", self.actors.rows)
+        self.queries.add("reserved", lambda: [[node, self.bundles.reserved()]])
         self.archive = TimelineArchive(
             ctx, node, self.members, config.timeline_ranges_max, self.timeline,
             self.objects.transfers,
@@ -268,6 +270,7 @@ class LocalScheduler:
             StreamItems: self.dispatcher.on_items,
             CancelTask: self._on_cancel,
             CreateGroup: self._on_create_group,
+            GroupCreated: self._on_answer,
             RemoveGroup: self._on_remove_group,
             PrepareBundle: self.bundles.on_prepare,
             CommitBundle: self.bundles.on_commit,
@@ -400,6 +403,7 @@ class LocalScheduler:
     # -- questions passed on ---------------------------------------------------
 
     def _on_create_group(self, source: str, message: CreateGroup) -> None:
+        message.client = source
         self.ctx.send("global", message)
 
     def _on_remove_group(self, source: str, message: RemoveGroup) -> None:

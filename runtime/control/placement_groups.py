@@ -7,17 +7,23 @@ The life of a group, at the global scheduler (`GroupTable`)::
                        └──── `RETRY_S` ──────┘ returned                     │ died
                        ↑                                              RESCHEDULING:
                        └──────── the bundles that were there <──────────────┘
-    RemoveGroup ──> REMOVED
+    RemoveGroup ──> REMOVED, until `REMOVED_MAX` others have been, too
 
 Where its bundles go is in `bundle_placement`; what a node does with one in `bundles`; by which
 resources a task demands to run in one, so that schedulers need to know nothing of groups, in
-`group_names`. A task whose group is not there (any more) waits at the global scheduler, with
-those that no node can run.
+`group_names`. A task whose group is not there waits at the global scheduler, with those that
+no node can run, and ends if that was removed; see `late_groups` for groups nobody knows.
 
 A group is its job's: other jobs can neither run anything in it nor remove it, unless it is
 detached. Which it is the table knows alone, so a node keeps nothing of what another job has
 in a group (`Keeping`), and the global scheduler refuses it. Nor does it keep what a client
 submits that has just removed the group.
+
+A name is one group's at a time, among those that a job may see: its own and all detached
+ones. Who comes first is decided here; the other one is not created, and its creator told.
+
+Cost: what waits is looked at each time that something may have come free, groups that are
+there when a node dies, and removed ones never.
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ from typing import Any
 from runtime.control.bundle_placement import Free, place
 from runtime.control.context import Context
 from runtime.control.group_names import group_of, group_resources, is_of_job, job_of, whose
-from runtime.control.ids import job_number
+from runtime.control.ids import NUMBER_BYTES, job_number
 from runtime.control.messages import (
     BundlePrepared,
     CommitBundle,
@@ -39,9 +45,14 @@ from runtime.control.messages import (
     ReturnBundle,
     TaskSpec,
 )
+from runtime.control.recent import Recent
 
 RETRY_S = 0.1
 """Pause before the next try when no node has room: heartbeats tell of room so often."""
+REMOVED_MAX = 2_000
+"""Removed groups that are remembered, and at least the last half as many: for tasks that come
+late, for creators that run again and for `placement_group_table`. Rows of up to 1 KB where
+there are few bundles: 2 MB in each replica of this table, 0.2 MB in the answer to a query."""
 
 
 class Group:
@@ -53,15 +64,38 @@ class Group:
         self.bundles = message.bundles
         self.strategy = message.strategy
         self.detached = message.detached
+        self.number = 0
+        """What is older is placed first."""
         self.state = "PENDING"
         self.nodes: dict[int, int] = {}
         """Where committed bundles are."""
         self.trying: dict[int, int] = {}
         """Where bundles were asked for, until every node has answered."""
         self.attempt = 0
-        """Counts how often that was begun."""
+        """Which one of the table's that is."""
         self.prepared: set[int] = set()
         self.unanswered: set[int] = set()
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Who has to call no other group by this one's name, empty for all, and that name."""
+        return ("" if self.detached else number_of(self.id), self.name)
+
+    @property
+    def row(self) -> list[Any]:
+        """What is said of it."""
+        nodes = {str(index): node for index, node in self.nodes.items()}
+        return [
+            self.id, self.name, self.bundles, nodes, self.strategy, self.state, self.detached,
+        ]  # fmt: skip
+
+
+def number_of(group: str) -> str:
+    """Return the number of the job that a group belongs to, in hexadecimal.
+
+    Actors that are detached from the job have it, too, where `job_of` tells them apart.
+    """
+    return group[: 2 * NUMBER_BYTES]
 
 
 class GroupTable:
@@ -81,43 +115,77 @@ class GroupTable:
         self._changed = changed
         """Called with (node, bundle, its named resources, whether it is there from now on)."""
         self.groups: dict[str, Group] = {}
+        """Those that are there, or are to be."""
+        self._unplaced: dict[str, Group] = {}
+        """Those of them that lack bundles, or whose nodes have not answered."""
+        self._names: dict[tuple[str, str], str] = {}
+        """By `Group.names`: who has that name."""
+        self._removed: Recent[str, list[Any]] = Recent(REMOVED_MAX)
+        """Rows of those that were there."""
+        self._created = 0
+        self._attempts = 0
         self._ended: set[str] = set()
         """Jobs that are over."""
         self._retrying = False
 
-    def create(self, message: CreateGroup) -> None:
-        """Begin to place a group, unless it is there: its task may run twice."""
-        if message.group not in self.groups and job_of(message.group) not in self._ended:
-            self.groups[message.group] = Group(message)
-            self._place_all()
+    def create(self, message: CreateGroup) -> str:
+        """Begin to place a group, unless it is there: its task may run twice.
+
+        Return the ID of the group that its name is: of itself, unless another one has that.
+        Empty: nobody waits for the answer, since its job is over.
+        """
+        if job_of(message.group) in self._ended:
+            return ""
+        if message.group in self.groups or message.group in self._removed:
+            return message.group
+        group = Group(message)
+        if group.name:
+            for names in ((number_of(group.id), group.name), ("", group.name)):
+                if names in self._names:
+                    return self._names[names]
+            self._names[group.names] = group.id
+        self._created += 1
+        group.number = self._created
+        self.groups[group.id] = self._unplaced[group.id] = group
+        self._place_all()
+        return group.id
 
     def remove(self, message: RemoveGroup) -> None:
         """Give everything back, unless the group is none of theirs who ask."""
         group = self.groups.get(message.group)
-        if group is None or group.state == "REMOVED":
+        if group is None:
             return
         if message.job and not self._is_open(group.id, message.job):
             reason = f"placement group {group.id} belongs to {whose(group.id)}"
             self._ctx.send("gcs", Event("refused", f"job {job_number(message.job)}", reason))
             return
+        self._remove(group)
+        self._removed[group.id] = group.row
+
+    def _remove(self, group: Group) -> None:
         group.state = "REMOVED"
         for index, node in {**group.nodes, **group.trying}.items():
             self._give_back(group, index, node)
         group.nodes, group.trying = {}, {}
-        group.unanswered.clear()
+        del self.groups[group.id]
+        self._unplaced.pop(group.id, None)
+        if group.name:
+            del self._names[group.names]
 
     def end_job(self, job: bytes) -> None:
         """Forget a job's groups, but for detached ones."""
-        self._ended.add(job.hex())
-        for key, group in list(self.groups.items()):
-            if job_of(key) == job.hex() and not group.detached:
-                self.remove(RemoveGroup(key))
-                del self.groups[key]
+        ended = job.hex()
+        self._ended.add(ended)
+        for group in list(self.groups.values()):
+            if job_of(group.id) == ended and not group.detached:
+                self._remove(group)
+        for key, row in list(self._removed.items()):
+            if job_of(key) == ended and not row[-1]:
+                del self._removed[key]
 
     def is_removed(self, spec: TaskSpec) -> bool:
-        """Whether a task belongs to a group that was removed."""
-        group = self.groups.get(group_of(spec))
-        return group is not None and group.state == "REMOVED"
+        """Whether a task belongs to a group that was removed, as far as that is remembered."""
+        return group_of(spec) in self._removed
 
     def refusal(self, spec: TaskSpec) -> str:
         """Return why a task may not run in its group, an empty string if it may."""
@@ -133,8 +201,10 @@ class GroupTable:
         """Whether the job that something belongs to may use a group."""
         if is_of_job(group, some_id):
             return True
-        row = self.groups.get(group)
-        return row is not None and row.detached
+        there = self.groups.get(group)
+        if there is not None:
+            return there.detached
+        return group in self._removed and bool(self._removed[group][-1])
 
     def on_prepared(self, message: BundlePrepared) -> None:
         """A node has answered."""
@@ -156,7 +226,11 @@ class GroupTable:
             group.nodes[index] = node
         committed, group.trying = group.trying, {}
         group.prepared = set()
-        group.state = "CREATED"
+        if len(group.nodes) == len(group.bundles):
+            group.state = "CREATED"
+            del self._unplaced[group.id]
+        else:
+            self.place_soon()  # others were lost meanwhile
         for index, node in sorted(committed.items()):
             self._tell(group, index, node, True)
 
@@ -170,26 +244,19 @@ class GroupTable:
                 del group.nodes[index]
             if lost:
                 group.state = "RESCHEDULING"
+                self._unplaced[group.id] = group
         self._place_all()
 
     def rows(self) -> list[list[Any]]:
-        """Return [id, name, bundles, {bundle: node}, strategy, state, detached] of every group."""
-        return [
-            [
-                g.id,
-                g.name,
-                g.bundles,
-                {str(i): n for i, n in g.nodes.items()},
-                g.strategy,
-                g.state,
-                g.detached,
-            ]
-            for g in self.groups.values()
-        ]
+        """Return [id, name, bundles, {bundle: node}, strategy, state, detached] of every group.
+
+        Of those that were removed first, in that order, then of the others from the oldest on.
+        """
+        return [*self._removed.values(), *(group.row for group in self.groups.values())]
 
     def place_soon(self) -> None:
         """Something may have come free: try again what waits."""
-        if not self._retrying and any(self._missing(g) for g in self.groups.values()):
+        if not self._retrying and any(map(self._missing, self._unplaced.values())):
             self._retrying = True
             self._ctx.after(RETRY_S, self._retry)
 
@@ -199,27 +266,29 @@ class GroupTable:
 
     @staticmethod
     def _missing(group: Group) -> dict[int, Mapping[str, float]]:
-        if group.state not in ("PENDING", "RESCHEDULING") or group.trying:
+        if group.trying:
             return {}
         return {i: b for i, b in enumerate(group.bundles) if i not in group.nodes}
 
     def _place_all(self) -> None:
+        waiting = [group for group in self._unplaced.values() if self._missing(group)]
+        if not waiting:
+            return
         free = self._free()
-        for group in self.groups.values():
+        for group in self._unplaced.values():
             # What is asked for and not answered is not in any heartbeat yet.
             for index, node in group.trying.items():
                 for name, amount in group.bundles[index].items():
                     if node in free:
                         free[node][name] = free[node].get(name, 0.0) - amount
-        for group in self.groups.values():
+        for group in sorted(waiting, key=lambda group: group.number):
             missing = self._missing(group)
-            if not missing:
-                continue
             chosen = place(missing, free, group.strategy, set(group.nodes.values()))
             if chosen is None:
                 continue
             group.trying = chosen
-            group.attempt += 1
+            self._attempts += 1
+            group.attempt = self._attempts
             group.prepared = set()
             group.unanswered = set(chosen)
             for index, node in sorted(chosen.items()):

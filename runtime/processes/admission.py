@@ -60,6 +60,7 @@ from runtime.control.messages import (
     Frame,
     FreeObjects,
     FunctionBlob,
+    GroupCreated,
     Heartbeat,
     JobEnded,
     JobRegistered,
@@ -161,7 +162,7 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
     }),
     "global": frozenset({
         AssignTasks, TaskResults, CancelTask, PrepareBundle, CommitBundle, ReturnBundle,
-        QueryReply, MoveTasks,
+        GroupCreated, QueryReply, MoveTasks,
     }),
 }  # fmt: skip
 """By the component that speaks."""

@@ -14,7 +14,11 @@ from raytwin.exceptions import (
     TaskPlacementGroupRemoved,
 )
 from raytwin.util.placement_group import PlacementGroup
-from raytwin.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from raytwin.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
+from runtime.control import placement_groups
 
 LIMIT_S = 30.0
 
@@ -79,6 +83,22 @@ def test_the_resources_of_a_group_cannot_be_asked_for_by_name(cluster: Any) -> N
         with pytest.raises(ValueError, match="is a placement group's"):
             node.options(resources={name: 1})
     assert node.options(resources={"CPU_group_ab": 1, "my_group": 1})
+
+
+def test_all_that_is_free_is_a_part_of_what_there_is(cluster: Any) -> None:
+    """As in Ray; the names in the group were missing."""
+    before = ray.cluster_resources()
+    group = reserve([{"CPU": 1}, {"CPU": 2}])
+    total, free = ray.cluster_resources(), ray.available_resources()
+    assert {name: total[name] - amount for name, amount in free.items()} == {
+        name: 3.0 if name == "CPU" else 0.0 for name in free
+    }
+    of_group = {name for name in total if name.endswith(f"_group_{group.id.hex()}")}
+    assert total[f"CPU_group_{group.id.hex()}"] == 3.0
+    assert len(of_group) == 2, "CPU and bundle"
+    assert total["CPU"] == before["CPU"] == 6
+    ray.util.remove_placement_group(group)
+    until(lambda: ray.cluster_resources() == before)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +189,67 @@ def test_names(cluster: Any) -> None:
     again = reserve([{"CPU": 1}], name="mine")
     assert again != group
     assert set(ray.util.placement_group_table()) >= {group.id.hex(), again.id.hex()}
+
+
+@ray.remote(num_cpus=0)
+def make_same(at_s: float) -> str:
+    ray.sleep(max(0.0, at_s - ray.now()))
+    try:
+        return str(ray.util.placement_group([{"CPU": 0.5}], name="same").id.hex())
+    except ValueError as error:
+        assert "there is a placement group 'same' already" in str(error)
+        return ""
+
+
+def test_of_those_who_give_one_name_at_the_same_time_one_has_it(cluster: Any) -> None:
+    for _ in range(3):
+        at_s = ray.now() + 0.5
+        found = [group for group in get([make_same.remote(at_s) for _ in range(6)]) if group]
+        assert len(found) == 1, "each had asked first, and nobody had it"
+        group = ray.util.get_placement_group("same")
+        assert group.id.hex() == found[0]
+        assert group.wait(LIMIT_S)
+        assert ray.available_resources()["CPU"] == 5.5
+        ray.util.remove_placement_group(group)
+        until(lambda: free_cpus() == 6)
+
+
+def test_a_task_that_runs_again_has_the_group_that_it_had_made(cluster: Any) -> None:
+    """It was told that there is one of that name: its own."""
+
+    @ray.remote(num_cpus=0, max_retries=-1)
+    def make() -> str:
+        group = ray.util.placement_group([{"CPU": 1}], name="mine")
+        ray.sleep(1.0)
+        return str(group.id.hex())
+
+    made = make.options(scheduling_strategy=NodeAffinitySchedulingStrategy("2", True)).remote()
+    until(lambda: any(row["name"] == "mine" for row in ray.util.placement_group_table().values()))
+    group = ray.util.get_placement_group("mine")
+    kill(cluster, 2)
+    assert get(made) == group.id.hex()
+    assert len(ray.util.placement_group_table()) == 1
+
+
+def test_what_is_in_a_group_that_was_removed_long_ago_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(placement_groups, "REMOVED_MAX", 8)
+    ray.init(backend="sim", nodes=2, cpus_per_node=2)
+    try:
+        first = reserve([{"CPU": 1}])
+        ray.util.remove_placement_group(first)
+        for _ in range(8):
+            ray.util.remove_placement_group(reserve([{"CPU": 1}]))
+        assert ray.util.placement_group_table(first) == {}
+        assert 4 <= len(ray.util.placement_group_table()) <= 8
+        with pytest.raises(TaskPlacementGroupRemoved):
+            get(into(first, node).remote())
+        with pytest.raises(ActorPlacementGroupRemoved):
+            get(into(first, Resident).remote().one.remote())
+        assert not first.wait(LIMIT_S)
+    finally:
+        ray.shutdown()
 
 
 def test_bundles_of_a_dead_node_are_placed_again(cluster: Any) -> None:

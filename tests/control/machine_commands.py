@@ -16,7 +16,8 @@ from runtime.control.actor_table import ActorRow, ActorTable
 from runtime.control.context import WORKERS_PER_LIFE
 from runtime.control.gcs import Gcs
 from runtime.control.global_scheduler import GlobalScheduler
-from runtime.control.ids import array_id, object_id
+from runtime.control.group_names import demand_in
+from runtime.control.ids import JOB_BYTES, array_id, object_id
 from runtime.control.messages import (
     OK,
     ActorFailed,
@@ -147,6 +148,13 @@ class Commands:
             deps=tuple(deps), retries=rng.choice([0, 2, 5, -1]), name=f"task{number}",
         )  # fmt: skip
 
+    def _in_group(self, spec: TaskSpec) -> TaskSpec:
+        """Return it, now and then in a group, which may be removed or not be there yet."""
+        if self.rng.random() < 0.2:
+            group = self._group(self.rng.randint(max(1, self.groups - 5), self.groups + 2))
+            spec.demand, spec.extra = demand_in("", group, -1), TaskExtra(group=group)
+        return spec
+
     def _task_message(self, node: int, life: int, owner: str) -> tuple[str, Any]:
         rng = self.rng
         number = rng.randrange(ARRAYS)
@@ -166,7 +174,7 @@ class Commands:
 
         draws: list[tuple[str, Any]] = [
             ("global", PlaceTasks([spec])),
-            ("global", PlaceTasks([spec])),
+            ("global", PlaceTasks([self._in_group(spec)])),
             updates(added=[spec]),
             updates(added=[spec], done=done),
             updates(done=done),
@@ -267,7 +275,15 @@ class Commands:
         self.groups += 1
         strategy = rng.choice(["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"])
         bundles = [{"CPU": rng.choice([0.5, 1.0])} for _ in range(rng.randint(1, 3))]
-        return CreateGroup(f"group{self.groups}", "", bundles, strategy)
+        group = self._group(self.groups)
+        name = rng.choice(["", f"name{rng.randrange(4)}"])
+        detached, request = rng.random() < 0.2, int(bool(name))
+        client = f"driver:{node}.0"
+        return CreateGroup(group, name, bundles, strategy, detached, request, client)
+
+    def _group(self, number: int) -> str:
+        """Return the ID of a group of the same job as the arrays."""
+        return self.arrays[0][:JOB_BYTES].hex() + f"{number:016x}"
 
     def _other_message(self, node: int, life: int) -> Any:
         rng = self.rng

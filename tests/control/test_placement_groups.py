@@ -19,6 +19,7 @@ from runtime.control.messages import (
     CommitBundle,
     CreateGroup,
     ExportFunction,
+    GroupCreated,
     PlaceTasks,
     PrepareBundle,
     RemoveGroup,
@@ -30,8 +31,9 @@ from runtime.control.messages import (
     WorkerDied,
     WorkerReady,
 )
-from runtime.control.placement_groups import RETRY_S, GroupTable
+from runtime.control.placement_groups import RETRY_S
 from tests.control.alone import Alone, spec
+from tests.control.group_tables import Table, named, with_nodes
 
 
 @given(
@@ -66,35 +68,6 @@ def test_demands_are_rewritten() -> None:
         "CPU_group_ab:1,GPU_group_ab:0.5,bundle_group_ab:0.001"
     )
     assert demand_in("", "ab", 2) == "bundle_group_2_ab:0.001,bundle_group_ab:0.001"
-
-
-class Table:
-    """A group table alone, with two nodes of two CPUs."""
-
-    def __init__(self) -> None:
-        self.ctx = Alone()
-        self.free: dict[int, dict[str, float]] = {0: {"CPU": 2.0}, 1: {"CPU": 2.0}}
-        self.has: list[tuple[int, bool]] = []
-        self.table = GroupTable(
-            self.ctx,
-            lambda: {n: dict(free) for n, free in self.free.items()},
-            lambda node, bundle, named, there: self.has.append((node, there)),
-            lambda node: 1,
-        )
-
-    def asked(self) -> list[tuple[int, int]]:
-        """Return (node, bundle) of what was asked for since last time."""
-        sent = [(to, m) for to, m in self.ctx.sent if isinstance(m, PrepareBundle)]
-        self.ctx.take(PrepareBundle)
-        return [(int(to.partition(":")[2]), m.index) for to, m in sent]
-
-    def answer(self, node: int, index: int, ok: bool) -> None:
-        attempt = self.table.groups["g"].attempt
-        self.table.on_prepared(BundlePrepared(node, "g", index, ok, attempt))
-
-    @property
-    def state(self) -> str:
-        return str(self.table.rows()[0][5])
 
 
 @pytest.fixture
@@ -163,6 +136,102 @@ def test_creating_twice_is_creating_once(made: Table) -> None:
     made.asked()
     made.table.create(CreateGroup("g", "", [{"CPU": 2.0}, {"CPU": 2.0}], "SPREAD"))
     assert made.asked() == []
+
+
+def test_a_node_dies_while_what_another_one_had_is_placed_again(made: Table) -> None:
+    """It was CREATED with one bundle, and the other one nobody looked for any more."""
+    made.asked()
+    made.answer(0, 0, True)
+    made.answer(1, 1, True)
+    made.free = {2: {"CPU": 2.0}}
+    made.table.on_node_died(1)
+    assert made.asked() == [(2, 1)]
+    made.free = {2: {"CPU": 0.0}, 3: {"CPU": 2.0}}
+    made.table.on_node_died(0)
+    made.answer(2, 1, True)
+    assert made.state == "RESCHEDULING"
+    made.ctx.pass_time(RETRY_S)
+    assert made.asked() == [(3, 0)]
+    made.answer(3, 0, True)
+    assert made.state == "CREATED"
+
+
+def test_what_is_placed_again_comes_before_what_was_created_later(made: Table) -> None:
+    made.asked()
+    made.answer(0, 0, True)
+    made.answer(1, 1, True)
+    made.free = {0: {"CPU": 0.0}}
+    made.table.create(CreateGroup("later", "", [{"CPU": 2.0}], "PACK"))
+    made.table.on_node_died(1)
+    made.free[2] = {"CPU": 2.0}
+    made.ctx.pass_time(RETRY_S)
+    assert made.asked() == [(2, 1)]
+
+
+# -- names -----------------------------------------------------------------------
+
+
+def test_a_name_is_one_groups(made: Table) -> None:
+    made.asked()
+    first, second = named(1, 1), named(1, 2)
+    made.free = {0: {"CPU": 4.0}}
+    assert made.table.create(first) == first.group
+    assert made.table.create(second) == first.group
+    assert made.asked() == [(0, 0)], "what is not created reserves nothing"
+    assert [row[0] for row in made.table.rows()] == ["g", first.group]
+    assert made.table.create(first) == first.group, "its creator may run again"
+    assert made.asked() == []
+    made.table.remove(RemoveGroup(first.group))
+    assert made.table.create(second) == second.group
+    assert made.table.create(first) == first.group, "it is removed, and its creator runs again"
+    assert made.table.create(named(1, 3)) == second.group
+
+
+def test_a_name_is_known_to_its_job_and_that_of_a_detached_group_to_all() -> None:
+    made = Table()
+    for message in (named(1, 1), named(2, 1), named(3, 1, detached=True)):
+        assert made.table.create(message) == message.group
+    assert made.table.create(named(4, 1)) == named(3, 1).group
+    assert made.table.create(named(4, 1, detached=True)) == named(3, 1).group
+    assert made.table.create(named(4, 1, "other")) == named(4, 1).group
+    assert made.table.create(named(4, 2, "other", detached=True)) == named(4, 1).group
+    assert made.table.create(named(5, 1, "other", detached=True)) == named(5, 1).group
+
+
+def test_a_name_comes_free_with_the_end_of_its_job() -> None:
+    made = Table()
+    made.table.create(named(1, 1))
+    made.table.create(named(1, 2, "stays", detached=True))
+    made.table.end_job(bytes.fromhex("00010000"))
+    assert made.table.create(named(1, 3)) == "", "it comes late"
+    of_a_detached_actor = CreateGroup(f"00010001{7:016x}", "mine", [{"CPU": 1.0}], "PACK")
+    assert made.table.create(of_a_detached_actor) == of_a_detached_actor.group
+    assert made.table.create(named(2, 1, "stays")) == named(1, 2).group
+
+
+def test_who_gives_a_name_hears_whose_it_is() -> None:
+    scheduler, ctx = with_nodes({"CPU": 4.0})
+    first, second = named(1, 1), named(1, 2)
+    for message, request, client in ((first, 7, "driver:0.0"), (second, 3, "worker:0.1")):
+        message.request, message.client = request, client
+        scheduler.handle("node:0", message)
+    scheduler.handle("node:0", named(1, 3, ""))
+    assert ctx.take(GroupCreated, "node:0") == [
+        GroupCreated(7, "driver:0.0", first.group),
+        GroupCreated(3, "worker:0.1", first.group),
+    ]
+
+
+def test_a_node_asks_in_its_clients_name_and_passes_the_answer_on() -> None:
+    ctx = Alone()
+    node = LocalScheduler(ctx, 0, {"CPU": 1}, Config())
+    message = named(1, 1)
+    message.request = 5
+    node.handle("driver:0.0", message)
+    [sent] = ctx.take(CreateGroup, "global")
+    assert (sent.request, sent.client) == (5, "driver:0.0")
+    node.handle("global", GroupCreated(5, "driver:0.0", message.group))
+    assert ctx.take(GroupCreated, "driver:0.0") == [GroupCreated(5, "driver:0.0", message.group)]
 
 
 def test_the_late_answer_of_a_node_to_an_attempt_that_was_given_up(made: Table) -> None:

@@ -67,7 +67,8 @@ def test_these_commands_reach_every_part_of_the_state() -> None:
             rows = [*gcs.arrays.values(), *gcs.actors.rows.values()]
             parts = [
                 gcs, gcs.history, gcs.table, gcs.table.lineage, gcs.actors,
-                scheduler, scheduler.groups, scheduler._actors, *scheduler.groups.groups.values(),
+                scheduler, scheduler.groups, scheduler._actors, scheduler._late,
+                *scheduler.groups.groups.values(),
             ]  # fmt: skip
             for part in [*parts, *rows]:
                 for field, found in fields_of(part):

@@ -20,6 +20,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from msgspec.structs import replace
+
 from runtime.api.checks import binary, encodable, text
 from runtime.api.refs import ObjectRef
 from runtime.backend.protocol import World
@@ -66,10 +68,16 @@ class Session(ActorCalls):
             if self.world.executor is None:
                 group = self.client.next_array()
             else:
-                group = self._next_array(strategy.encode(), repr(bundles).encode(), b"group")
-            self.client.ctx.send(
-                self.client.node, CreateGroup(group.hex(), name, bundles, strategy, detached)
-            )
+                recipe = [strategy.encode(), repr(bundles).encode(), b"group", name.encode()]
+                group = self._next_array(*recipe)
+            made = CreateGroup(group.hex(), name, bundles, strategy, detached)
+            if not name:
+                self.client.ctx.send(self.client.node, made)
+                return group
+            key, waiter = self.client.ask_table(lambda request: replace(made, request=request))
+        self._block(waiter, None)
+        if self.client.replies.pop(key) != made.group:
+            raise ValueError(f"there is a placement group {name!r} already")
         return group
 
     def remove_group(self, group: bytes) -> None:

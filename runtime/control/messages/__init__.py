@@ -25,7 +25,8 @@ worker  -> node      WorkerReady, TasksDone, TakenBack, Blocked, Unblocked, Stre
 worker  -> driver    TaskResults (of what is alone, see `executor`), DirectOpen
 driver  -> worker    DirectCall (see `direct_calls`)
 world   -> driver    DirectClosed
-node    -> client    TaskResults, ObjectsReady, ObjectAllocated, QueryReply, GiveBack
+node    -> client    TaskResults, ObjectsReady, ObjectAllocated, QueryReply, GiveBack,
+                     GroupCreated
 node    -> worker    FunctionBlob, RunTasks, TakeBack, Resume, Exit, CancelTask
 node    -> gcs       RegisterNode, Heartbeat, ExportFunction, FetchFunction,
                      TaskUpdates, LocateObjects, Query, Event, ResultsMissing,
@@ -40,7 +41,8 @@ gcs     -> global    CancelTask (with the nodes that have it)
 node    -> global    PlaceTasks, CancelTask, CreateGroup, RemoveGroup,
                      BundlePrepared, Query, TasksMoved
 global  -> node      AssignTasks, TaskResults (of what cannot be placed), CancelTask,
-                     PrepareBundle, CommitBundle, ReturnBundle, QueryReply, MoveTasks
+                     PrepareBundle, CommitBundle, ReturnBundle, GroupCreated, QueryReply,
+                     MoveTasks
 global  -> gcs       LocateObjects, TaskUpdates, CancelTask
 node    -> node      TaskResults, PullObject, ObjectPayload, TimelineRows
 node    -> store     Allocate, Free, Fetch, Spill, DropSpilled

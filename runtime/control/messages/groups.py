@@ -11,7 +11,7 @@ from msgspec import Struct
 
 
 class CreateGroup(Struct, array_like=True, tag=27):
-    """Reserve these bundles; see `placement_groups`."""
+    """Reserve these bundles; see `placement_groups`. With a ``request`` it is answered."""
 
     group: str
     name: str
@@ -19,6 +19,18 @@ class CreateGroup(Struct, array_like=True, tag=27):
     strategy: str
     detached: bool = False
     """It outlives its job."""
+    request: int = 0
+    """What the answer brings back: a creator that has given a name waits for it."""
+    client: str = ""
+    """Who waits, as its node says."""
+
+
+class GroupCreated(Struct, array_like=True, tag=125):
+    """``group``: which one has the name now. If another one had it, none was created."""
+
+    request: int
+    client: str
+    group: str
 
 
 class RemoveGroup(Struct, array_like=True, tag=28):
@@ -61,5 +73,6 @@ class ReturnBundle(Struct, array_like=True, tag=124):
 
 
 GroupMessage = Union[
-    CreateGroup, RemoveGroup, PrepareBundle, BundlePrepared, CommitBundle, ReturnBundle,
+    CreateGroup, GroupCreated, RemoveGroup, PrepareBundle, BundlePrepared, CommitBundle,
+    ReturnBundle,
 ]  # fmt: skip

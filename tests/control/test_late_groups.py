@@ -1,0 +1,159 @@
+"""Groups that were removed, and those that nobody knows: what is kept of them, and what ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtime.control.config import Config
+from runtime.control.global_scheduler import GlobalScheduler
+from runtime.control.group_names import demand_in
+from runtime.control.late_groups import LATE_S
+from runtime.control.messages import (
+    ActorChanged,
+    ActorFailed,
+    ActorInfo,
+    AssignTasks,
+    BundlePrepared,
+    PlaceTasks,
+    RemoveGroup,
+    TaskExtra,
+    TaskResults,
+    TaskSpec,
+)
+from runtime.control.placement_groups import REMOVED_MAX
+from tests.control.alone import Alone, spec
+from tests.control.group_tables import Table, named, with_nodes
+
+
+def use_up(table: Table, count: int, first: int = 1) -> list[str]:
+    """Create and remove groups; return their IDs."""
+    groups = [
+        named(1, number, "", detached=number % 2 == 0) for number in range(first, first + count)
+    ]
+    for message in groups:
+        table.table.create(message)
+        attempt = table.table.groups[message.group].attempt
+        table.table.on_prepared(BundlePrepared(0, message.group, 0, True, attempt))
+        table.table.remove(RemoveGroup(message.group))
+    return [message.group for message in groups]
+
+
+def in_group(group: str, number: int = 1) -> TaskSpec:
+    task = spec(number, demand=demand_in("CPU:1", group, 0))
+    task.array = bytes.fromhex(group)[:4] + task.array[4:]
+    task.extra = TaskExtra(group=f"{group}/0")
+    return task
+
+
+def test_removed_groups_are_forgotten_in_the_end() -> None:
+    made = Table()
+    removed = use_up(made, 2 * REMOVED_MAX)
+    rows = made.table.rows()
+    assert REMOVED_MAX // 2 <= len(rows) <= REMOVED_MAX
+    assert [row[0] for row in rows] == removed[-len(rows) :]
+    assert {row[5] for row in rows} == {"REMOVED"}
+    assert not made.table.groups
+    assert made.table.is_removed(in_group(removed[-1]))
+    assert not made.table.is_removed(in_group(removed[0]))
+    made.table.end_job(bytes.fromhex("00010000"))
+    assert all(row[6] for row in made.table.rows()), "what the job had removed goes with it"
+    assert len(made.table.rows()) == len(rows) // 2
+
+
+def test_what_is_created_or_removed_is_not_looked_at_when_something_comes_free() -> None:
+    made = Table()
+    use_up(made, 10)
+    here = named(1, 100)
+    made.table.create(here)
+    made.table.on_prepared(
+        BundlePrepared(0, here.group, 0, True, made.table.groups[here.group].attempt)
+    )
+    made.looks = 0
+    made.table.place_soon()
+    assert not made.ctx.timers
+    made.table.on_node_died(7)
+    assert made.looks == 0
+
+
+def test_an_answer_to_a_group_that_was_forgotten_and_is_created_again() -> None:
+    """Its creator ran again. The bundle that the node had agreed to was returned long ago."""
+    made = Table()
+    made.table.create(named(1, 1))
+    first = made.table.groups[named(1, 1).group].attempt
+    made.table.remove(RemoveGroup(named(1, 1).group))
+    use_up(made, 2 * REMOVED_MAX, 2)
+    made.table.create(named(1, 1))
+    made.table.on_prepared(BundlePrepared(0, named(1, 1).group, 0, True, first))
+    assert made.table.rows()[-1][5] == "PENDING"
+
+
+def ended(ctx: Alone) -> list[bytes]:
+    """Return the arrays that have ended since last time as in a removed group."""
+    results = [each for message in ctx.take(TaskResults) for each in message.results]
+    assert all(b"TaskPlacementGroupRemoved: task" in each.payload for each in results)
+    return [each.array for each in results]
+
+
+GONE = named(1, 1).group
+
+
+def test_what_is_in_a_forgotten_group_ends_like_in_a_removed_one() -> None:
+    """A job's groups are forgotten with it, where an actor that outlives it may still use one;
+    what it submitted waited for ever."""
+    scheduler, ctx = with_nodes({"CPU": 4.0})
+    task, actor = in_group(GONE), in_group(GONE, 2)
+    assert actor.extra is not None
+    actor.extra.actor = ActorInfo()
+    scheduler.handle("node:0", PlaceTasks([task, actor]))
+    ctx.pass_time(LATE_S - 0.5)
+    assert not ended(ctx)
+    assert not ctx.take(ActorFailed)
+    ctx.pass_time(1.0)
+    assert ended(ctx) == [task.array]
+    [failed] = ctx.take(ActorFailed, "gcs")
+    assert failed.actor == actor.array
+    assert failed.reason.startswith("ActorPlacementGroupRemoved")
+    scheduler.handle("node:0", PlaceTasks([in_group(GONE, 3)]))
+    ctx.pass_time(LATE_S - 0.5)
+    assert not ended(ctx), "its group may be on its way, as before"
+    ctx.pass_time(1.0)
+    assert ended(ctx) == [in_group(GONE, 3).array]
+    assert not ctx.timers
+
+
+def test_a_task_that_is_here_before_its_group_runs_there() -> None:
+    scheduler, ctx = with_nodes({"CPU": 4.0})
+    scheduler.handle("node:0", PlaceTasks([in_group(GONE), in_group(named(1, 2).group, 2)]))
+    ctx.pass_time(LATE_S - 0.5)
+    scheduler.handle("node:0", named(1, 1))
+    ctx.pass_time(1.0)
+    assert ended(ctx) == [in_group(named(1, 2).group, 2).array], "the other one"
+    attempt = scheduler.groups.groups[GONE].attempt
+    scheduler.handle("node:0", BundlePrepared(0, GONE, 0, True, attempt))
+    assert [m.tasks[0].array for m in ctx.take(AssignTasks)] == [in_group(GONE).array]
+
+
+def test_a_silent_node_has_time_to_create_a_group() -> None:
+    scheduler = GlobalScheduler(Alone(), Config(heartbeat_timeout_s=30.0))
+    assert scheduler._late.wait_s > 30.0
+
+
+def test_removed_groups_leave_nothing_in_the_book_of_actors() -> None:
+    """Each left four names of resources there, for the life of its node."""
+    scheduler, ctx = with_nodes({"CPU": 4.0})
+    book: Any = scheduler._actors
+    before = dict(book._rooms[0].pool.total)
+    for number in range(5):
+        message = named(1, number)
+        scheduler.handle("node:0", message)
+        attempt = scheduler.groups.groups[message.group].attempt
+        scheduler.handle("node:0", BundlePrepared(0, message.group, 0, True, attempt))
+        actor = in_group(message.group, number)
+        assert actor.extra is not None
+        actor.extra.actor = ActorInfo()
+        scheduler.handle("gcs", PlaceTasks([actor]))
+        scheduler.handle("node:0", RemoveGroup(message.group))
+        change = ActorChanged(actor.array, "DEAD", -1, 0, "it is")
+        scheduler.handle("gcs", change)
+    assert len(ctx.take(AssignTasks)) == 5
+    assert book._rooms[0].pool.total == book._rooms[0].pool.free == before
