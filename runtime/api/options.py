@@ -129,7 +129,7 @@ class TaskOptions:
 def asks_nothing(name: str, value: Any) -> bool:
     """Whether an option that only Ray has is as it is there by itself."""
     default = _DEFAULTS.get(name)
-    return (type(value) is type(default) and value == default) or value is None
+    return type(value) is type(default) and value == default
 
 
 def _resources(resources: Any) -> tuple[tuple[str, float], ...]:

@@ -16,6 +16,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from multiprocessing import JoinableQueue as JoinableQueue
 from multiprocessing import TimeoutError as TimeoutError
 from typing import Any
@@ -26,6 +27,7 @@ from runtime.api.modules import refuser, says_what_is_missing
 from runtime.api.refs import ObjectRef
 from runtime.api.remote_function import RemoteFunction, remote
 from runtime.api.runtime_context import get_runtime_context
+from runtime.api.state import current
 
 __getattr__ = refuser("util.multiprocessing")
 __path__: list[str] = []
@@ -126,7 +128,10 @@ class AsyncResult:
         return values[0] if self._single else values
 
     def _call_back(self, callback: Callback | None, error_callback: ErrorCallback | None) -> None:
-        """Call one of them once all is done; in virtual time, wait for that here."""
+        """Call one of them once all is done, in a thread of its own: it may wait for others.
+
+        In virtual time that is waited for here.
+        """
         missing = len(self._chunks)
         futures: list[Future[Any]] = []
 
@@ -135,11 +140,11 @@ class AsyncResult:
             missing -= 1
             if missing:
                 return
-            self._caller = threading.get_ident()
-            try:
+            if current().name == "sim":
                 self._call(futures, callback, error_callback)
-            finally:
-                self._called.set()
+                return
+            call = partial(self._call, futures, callback, error_callback)
+            threading.Thread(target=call, name="raytwin-pool", daemon=True).start()
 
         for chunk in self._chunks:
             futures.append(chunk.future())
@@ -151,17 +156,21 @@ class AsyncResult:
         callback: Callback | None,
         error_callback: ErrorCallback | None,
     ) -> None:
+        self._caller = threading.get_ident()
         try:
-            for future in futures:
-                # One that was given up may never have a value to wait for.
-                future.result()
-            value = self._value()
-        except Exception as error:
-            if error_callback is not None:
-                error_callback(error)
-        else:
-            if callback is not None:
-                callback(value)
+            try:
+                for future in futures:
+                    # One that was given up may never have a value to wait for.
+                    future.result()
+                value = self._value()
+            except Exception as error:
+                if error_callback is not None:
+                    error_callback(error)
+            else:
+                if callback is not None:
+                    callback(value)
+        finally:
+            self._called.set()
 
 
 def _value(outcome: Outcome) -> Any:

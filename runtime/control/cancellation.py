@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from runtime.control.worker_table import Worker
 
 
-STUCK_S = 1.0
+STUCK_S = 5.0
 """How long a worker may take to answer before it is killed, though it may run another element."""
 
 
@@ -110,13 +110,16 @@ class Canceller:
     def cancel_children(self, worker: Worker, cause: CancelTask, owned: list[bytes]) -> None:
         """A worker was killed for `cause`: cancel what of `owned` its task had submitted.
 
-        If that has submitted nothing, an earlier task's children are the last it had.
+        If that has submitted nothing, an earlier task's children are the last it had; they
+        go on, be they of an element of the same range that is done.
         """
-        parent = worker.children.parent
-        index = element_of(parent) - cause.start
-        if not cause.recursive or parent[:ARRAY_BYTES] != cause.array:
+        ran = cut(worker.assigned[0], cause)[1] if worker.assigned else None
+        if ran is None or not cause.recursive:
             return
-        if not 0 <= index < cause.count:
+        parent = worker.children.parent
+        if parent[:ARRAY_BYTES] != ran.array:
+            return
+        if not ran.start <= element_of(parent) < ran.start + ran.count:
             return
         still = set(owned)
         for array in worker.children.arrays:

@@ -37,5 +37,6 @@ class Children:
         """It has submitted an array, or a part of one; `is_there` says which ones to keep."""
         self.arrays[array] = None
         if len(self.arrays) > self._max:
-            self.arrays = {kept: None for kept in self.arrays if is_there(kept)}
+            # Who submits says so before it knows what it has submitted.
+            self.arrays = {kept: None for kept in self.arrays if kept == array or is_there(kept)}
             self._max = max(KEPT_MAX, 2 * len(self.arrays))

@@ -66,7 +66,7 @@ from runtime.control.node_views import Node, able, views_of
 from runtime.control.placement_groups import GroupTable
 from runtime.control.policies import NodeView, make_policy
 from runtime.control.ready_queue import cut, part_of
-from runtime.control.strategies import SPREAD, Spreading, is_hard, strategy_of
+from runtime.control.strategies import SPREAD, Spreading, is_hard, strategy_of, target_of
 from runtime.control.timeline import PlacementLog
 
 
@@ -154,6 +154,7 @@ class GlobalScheduler:
                 for spec in self.infeasible
                 if node_of(spec.owner) != info.node or incarnation_of(spec.owner) > info.incarnation
             ]
+            self._try_infeasible()
             return
         self.nodes[info.node] = Node(info.resources, info.incarnation)
         self.groups.place_soon()
@@ -237,7 +238,7 @@ class GlobalScheduler:
         if node < 0 and self.groups.is_removed(spec):
             self._end_removed(spec)
             return
-        if node < 0 and is_hard(strategy):
+        if node < 0 and self._is_in_vain(spec, strategy):
             text = f"no living {strategy} has what it needs ({spec.demand})"
             self._fail_actor(spec, f"ActorUnschedulableError: {spec.name}: {text}")
             return
@@ -264,6 +265,16 @@ class GlobalScheduler:
         assert spec.extra is not None and spec.extra.actor is not None
         incarnation = spec.extra.actor.incarnation
         self.ctx.send("gcs", ActorFailed(spec.array, incarnation, reason, True))
+
+    def _is_in_vain(self, spec: TaskSpec, strategy: str) -> bool:
+        """Whether no node that may come can be the one where it has to run.
+
+        Its own may yet, if that lives and placement groups have what it needs.
+        """
+        if not is_hard(strategy):
+            return False
+        node = self.nodes.get(target_of(strategy))
+        return node is None or not node.owns(spec.demand)
 
     def _set_aside(self, spec: TaskSpec) -> None:
         """No node could ever run it: wait for one that can."""
@@ -299,7 +310,7 @@ class GlobalScheduler:
         if not views and self.groups.is_removed(spec):
             self._end_removed(spec)
             return
-        if not views and is_hard(strategy):
+        if not views and self._is_in_vain(spec, strategy):
             self._refuse(spec, f"no living {strategy} has what it needs ({spec.demand})")
             return
         if not views:
@@ -346,6 +357,10 @@ class GlobalScheduler:
     def _move_rest(self, spec: TaskSpec, left: int) -> None:
         """Place what waited on a node, and for which no node has room now."""
         views = able(views_of(self.nodes, spec.demand, {}), spec.demand, left)
+        if not views:
+            # Nor can any, as placement groups have what it needs: it waits where it was.
+            self._move(left, spec, left)
+            return
         for node, part in self._divide(spec, views):
             self._move(node, part, left)
 

@@ -150,6 +150,7 @@ class Starving:
                 for spec in ready.take_some(lane, self._choice(lane), left):
                     left -= spec.count
                     self._inputs.unclaim(spec)
+                    self._dispatcher.begun.discard((spec.array, spec.start))
                     self._log.moved(spec, self._objects.owners)
                     self._moved.setdefault(spec.array, []).append((self._ctx.now(), spec))
                     moved.append(spec)
@@ -252,7 +253,9 @@ class Moving:
         """Place a range where most room is, what is too much for one node on the next, and
         what is too much for all where it waits least."""
         at, end = spec.start, spec.start + spec.count
-        for node in sorted(rooms, key=lambda n: (-rooms[n].room(spec.demand, MOVED_MAX), n)):
+        # What is free by a node's last word may be a placement group's by now.
+        able = [node for node in rooms if self._nodes[node].pool.feasible(spec.demand)]
+        for node in sorted(able, key=lambda n: (-rooms[n].room(spec.demand, MOVED_MAX), n)):
             count = _take(rooms[node], spec.demand, end - at)
             if count:
                 self._assign(node, part_of(spec, at, count), left)

@@ -21,10 +21,12 @@ from runtime.control.resources import UNIT, ResourcePool, parse_demand
 class Node:
     """A living node."""
 
-    __slots__ = ("_coming", "incarnation", "load", "pool", "sent")
+    __slots__ = ("_coming", "incarnation", "load", "own", "pool", "sent")
 
     def __init__(self, resources: dict[str, float], incarnation: int) -> None:
         self.incarnation = incarnation
+        self.own = resources
+        """With what placement groups have of it."""
         self.pool = ResourcePool(resources)
         self.load = Load(0, 0.0, 0.0, 0, {})
         self.sent = 0
@@ -36,6 +38,10 @@ class Node:
     def queue(self) -> int:
         """Elements that wait or run there, or are on their way."""
         return self.load.queue + self.sent - self.load.assigned
+
+    def owns(self, demand: str) -> bool:
+        """Whether it could meet a demand if no placement group had any of its own."""
+        return all(self.own.get(name, 0.0) * UNIT >= units for name, units in parse_demand(demand))
 
     def heard(self, load: Load) -> None:
         """It has said what it is doing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import multiprocessing
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -127,6 +128,33 @@ def test_a_callback_may_ask_for_its_own_result(pool: Pool) -> None:
     made.append(pool.apply_async(nap, (0.2,), callback=call))
     assert made[0].get(LIMIT_S) == 0.2
     assert found == [0.2]
+
+
+def test_a_callback_may_wait_for_another_result_with_one(pool: Pool, backend: str) -> None:
+    if backend == "sim":
+        pytest.skip("there each is called before the next is begun")
+    called: list[Any] = []
+    other: list[Any] = []
+
+    def call(value: float) -> None:
+        called.append((value, other[0].get(LIMIT_S)))
+
+    other.append(pool.apply_async(nap, (0.3,), callback=called.append))
+    first = pool.apply_async(nap, (0.1,), callback=call)
+    assert first.get(LIMIT_S) == 0.1
+    assert called == [0.3, (0.1, 0.3)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_callback_that_leaves_takes_nobody_along(pool: Pool, backend: str) -> None:
+    if backend == "sim":
+        pytest.skip("there it leaves the program")
+    called: list[Any] = []
+    first = pool.apply_async(nap, (0.1,), callback=sys.exit)
+    other = pool.apply_async(nap, (0.3,), callback=called.append)
+    assert first.get(LIMIT_S) == 0.1
+    assert other.get(LIMIT_S) == 0.3
+    assert called == [0.3]
 
 
 SETTING: dict[str, int] = {}

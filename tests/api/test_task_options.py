@@ -160,15 +160,18 @@ def test_what_asks_for_nothing_is_no_option() -> None:
             return 1
 
     defaults = {"enable_task_events": True, "max_calls": 0, "placement_group": "default"}
-    given = {**dict.fromkeys(ONLY_RAYS), **defaults}
+    given = {**dict.fromkeys(ONLY_RAYS), **defaults, "placement_group_bundle_index": -1}
     assert ray.get(nap.options(**given).remote(0.0)) is None
-    given = {**dict.fromkeys(NOT_HERE), "enable_task_events": True}
+    given = {n: given.get(n) for n in NOT_HERE}
     actor = Actor.options(**given).remote()
-    method = actor.f.options(**dict.fromkeys(method_options.ONLY_RAYS))
+    method = actor.f.options(**{n: given.get(n) for n in method_options.ONLY_RAYS})
     assert ray.get(method.remote(), timeout=LIMIT_S) == 1
     for name in NOT_HERE:
         with pytest.raises(ValueError, match=f"Ray's actor option '{name}'"):
             Actor.options(**{name: 1})
+    for name in defaults:
+        with pytest.raises(ValueError, match=f"Ray's option '{name}'"):
+            nap.options(**{name: None})
 
 
 def test_an_accelerator_is_a_resource_of_a_node() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from runtime.control.cancellation import STUCK_S
 from runtime.control.children import KEPT_MAX, Children
 from runtime.control.client import Client
 from runtime.control.config import Config
@@ -11,6 +13,7 @@ from runtime.control.ids import task_id
 from runtime.control.messages import (
     CancelTask,
     KillWorker,
+    Release,
     SubmitTasks,
     TakeBack,
     TakenBack,
@@ -28,12 +31,15 @@ def submit(node: Node, parent: bytes, *children: int) -> None:
     node.turn(W1, SubmitTasks([spec(n, owner=W1, demand=ELSEWHERE) for n in children], parent))
 
 
-def kill(node: Node, number: int, index: int = 0, recursive: bool = True) -> set[bytes]:
-    """Cancel a running element with force; return what is cancelled with it."""
-    node.turn(DRIVER, CancelTask(array(number), index, 1, True, recursive))
+def kill(
+    node: Node, number: int, index: int = 0, count: int = 1, recursive: bool = True
+) -> set[bytes]:
+    """Cancel elements with force; return what is cancelled with the first that is not done."""
+    running = max(index, node.scheduler.dispatcher.workers[W1].assigned[0].start)
+    node.turn(DRIVER, CancelTask(array(number), index, count, True, recursive))
     [asked] = node.ctx.take(TakeBack, W1)
     # Of the range that it runs, it has begun those before and this one.
-    node.turn(W1, TakenBack([(array(number), index + 1, 2 - index)], asked.number))
+    node.turn(W1, TakenBack([(array(number), running + 1, 2 - running)], asked.number))
     assert node.ctx.take(KillWorker)
     node.ctx.take(CancelTask)
     node.turn("pool:0", WorkerDied(W1, "killed"))
@@ -68,6 +74,33 @@ def test_another_elements_children_go_on(node: Node) -> None:
     assert kill(node, 2, 1) == {array(22)}
 
 
+@pytest.mark.parametrize("cause", [(0, 3), (1, 1), (1, 2)])
+def test_an_element_that_is_done_has_children_of_its_own(
+    node: Node, cause: tuple[int, int]
+) -> None:
+    """The one that runs has submitted nothing."""
+    submit(node, task_id(array(2), 0), 21)
+    node.done(W1, (2, 0, 1))
+    assert kill(node, 2, *cause) == set()
+
+
+def test_children_of_one_that_is_not_cancelled_go_on(node: Node) -> None:
+    """It was in the same range, as far as its node knows, and goes on where it runs again."""
+    submit(node, task_id(array(2), 0), 21)
+    node.turn(DRIVER, CancelTask(array(2), 2, 1, True, True))
+    node.ctx.pass_time(2 * STUCK_S)
+    assert node.ctx.take(KillWorker)
+    node.ctx.take(CancelTask)
+    node.turn("pool:0", WorkerDied(W1, "killed"))
+    assert not node.ctx.take(CancelTask, "global")
+
+
+def test_what_has_been_released_is_not_cancelled(node: Node) -> None:
+    submit(node, task_id(array(2), 0), 21, 22)
+    node.turn(W1, Release([array(21)]))
+    assert kill(node, 2) == {array(22)}
+
+
 def test_without_recursion_they_all_go_on(node: Node) -> None:
     submit(node, task_id(array(2), 0), 21)
     assert kill(node, 2, recursive=False) == set()
@@ -94,11 +127,29 @@ def test_a_batch_has_one_parent() -> None:
         child = client.next_child((b"f",))
         for start in range(2):
             client.submit(child, [spec(number, start)], 2, 1)
+    client.begin_task(task_id(array(3), 0))
+    extra = TaskExtra(call=array(99))
+    client.call(client.next_child((b"f",)), extra, "call", 0, b"", array(99))
+    client.call(array(3), extra, "call", 0, b"", array(99))
+    client.begin_task(task_id(array(4), 0))
     client.flush()
     batches = [(m.parent, {s.array for s in m.tasks}) for m in ctx.take(SubmitTasks)]
-    assert sorted({parent for parent, _ in batches}) == [task_id(array(n), 0) for n in (1, 2)]
+    assert sorted({parent for parent, _ in batches}) == [task_id(array(n), 0) for n in (1, 2, 3)]
     for parent, arrays in batches:
-        assert {task_id(each, 0) for each in arrays} == {parent}
+        if parent != task_id(array(3), 0):
+            assert {task_id(each, 0) for each in arrays} == {parent}
+
+
+def test_who_submits_many_cancels_them_all() -> None:
+    ctx = Alone()
+    client = Client(ctx, W1, 0, Config())
+    client.begin_task(task_id(array(2), 0))
+    made = []
+    for number in range(KEPT_MAX + 10):
+        made.append(client.next_child((b"f", number.to_bytes(4, "big"))))
+        client.submit(made[-1], [replace(spec(1), array=made[-1])], 1, 1)
+    client.cancel_children(task_id(array(2), 0), False)
+    assert [message.array for message in ctx.take(CancelTask)] == made
 
 
 def test_of_what_is_gone_nothing_is_kept() -> None:

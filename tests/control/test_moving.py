@@ -16,8 +16,10 @@ from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (
     ActorInfo,
     AssignTasks,
+    BundlePrepared,
     CancelTask,
     CommitBundle,
+    CreateGroup,
     FunctionBlob,
     Load,
     LoadChanged,
@@ -27,9 +29,11 @@ from runtime.control.messages import (
     PlaceTasks,
     PrepareBundle,
     RegisterNode,
+    RemoveGroup,
     ReturnBundle,
     StopActor,
     TaskExtra,
+    TaskResults,
     TasksMoved,
     TaskUpdates,
 )
@@ -206,6 +210,66 @@ def test_what_a_group_keeps_from_running_moves_and_is_one_nodes_all_the_while() 
     node.handle("global", ReturnBundle("ab", 0, 1))
     node.end_turn()
     assert node.pool.fits(DEMAND), "and what has to run here does"
+
+
+@pytest.mark.parametrize("how", ["death", "group"])
+def test_what_no_other_node_can_run_any_more_goes_back(how: str) -> None:
+    """The global scheduler had nobody to give it to, and ended."""
+    ctx: Any = Alone()
+    made = GlobalScheduler(ctx, Config())
+    for node in (0, 1):
+        made.handle("gcs", NodeChanged(NodeInfo(node, "", 0, {"CPU": 1.0}, incarnation=1)))
+        made.handle("gcs", LoadChanged(node, load(1.0)))
+
+    def reserve(group: str) -> None:
+        made.handle("node:0", CreateGroup(group, "", [{"CPU": 1.0}], "PACK"))
+        (asked,) = ctx.take(PrepareBundle)
+        at = int(group[-1])
+        made.handle(f"node:{at}", BundlePrepared(at, group, 0, True, asked.attempt))
+
+    reserve("a0")
+    made.handle("gcs", LoadChanged(0, load(0.0, tasks=5)))
+    assert ctx.take(MoveTasks, "node:0") == [MoveTasks(DEMAND, 5)]
+    if how == "group":
+        reserve("a1")
+    else:
+        made.handle("gcs", NodeChanged(NodeInfo(1, "", 0, {"CPU": 1.0}, False, 1)))
+    made.handle("node:0", TasksMoved(0, 1, [spec(1, 0, 5)]))
+    [back] = ctx.take(AssignTasks, "node:0")
+    assert [(s.array, s.start, s.count) for s in back.tasks] == [(array(1), 0, 5)]
+    assert not ctx.take(TaskUpdates)
+
+
+def test_a_task_waits_for_its_node_whose_cpus_a_group_has(scheduler: GlobalScheduler) -> None:
+    ctx: Any = scheduler.ctx
+    scheduler.handle("node:0", CreateGroup("ab", "", [{"CPU": 2.0}], "STRICT_PACK"))
+    (asked,) = ctx.take(PrepareBundle)
+    scheduler.handle("node:1", BundlePrepared(1, "ab", 0, True, asked.attempt))
+    bound, wants_more = spec(1), spec(2, demand="CPU:3")
+    for each in (bound, wants_more):
+        each.extra = TaskExtra(strategy="node:1")
+        scheduler.handle("node:0", PlaceTasks([each]))
+    [refused] = ctx.take(TaskResults)
+    assert [r.array for r in refused.results] == [array(2)]
+    assert given(ctx) == []
+    scheduler.handle("node:0", RemoveGroup("ab"))
+    assert given(ctx) == ["node:1"]
+
+
+def test_a_task_does_not_wait_for_a_dead_node_whose_cpus_a_group_had(
+    scheduler: GlobalScheduler,
+) -> None:
+    ctx: Any = scheduler.ctx
+    scheduler.handle("node:0", CreateGroup("ab", "", [{"CPU": 2.0}], "STRICT_PACK"))
+    (asked,) = ctx.take(PrepareBundle)
+    scheduler.handle("node:1", BundlePrepared(1, "ab", 0, True, asked.attempt))
+    bound = spec(1)
+    bound.extra = TaskExtra(strategy="node:1")
+    scheduler.handle("node:0", PlaceTasks([bound]))
+    assert not ctx.take(TaskResults)
+    scheduler.handle("gcs", NodeChanged(NodeInfo(1, "", 0, {"CPU": 2.0}, False, 1)))
+    [refused] = ctx.take(TaskResults)
+    assert [r.array for r in refused.results] == [array(1)]
 
 
 def test_inputs_that_are_slow_to_follow_keep_a_task_where_they_are() -> None:
