@@ -52,6 +52,7 @@ from runtime.control.shards import shard_address
 from simulator.clock import Clock
 from simulator.costs import ROLES, CostModel, load_profile
 from simulator.drivers import SimDoor, SimDriver, SimSession
+from simulator.functions import Functions
 from simulator.host import Host
 from simulator.links import SimLinks
 from simulator.network import Network
@@ -113,6 +114,7 @@ class SimCluster:
         self.drivers: list[SimDriver] = []
         """Further ones than the first."""
         self.door = SimDoor(self)
+        self.functions = Functions()
         self.journal = Journal(Path(journal)) if journal is not None else None
         self.journaled: set[str] = {"gcs", "global"}
         self.working = 0

@@ -342,6 +342,9 @@ class SimWorld:
     def dumps_function(self, function: Callable[..., Any]) -> bytes:
         return values.dumps_function(function)
 
+    def identity_of(self, blob: bytes) -> bytes:
+        return self.cluster.functions.identity(blob)
+
     def loads_function(self, blob: bytes) -> Callable[..., Any]:
         return values.loads_function(blob)
 

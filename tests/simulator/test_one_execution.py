@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ from runtime.control.messages import AssignTasks
 from runtime.control.policies import POLICIES
 from tests.simulator.programs import MIXED, mixed
 from tests.simulator.virtual import start
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_mixed(journal: Path, **options: Any) -> bytes:
@@ -28,6 +33,48 @@ def test_two_runs_with_one_seed_are_one_execution(policy: str, tmp_path: Path, s
     second = run_mixed(tmp_path / "second", policy=policy, seed=seed)
     assert len(first) > 100_000
     assert first == second
+
+
+IN_A_PROCESS = """
+import sys
+import raytwin as ray
+
+class Counter:  # travels by value, as all of a script does
+    def __init__(self):
+        self.count = 0
+    def add(self, x):
+        self.count += x
+        return self.count
+
+@ray.remote
+def made(x):
+    counter = ray.remote(Counter).remote()
+    return ray.get([counter.add.remote(x) for _ in range(3)])[-1]
+
+ray.init(backend="sim", nodes=3, cpus_per_node=4, gcs_shards=2, seed=5, journal=sys.argv[1])
+assert ray.get([made.remote(x) for x in range(4)]) == [0, 3, 6, 9]
+"""
+
+
+def turns(journal: Path) -> list[tuple[str, float, list[str]]]:
+    return [(turn.component, turn.now_s, [to for to, _ in turn.outputs]) for turn in read(journal)]
+
+
+def test_two_processes_with_one_seed_are_one_execution(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(IN_A_PROCESS)
+    found = []
+    for number in range(4):
+        journal = tmp_path / str(number)
+        subprocess.run(
+            [sys.executable, str(script), str(journal)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": str(number)},
+            check=True,
+            timeout=60,
+        )
+        found.append(turns(journal))
+    assert len(found[0]) > 50
+    assert all(each == found[0] for each in found)
 
 
 def placements(journal: Path) -> list[tuple[str, int]]:
