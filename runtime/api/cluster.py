@@ -6,13 +6,14 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runtime.api import checks, state
 from runtime.api.options import env_vars
 from runtime.backend.init_options import check_values
 from runtime.backend.protocol import Backend
+from runtime.control.group_names import group_resources
 
 _starting = threading.RLock()
 """Held while a cluster starts: of several threads' first calls, one starts it."""
@@ -256,25 +257,25 @@ def cluster_resources() -> dict[str, float]:
     What placement groups have reserved is there twice: as what it is, and by its names in the
     group (``CPU_group_<id>``), of which `available_resources` says how much is free.
     """
+    backend = state.present()
+    rows = [row["resources"] for row in backend.query("nodes") if row["alive"]]
+    for group, _, bundles, nodes, *_ in backend.query("groups"):
+        rows += [group_resources(bundles[index], group, index) for index in map(int, nodes)]
+    return _sum(rows)
+
+
+def _sum(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
     total: dict[str, float] = {}
-    for row in state.present().query("nodes"):
-        if row["alive"]:
-            for name, amount in row["resources"].items():
-                total[name] = total.get(name, 0.0) + amount
-    for _, reserved in state.current().query("reserved"):
-        for name, amount in reserved.items():
+    for row in rows:
+        for name, amount in row.items():
             total[name] = total.get(name, 0.0) + amount
     return total
 
 
 def available_resources() -> dict[str, float]:
     """Return what is free on all living nodes together; what is used up is left out."""
-    total: dict[str, float] = {}
-    for _, free in state.present().query("available"):
-        for name, amount in free.items():
-            if amount:
-                total[name] = total.get(name, 0.0) + amount
-    return total
+    total = _sum(free for _, free in state.present().query("available"))
+    return {name: amount for name, amount in total.items() if amount}
 
 
 def timeline(filename: str | None = None) -> list[dict[str, Any]] | None:

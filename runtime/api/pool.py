@@ -27,7 +27,6 @@ from runtime.api.modules import refuser, says_what_is_missing
 from runtime.api.refs import ObjectRef
 from runtime.api.remote_function import RemoteFunction, remote
 from runtime.api.runtime_context import get_runtime_context
-from runtime.api.state import current
 
 __getattr__ = refuser("util.multiprocessing")
 __path__: list[str] = []
@@ -128,10 +127,11 @@ class AsyncResult:
         return values[0] if self._single else values
 
     def _call_back(self, callback: Callback | None, error_callback: ErrorCallback | None) -> None:
-        """Call one of them once all is done, in a thread of its own: it may wait for others.
+        """Call one of them once all is done; in virtual time that is waited for here.
 
-        In virtual time that is waited for here.
+        Whoever completes futures calls from a thread of its own: it may wait for others.
         """
+        asking = threading.get_ident()
         missing = len(self._chunks)
         futures: list[Future[Any]] = []
 
@@ -140,11 +140,11 @@ class AsyncResult:
             missing -= 1
             if missing:
                 return
-            if current().name == "sim":
-                self._call(futures, callback, error_callback)
-                return
             call = partial(self._call, futures, callback, error_callback)
-            threading.Thread(target=call, name="raytwin-pool", daemon=True).start()
+            if threading.get_ident() == asking:
+                call()
+            else:
+                threading.Thread(target=call, name="raytwin-pool", daemon=True).start()
 
         for chunk in self._chunks:
             futures.append(chunk.future())

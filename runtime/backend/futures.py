@@ -56,11 +56,21 @@ class NotifyingWaiter(Waiter):
     def ready(self) -> bool:
         return self._missing <= self.may_miss
 
+    @property
+    def awaited(self) -> tuple[bytes, ...]:
+        """The objects that it waits for."""
+        return (self.ref.binary(),)
+
     def watch(self, session: Values) -> None:
         """Begin to wait; in a turn."""
         session.collect()
         session.client.flush()
-        session.client.watch([self.ref.binary()], waiter=self)
+        session.client.watch(self.awaited, waiter=self)
+
+    def leave(self, session: Values) -> None:
+        """Wait no more."""
+        with session.world:
+            session.client.unwatch(self.awaited, self)
 
     def value(self, session: Values) -> Any:
         """Return what it has waited for."""
@@ -84,21 +94,15 @@ class ItemWaiter(NotifyingWaiter):
         self.fetch = False
         self._awaited = (self.ref.binary(), item_id(array, index))
 
-    def watch(self, session: Values) -> None:
-        """Begin to wait; in a turn."""
-        session.collect()
-        session.client.flush()
-        session.client.watch(self._awaited, waiter=self)
+    @property
+    def awaited(self) -> tuple[bytes, ...]:
+        return self._awaited
 
     def value(self, session: Values) -> ObjectRef | None:
         """Return what `next_item` does."""
+        # The other one may never come, and a stream has many items.
         self.leave(session)
         return session.item_of(self._entry, self._index)
-
-    def leave(self, session: Values) -> None:
-        """Wait no more: the other one may never come, and a stream has many items."""
-        with session.world:
-            session.client.unwatch(self._awaited, self)
 
 
 class FutureDesk:
@@ -142,6 +146,10 @@ class FutureDesk:
         if waiter.ready:
             if self._take(waiter):
                 self._complete(waiter)
+            with self._session.world:
+                # If it has come since, and no thread has looked.
+                if waiter in self._done:
+                    self._done.remove(waiter)
             return True
         with self._lock:
             if self._pending and self._thread is None:
@@ -174,7 +182,12 @@ class FutureDesk:
         self._stopping = False
         # In this order: what another thread asks for from now on is pending before it is done.
         self._done.clear()
-        self._give_up("the task that asked for this value has ended")
+        given_up = self._give_up("the task that asked for this value has ended")
+        # What they wait for is nobody's any more, though it may come yet.
+        for waiter in given_up:
+            waiter.leave(self._session)
+        with self._session.world:
+            self._done[:] = [waiter for waiter in self._done if waiter not in given_up]
 
     def _run(self) -> None:
         try:
@@ -198,8 +211,8 @@ class FutureDesk:
                 if self._thread is threading.current_thread():
                     self._thread = None
 
-    def _give_up(self, reason: str) -> None:
-        """What is pending will have no value; tell those that wait for it."""
+    def _give_up(self, reason: str) -> set[NotifyingWaiter]:
+        """What is pending will have no value; tell those that wait for it, and return them."""
         with self._lock:
             given_up, self._pending = self._pending, set()
             if self._thread is threading.current_thread():
@@ -207,6 +220,7 @@ class FutureDesk:
         for waiter in given_up:
             if waiter.future.set_running_or_notify_cancel():
                 waiter.future.set_exception(RaySystemError(reason))
+        return given_up
 
     def _complete(self, waiter: NotifyingWaiter) -> None:
         if not waiter.future.set_running_or_notify_cancel():

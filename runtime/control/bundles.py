@@ -59,15 +59,6 @@ class Bundles:
         """Return those that are here, prepared or committed."""
         return self._bundles.values()
 
-    def reserved(self) -> dict[str, float]:
-        """Return what the node has because of those that are committed."""
-        total: dict[str, float] = {}
-        for bundle in self._bundles.values():
-            if bundle.committed:
-                for name, amount in bundle.resources.items():
-                    total[name] = total.get(name, 0.0) + amount
-        return total
-
     def on_remove(self, group: str, job: bytes) -> None:
         """A client of this node removes a group: what it submits from now on is not kept.
 

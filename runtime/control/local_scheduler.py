@@ -232,7 +232,6 @@ class LocalScheduler:
             lambda: (self.queue, self.resources, self.pool.available()), self.desk.disk_usage,
         )  # fmt: skip
         self.queries.add("actors", self.actors.rows)
-        self.queries.add("reserved", lambda: [[node, self.bundles.reserved()]])
         self.archive = TimelineArchive(
             ctx, node, self.members, config.timeline_ranges_max, self.timeline,
             self.objects.transfers,

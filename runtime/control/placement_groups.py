@@ -204,7 +204,8 @@ class GroupTable:
         there = self.groups.get(group)
         if there is not None:
             return there.detached
-        return group in self._removed and bool(self._removed[group][-1])
+        # Of what is not known nobody can tell: it waits, see `late_groups`.
+        return group not in self._removed or bool(self._removed[group][-1])
 
     def on_prepared(self, message: BundlePrepared) -> None:
         """A node has answered."""

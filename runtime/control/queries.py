@@ -26,8 +26,6 @@ The others are gathered from every living node, as flat rows:
 ``groups``    [id, name, bundles, {bundle: node}, strategy, state, detached] of the
               placement groups, as the global scheduler knows them
 ``available`` [node, {resource: amount that is free}], by node
-``reserved``  [node, {resource: amount}] of what placement groups have there, by its names
-              in them
 ``stores``    [node, large objects, their bytes, places not sealed yet], by node
 ``loads``     [node, tasks that wait or run, {resource: amount}, the same of what is
               free], by node
@@ -51,7 +49,6 @@ _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "stores": lambda row: row[0],
     "loads": lambda row: row[0],
     "available": lambda row: row[0],
-    "reserved": lambda row: row[0],
     "groups": lambda row: 0,
     "placements": lambda row: 0,
     "disks": lambda row: row[0],

@@ -74,12 +74,13 @@ def test_a_future_of_another_thread_is_not_given_up_with_the_tasks(
     give_up = desk._give_up
     found = []
 
-    def meanwhile(reason: str) -> None:
-        give_up(reason)
+    def meanwhile(reason: str) -> Any:
+        given_up = give_up(reason)
         monkeypatch.setattr(futures.threading, "Thread", Held)
         ref = one.remote(7)
         found.append(ref.future())
         assert ray.get(ref, timeout=LIMIT_S) == 7
+        return given_up
 
     monkeypatch.setattr(desk, "_give_up", meanwhile)
     desk.abandon()

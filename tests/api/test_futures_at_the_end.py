@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
+from raytwin.util.multiprocessing import Pool
 from runtime.api.exceptions import RaySystemError
 
 LIMIT_S = 30.0
@@ -128,3 +129,38 @@ print("end")
         cwd=HERE, capture_output=True, text=True, timeout=LIMIT_S, check=True,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("end\n", "")
+
+
+@ray.remote(num_cpus=0)
+def large_later(note: Path) -> Any:
+    ray.sleep(0.3)
+    note.touch()
+    return bytes(1_000_000)
+
+
+@ray.remote(num_cpus=0)
+def leaves_a_future(note: Path) -> None:
+    large_later.remote(note).future()
+
+
+def test_what_a_task_has_not_waited_for_is_let_go_when_it_comes(tmp_path: Path) -> None:
+    """Its values stayed in the store for as long as the worker lived."""
+    notes = [tmp_path / str(number) for number in range(3)]
+    with ray.init(nodes=1, cpus_per_node=1) as session:
+        ray.get([leaves_a_future.remote(note) for note in notes], timeout=LIMIT_S)
+        end_s = time.monotonic() + LIMIT_S
+        while not all(note.exists() for note in notes) or session.query("stores")[0][1]:
+            assert time.monotonic() < end_s, session.query("stores")
+            time.sleep(0.02)
+        ray.get(later.remote(0, 0.2), timeout=LIMIT_S)
+        assert session.query("stores") == [[0, 0, 0, 0]]
+
+
+def test_a_pools_pending_callback_is_called_at_the_end_and_starts_no_cluster() -> None:
+    called: list[BaseException] = []
+    with ray.init(nodes=1, cpus_per_node=2):
+        pool = Pool(2)
+        result = pool.map_async(time.sleep, [1000.0], 1, None, called.append)
+    assert [type(error) for error in called] == [RaySystemError]
+    assert not ray.is_initialized()
+    assert result._called.is_set()

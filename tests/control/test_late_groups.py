@@ -121,6 +121,17 @@ def test_what_is_in_a_forgotten_group_ends_like_in_a_removed_one() -> None:
     assert not ctx.timers
 
 
+def test_another_jobs_task_in_a_forgotten_group_hears_that_it_is_gone() -> None:
+    """It was told that the group, which had been detached, was not."""
+    scheduler, ctx = with_nodes({"CPU": 4.0})
+    task = in_group(GONE)
+    task.array = bytes.fromhex("00020000") + task.array[4:]
+    scheduler.handle("node:0", PlaceTasks([task]))
+    assert not ctx.take(TaskResults)
+    ctx.pass_time(LATE_S + 0.5)
+    assert ended(ctx) == [task.array]
+
+
 def test_a_task_that_is_here_before_its_group_runs_there() -> None:
     scheduler, ctx = with_nodes({"CPU": 4.0})
     scheduler.handle("node:0", PlaceTasks([in_group(GONE), in_group(named(1, 2).group, 2)]))

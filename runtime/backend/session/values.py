@@ -219,16 +219,22 @@ class Values(Numbering, Waiting):
         client = self.client
         large = client.large_results
 
+        def any_failed() -> bool:
+            return any(e.result is not None and e.result.status != OK for e in entries)
+
         def ready() -> bool:
-            nonlocal left
+            nonlocal left, errors
             while left and entries[left - 1].result is not None:
                 left -= 1
-            # Large values are fetched as they are made, and whose an error is has to be
-            # looked for: that is for `watch` to do.
-            return not left or client.large_results != large or client.errors != errors
+            if client.errors != errors:
+                errors = client.errors
+                if any_failed():
+                    return True
+            # Large values are fetched as they are made: that is for `watch` to do.
+            return not left or client.large_results != large
 
         if not ready():
-            if errors and any(e.result is not None and e.result.status != OK for e in entries):
+            if errors and any_failed():
                 return None
             if not self._wait_until(ready, timeout_s):
                 late = sum(entry.result is None for entry in entries)
