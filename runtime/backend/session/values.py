@@ -219,19 +219,21 @@ class Values(Numbering, Waiting):
         client = self.client
         large = client.large_results
 
+        failed = False
+
         def any_failed() -> bool:
             return any(e.result is not None and e.result.status != OK for e in entries)
 
         def ready() -> bool:
-            nonlocal left, errors
+            nonlocal left, errors, failed
             while left and entries[left - 1].result is not None:
                 left -= 1
             if client.errors != errors:
+                # One of these, or of what nobody here waits for.
                 errors = client.errors
-                if any_failed():
-                    return True
+                failed = any_failed()
             # Large values are fetched as they are made: that is for `watch` to do.
-            return not left or client.large_results != large
+            return not left or failed or client.large_results != large
 
         if not ready():
             if errors and any_failed():
