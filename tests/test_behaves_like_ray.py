@@ -139,7 +139,7 @@ def waiting(ray: Any) -> Any:
     gives_up = []
     for number, wait in enumerate(waits):
         ref = parent.remote(wait)
-        gives_up.append(bool(ray.wait([ref], timeout=30 if number < 2 else 2)[0]))
+        gives_up.append(bool(ray.wait([ref], timeout=90 if number < 2 else 2)[0]))
         ray.cancel(ref, force=True)
     return gives_up
 
