@@ -27,6 +27,7 @@ from runtime.api.modules import refuser, says_what_is_missing
 from runtime.api.refs import ObjectRef
 from runtime.api.remote_function import RemoteFunction, remote
 from runtime.api.runtime_context import get_runtime_context
+from runtime.api.state import current
 
 __getattr__ = refuser("util.multiprocessing")
 __path__: list[str] = []
@@ -129,9 +130,9 @@ class AsyncResult:
     def _call_back(self, callback: Callback | None, error_callback: ErrorCallback | None) -> None:
         """Call one of them once all is done; in virtual time that is waited for here.
 
-        Whoever completes futures calls from a thread of its own: it may wait for others.
+        Else each is called in a thread of its own: it may wait for others.
         """
-        asking = threading.get_ident()
+        virtual = current().name == "sim"
         missing = len(self._chunks)
         futures: list[Future[Any]] = []
 
@@ -141,7 +142,8 @@ class AsyncResult:
             if missing:
                 return
             call = partial(self._call, futures, callback, error_callback)
-            if threading.get_ident() == asking:
+            # While the interpreter ends no other thread would come to it.
+            if virtual or not threading.main_thread().is_alive():
                 call()
             else:
                 threading.Thread(target=call, name="raytwin-pool", daemon=True).start()

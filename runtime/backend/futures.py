@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures._base import _AsCompletedWaiter
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.exceptions import RaySystemError
@@ -146,10 +146,9 @@ class FutureDesk:
         if waiter.ready:
             if self._take(waiter):
                 self._complete(waiter)
-            with self._session.world:
-                # If it has come since, and no thread has looked.
-                if waiter in self._done:
-                    self._done.remove(waiter)
+            # If it has come since, and no thread has looked.
+            with suppress(ValueError):
+                self._done.remove(waiter)
             return True
         with self._lock:
             if self._pending and self._thread is None:
@@ -193,8 +192,7 @@ class FutureDesk:
         try:
             while True:
                 self._session.wait_until(lambda: bool(self._done) or self._stopping)
-                while self._done:
-                    waiter = self._done.pop()
+                while (waiter := self._next_done()) is not None:
                     # It was at nothing for a moment, and then a large value was fetched.
                     if not waiter.ready:
                         continue
@@ -210,6 +208,12 @@ class FutureDesk:
             with self._lock:
                 if self._thread is threading.current_thread():
                     self._thread = None
+
+    def _next_done(self) -> NotifyingWaiter | None:
+        # Who asks takes out what was there already: there may be none any more.
+        with suppress(IndexError):
+            return self._done.pop()
+        return None
 
     def _give_up(self, reason: str) -> set[NotifyingWaiter]:
         """What is pending will have no value; tell those that wait for it, and return them."""

@@ -301,7 +301,13 @@ class GlobalScheduler:
     def _on_location(self, location: Location) -> None:
         for entry in self._locating.pop(location.object, ()):
             entry.known[location.object] = location
-            if len(entry.known) == len(set(entry.spec.deps)):
+            if len(entry.known) < len(set(entry.spec.deps)):
+                continue
+            # Its group may have come only now, and be another job's.
+            refusal = self.groups.refusal(entry.spec) if entry.spec.extra is not None else ""
+            if refusal:
+                self._end(entry.spec, refusal.encode())
+            else:
                 self._place(entry.spec, entry.known)
 
     def _place(self, spec: TaskSpec, inputs: dict[bytes, Location]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from runtime.control.config import Config
 from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.group_names import demand_in
+from runtime.control.ids import object_id
 from runtime.control.late_groups import LATE_S
 from runtime.control.messages import (
     ActorChanged,
@@ -14,6 +15,8 @@ from runtime.control.messages import (
     ActorInfo,
     AssignTasks,
     BundlePrepared,
+    Location,
+    ObjectLocations,
     PlaceTasks,
     RemoveGroup,
     TaskExtra,
@@ -130,6 +133,21 @@ def test_another_jobs_task_in_a_forgotten_group_hears_that_it_is_gone() -> None:
     assert not ctx.take(TaskResults)
     ctx.pass_time(LATE_S + 0.5)
     assert ended(ctx) == [task.array]
+
+
+def test_another_jobs_task_does_not_get_in_before_its_inputs_are_located() -> None:
+    scheduler, ctx = with_nodes({"CPU": 4.0})
+    task = in_group(GONE)
+    task.array = bytes.fromhex("00020000") + task.array[4:]
+    task.deps = (object_id(task.array, 9, 0),)
+    scheduler.handle("node:0", PlaceTasks([task]))
+    scheduler.handle("node:0", named(1, 1))
+    attempt = scheduler.groups.groups[GONE].attempt
+    scheduler.handle("node:0", BundlePrepared(0, GONE, 0, True, attempt))
+    scheduler.handle("gcs", ObjectLocations([Location(task.deps[0], (0,), 8)]))
+    assert not ctx.take(AssignTasks)
+    [refused] = [r for m in ctx.take(TaskResults) for r in m.results]
+    assert refused.payload.startswith(b"PlacementGroupOfOtherJobError")
 
 
 def test_a_task_that_is_here_before_its_group_runs_there() -> None:

@@ -33,6 +33,8 @@ from runtime.control.streams import item_id
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
 _ITEM_BYTES = 4
 """Of an item of a container, at least: a number's."""
+_FOREIGN_MAX = 3
+"""Errors of others, after which a `get` of many does not look among its own any more."""
 _TAKEN = object()
 """In place of a value that was handed out already: everybody gets one of his own."""
 
@@ -220,18 +222,21 @@ class Values(Numbering, Waiting):
         large = client.large_results
 
         failed = False
+        foreign = 0
 
         def any_failed() -> bool:
             return any(e.result is not None and e.result.status != OK for e in entries)
 
         def ready() -> bool:
-            nonlocal left, errors, failed
+            nonlocal left, errors, failed, foreign
             while left and entries[left - 1].result is not None:
                 left -= 1
             if client.errors != errors:
-                # One of these, or of what nobody here waits for.
+                # One of these, or of what nobody here waits for; if of that many fail, `watch`
+                # tells them apart.
                 errors = client.errors
-                failed = any_failed()
+                foreign += 1
+                failed = foreign > _FOREIGN_MAX or any_failed()
             # Large values are fetched as they are made: that is for `watch` to do.
             return not left or failed or client.large_results != large
 
