@@ -192,9 +192,11 @@ class GroupTable:
         group = group_of(spec)
         if not group or self._is_open(group, spec.array):
             return ""
+        known = group in self.groups or group in self._removed
+        how = "is not detached" if known else "ended with it"
         return (
             f"PlacementGroupOfOtherJobError: {spec.name} cannot be in placement group {group},"
-            f" which belongs to {whose(group)} and is not detached"
+            f" which belongs to {whose(group)} and {how}"
         )
 
     def _is_open(self, group: str, some_id: bytes) -> bool:
@@ -204,8 +206,10 @@ class GroupTable:
         there = self.groups.get(group)
         if there is not None:
             return there.detached
-        # Of what is not known nobody can tell: it waits, see `late_groups`.
-        return group not in self._removed or bool(self._removed[group][-1])
+        if group in self._removed:
+            return bool(self._removed[group][-1])
+        # Of what is not known nobody can tell while its job lasts: it waits, see `late_groups`.
+        return job_of(group) not in self._ended
 
     def on_prepared(self, message: BundlePrepared) -> None:
         """A node has answered."""

@@ -7,7 +7,7 @@ from typing import Any
 from runtime.control.config import Config
 from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.group_names import demand_in
-from runtime.control.ids import object_id
+from runtime.control.ids import job_of, object_id
 from runtime.control.late_groups import LATE_S
 from runtime.control.messages import (
     ActorChanged,
@@ -15,6 +15,7 @@ from runtime.control.messages import (
     ActorInfo,
     AssignTasks,
     BundlePrepared,
+    JobEnded,
     Location,
     ObjectLocations,
     PlaceTasks,
@@ -148,6 +149,18 @@ def test_another_jobs_task_does_not_get_in_before_its_inputs_are_located() -> No
     assert not ctx.take(AssignTasks)
     [refused] = [r for m in ctx.take(TaskResults) for r in m.results]
     assert refused.payload.startswith(b"PlacementGroupOfOtherJobError")
+
+
+def test_nothing_waits_for_a_group_of_a_job_that_is_over() -> None:
+    """The table has forgotten it, and knows all the same that it will not come."""
+    scheduler, ctx = with_nodes({"CPU": 4.0})
+    scheduler.handle("gcs", JobEnded(job_of(bytes.fromhex(GONE)), "it ended"))
+    task = in_group(GONE)
+    task.array = bytes.fromhex("00020000") + task.array[4:]
+    scheduler.handle("node:0", PlaceTasks([task]))
+    [refused] = [r for m in ctx.take(TaskResults) for r in m.results]
+    assert refused.payload.startswith(b"PlacementGroupOfOtherJobError")
+    assert refused.payload.endswith(b"and ended with it")
 
 
 def test_a_task_that_is_here_before_its_group_runs_there() -> None:
