@@ -1,17 +1,20 @@
-"""What stands for functions in their IDs: the same in each run of a seed.
+"""What stands for functions in their IDs: the same in each run of a seed, in any process.
 
-The serialized form of a class that travels by value has a random ID in it, by which its copies
-are known for one class. In an ID of a function it would let each run be another execution: IDs
-choose shards, and the IDs of children follow from them. Sets among a function's constants are
-written in the order of hashes, each process's own, unless PYTHONHASHSEED is set: that stays.
+The serialized form has more in it than that: a random ID of each class that travels by value, by
+which its copies are known for one class, and sets in the order of hashes, which are each process's
+own. In an ID of a function it would let each run be another execution: IDs choose shards, and the
+IDs of children follow from them.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from hashlib import blake2b
+from typing import Any
 
-_CLASS_ID = re.compile(rb"[0-9a-f]{32}")
+from runtime.backend.session.recipes import of_value
+
+_DIGEST_BYTES = 16
 
 
 class Functions:
@@ -19,20 +22,13 @@ class Functions:
 
     def __init__(self) -> None:
         self._known: dict[bytes, list[bytes]] = {}
-        """Of serialized forms that differ in such IDs alone digests, in the order in which they
-        came; by the digest of what is alike."""
+        """Digests of serialized forms that look alike, in the order in which they came."""
 
-    def identity(self, blob: bytes) -> bytes:
-        """Return what tells a serialized function from all others, whatever was drawn for it."""
-        plain = _CLASS_ID.sub(b"", blob)
-        if plain == blob:
-            return blob
-        alike = self._known.setdefault(_digest(plain), [])
-        digest = _digest(blob)
+    def identity(self, function: Callable[..., Any], blob: bytes) -> bytes:
+        """Return what tells a function, whose serialized form is given, from all others."""
+        told = of_value(function, len(blob))
+        alike = self._known.setdefault(told, [])
+        digest = blake2b(blob, digest_size=_DIGEST_BYTES).digest()
         if digest not in alike:
             alike.append(digest)
-        return plain + alike.index(digest).to_bytes(4, "big")
-
-
-def _digest(blob: bytes) -> bytes:
-    return blake2b(blob, digest_size=16).digest()
+        return told + alike.index(digest).to_bytes(4, "big")

@@ -342,8 +342,8 @@ class SimWorld:
     def dumps_function(self, function: Callable[..., Any]) -> bytes:
         return values.dumps_function(function)
 
-    def identity_of(self, blob: bytes) -> bytes:
-        return self.cluster.functions.identity(blob)
+    def identity_of(self, function: Callable[..., Any], blob: bytes) -> bytes:
+        return self.cluster.functions.identity(function, blob)
 
     def loads_function(self, blob: bytes) -> Callable[..., Any]:
         return values.loads_function(blob)

@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 import raytwin as ray
-from runtime.backend.session.recipes import WHOLE_BYTES_MAX, of_arguments, of_value
+from runtime.backend.session.plain import WHOLE_BYTES_MAX
+from runtime.backend.session.recipes import of_arguments, of_value
 
 LIMIT_S = 30
 ENOUGH = 1 << 30
@@ -184,7 +185,7 @@ def test_a_state_is_rebuilt_as_callers_have_seen_it() -> None:
 
 
 IN_ANOTHER_PROCESS = """
-import collections, dataclasses, enum, random, typing
+import collections, dataclasses, enum, itertools, random, typing
 import numpy as np
 from runtime.backend.session.recipes import of_value
 
@@ -198,6 +199,15 @@ class Above:
 class Colour(enum.Enum):
     RED = 1
     BLUE = 2
+
+class Node:
+    def __init__(self, name): self.name, self.near = name, set()
+
+def graph(names, step):
+    nodes = [Node(name) for name in names]
+    for node, far in zip(nodes, nodes[step:] + nodes[:step]):
+        node.near |= {nodes[0], nodes[1], far}
+    return nodes
 
 def values():
     @dataclasses.dataclass
@@ -233,6 +243,17 @@ def values():
     circle.append(circle)
     yield circle
     yield ValueError("x")
+    # Ordered by what sets among their items hold; those have no order of their own.
+    yield {frozenset({Colour.RED}), frozenset({Colour.RED, Colour.BLUE})}
+    yield {frozenset({Colour.BLUE}), frozenset({Colour.RED, Colour.BLUE})}
+    # Told apart only by what is far inside.
+    yield {(one, ("x",) * 99, two) for one, two in itertools.product(Colour, Colour)}
+    # Sets that are in themselves, as neighbours are.
+    yield graph("ab", 1)
+    yield graph(map(str, range(40)), 1)
+    yield graph(map(str, range(40)), 2)
+    yield set(graph(map(str, range(40)), 2))
+    yield graph(map(str, range(40)), 2)[0]
 
 found = [of_value(value, 100).hex() for value in values()]
 assert len(set(found)) == len(found), "two are alike"
@@ -248,10 +269,32 @@ def test_values_look_the_same_in_every_process() -> None:
             env={**os.environ, "PYTHONHASHSEED": seed},
             check=True,
             capture_output=True,
+            timeout=LIMIT_S,
         ).stdout
         for seed in "123"
     }
     assert len(found) == 1
+
+
+def test_a_value_whose_sets_are_in_themselves_is_an_argument(cluster: Any) -> None:
+    class Person:
+        def __init__(self, name: str) -> None:
+            self.name = name
+            self.friends: set[Person] = set()
+
+    people = [Person(str(number)) for number in range(12)]
+    for person in people:
+        person.friends |= set(people) - {person}
+
+    @ray.remote
+    def friends(them: list[Any]) -> list[int]:
+        return [len(each.friends) for each in them]
+
+    @ray.remote
+    def ask(them: list[Any]) -> list[int]:
+        return ray.get(friends.remote(them))
+
+    assert ray.get(ask.remote(people), timeout=LIMIT_S) == [11] * 12
 
 
 def test_it_does_not_matter_whether_equal_strings_are_one() -> None:

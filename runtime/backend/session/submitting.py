@@ -202,7 +202,7 @@ class Submitting(Values):
                     f"{name} and what it refers to are {len(blob):,} bytes"
                     f" long; {FUNCTION_BYTES_MAX:,} is the most: pass large values as arguments"
                 )
-            function.exported = (function_id(self.world.identity_of(blob), job), blob)
+            function.exported = (function_id(self.world.identity_of(plain, blob), job), blob)
         return function.exported
 
     # -- arguments -------------------------------------------------------------
