@@ -33,8 +33,12 @@ help: ## say what the targets do
 reproduce: $(INSTALLED) ## run the quick reproduction and say where the report is
 	@$(BIN)/raytwin reproduce --quick --out $(OUT) $(ARGS)
 
-test: $(INSTALLED_RAY) ## install what the tests need and run all of them
+test: $(INSTALLED_RAY) ## install what the tests need and run all of them, or those of ARGS
+ifeq ($(strip $(ARGS)),)
+	@$(BIN)/python -m tests.in_lanes
+else
 	@$(BIN)/python -m pytest $(ARGS)
+endif
 
 check: lint ## the fast layer: style, types, arrows, unit and simulation tests
 	@$(BIN)/python -m pytest -m "not ($(SLOW))" $(ARGS)

@@ -1,0 +1,47 @@
+"""The two lanes of the whole suite: every test in one of them, and no failure lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.in_lanes import NOT_SIMULATED, SIMULATED, real_paths
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_every_file_of_tests_is_in_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert all(Path(each).exists() for each in (*SIMULATED, *NOT_SIMULATED))
+    real = [each for each in real_paths() if each not in SIMULATED] + list(NOT_SIMULATED)
+    for file in map(str, Path("tests").rglob("test_*.py")):
+        simulated = file.startswith(SIMULATED) and file not in NOT_SIMULATED
+        assert simulated != any(Path(file).is_relative_to(each) for each in real), file
+
+
+@pytest.mark.parametrize(
+    ("broken", "code"),
+    [("", 0), ("tests/chaos/test_of_it.py", 1), ("tests/api/test_of_it.py", 1)],
+)
+def test_a_failure_in_either_lane_is_one(tmp_path: Path, broken: str, code: int) -> None:
+    files = [f"{folder}/test_of_it.py" for folder in (*SIMULATED, "tests/api")]
+    for file in (*files, *NOT_SIMULATED):
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"def test_it():\n    assert {file != broken}\n")
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests/in_lanes.py", "--import-mode=importlib"],
+        check=False,
+        cwd=tmp_path,
+        env={"PYTHONDONTWRITEBYTECODE": "1", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    real, simulated = done.stdout.split("== what is simulated")
+    assert ("1 failed, 3 passed" if "api" in broken else "4 passed") in real
+    assert ("1 failed, 2 passed" if "chaos" in broken else "3 passed") in simulated
