@@ -33,6 +33,9 @@ class Backend(Protocol):
     """What `runtime.api` needs of whoever runs the program."""
 
     name: str
+    one_thread: bool
+    """Programs have no second thread: what waits lets the others go on. A future that is
+    given a call-back is waited for there and then."""
 
     node: int
     """The calling code's."""
@@ -220,6 +223,8 @@ class World(Protocol):
     """
 
     name: str
+    one_thread: bool
+    """See `Backend.one_thread`."""
     client: Client
     executor: Executor | None
     """None in a driver."""

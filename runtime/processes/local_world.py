@@ -66,6 +66,7 @@ class LocalWorld:
     """`backend.World` for a driver or worker process."""
 
     name = "local"
+    one_thread = False
 
     def __init__(
         self,
