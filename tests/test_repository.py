@@ -153,7 +153,23 @@ def figure_numbers(module: str, tree: ast.Module) -> Iterator[str]:
             yield f"{module}:{node.lineno} knows {text!r}"
 
 
-RULES = [foreign_hands, impure_control, simulator_reach, figure_numbers]
+def named_backends(module: str, tree: ast.Module) -> Iterator[str]:
+    """The API asks a backend what it needs to know, and never which one it is."""
+    if not within(module, "runtime.api"):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            for side in (node.left, *node.comparators):
+                if (
+                    isinstance(side, ast.Attribute)
+                    and side.attr == "name"
+                    and isinstance(side.value, ast.Call)
+                    and ast.unparse(side.value.func).rpartition(".")[2] in ("current", "present")
+                ):
+                    yield f"{module}:{node.lineno} asks for a backend by name"
+
+
+RULES = [foreign_hands, impure_control, simulator_reach, figure_numbers, named_backends]
 Rule = Callable[[str, ast.Module], Iterator[str]]
 
 
@@ -182,6 +198,8 @@ def test_rule_is_kept(rule: Rule) -> None:
         (simulator_reach, "simulator.context", "from runtime.wire import Frame"),
         (figure_numbers, "reports.html", "KIND = {'fig8b': 1}"),
         (figure_numbers, "simulator.costs", "def figure_9(): pass"),
+        (named_backends, "runtime.api.pool", "if current().name == 'sim': pass"),
+        (named_backends, "runtime.api.pool", "real = 'sim' != state.present().name"),
     ],
 )
 def test_rule_can_be_broken(rule: Rule, module: str, code: str) -> None:
@@ -200,6 +218,8 @@ def test_rule_can_be_broken(rule: Rule, module: str, code: str) -> None:
         (simulator_reach, "simulator.world", "from runtime.control.gcs import Gcs"),
         (figure_numbers, "simulator.costs", '"""Fitted to figure 8b."""'),
         (figure_numbers, "scenarios.fig8b", "NAME = 'fig8b'"),
+        (named_backends, "runtime.api.pool", "if current().one_thread: pass"),
+        (named_backends, "chaos.injectors", "if current().name == 'sim': pass"),
     ],
 )
 def test_rule_allows_what_is_right(rule: Rule, module: str, code: str) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,6 +21,24 @@ def as_asyncio(future: Future[Any]) -> asyncio.Future[Any]:
     import asyncio
 
     return asyncio.wrap_future(future)
+
+
+class Turns:
+    """Has the coroutines of each event loop do something one after another.
+
+    Coroutines of one loop wait for no other one's: that may have stopped for good.
+    """
+
+    def __init__(self) -> None:
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+
+    def mine(self) -> AbstractAsyncContextManager[None]:
+        """Return what a coroutine of the running loop enters when it is its turn."""
+        import asyncio
+
+        if self._locks is None:
+            self._locks = WeakKeyDictionary()
+        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 
 def wait_for(future: Future[Any]) -> Generator[Any, None, Any]:

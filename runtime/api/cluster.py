@@ -259,7 +259,7 @@ def cluster_resources() -> dict[str, float]:
     """
     backend = state.present()
     rows = [row["resources"] for row in backend.query("nodes") if row["alive"]]
-    for group, _, bundles, nodes, *_ in backend.query("groups"):
+    for group, _, bundles, nodes, *_ in backend.query("groups_there"):
         rows += [group_resources(bundles[index], group, index) for index in map(int, nodes)]
     return _sum(rows)
 

@@ -151,18 +151,28 @@ def _named(name: str) -> list[Any]:
 
     Where its job has one, and somebody else's detached one came by the name later, its own.
     """
-    rows = [row for row in _known() if name and row[1] == name and row[5] != "REMOVED"]
+    rows = [row for row in _known("groups_there") if name and row[1] == name]
     return sorted(rows, key=lambda row: bool(row[6]))
 
 
-def _known() -> list[Any]:
-    """Return the rows of the groups of the calling code's job, and of all detached ones."""
+def _known(kind: str) -> list[Any]:
+    """Return the rows of the groups of the calling code's job, and of all detached ones.
+
+    Of kind ``groups`` there are removed ones among them, thousands perhaps.
+    """
     here = current().job_number
     return [
-        row
-        for row in current().query("groups")
-        if row[6] or job_number(bytes.fromhex(row[0])) == here
+        row for row in current().query(kind) if row[6] or job_number(bytes.fromhex(row[0])) == here
     ]
+
+
+def _rows_of(group: str) -> list[Any]:
+    """Return the row of a group that the calling code may know of, removed or not."""
+    for kind in ("groups_there", "groups"):
+        rows = [row for row in _known(kind) if row[0] == group]
+        if rows:
+            return rows
+    return []
 
 
 def get_current_placement_group() -> PlacementGroup | None:
@@ -170,9 +180,8 @@ def get_current_placement_group() -> PlacementGroup | None:
     group = group_of_caller().partition("/")[0]
     if not group:
         return None
-    for row in _known():
-        if row[0] == group:
-            return PlacementGroup(bytes.fromhex(group), row[2])
+    for row in _rows_of(group):
+        return PlacementGroup(bytes.fromhex(group), row[2])
     return None
 
 
@@ -185,6 +194,7 @@ def placement_group_table(placement_group: PlacementGroup | None = None) -> dict
     ``bundles_to_node_id``, ``strategy``, ``state`` (PENDING, CREATED,
     RESCHEDULING or REMOVED). An unknown group's row is empty.
     """
+    wanted = None if placement_group is None else placement_group.id.hex()
     table = {
         group: {
             "placement_group_id": group,
@@ -194,6 +204,8 @@ def placement_group_table(placement_group: PlacementGroup | None = None) -> dict
             "strategy": strategy,
             "state": state,
         }
-        for group, name, bundles, nodes, strategy, state, _ in _known()
+        for group, name, bundles, nodes, strategy, state, _ in (
+            _known("groups") if wanted is None else _rows_of(wanted)
+        )
     }
-    return table if placement_group is None else table.get(placement_group.id.hex(), {})
+    return table if wanted is None else table.get(wanted, {})

@@ -128,11 +128,11 @@ class AsyncResult:
         return values[0] if self._single else values
 
     def _call_back(self, callback: Callback | None, error_callback: ErrorCallback | None) -> None:
-        """Call one of them once all is done; in virtual time that is waited for here.
+        """Call one of them once all is done; where programs have one thread that is waited for.
 
         Else each is called in a thread of its own: it may wait for others.
         """
-        virtual = current().name == "sim"
+        one_thread = current().one_thread
         missing = len(self._chunks)
         futures: list[Future[Any]] = []
 
@@ -143,7 +143,7 @@ class AsyncResult:
                 return
             call = partial(self._call, futures, callback, error_callback)
             # While the interpreter ends no other thread would come to it.
-            if virtual or not threading.main_thread().is_alive():
+            if one_thread or not threading.main_thread().is_alive():
                 call()
             else:
                 threading.Thread(target=call, name="raytwin-pool", daemon=True).start()

@@ -12,6 +12,7 @@ the values before it are not held back by it, which may wait for what they lead 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import GeneratorType
 from typing import Any
 
 from runtime.api.refs import ObjectRef
@@ -265,9 +266,12 @@ class TaskRunner:
             error: Exception | None = None
             cancelled = False
             self._looping = True
+            value = None
             try:
                 for item in items[at - spec.first : executor.limit - spec.first]:
-                    append(function(item))
+                    value = function(item)
+                    # Asked here, as a call of `returned` would cost more than short elements do.
+                    append(returned(spec, value) if type(value) is GeneratorType else value)
                     if due():
                         break
             except Exception as raised:
@@ -276,6 +280,7 @@ class TaskRunner:
                 if not self._is_cancelled(raised):
                     raise
                 cancelled = True
+            del value  # what it refers to is counted below
             self.session.futures.abandon()
             with self.world:
                 self._looping = False

@@ -26,13 +26,16 @@ if TYPE_CHECKING:
     from runtime.api.options import TaskOptions
     from runtime.api.refs import ObjectRef, ObjectRefArray
     from runtime.api.remote_function import RemoteFunction
-    from runtime.api.streams import ObjectRefGenerator
+    from runtime.api.streams import ObjectRefGenerator, Place
 
 
 class Backend(Protocol):
     """What `runtime.api` needs of whoever runs the program."""
 
     name: str
+    one_thread: bool
+    """Programs have no second thread: what waits lets the others go on. A future that is
+    given a call-back is waited for there and then."""
 
     node: int
     """The calling code's."""
@@ -149,6 +152,9 @@ class Backend(Protocol):
     def next_item(self, array: bytes, index: int, timeout_s: float | None) -> ObjectRef | None:
         """Wait for an item of a stream; None: it has ended. Raises GetTimeoutError."""
 
+    def take_item(self, array: bytes, place: Place) -> ObjectRef | None:
+        """Wait for the next item of a stream and take it; None: it has ended."""
+
     def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
         """Return a future of what `next_item` returns."""
 
@@ -217,6 +223,8 @@ class World(Protocol):
     """
 
     name: str
+    one_thread: bool
+    """See `Backend.one_thread`."""
     client: Client
     executor: Executor | None
     """None in a driver."""

@@ -134,7 +134,10 @@ class GlobalScheduler:
             self.groups.remove(message)
             self._try_infeasible()
         elif isinstance(message, Query):
-            rows = self.log.rows() if message.kind == "placements" else self.groups.rows()
+            if message.kind == "placements":
+                rows = self.log.rows()
+            else:
+                rows = self.groups.rows(removed=message.kind == "groups")
             self.ctx.send(source, QueryReply(message.key, message.client, rows))
         else:
             raise TypeError(f"the global scheduler was sent {type(message).__name__}")

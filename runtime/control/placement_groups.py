@@ -252,12 +252,14 @@ class GroupTable:
                 self._unplaced[group.id] = group
         self._place_all()
 
-    def rows(self) -> list[list[Any]]:
+    def rows(self, removed: bool = True) -> list[list[Any]]:
         """Return [id, name, bundles, {bundle: node}, strategy, state, detached] of every group.
 
-        Of those that were removed first, in that order, then of the others from the oldest on.
+        Of those that were removed first, if they are wanted, in that order, then of the others
+        from the oldest on.
         """
-        return [*self._removed.values(), *(group.row for group in self.groups.values())]
+        there = [group.row for group in self.groups.values()]
+        return [*self._removed.values(), *there] if removed else there
 
     def place_soon(self) -> None:
         """Something may have come free: try again what waits."""

@@ -24,7 +24,9 @@ The others are gathered from every living node, as flat rows:
 ``actors``    [name, node, incarnation, state, calls that took effect, calls replayed, its
               worker's address or ""], of those that live
 ``groups``    [id, name, bundles, {bundle: node}, strategy, state, detached] of the
-              placement groups, as the global scheduler knows them
+              placement groups, as the global scheduler knows them: removed ones, too
+``groups_there`` the same of those that were not removed, so that asking costs nothing for
+              up to 2,000 that were
 ``available`` [node, {resource: amount that is free}], by node
 ``stores``    [node, large objects, their bytes, places not sealed yet], by node
 ``loads``     [node, tasks that wait or run, {resource: amount}, the same of what is
@@ -50,11 +52,12 @@ _ORDER: dict[str, Callable[[list[Any]], Any]] = {
     "loads": lambda row: row[0],
     "available": lambda row: row[0],
     "groups": lambda row: 0,
+    "groups_there": lambda row: 0,
     "placements": lambda row: 0,
     "disks": lambda row: row[0],
 }
 _AT_GCS = frozenset({"events", "event_counts", "jobs", "tables", "names"})
-_AT_GLOBAL = frozenset({"groups", "placements"})
+_AT_GLOBAL = frozenset({"groups", "groups_there", "placements"})
 
 
 GLOBAL = -1

@@ -10,9 +10,12 @@ stays aside until none has begun for `ASIDE_S`, because the next wait is likely 
 At any moment at most one thread is the *poller*. Who polls, who waits and what
 the poller will wake up for is all changed under the lock only:
 
-* a thread that finds another one polling waits on ``_changed``; whoever stops
-  polling notifies it, so the loop is never left without a poller while a thread
-  waits, and a wake-up cannot fall between a look and a wait;
+* a thread that finds another one polling sleeps. Whoever has handled what came looks
+  for all that sleep whether they are `ready`, and wakes those alone: a thread switch
+  costs a hundred times as much as a look;
+* whoever leaves the loop without a poller wakes one of those that sleep, which polls, or
+  leaves and wakes the next. So the loop is never without one while a thread waits that
+  is not in a signal's handler;
 * a turn that sets a timer earlier than the poller knows of wakes the poller.
 """
 
@@ -23,7 +26,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runtime.api.exceptions import RaySystemError
 from runtime.backend.environment import Environment
@@ -51,10 +54,19 @@ a driver's waits for the next call to count the references that were dropped."""
 _NEVER_S = float("inf")
 
 
+class _Sleeper(NamedTuple):
+    """A thread that waits while another one polls."""
+
+    ready: Callable[[], bool]
+    woken: threading.Condition
+    thread: threading.Thread
+
+
 class LocalWorld:
     """`backend.World` for a driver or worker process."""
 
     name = "local"
+    one_thread = False
 
     def __init__(
         self,
@@ -74,7 +86,8 @@ class LocalWorld:
         self._on_lost = on_lost
         self._lock = threading.RLock()
         self._depth = 0
-        self._changed = threading.Condition(self._lock)
+        self._sleeping: list[_Sleeper] = []
+        """Threads that wait while another one polls, in the order in which they began."""
         self._nobody_waits = threading.Condition(self._lock)
         self._waiting = 0
         self._waits = 0
@@ -155,6 +168,7 @@ class LocalWorld:
         finally:
             with self._lock:
                 self._waiting -= 1
+                self._wake_successor()
                 if not self._waiting:
                     if self._background_waits:
                         self._nobody_waits.notify()
@@ -181,7 +195,7 @@ class LocalWorld:
                     # A signal handler that waits may interrupt its thread's own poll.
                     before = self._poller
                     if before not in (0, me):
-                        self._changed.wait(None if left_s == _NEVER_S else max(0.0, left_s))
+                        self._sleep(ready, None if left_s == _NEVER_S else max(0.0, left_s))
                         continue
                     polling = True
                     beside = me != self._task_thread
@@ -196,8 +210,35 @@ class LocalWorld:
                 if polling:
                     with self._lock:
                         self._poller = before
-                        if self._waiting > 1:
-                            self._changed.notify_all()
+                        if self._sleeping:
+                            self._wake_ready()
+
+    def _sleep(self, ready: Callable[[], bool], timeout_s: float | None) -> None:
+        """Wait while another thread polls, until there is something to do or see."""
+        thread = threading.current_thread()
+        sleeper = _Sleeper(ready, threading.Condition(self._lock), thread)
+        self._sleeping.append(sleeper)
+        try:
+            sleeper.woken.wait(timeout_s)
+        finally:
+            self._sleeping.remove(sleeper)
+
+    def _wake_ready(self) -> None:
+        """Wake the threads whose wait is over, or all if the cluster is gone."""
+        gone = self._closed or self.lost
+        for sleeper in self._sleeping:
+            if gone or sleeper.ready():
+                sleeper.woken.notify()
+
+    def _wake_successor(self) -> None:
+        """Have another thread poll, if one waits and none does."""
+        if self._poller:
+            return
+        for sleeper in self._sleeping:
+            sleeper.woken.notify()
+            # A signal's handler may keep the main thread from seeing it.
+            if sleeper.thread is not threading.main_thread():
+                return
 
     def _begin_poll(self, thread: int, deadline_s: float) -> float | None:
         """Make a thread the poller; return for how long it may wait."""
@@ -236,7 +277,7 @@ class LocalWorld:
                 self._poller = 0
                 if self._waiting:
                     # The waiting thread polls and finds the same events.
-                    self._changed.notify_all()
+                    self._wake_successor()
                 else:
                     self._handle(events)
                     self._look_after_task()
@@ -325,7 +366,7 @@ class LocalWorld:
     def nudge(self) -> None:
         """Something changed that others of this process may wait for."""
         with self._lock:
-            self._changed.notify_all()
+            self._wake_ready()
             if self._poller not in (0, threading.get_ident()):
                 self.process.reactor.wake()
 
@@ -352,7 +393,7 @@ class LocalWorld:
 
     def look_again(self) -> None:
         with self._lock:
-            self._changed.notify_all()
+            self._wake_ready()
             if not self._released:
                 self.process.reactor.wake()
 
@@ -400,7 +441,7 @@ class LocalWorld:
         """
         with self._lock:
             self._closed = True
-            self._changed.notify_all()
+            self._wake_ready()
             self._nobody_waits.notify_all()
             if not self._released:
                 self.process.reactor.wake()

@@ -5,7 +5,7 @@ process forked from it costs milliseconds and shares its pages. It is also the
 supervisor, which is why nothing can be left behind:
 
 * it watches the driver's pidfd and its end of the control socket; when either
-  is gone it kills every process it has forked and leaves;
+  is gone it takes no further request, kills every process it has forked and leaves;
 * every process it forks gets SIGKILL from the kernel when the zygote dies;
 * processes that user code has started become its own when their worker dies,
   and are killed then;
@@ -86,6 +86,8 @@ class Zygote:
         self._driver_fd = os.pidfd_open(driver_pid)
         self._driver = select.poll()
         self._driver.register(self._driver_fd, select.POLLIN)
+        # Nothing but the other end's close: what it has said before is served in turn.
+        self._driver.register(self._control_fd, 0)
         self.modules: list[str] = []
         """What workers are to have loaded, besides what they need."""
         self.cluster_file = ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -60,11 +61,18 @@ class Conversation:
                 env=_environment(engine, self._mark),
             )
         self._family: set[psutil.Process] = set()
+        self._asked = False
+        """The side owes an answer."""
 
     @property
     def pid(self) -> int:
         """PID of the side's driver process."""
         return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """How that has ended, below 0 by which signal; None while it is there."""
+        return self._process.returncode
 
     @property
     def pipes(self) -> tuple[IO[str], IO[str]]:
@@ -85,9 +93,11 @@ class Conversation:
         timer = threading.Timer(self._timeout_s, give_up)
         timer.daemon = True
         timer.start()
+        self._asked = True
         try:
             print(json.dumps({"do": what, **details}), file=requests)
             line = answers.readline()
+            self._asked = False
         except BrokenPipeError:
             line = ""
         finally:
@@ -146,12 +156,15 @@ class Conversation:
         """Let the side shut its cluster down, or else that notice its driver's end; kill the rest.
 
         What a cluster has outside of its processes is taken away by those of them that
-        see to it, which is why they are not killed together with the driver.
+        see to it, which is why they are not killed together with the driver. One that is at
+        work would see the end of its requests only after it: it is interrupted.
         """
         requests, answers = self.pipes
         left: list[psutil.Process] = []
         try:
             try:
+                if self._asked:
+                    self._process.send_signal(signal.SIGINT)
                 with contextlib.suppress(BrokenPipeError):
                     requests.close()
                 with contextlib.suppress(subprocess.TimeoutExpired):

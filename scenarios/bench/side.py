@@ -14,8 +14,9 @@ and works only between a request and its answer:
 ===================================== ========================================
 
 An answer is ``{"value": number or null}`` or ``{"error": text, "trace": text}``.
-At the end of stdin, which also is what its parent's death looks like, the process
-shuts its cluster down and leaves. What the engine prints goes to stderr.
+At the end of stdin, which also is what its parent's death looks like, and when it is
+interrupted (SIGINT), the process shuts its cluster down and leaves. What the engine prints
+goes to stderr.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import importlib
 import json
 import os
 import shutil
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -72,6 +74,8 @@ class Side:
 
     def end(self) -> None:
         """Shut the cluster down, if there is one, and remove its files."""
+        # Who was interrupted too late ends by itself all the same.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._operation = None
         try:
             self._ray.shutdown()
@@ -101,6 +105,8 @@ def main() -> None:
             print(json.dumps(answer), file=answers)
     except BrokenPipeError:
         print("nobody is left to answer to", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
     finally:
         side.end()
 

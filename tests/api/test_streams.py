@@ -106,6 +106,30 @@ def test_one_return_value_of_a_generator_is_its_first_item() -> None:
         get(first.remote(0))
 
 
+def test_one_return_value_of_each_generator_of_an_array() -> None:
+    first = count.options(num_returns=1)
+    assert get(first.map([1, 3, 2])) == [0, 0, 0]
+    assert get(first.map(range(1, 5))) == [0, 0, 0, 0]
+    # With an input the element is a range of its own.
+    assert get(first.map([ray.put(2), 1])) == [0, 0]
+    # The second argument is where it fails: before the first item or after it.
+    refs = first.map([3, 3, 0, 2], [1, 0, -1, -1])
+    assert get([refs[0], refs[3]]) == [0, 0]
+    with pytest.raises(ValueError, match="half-way"):
+        get(refs[1])
+    with pytest.raises(ValueError, match="yielded nothing"):
+        get(refs[2])
+
+
+def test_one_return_value_of_a_function_that_returns_a_generator() -> None:
+    @ray.remote
+    def squares(n: int) -> Any:
+        return n if n < 0 else (i * i for i in range(n, n + 2))
+
+    assert get([squares.remote(n) for n in (2, 3, -1)]) == [4, 9, -1]
+    assert get(squares.map([2, 3, -1])) == [4, 9, -1]
+
+
 def test_a_generator_that_raises_typeerror_is_iterable() -> None:
     @ray.remote(num_returns=2)
     def add() -> Iterator[Any]:

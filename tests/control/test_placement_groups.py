@@ -22,6 +22,8 @@ from runtime.control.messages import (
     GroupCreated,
     PlaceTasks,
     PrepareBundle,
+    Query,
+    QueryReply,
     RemoveGroup,
     ReturnBundle,
     SubmitTasks,
@@ -166,6 +168,21 @@ def test_what_is_placed_again_comes_before_what_was_created_later(made: Table) -
     made.free[2] = {"CPU": 2.0}
     made.ctx.pass_time(RETRY_S)
     assert made.asked() == [(2, 1)]
+
+
+def test_who_asks_for_groups_that_are_there_hears_of_no_others() -> None:
+    scheduler, ctx = with_nodes({"CPU": 2.0})
+    gone, there = named(1, 1), named(1, 2, "other")
+    for each in (gone, there):
+        scheduler.handle("node:0", each)
+    scheduler.handle("node:0", RemoveGroup(gone.group))
+    for key, kind in enumerate(("groups", "groups_there")):
+        scheduler.handle("node:0", Query(kind, key, "driver:0.0"))
+    replies = ctx.take(QueryReply)
+    assert [[(row[0], row[5]) for row in reply.value] for reply in replies] == [
+        [(gone.group, "REMOVED"), (there.group, "PENDING")],
+        [(there.group, "PENDING")],
+    ]
 
 
 # -- names -----------------------------------------------------------------------

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -167,3 +170,74 @@ def test_an_actor_that_is_dropped_ends_without_a_further_call() -> None:
         return False
 
     eventually(gone)
+
+
+def test_what_comes_for_one_thread_wakes_no_other(cluster: Session, tmp_path: Any) -> None:
+    """Each message woke all that waited, and each of them looked and went on waiting."""
+    go = tmp_path / "go"
+    slow = after.remote(str(go), 1)
+    looks: dict[int, int] = {}
+    got: list[int] = []
+
+    def wait() -> None:
+        me = threading.get_ident()
+
+        def ready() -> bool:
+            if threading.get_ident() == me:
+                looks[me] = looks.get(me, 0) + 1
+            return go.exists()
+
+        cluster.world.block(ready, LIMIT_S)
+        got.append(ray.get(slow, timeout=LIMIT_S))
+
+    threads = [threading.Thread(target=wait) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(looks) == 10)
+    for i in range(200):
+        assert ray.get(value.remote(i), timeout=LIMIT_S) == i
+    seen = sorted(looks.values())
+    go.touch()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert got == [1] * 10
+    # One of them polls, and looks whenever something comes. At the end of each of its polls
+    # the main thread may leave that to the next.
+    assert sum(seen) <= 3 * 200, seen
+
+
+def test_a_signals_handler_holds_up_no_other_thread(tmp_path: Any) -> None:
+    """The thread that polled left it to the main thread, which was in the handler."""
+    paths = [str(tmp_path / name) for name in ("first", "second", "third")]
+    refs = [after.remote(path, path) for path in paths]
+    over = [threading.Event() for _ in refs]
+    outcome: list[bool] = []
+
+    def wait(i: int) -> None:
+        assert ray.get(refs[i], timeout=LIMIT_S) == paths[i]
+        over[i].set()
+
+    def handler(*_: Any) -> None:
+        for i in range(2):
+            (tmp_path / ("first", "second")[i]).touch()
+            outcome.append(over[i].wait(LIMIT_S / 2))
+        (tmp_path / "third").touch()
+
+    def rest() -> None:
+        # By now the first one polls and the main thread waits.
+        second.start()
+        time.sleep(0.2)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    first, second = (threading.Thread(target=wait, args=(i,)) for i in range(2))
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        first.start()
+        time.sleep(0.2)
+        threading.Timer(0.3, rest).start()
+        wait(2)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        first.join(LIMIT_S)
+        second.join(LIMIT_S)
+    assert outcome == [True, True]

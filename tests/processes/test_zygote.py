@@ -11,8 +11,9 @@ from runtime.processes.packets import packet_pair
 from runtime.processes.zygote import Zygote
 
 
+@pytest.mark.parametrize("how", ["the driver dies", "it shuts the cluster down"])
 def test_it_leaves_at_its_drivers_end_before_anybody_elses_requests(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """All that many nodes ask for at a time takes seconds to fork."""
     driver = subprocess.Popen(["sleep", "600"])
@@ -27,8 +28,11 @@ def test_it_leaves_at_its_drivers_end_before_anybody_elses_requests(
 
         def serve(fd: int) -> bool:
             served.append(fd)
-            driver.kill()
-            driver.wait()
+            if how == "the driver dies":
+                driver.kill()
+                driver.wait()
+            else:
+                theirs.close()
             return True
 
         monkeypatch.setattr(zygote, "_serve", serve)

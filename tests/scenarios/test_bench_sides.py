@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -211,6 +212,17 @@ def test_interrupt_leaves_nothing(tmp_path: Path, no_side_left: None) -> None:
     assert process.returncode not in (0, None)
     assert "KeyboardInterrupt" in stderr
     assert not path.exists()
+
+
+def test_a_side_that_is_at_work_is_interrupted(no_side_left: None) -> None:
+    """It saw the end of its requests only after its work, and was killed after 5 s."""
+    with pytest.raises(KeyboardInterrupt), Conversation(OURS) as conversation:
+        conversation.ask("start")
+        conversation.ask("prepare", case="tasks_sync")
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        conversation.ask("round", round_s=600)
+    assert conversation.returncode == 0
 
 
 def test_cases_that_were_complete_are_kept(tmp_path: Path, no_side_left: None) -> None:

@@ -38,6 +38,7 @@ class Session(ActorCalls):
     def __init__(self, world: World, end_cluster: Callable[[], None] | None = None) -> None:
         super().__init__(world)
         self.name = world.name
+        self.one_thread = world.one_thread
         self.address = world.client.address
         self.node = node_of(world.client.address)
         self.namespace = ""

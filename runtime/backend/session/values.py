@@ -20,6 +20,7 @@ from runtime.api.exceptions import (
     system_error,
 )
 from runtime.api.refs import ObjectRef, ObjectRefArray
+from runtime.api.streams import Place
 from runtime.backend.futures import FutureDesk
 from runtime.backend.protocol import Serialized, World
 from runtime.backend.session.numbering import Numbering
@@ -344,6 +345,37 @@ class Values(Numbering, Waiting):
         if ref is not None and ref.binary() == oid and not client.made(oid):
             self._wait_until(lambda: client.made(oid), timeout_s)
         return ref
+
+    def take_item(self, array: bytes, place: Place) -> ObjectRef | None:
+        self._check_open()
+        client = self.client
+        with self.world:
+            self.collect()
+            client.flush()
+            entry = client.entries[array]
+        taken = -1
+
+        def take() -> bool:
+            nonlocal taken
+            # It is asked again, and by whoever lets time pass for those that wait.
+            if taken < 0:
+                index = place.index
+                ready = entry.result is not None or client.made(item_id(array, index))
+                if ready and place.take(index):
+                    taken = index
+            return taken >= 0
+
+        try:
+            with self.world:
+                take()
+            if taken < 0:
+                self._wait_until(take, None)
+            return self.next_item(array, taken, None)
+        except BaseException:
+            if taken >= 0:
+                place.give_back(taken)
+                self.world.nudge()
+            raise
 
     def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
         self._check_open()
