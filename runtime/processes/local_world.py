@@ -227,7 +227,11 @@ class LocalWorld:
         """Wake the threads whose wait is over, or all if the cluster is gone."""
         gone = self._closed or self.lost
         for sleeper in self._sleeping:
-            if gone or sleeper.ready():
+            try:
+                over = gone or sleeper.ready()
+            except Exception:
+                over = True  # it is that thread's own: there it is raised again
+            if over:
                 sleeper.woken.notify()
 
     def _wake_successor(self) -> None:

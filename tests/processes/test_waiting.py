@@ -206,6 +206,35 @@ def test_what_comes_for_one_thread_wakes_no_other(cluster: Session, tmp_path: An
     assert sum(seen) <= 3 * 200, seen
 
 
+def test_an_error_of_what_a_thread_waits_for_is_its_own(cluster: Session, tmp_path: Any) -> None:
+    """The thread that polls looks for the others."""
+    broken = threading.Event()
+    errors: list[str] = []
+
+    def ready() -> bool:
+        if broken.is_set():
+            raise ValueError("broken")
+        return False
+
+    def wait() -> None:
+        try:
+            cluster.world.block(ready, LIMIT_S)
+        except ValueError as error:
+            errors.append(str(error))
+
+    first = after.remote(str(tmp_path / "first"), 1)
+    polls = threading.Thread(target=lambda: ray.get(first, timeout=LIMIT_S))
+    sleeps = threading.Thread(target=wait)
+    for thread in (polls, sleeps):
+        thread.start()
+        time.sleep(0.2)
+    broken.set()
+    (tmp_path / "first").touch()
+    for thread in (polls, sleeps):
+        thread.join(LIMIT_S)
+    assert errors == ["broken"]
+
+
 def test_a_signals_handler_holds_up_no_other_thread(tmp_path: Any) -> None:
     """The thread that polled left it to the main thread, which was in the handler."""
     paths = [str(tmp_path / name) for name in ("first", "second", "third")]
