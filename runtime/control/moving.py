@@ -23,11 +23,12 @@ A cancellation goes to who has accepted the range, and may find that it has just
 on: then it is sent behind it, once.
 
 What has to run on its node stays, as does what has begun there before, since what that has
-submitted is known there, unless a placement group has what it needs. So does what waits for
-inputs: it may start any time. Nothing moves from a node that is merely busy: that starts one
-task after another. Where what runs is expected to go on for longer than the policy lets a task
-wait, that is how long one starves; else `STARVING_S`. Neither does a task move whose inputs
-would take longer to follow than it has waited, or is to wait.
+submitted is known there, unless a placement group has what it needs. Then it is marked
+(`TaskExtra.begun`), and claims its children at the GCS, as if that had placed it again. What
+waits for inputs stays, too: it may start any time. Nothing moves from a node that is merely
+busy: that starts one task after another. Where what runs is expected to go on for longer than
+the policy lets a task wait, that is how long one starves; else `STARVING_S`. Neither does a task
+move whose inputs would take longer to follow than it has waited, or is to wait.
 
 The cost is a look at each lane with every heartbeat, and nothing a task.
 """
@@ -37,9 +38,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from runtime.control.config import Config
 from runtime.control.context import Context
-from runtime.control.messages import CancelTask, MoveTasks, TasksMoved, TaskSpec
+from runtime.control.messages import CancelTask, MoveTasks, TaskExtra, TasksMoved, TaskSpec
 from runtime.control.node_views import usual_s
 from runtime.control.policies import UNTIMED_BANDWIDTH, UNTIMED_TASK_S
 from runtime.control.ready_queue import Lane, cut, part_of
@@ -150,7 +153,10 @@ class Starving:
                 for spec in ready.take_some(lane, self._choice(lane), left):
                     left -= spec.count
                     self._inputs.unclaim(spec)
-                    self._dispatcher.begun.discard((spec.array, spec.start))
+                    if (spec.array, spec.start) in self._dispatcher.begun:
+                        self._dispatcher.begun.discard((spec.array, spec.start))
+                        extra = TaskExtra() if spec.extra is None else spec.extra
+                        spec.extra = replace(extra, begun=True)
                     self._log.moved(spec, self._objects.owners)
                     self._moved.setdefault(spec.array, []).append((self._ctx.now(), spec))
                     moved.append(spec)
@@ -169,9 +175,9 @@ class Starving:
         return lambda spec: self._may_move(spec) and sum(map(here, spec.deps)) <= bytes_max
 
     def _may_move(self, spec: TaskSpec) -> bool:
-        """Whether a range may run elsewhere: what it has submitted here, it submits again here.
+        """Whether a range may run elsewhere: what it has submitted is found here at once.
 
-        If a placement group has what it needs, that may be for ever.
+        If a placement group has what it needs, it may never run here.
         """
         if not self._pool.feasible(spec.demand):
             return not is_hard(strategy_of(spec))

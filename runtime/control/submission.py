@@ -95,10 +95,10 @@ class Submission:
 
     def on_submit(self, source: str, message: SubmitTasks) -> None:
         """Take each range on its way."""
-        # Children of a task that was placed again may be there already.
+        # Children of a task that was placed again, or passed on, may be there already.
         worker = self._dispatcher.workers.get(source)
         running = worker.assigned[0] if worker is not None and worker.assigned else None
-        again = running is not None and attempt_of(running) > 0
+        again = running is not None and _has_begun(running)
         if worker is not None and worker.actor:
             again = self._actors.is_repeating(worker)
         claims: list[TaskSpec] = []
@@ -258,3 +258,8 @@ class Submission:
             self._router.on_changed(ActorChanged(spec.array, DEAD, -1, 0, reason))
         else:
             self._inputs.fail(spec, error)
+
+
+def _has_begun(spec: TaskSpec) -> bool:
+    """Whether a task that runs here has, maybe, run on another node before."""
+    return attempt_of(spec) > 0 or (spec.extra is not None and spec.extra.begun)

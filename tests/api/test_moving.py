@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,3 +129,54 @@ def test_an_actor_keeps_the_cpu_of_a_task_that_was_cancelled(start: Any) -> None
         assert not ray.wait([behind], timeout=0)[0], "the actor has the only CPU"
         del actor
         assert get(behind) == "0"
+
+
+def begin(file: str, what: str) -> None:
+    """Say that something begins: not to an actor, where the same call counts once."""
+    with open(file, "a", encoding="utf-8") as runs:
+        print(what, file=runs)
+
+
+@ray.remote(num_cpus=0)
+def child(file: str, what: str, seconds: float) -> str:
+    begin(file, what)
+    ray.sleep(seconds)
+    return what
+
+
+@ray.remote
+def parent(file: str) -> tuple[str, list[str]]:
+    begin(file, "parent")
+    quick = child.remote(file, "quick", 0.0)
+    ray.get(quick)
+    slow = child.remote(file, "slow", 5.0)
+    return ray.get_runtime_context().get_node_id(), ray.get([quick, slow])
+
+
+def test_what_moves_off_a_groups_node_finds_its_children(start: Any, tmp_path: Path) -> None:
+    """Its worker has died and its CPU is a group's now: elsewhere it submitted all anew."""
+    cluster = start([{"CPU": 1}, {"CPU": 1}]).cluster
+    there = NodeAffinitySchedulingStrategy("1", soft=True)
+    assert get(here.options(scheduling_strategy=there).remote()) == "1"
+    runs = tmp_path / "runs"
+    task = parent.options(scheduling_strategy=there).remote(str(runs))
+
+    def until(condition: Any) -> None:
+        end_s = ray.now() + LIMIT_S
+        while not condition():
+            assert ray.now() < end_s, "it never came to be"
+            ray.sleep(0.02)
+
+    until(lambda: runs.exists() and "slow" in runs.read_text())
+    # The parent waits, and its CPU is free.
+    holder = here.options(scheduling_strategy=NodeAffinitySchedulingStrategy("0", False))
+    held = holder.remote(LONG_S)
+    until(lambda: ray.available_resources().get("CPU", 0) == 1)
+    group = ray.util.placement_group([{"CPU": 1}])
+    assert group.wait(LIMIT_S)
+    assert ray.util.placement_group_table(group)["bundles_to_node_id"] == {0: "1"}
+    ray.sleep(0.5)  # what its children are the GCS knows by now
+    cluster.kill_worker(1, 0)
+    ray.cancel(held)
+    assert get(task) == ("0", ["quick", "slow"])
+    assert runs.read_text().split() == ["parent", "quick", "slow", "parent"]

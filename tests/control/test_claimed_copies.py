@@ -71,6 +71,18 @@ def missing(node: Node) -> list[bytes]:
     return [row[0] for message in node.ctx.take(ResultsMissing) for row in message.ranges]
 
 
+@pytest.mark.parametrize(
+    ("extra", "claims"),
+    [(TaskExtra(attempt=1), True), (TaskExtra(begun=True), True), (TaskExtra(), False)],
+)
+def test_who_has_run_elsewhere_claims_its_children(extra: TaskExtra, claims: bool) -> None:
+    """It was placed again, or was passed on when it had begun."""
+    node = Node()
+    node.turn("gcs", AssignTasks([replace(spec(9), extra=extra)]))
+    node.turn(W1, SubmitTasks([spec(1, owner=W1)]))
+    assert bool(node.ctx.take(ClaimTasks)) == claims
+
+
 @pytest.mark.parametrize("claimed_first", [False, True])
 def test_the_new_owner_hears_of_a_copy_that_is_here_or_comes(claimed_first: bool) -> None:
     node = repeated()

@@ -207,6 +207,8 @@ def test_what_a_group_keeps_from_running_moves_and_is_one_nodes_all_the_while() 
     assert [(s.array, s.start, s.count) for s in moved.tasks] == [
         (array(1), 0, 3), (array(2), 0, 1), (array(4), 0, 1)
     ]  # fmt: skip
+    marked = [s.extra is not None and s.extra.begun for s in moved.tasks]
+    assert marked == [True, False, False], "what has begun here has its children here"
     node.handle("global", ReturnBundle("ab", 0, 1))
     node.end_turn()
     assert node.pool.fits(DEMAND), "and what has to run here does"
