@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import multiprocessing
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -310,6 +311,42 @@ def errors(ray: Any) -> Any:
     return found
 
 
+def event_loops(ray: Any) -> Any:
+    """An async actor has one loop, in which its constructor runs, too."""
+
+    class Looped:
+        def __init__(self) -> None:
+            self.loop = asyncio.get_event_loop()
+            self.thread = threading.get_ident()
+            self.running = asyncio.get_running_loop() is self.loop
+            self.ticked = asyncio.Event()
+            self.kept = [self.loop.create_task(self.tick())]
+
+        async def tick(self) -> None:
+            await asyncio.sleep(0.05)
+            self.ticked.set()
+
+        async def set_going(self) -> None:
+            self.ticked.clear()
+            self.kept.append(asyncio.get_running_loop().create_task(self.tick()))
+
+        async def wait(self) -> Any:
+            await self.ticked.wait()
+            return self.running, self.place()
+
+        def place(self) -> Any:
+            here = threading.get_ident() == self.thread
+            return here, asyncio.get_running_loop() is self.loop
+
+    found: list[Any] = []
+    for limit in (1, 2, 1000):
+        actor = ray.remote(max_concurrency=limit)(Looped).remote()
+        found.append(ray.get([actor.wait.remote(), actor.place.remote()], timeout=60))
+        ray.get(actor.set_going.remote())
+        found.append(ray.get(actor.wait.remote(), timeout=60))
+    return found
+
+
 def failing_early(ray: Any) -> Any:
     """Some of a group fail, and the others wait for them."""
 
@@ -351,7 +388,7 @@ def failing_early(ray: Any) -> Any:
 
 PROGRAMS = [
     streams, retries, cancelling, awaiting, waiting, groups, context, affinity, pools, errors,
-    failing_early,
+    failing_early, event_loops,
 ]  # fmt: skip
 
 

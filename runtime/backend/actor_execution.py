@@ -4,10 +4,11 @@ A call that is retried after an error of its own is made again there and then.
 
 By default calls run one after another in the worker's own loop. With
 ``max_concurrency`` above one each runs beside the others: in a thread (or what
-stands for one in virtual time), or, if the class has async methods, as a
-coroutine of one event loop. Which of several calls is done first is then up to
-them. They are logged in the order in which they ended, and if need be replayed in it,
-one after another: a state that depends on how calls took turns may come out different.
+stands for one in virtual time). If the class has async methods all runs in one event
+loop (see `actor_loop`), each call as a coroutine of it, also one after another. Which of
+several calls is done first is up to them. They are logged in the order in which they ended,
+and if need be replayed in it, one after another: a state that depends on how calls took
+turns may come out different.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
+from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.actors import CALL, READY, TERMINATE, ActorExit
+from runtime.backend.actor_loop import EventLoop, has_async_methods, made_in_loop
 from runtime.backend.ends import ConstructorFailed, is_error, last_words
 from runtime.backend.plain import again, plain_bytes
 from runtime.backend.returns import returned
@@ -56,6 +59,8 @@ class ActorRunner:
         self._running = 0
         self._save_failed = False
         self._loop: Any = None
+        self._own_thread: EventLoop | None = None
+        """Where all runs if the class has async methods; None: it has none."""
         self._coroutines: dict[bytes, Any] = {}
         """The calls that run as coroutines, by array."""
         if spec.extra.env:
@@ -66,7 +71,11 @@ class ActorRunner:
 
     def _create(self, creation: Assignment) -> None:
         try:
-            self._instance = self._tasks.prepare(creation, self._maker(creation.spec))()
+            cls: Any = self._tasks.function(creation.spec.function)
+            if has_async_methods(cls):
+                self._create_in_loop(creation, cls)
+            else:
+                self._instance = self._tasks.prepare(creation, cls)()
         except BaseException as error:
             if not is_error(error):
                 raise
@@ -74,27 +83,24 @@ class ActorRunner:
             raise ConstructorFailed(
                 f"{creation.spec.name} died: its constructor raised\n{lines_of(error)}"
             ) from None
-        if self._info.max_concurrency > 1:
-            members = inspect.getmembers(type(self._instance), inspect.isroutine)
-            if any(
-                inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
-                for _, member in members
-            ):
-                self._loop = self._world.start_event_loop(self._crashed)
-                self._executor.on_cancel_call = self._cancel_soon
 
-    def _maker(self, spec: TaskSpec) -> Callable[..., Any]:
-        """Return what makes the instance: the class, or what waits for its async __init__."""
-        cls: Any = self._tasks.function(spec.function)
-        if not inspect.iscoroutinefunction(getattr(cls, "__init__", None)):
-            return cls
+    def _create_in_loop(self, creation: Assignment, cls: Any) -> None:
+        """Start the event loop and run the constructor there, which may be async."""
+        # What the constructor or a call asks for there may outlast it.
+        self._tasks.session.futures.lasting = True
+        self._own_thread = EventLoop(self._world, self._crashed)
+        self._loop = self._own_thread.loop
+        self._executor.on_cancel_call = self._cancel_soon
+        waits = inspect.iscoroutinefunction(cls.__init__)
+        maker = partial(made_in_loop, cls) if waits else cls
+        frame = self._frame(creation.spec)
 
-        def make(*args: Any, **kwargs: Any) -> Any:
-            instance = cls.__new__(cls, *args, **kwargs)
-            self._finished(instance.__init__(*args, **kwargs))
-            return instance
+        def make() -> Any:
+            frame_of_call.set(frame)
+            return self._tasks.prepare(creation, maker)()
 
-        return make
+        self._instance = self._own_thread.run(make)
+        frame.over = True
 
     def has_room(self) -> bool:
         """Whether another call may begin now."""
@@ -105,16 +111,17 @@ class ActorRunner:
         restore, self._executor.restore = self._executor.restore, None
         if restore is not None and not self._restored(restore):
             return
-        if self._info.max_concurrency == 1:
+        if self._info.max_concurrency == 1 and self._loop is None:
             if self._plain:
                 self._run_several(assignment)
             else:
                 self._run(assignment)
             return
-        # From the second assignment on: the creation has been reported the plain way.
         with self._world:
-            self._executor.concurrent = True
-            self._executor.running = None
+            if self._info.max_concurrency > 1:
+                # From the second assignment on: the creation has been reported the plain way.
+                self._executor.concurrent = True
+                self._executor.running = None
             self._running += 1
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._begin_coroutine, assignment)
@@ -125,8 +132,15 @@ class ActorRunner:
 
     def _restored(self, restore: RestoreActor) -> bool:
         """Make what the constructor has made what it was; False: it is the actor's end."""
-        try:
+
+        def restored() -> None:
             self._instance.__ray_restore__(self._world.deserialize(restore.state))
+
+        try:
+            if self._own_thread is None:
+                restored()
+            else:
+                self._own_thread.run(restored)
         except BaseException as error:
             if not is_error(error):
                 raise
@@ -227,6 +241,10 @@ class ActorRunner:
             del call
         if self._tasks.session.uncounted:
             self._tasks.tidy()
+        self._took_effect(spec)
+
+    def _took_effect(self, spec: TaskSpec) -> None:
+        """Count a call that has ended, and take a checkpoint if one is due."""
         assert spec.extra is not None
         if spec.extra.method == READY:
             return
@@ -236,7 +254,7 @@ class ActorRunner:
             self._save()
 
     def _finished(self, value: Any) -> Any:
-        """An async method of an actor that runs one call at a time: run it to its end."""
+        """A coroutine of an actor whose class has no async methods: run it to its end."""
         if not isinstance(value, CoroutineType):
             return value
         import asyncio
@@ -305,7 +323,8 @@ class ActorRunner:
 
     def _run_beside(self, assignment: Assignment) -> None:
         spec = assignment.spec
-        frame_of_call.set(self._frame(spec))
+        frame = self._frame(spec)
+        frame_of_call.set(frame)
         started_s = self._world.now()
         try:
             call = self._tasks.prepare(assignment, self._method(spec))
@@ -321,6 +340,7 @@ class ActorRunner:
             raise
         except BaseException as error:
             self._crashed(error)
+        frame.over = True
         self._ended()
 
     def _frame(self, spec: TaskSpec) -> Frame:
@@ -339,7 +359,8 @@ class ActorRunner:
         import asyncio
 
         spec = assignment.spec
-        frame_of_call.set(self._frame(spec))
+        frame = self._frame(spec)
+        frame_of_call.set(frame)
         started_s = self._world.now()
         tasks = self._tasks
         try:
@@ -365,6 +386,9 @@ class ActorRunner:
             self._crashed(error)
         else:
             tasks.reports.values(spec, started_s, values)
+        frame.over = True
+        if not self._executor.exiting:
+            self._took_effect(spec)
         self._ended()
 
     async def _stream(self, spec: TaskSpec, items: Any) -> int:

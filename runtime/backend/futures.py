@@ -115,6 +115,8 @@ class FutureDesk:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self.lasting = False
+        """What is asked for in a call goes on when that has ended: in an event loop."""
 
     def future(self, ref: ObjectRef) -> Future[Any]:
         """Return a future of a reference's value.
@@ -173,7 +175,7 @@ class FutureDesk:
     def abandon(self) -> None:
         """The task has ended: what it has not waited for is nobody's."""
         thread = self._thread
-        if thread is None:
+        if thread is None or self.lasting:
             return
         self._stopping = True
         self._session.world.look_again()

@@ -256,6 +256,7 @@ class World(Protocol):
     ) -> asyncio.AbstractEventLoop:
         """Return an event loop that runs beside the program, until the process ends.
 
+        The thread that runs it is from then on the one that runs tasks.
         `failed` is called if something ends the loop: a coroutine raised SystemExit.
         """
 

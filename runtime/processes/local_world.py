@@ -359,12 +359,13 @@ class LocalWorld:
         loop = asyncio.new_event_loop()
 
         def run() -> None:
+            self._task_thread = threading.get_ident()
             try:
                 loop.run_forever()
             except BaseException as error:
                 failed(error)
 
-        self.spawn(run)
+        threading.Thread(target=run, name="raytwin-asyncio", daemon=True).start()
         return loop
 
     def nudge(self) -> None:

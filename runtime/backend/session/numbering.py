@@ -3,8 +3,9 @@
 The IDs of what a task submits and puts follow from its own ID and a counter
 (see `ids`), so a task that runs again names the same children. The counter is
 the client's, which starts anew with every element that the worker runs; calls
-of an actor that run beside one another have one each, in a `Frame`. What an actor
-makes outside of its calls, in threads of its own, is numbered apart: in what order
+of an actor that run beside one another, or in its event loop, have one each, in a `Frame`.
+What an actor makes outside of its calls, in threads of its own or in what a call has set going
+and has not waited for, is numbered apart: in what order
 that comes is chance, and a replayed call must not take it for its own.
 """
 
@@ -27,13 +28,15 @@ class Frame:
     They belong to the worker's job, whoever's the call is.
     """
 
-    __slots__ = ("children", "parent", "puts", "task")
+    __slots__ = ("children", "over", "parent", "puts", "task")
 
     def __init__(self, task: bytes, job: bytes) -> None:
         self.task = task
         self.parent = adopted(task, job)
         self.children = 0
         self.puts = 0
+        self.over = False
+        """The call has ended: what goes on of it makes things outside of all calls."""
 
 
 frame_of_call: ContextVar[Frame | None] = ContextVar("frame_of_call", default=None)
@@ -106,10 +109,10 @@ class Numbering(References):
         A driver asks its client: it runs once.
         """
         frame = frame_of_call.get()
-        if frame is not None:
+        if frame is not None and not frame.over:
             frame.children += 1
             array = array_id(frame.parent, frame.children)
-        elif self.actor is not None and self._is_outside():
+        elif self.actor is not None and (frame is not None or self._is_outside()):
             array = array_id(self._outside(), self._strays)
         else:
             self._enter_element()
@@ -121,10 +124,10 @@ class Numbering(References):
         if not recipe:
             return self.client.next_put()
         frame = frame_of_call.get()
-        if frame is not None:
+        if frame is not None and not frame.over:
             frame.puts += 1
             array = put_id(frame.parent, frame.puts)
-        elif self.actor is not None and self._is_outside():
+        elif self.actor is not None and (frame is not None or self._is_outside()):
             array = put_id(self._outside(), self._strays)
         else:
             self._enter_element()

@@ -1,0 +1,147 @@
+"""The event loop of an async actor: one, from before its constructor to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+from runtime.api.exceptions import ActorDiedError
+
+CALLS_AT_A_TIME = [1, 2, 0]
+"""0 is the default of a class with async methods: 1,000."""
+
+
+@ray.remote(num_cpus=0)
+def echo(value: Any) -> Any:
+    return value
+
+
+@ray.remote(num_cpus=0)
+def late(value: Any) -> Any:
+    ray.sleep(0.2)
+    return value
+
+
+@ray.remote
+class Lasting:
+    """What it sets going in its constructor goes on in its calls and between them."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.loop = asyncio.get_event_loop()
+        self.running = asyncio.get_running_loop() is self.loop
+        self.ready = self.loop.create_future()
+        self.ticks = 0
+        self.came: list[Any] = []
+        self.kept = [self.loop.create_task(self.tick()), self.loop.create_task(self.fetch())]
+        self.database = sqlite3.connect(":memory:")
+
+    async def tick(self) -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            self.ticks += 1
+
+    async def fetch(self) -> None:
+        self.came.append(await late.remote("of the constructor"))
+
+    def place(self) -> tuple[bool, bool]:
+        """Return whether this is the constructor's thread, and whether its loop."""
+        same_loop = asyncio.get_running_loop() is self.loop
+        return threading.get_ident() == self.thread, same_loop and self.running
+
+    async def place_async(self) -> tuple[bool, bool]:
+        return self.place()
+
+    async def places(self) -> AsyncIterator[tuple[bool, bool]]:
+        yield self.place()
+
+    def places_plainly(self) -> Iterator[tuple[bool, bool]]:
+        yield self.place()
+
+    async def give(self, value: int) -> None:
+        self.ready.set_result(value)
+
+    async def take(self) -> int:
+        return await self.ready
+
+    async def select(self) -> list[Any]:
+        return self.database.execute("select 7").fetchall()
+
+    async def set_going(self) -> None:
+        async def go_on() -> None:
+            self.came.append(await late.remote("of a call"))
+
+        self.kept.append(asyncio.get_running_loop().create_task(go_on()))
+
+    async def seen(self) -> tuple[int, list[Any]]:
+        return self.ticks, self.came
+
+    async def leave_from_the_loop(self) -> None:
+        def leave() -> None:
+            raise SystemExit(3)
+
+        self.loop.call_soon(leave)
+
+
+@pytest.mark.parametrize("limit", CALLS_AT_A_TIME)
+def test_constructor_and_calls_share_a_thread_and_a_loop(cluster: Any, limit: int) -> None:
+    actor = Lasting.options(max_concurrency=limit).remote()
+    assert ray.get(actor.place.remote()) == (True, True)
+    assert ray.get(actor.place_async.remote()) == (True, True)
+    assert ray.get(next(actor.places.remote())) == (True, True)
+    assert ray.get(next(actor.places_plainly.remote())) == (True, True)
+    ray.get(actor.give.remote(5))
+    assert ray.get(actor.take.remote()) == 5
+    assert ray.get(actor.select.remote()) == [(7,)]
+
+
+@pytest.mark.parametrize("limit", CALLS_AT_A_TIME)
+def test_what_was_set_going_goes_on_between_calls(cluster: Any, limit: int) -> None:
+    actor = Lasting.options(max_concurrency=limit).remote()
+    ray.get(actor.set_going.remote())
+    before, _ = ray.get(actor.seen.remote())
+    ray.sleep(1.0)
+    after, came = ray.get(actor.seen.remote())
+    assert after > before
+    assert sorted(came) == ["of a call", "of the constructor"]
+
+
+def test_an_async_constructor_runs_in_the_loop(cluster: Any) -> None:
+    @ray.remote
+    class Slow:
+        async def __init__(self, ref: Any) -> None:
+            self.value = await echo.remote(ref)
+            self.loop = asyncio.get_running_loop()
+
+        async def value_in_loop(self) -> Any:
+            return self.value, self.loop is asyncio.get_running_loop()
+
+    assert ray.get(Slow.remote(echo.remote(3)).value_in_loop.remote()) == (3, True)
+
+
+def test_an_error_of_the_constructor_in_the_loop(cluster: Any) -> None:
+    @ray.remote
+    class Broken:
+        def __init__(self) -> None:
+            raise KeyError("no such thing")
+
+        async def never(self) -> None:
+            """Nobody gets here."""
+
+    with pytest.raises(ActorDiedError, match="no such thing") as raised:
+        ray.get(Broken.remote().never.remote())
+    assert "actor_loop" not in str(raised.value)
+
+
+@pytest.mark.parametrize("limit", CALLS_AT_A_TIME)
+def test_what_ends_the_loop_ends_the_actor(cluster: Any, limit: int) -> None:
+    actor = Lasting.options(max_concurrency=limit).remote()
+    ray.get(actor.place.remote())
+    with pytest.raises(ActorDiedError):
+        ray.get([actor.leave_from_the_loop.remote(), actor.take.remote()], timeout=60)
