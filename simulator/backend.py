@@ -16,7 +16,7 @@ from runtime.backend.nodes import node_resources
 from runtime.backend.protocol import Backend
 from runtime.backend.session import Session
 from runtime.control.config import Config
-from simulator import one_thread
+from simulator import exits, one_thread
 from simulator.cluster import SimCluster
 from simulator.costs import load_profile
 from simulator.operations import OperableCluster
@@ -66,6 +66,7 @@ def start(
     cluster = OperableCluster(
         resources, config, profile, nodes_per_host, cores_per_host, object_store_memory, journal
     )
+    exits.install()
     session = cluster.start_driver()
     set_current(session, _lookup, partial(one_thread.check, cluster.thread))
     count = len(resources)

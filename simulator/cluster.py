@@ -16,6 +16,7 @@ import asyncio
 import gc
 import os
 import random
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -92,6 +93,10 @@ class SimCluster:
         self.hub: Any = getcurrent()
         self.thread = get_ident()
         """The only one in which any of it may run."""
+        self.pid = os.getpid()
+        """The real process that all of it is in."""
+        self.on_sigterm = signal.getsignal(signal.SIGTERM)
+        """The driver's handler of SIGTERM; workers have none of their own accord."""
         self.loop_of_hub: asyncio.AbstractEventLoop | None = None
         """The asyncio loop that runs in the hub, while a program's greenlet has the thread."""
         self.processes: dict[str, SimProcess] = {}
@@ -266,6 +271,10 @@ class SimCluster:
         # Behind what it has sent, as a real one's last words come first.
         died = [WorkerDied(process.name, reason)]
         self.transmit(process.node, f"pool:{process.node}", f"node:{process.node}", died, 60)
+
+    def worker_died(self, process: SimProcess, reason: str) -> None:
+        """A worker's program has ended its process at once: `os._exit`, a signal to itself."""
+        self._end_worker(process.name, reason)
 
     def _end_process(self, address: str) -> None:
         worker = self.workers.pop(address, None)

@@ -81,6 +81,7 @@ class SimDriver:
         self._world = self._cluster.make_driver(info.driver, job_id(info.number))
         session = SimSession(self._world, self._cluster, lambda: self._end("shut down"))
         self._world.session = session
+        self._world.end = self._die
         self._greenlet = ProgramGreenlet(self._run, self._cluster)
         self._greenlet.session = session
         self._cluster.env.timeout(0).callbacks.append(self._begin)
@@ -108,6 +109,11 @@ class SimDriver:
         if self._world is not None:
             # In an event of its own: the program may have been in the midst of a turn.
             self._cluster.env.timeout(0).callbacks.append(partial(self._leave, reason))
+
+    def _die(self, reason: str) -> None:
+        """The program has ended its process at once."""
+        self.done = True
+        self._leave(reason, None)
 
     def _leave(self, reason: str, _: Any) -> None:
         assert self._world is not None

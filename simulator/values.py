@@ -14,9 +14,12 @@ import weakref
 from collections import ChainMap
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from types import BuiltinFunctionType
 from typing import Any, ClassVar
 
 import cloudpickle
+
+from simulator import exits
 
 deserialize = pickle.loads
 """Return the value of a pickle."""
@@ -174,10 +177,22 @@ def serialize(value: Any) -> SimSerialized:
     return SimSerialized(payload, len(payload) + _claimed_bytes, contained)
 
 
+class _FunctionPickler(cloudpickle.Pickler):
+    """Has what a program has imported by name before there was a stand-in for it."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is BuiltinFunctionType:
+            for name, function in exits.PYTHONS.items():
+                if obj is function:
+                    return exits.stand_in, (name,)
+        return super().reducer_override(obj)
+
+
 def dumps_function(function: Callable[..., Any]) -> bytes:
     """Pickle a function."""
-    payload: bytes = cloudpickle.dumps(function, 5)
-    return payload
+    file = io.BytesIO()
+    _FunctionPickler(file, 5).dump(function)
+    return file.getvalue()
 
 
 def loads_function(blob: bytes) -> Callable[..., Any]:

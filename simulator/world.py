@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -95,6 +95,8 @@ class SimWorld:
         """The program's greenlets and what each waits for a turn to make true."""
         self.session: Session | None = None
         """A worker's, for the greenlets that it starts."""
+        self.end: Callable[[str], None] = partial(cluster.worker_died, process)
+        """Ends the process at once; is told why."""
         self._spawned: list[ProgramGreenlet] = []
         process.after_turn = self._after_turn
 
@@ -277,6 +279,21 @@ class SimWorld:
         """The worker ends its process by itself, behind its last words; its node sees it."""
         left = partial(self.cluster.worker_left, self.process, f"exit code {code}")
         self._soon(lambda: self.process.when_sent(left))
+
+    def die(self, reason: str) -> NoReturn:
+        """End the process where it is, as the operating system would; `end` is told why."""
+        self.settle()
+        program = getcurrent()
+
+        def end() -> None:
+            self.end(reason)
+            if program:
+                program.throw()
+
+        # Not here: what unwinds the program may switch to another of the process's greenlets.
+        self._soon(end)
+        while True:
+            self._switch_out()
 
     # -- time ------------------------------------------------------------------
 

@@ -386,9 +386,53 @@ def failing_early(ray: Any) -> Any:
     return [*found, caught(ray, refs[0])]
 
 
+def ends_at_once(ray: Any) -> Any:
+    """Tasks and actors whose process ends itself."""
+    import os
+    import signal
+    import tempfile
+
+    @ray.remote
+    def end(path: str, last: int, by_signal: bool) -> int:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write("x")
+        if os.path.getsize(path) < last:
+            if by_signal:
+                os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(1)
+        return os.path.getsize(path)
+
+    @ray.remote(num_cpus=0)
+    class Actor:
+        def end(self) -> None:
+            os._exit(0)
+
+        def value(self) -> int:
+            return 1
+
+    def raised(ref: Any) -> str:
+        try:
+            return repr(ray.get(ref, timeout=60))
+        except Exception as error:
+            return type(error).__name__
+
+    found = []
+    for by_signal in (False, True):
+        for tries in (2, 3):
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "runs")
+                ref = end.options(max_retries=tries - 1).remote(path, 3, by_signal)
+                found.append((raised(ref), os.path.getsize(path)))
+    for concurrency in (1, 2):
+        actor = Actor.options(max_concurrency=concurrency).remote()
+        calls = (actor.value, actor.end, actor.value)
+        found += [raised(method.remote()) for method in calls]
+    return found
+
+
 PROGRAMS = [
     streams, retries, cancelling, awaiting, waiting, groups, context, affinity, pools, errors,
-    failing_early, event_loops,
+    failing_early, event_loops, ends_at_once,
 ]  # fmt: skip
 
 
