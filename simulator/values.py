@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import cloudpickle
 
+from runtime.backend.deep import dig
 from simulator import exits
 
 deserialize = pickle.loads
@@ -162,11 +163,15 @@ def _is_plain(values: list[Any]) -> bool:
 
 def serialize(value: Any) -> SimSerialized:
     """Pickle a value by cloudpickle's rules, as real backends do."""
-    global _claimed_bytes
     kind = type(value)
     if kind in _PLAIN or (kind is list and _is_plain(value)):
         payload = pickle.dumps(value, 5)
         return SimSerialized(payload, len(payload))
+    return dig(lambda: _serialize_any(value))
+
+
+def _serialize_any(value: Any) -> SimSerialized:
+    global _claimed_bytes
     _claimed_bytes = 0
     contained: list[Any] = []
     outer = sink.set(contained)

@@ -47,6 +47,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 
+from runtime.backend.deep import dig
+
 from . import copying
 from .allocator import aligned
 
@@ -159,12 +161,18 @@ def serialize(value: Any) -> Serialized:
     elif _ndarray is None and "numpy" in sys.modules:
         _learn_numpy()
         return serialize(value)
-    file = io.BytesIO()
-    buffers: list[pickle.PickleBuffer] = []
     # An array or bytes alone need none of cloudpickle's care, nor its time.
     if type(value) is _LargeBytes or _is_out_of_band(value):
+        file = io.BytesIO()
+        buffers: list[pickle.PickleBuffer] = []
         _ArrayPickler(file, _PROTOCOL, buffer_callback=buffers.append).dump(value)
         return Serialized(file.getvalue(), [buffer.raw() for buffer in buffers])
+    return dig(lambda: _serialize_any(value))
+
+
+def _serialize_any(value: Any) -> Serialized:
+    file = io.BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
     contained: list[Any] = []
     outer = sink.set(contained)
     try:

@@ -316,6 +316,18 @@ def test_what_is_in_many_places_is_not_written_in_each() -> None:
     assert of_value(shared, 20_000) != of_value([shared], 20_000)
 
 
+def test_values_nested_deeply_are_told_apart() -> None:
+    def nested(inner: Any) -> Any:
+        for _ in range(800):
+            inner = [inner]
+        return inner
+
+    # A reference's neighbour: what is not plain. Too deep for the limit of recursion as it is.
+    found = [of_value(nested(inner), 5) for inner in (Counter, Counter, np.float64(2))]
+    assert found[0] == found[1] != found[2]
+    assert not found[0].startswith(b"?"), "told by its type alone"
+
+
 def test_arguments_by_place_and_by_name_differ() -> None:
     found = [
         of_arguments((1,), {}, ENOUGH),

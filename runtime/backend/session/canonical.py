@@ -24,6 +24,7 @@ from zlib import crc32
 import cloudpickle
 
 from runtime.api.refs import ObjectRef
+from runtime.backend.deep import dig
 from runtime.backend.session.plain import (
     DIGEST_BYTES,
     SCALARS,
@@ -48,24 +49,27 @@ _MORE = "\0more"
 
 def pickled(value: Any, nbytes: int) -> bytes:
     """Return what tells any value; its serialized form has `nbytes` bytes."""
-    digest = Digest()
-    buffers: list[pickle.PickleBuffer] = []
-    return _written(_Pickler(digest, buffers.append, nbytes), value, digest, buffers)
+    return _written(lambda digest, keep: _Pickler(digest, keep, nbytes), value)
 
 
 def _written(
-    pickler: _Pickler, value: Any, digest: Digest, buffers: list[pickle.PickleBuffer]
+    make: Callable[[Digest, Callable[[pickle.PickleBuffer], None]], _Pickler], value: Any
 ) -> bytes:
-    try:
-        pickler.dump(value)
+    def write() -> bytes:
+        digest = Digest()
+        buffers: list[pickle.PickleBuffer] = []
+        make(digest, buffers.append).dump(value)
         for buffer in buffers:
             digest.write(buffer.raw())
             buffer.release()
+        return digest.digest()
+
+    try:
+        return dig(write)
     except Exception:
         # It could be written once. To say so would fail a call that can be made.
         kind = type(value)
         return f"?{kind.__module__}.{kind.__qualname__}".encode()
-    return digest.digest()
 
 
 class Digest:
@@ -201,9 +205,7 @@ def _key(item: Any, nbytes: int, objects: int) -> bytes:
     """Return what tells an item by so many of the objects that it consists of."""
     if type(item) in SCALARS:
         return marshalled(item)
-    digest = Digest()
-    buffers: list[pickle.PickleBuffer] = []
-    return _written(_Key(digest, buffers.append, nbytes, objects), item, digest, buffers)
+    return _written(lambda digest, keep: _Key(digest, keep, nbytes, objects), item)
 
 
 def _without_id(reduced: tuple[Any, ...]) -> Any:
