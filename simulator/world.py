@@ -225,7 +225,7 @@ class SimWorld:
 
     # -- several at a time -----------------------------------------------------
 
-    def spawn(self, run: Callable[[], None]) -> None:
+    def spawn(self, run: Callable[[], None], most: int) -> None:
         """Run something beside the program that calls."""
         assert self.session is not None
         self._spawned = [spawned for spawned in self._spawned if not spawned.dead]
@@ -255,7 +255,7 @@ class SimWorld:
                 # had not ended is no news to anybody.
                 loop.set_exception_handler(lambda loop, context: None)
 
-        self.spawn(run)
+        self.spawn(run, 1)
         return loop
 
     def nudge(self) -> None:

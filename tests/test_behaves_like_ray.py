@@ -380,6 +380,28 @@ def event_loops(ray: Any) -> Any:
     return found
 
 
+def threads(ray: Any) -> Any:
+    """What a thread of an actor has of its own it keeps for later calls."""
+
+    class Counter:
+        def __init__(self) -> None:
+            self.own = threading.local()
+            self.threads: set[int] = set()
+
+        def count(self) -> int:
+            self.threads.add(threading.get_ident())
+            self.own.calls = getattr(self.own, "calls", 0) + 1
+            return self.own.calls
+
+        def most(self) -> bool:
+            return len(self.threads) <= 2
+
+    actor = ray.remote(max_concurrency=2)(Counter).remote()
+    ray.get([actor.count.remote() for _ in range(50)], timeout=60)
+    later = ray.get([actor.count.remote() for _ in range(50)], timeout=60)
+    return max(later) >= 50, ray.get(actor.most.remote(), timeout=60)
+
+
 def failing_early(ray: Any) -> Any:
     """Some of a group fail, and the others wait for them."""
 
@@ -465,7 +487,7 @@ def ends_at_once(ray: Any) -> Any:
 
 PROGRAMS = [
     streams, nested, retries, cancelling, awaiting, waiting, groups, context, affinity, pools,
-    errors, failing_early, event_loops, ends_at_once,
+    errors, failing_early, event_loops, ends_at_once, threads,
 ]  # fmt: skip
 
 

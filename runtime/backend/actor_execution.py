@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.api.actors import CALL, READY, TERMINATE, ActorExit
 from runtime.backend.actor_loop import EventLoop, has_async_methods, made_in_loop
+from runtime.backend.actor_threads import CallThread
 from runtime.backend.ends import ConstructorFailed, is_error, last_words
 from runtime.backend.plain import again, plain_bytes
 from runtime.backend.returns import returned
@@ -61,6 +62,7 @@ class ActorRunner:
         self._loop: Any = None
         self._own_thread: EventLoop | None = None
         """Where all runs if the class has async methods; None: it has none."""
+        self._threads = CallThread(self, tasks)
         self._coroutines: dict[bytes, Any] = {}
         """The calls that run as coroutines, by array."""
         if spec.extra.env:
@@ -126,7 +128,7 @@ class ActorRunner:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._begin_coroutine, assignment)
         else:
-            self._world.spawn(lambda: self._run_beside(assignment))
+            self._world.spawn(lambda: self._threads.serve(assignment), self._info.max_concurrency)
 
     # -- checkpoints -----------------------------------------------------------
 
@@ -321,13 +323,44 @@ class ActorRunner:
 
     # -- beside one another ----------------------------------------------------
 
-    def _run_beside(self, assignment: Assignment) -> None:
+    def is_simple(self, assignment: Assignment) -> bool:
+        """Whether a call has nothing to it but arguments and one value."""
+        spec, extra = assignment.spec, assignment.spec.extra
+        assert extra is not None
+        special = assignment.values or extra.stream or extra.retry_on or extra.method in _BUILT_IN
+        return self._plain and not special and spec.returns == 1
+
+    def prepared(self, assignment: Assignment) -> Callable[[], Any]:
+        """Return a simple call with everything in its place."""
         spec = assignment.spec
-        frame = self._frame(spec)
-        frame_of_call.set(frame)
-        started_s = self._world.now()
+        assert spec.extra is not None
+        method: Callable[[], Any] = getattr(self._instance, spec.extra.method)
+        return self._tasks.prepare(assignment, method) if spec.args else method
+
+    def next_beside(self) -> Assignment | None:
+        """Return the next call for the thread that asks; None: it is free from now on."""
+        with self._world:
+            assignment = None if self._executor.exiting else self._executor.next()
+            if assignment is None:
+                self._running -= 1
+        return assignment
+
+    def run_beside(self, assignment: Assignment, started_s: float) -> None:
+        """Run a call of any kind in a thread."""
+        spec = assignment.spec
         try:
             call = self._tasks.prepare(assignment, self._method(spec))
+        except Exception as error:
+            self._tasks.reports.error(spec, started_s, error)
+        except BaseException as error:
+            caught = [error]
+            self.report_beside(spec, lambda: again(caught), started_s)
+        else:
+            self.report_beside(spec, call, started_s)
+
+    def report_beside(self, spec: TaskSpec, call: Callable[[], Any], started_s: float) -> None:
+        """Run a call and report what became of it, whatever it was."""
+        try:
             if spec.extra is not None and spec.extra.stream:
                 self._tasks.run_stream(spec, call, started_s)
             else:
@@ -340,8 +373,8 @@ class ActorRunner:
             raise
         except BaseException as error:
             self._crashed(error)
-        frame.over = True
-        self._ended()
+        if self._tasks.session.uncounted:
+            self._tasks.tidy()
 
     def _frame(self, spec: TaskSpec) -> Frame:
         return Frame(task_id(spec.array, 0), self._tasks.session.client.job)

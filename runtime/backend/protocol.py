@@ -242,8 +242,12 @@ class World(Protocol):
         Raises RaySystemError if the cluster is gone.
         """
 
-    def spawn(self, run: Callable[[], None]) -> None:
-        """Run something beside the program that calls: a thread, or what stands for one."""
+    def spawn(self, run: Callable[[], None], most: int) -> None:
+        """Run something beside the program that calls: a thread, or what stands for one.
+
+        Threads are kept and used again, so there are never more than `most`, as long as no
+        more than that is under way.
+        """
 
     unwinding: tuple[type[BaseException], ...]
     """What the world ends user code with whose process is gone."""

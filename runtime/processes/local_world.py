@@ -33,6 +33,7 @@ from runtime.backend.environment import Environment
 from runtime.control.client import Client
 from runtime.control.executor import Executor
 from runtime.control.messages import Frame
+from runtime.processes.call_threads import CallThreads
 from runtime.processes.connection import Connection
 from runtime.processes.process import Process
 from runtime.processes.shortcut import FromWorkers
@@ -112,6 +113,7 @@ class LocalWorld:
         self._released = False
         self.environment = Environment()
         self._task_thread = threading.get_ident()
+        self._call_threads: CallThreads | None = None
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run_background, name="raytwin-io", daemon=True)
 
@@ -340,9 +342,11 @@ class LocalWorld:
 
     # -- several at a time -----------------------------------------------------
 
-    def spawn(self, run: Callable[[], None]) -> None:
+    def spawn(self, run: Callable[[], None], most: int) -> None:
         """Run something beside the program that calls."""
-        threading.Thread(target=run, name="raytwin-call", daemon=True).start()
+        if self._call_threads is None:
+            self._call_threads = CallThreads()
+        self._call_threads.run(run, most)
 
     unwinding: tuple[type[BaseException], ...] = ()
 
