@@ -145,3 +145,52 @@ def test_what_ends_the_loop_ends_the_actor(cluster: Any, limit: int) -> None:
     ray.get(actor.place.remote())
     with pytest.raises(ActorDiedError):
         ray.get([actor.leave_from_the_loop.remote(), actor.take.remote()], timeout=60)
+
+
+def test_what_ends_the_process_while_the_constructor_runs(cluster: Any) -> None:
+    def end() -> None:
+        raise SystemExit(4)
+
+    @ray.remote
+    class Ends:
+        def __init__(self) -> None:
+            end()
+
+        async def never(self) -> None:
+            """Nobody gets here."""
+
+    @ray.remote
+    class EndsBeside:
+        async def __init__(self) -> None:
+            asyncio.get_running_loop().call_soon(end)
+            await asyncio.Event().wait()
+
+        async def never(self) -> None:
+            """Nobody gets here."""
+
+    for cls in (Ends, EndsBeside):
+        with pytest.raises(ActorDiedError):
+            ray.get(cls.remote().never.remote(), timeout=60)
+
+
+def test_a_coroutine_that_runs_alone_is_cancelled_where_it_waits(cluster: Any) -> None:
+    @ray.remote(max_concurrency=1)
+    class Waits:
+        def __init__(self) -> None:
+            self.begun = 0
+
+        async def wait(self) -> None:
+            self.begun += 1
+            await asyncio.Event().wait()
+
+        async def count(self) -> int:
+            return self.begun
+
+    actor = Waits.remote()
+    assert ray.get(actor.count.remote()) == 0
+    waiting, counted = actor.wait.remote(), actor.count.remote()
+    ray.sleep(0.2)
+    ray.cancel(waiting)
+    with pytest.raises(ray.exceptions.TaskCancelledError):
+        ray.get(waiting, timeout=60)
+    assert ray.get(counted, timeout=60) == 1

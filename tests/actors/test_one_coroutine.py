@@ -67,3 +67,38 @@ def test_one_at_a_time_is_rebuilt(start: Any, interval: int) -> None:
     ray.kill(actor, no_restart=False)
     assert ray.get([actor.add.remote(1) for _ in range(3)], timeout=60) == [11, 12, 13]
     assert ray.get(actor.origin.remote()) == (8 if interval else -1)
+
+
+@ray.remote(max_restarts=1, max_task_retries=1)
+class GoesOn:
+    """Makes something outside of its calls: when the one that set it going has ended."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self.made = ""
+
+    async def begin(self) -> None:
+        self.going = asyncio.get_running_loop().create_task(self.go_on())
+
+    async def go_on(self) -> None:
+        await self.event.wait()
+        self.made = echo.remote(1).hex()
+
+    async def end(self) -> None:
+        self.event.set()
+        await self.going
+
+    async def which(self) -> str:
+        return self.made
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_what_goes_on_after_a_call_is_another_in_the_next_life(start: Any, limit: int) -> None:
+    start()
+    actor = GoesOn.options(max_concurrency=limit).remote()
+    ray.get([actor.begin.remote(), actor.end.remote()], timeout=60)
+    before = ray.get(actor.which.remote())
+    ray.kill(actor, no_restart=False)
+    after = ray.get(actor.which.remote(), timeout=60)
+    assert before and after
+    assert before != after
