@@ -158,8 +158,11 @@ class ArrayRows:
                 self._tell(oid, Location(oid, (), 0, lost=why))
 
     def _is_missing(self, array: bytes) -> bool:
-        """Whether somebody waits for an array that has no row."""
-        return array in self.waited and array not in self.rows
+        """Whether somebody waits for an array that has no row, or for what its row lacks."""
+        row = self.rows.get(array)
+        if row is None:
+            return array in self.waited
+        return any(row.is_untold(oid, self._alive) for oid in self.waited.get(array, ()))
 
     def _has_no_owner(self, array: bytes) -> None:
         """No node knows an owner of an array that is awaited and has no row."""

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from msgspec.structs import replace
+
 from runtime.control.array_rows import (
     JOB_ENDED,
     LOST_S,
@@ -26,7 +28,7 @@ from runtime.control.array_rows import (
 )
 from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, job_of
 from runtime.control.jobs import without_ended
-from runtime.control.lost import GONE_ON, LET_GO
+from runtime.control.lost import GONE_ON, LET_GO, UNTOLD
 from runtime.control.messages import (
     ClaimTasks,
     ForwardResults,
@@ -233,7 +235,12 @@ class ArrayTable(Releasing):
     def on_owners_found(self, source: str, message: OwnersFound) -> None:
         """A node says which arrays are its clients', and which are not any more."""
         for array in message.gone:
-            self._made_unheard(array, "the only copy was on a node that died")
+            self._made_unheard(array, UNTOLD)
+        # Of what has a row its owner has told all there is to tell.
+        told = [array for array in message.owned if array in self.rows]
+        if told:
+            owned = [array for array in message.owned if array not in self.rows]
+            message = replace(message, owned=owned, others=message.others + told)
         self.unheard.on_found(source, message)
         for array in message.let_go:
             row = self.rows.get(array)

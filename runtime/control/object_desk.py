@@ -143,6 +143,8 @@ class ObjectDesk:
 
     def on_seek_owners(self, source: str, message: SeekOwners) -> None:
         """The GCS asks whether anybody here will say what becomes of arrays."""
+        if message.arrays:
+            self._log.flush()  # what it knows of them comes before the answer
         owned: list[bytes] = []
         others: list[bytes] = []
         for array in message.arrays:

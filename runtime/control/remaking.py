@@ -17,10 +17,12 @@ from functools import partial
 
 from runtime.control.array_rows import LOST_S, ArrayRows
 from runtime.control.context import node_of
+from runtime.control.holdings import NOWHERE
 from runtime.control.ids import STREAM_BASE, object_id, split_object_id
 from runtime.control.lineage import by_recipe, placed_again, refusal
-from runtime.control.lost import MADE_BY_ACTOR, OWNER_DIED, PUT
+from runtime.control.lost import MADE_BY_ACTOR, OWNER_DIED, PUT, UNTOLD
 from runtime.control.messages import (
+    DROPPED,
     SYSTEM_ERROR,
     FreeObjects,
     Location,
@@ -40,14 +42,23 @@ class Remaking(ArrayRows):
     def _seek(self, array: bytes, row: ArrayRow, oids: Iterable[bytes]) -> None:
         """Have those of the awaited objects made again that are lost and not under way."""
         absent: dict[int, list[bytes]] = {}
+        untold = False
         if row.actor and self.replays(row.actor, array):
             return
         for oid in oids:
+            if row.is_untold(oid, self._alive):
+                untold = True
+                continue
             index = split_object_id(oid)[1]
             location = row.locate(oid, self._alive)
             there = location is not None and bool(location.nodes)
             if not there and not row.pending(index, self._alive):
                 absent.setdefault(index, []).append(oid)
+        if untold:
+            if not row.actor and self.remakes(array):
+                self._ctx.after(LOST_S, partial(self._seek_again, array))
+            else:
+                self.unheard.ask_all(array)
         for spec, start, count in by_recipe(row, list(absent)):
             lost = next((done.lost for done in row.ended(start)), "")
             if start >= STREAM_BASE and row.actor is not None and not any(row.ended(0)):
@@ -100,6 +111,19 @@ class Remaking(ArrayRows):
         self.lineage.need(array, row)
         self._log("task_reconstructed" if made else "task_retried", spec.name, detail, count)
         self._ctx.send("global", PlaceTasks([part]))
+
+    def _has_no_owner(self, array: bytes) -> None:
+        """Nobody is left who could tell of what is awaited: an array, or items of a call."""
+        row = self.rows.get(array)
+        if row is None:
+            super()._has_no_owner(array)
+            return
+        for oid in self._waited_for(array):
+            if row.is_untold(oid, self._alive):
+                row.finish(Done(split_object_id(oid)[1], 1, NOWHERE, (), UNTOLD))
+                for node in row.owners:
+                    row.copied(oid, node, DROPPED)  # it would have told of a small one
+        self._seek(array, row, self._waited_for(array))
 
     def _seek_again(self, array: bytes) -> None:
         row = self.rows.get(array)

@@ -294,6 +294,18 @@ class ArrayRow:
         lost = [done.lost for done in self.ended(index)]
         return all(why == LET_GO for why in lost) if lost else self.released
 
+    def is_untold(self, oid: bytes, alive: set[int]) -> bool:
+        """Whether a call has ended, and nobody has told of this item of it.
+
+        Its owner's node tells of the end; of a large item the node that has it, which may be
+        about to, or may have died before it did.
+        """
+        _, index, _ = split_object_id(oid)
+        if index < STREAM_BASE or self.actor is None or self.released:
+            return False
+        has_ended = self.end_of_task(index, alive) >= 0
+        return has_ended and self.locate(oid, alive) is None
+
     def end_of_task(self, index: int, alive: set[int]) -> int:
         """Return a living node where the task of an element has ended; -1 if there is none."""
         ended = (done.node for done in self.ended(task_of(index)) if not done.lost)

@@ -1,4 +1,4 @@
-"""Arrays that somebody waits for and of which the object table has never heard.
+"""Arrays that somebody waits for and of which the object table has not heard that they are made.
 
 Most are on their way: their owner's node has not told of them yet, or a call of an
 actor is to make them, of which the table hears only when it has ended. Others will
@@ -10,6 +10,11 @@ never come, as their owner died before its node told of them. So, of each::
 
 A row that comes meanwhile ends it at the next step. Of what was put and has been let go
 of the first wait is left out (`Unheard.ask`): nobody but a new owner can put it again.
+
+The item of a call that has ended may lack in a row that has come: its owner's node tells of
+the end, and of a large item the node that has it, or nobody, as that died before it did. Then
+a wait is no use (`Unheard.ask_all`). Every node tells what it knows before it answers; so when
+all living ones have answered, whosever it is, nobody has it.
 """
 
 from __future__ import annotations
@@ -36,9 +41,9 @@ class Unheard:
         self._alive = alive
         self._wait_s = wait_s
         self._missing = missing
-        """Whether an array is awaited and has no row."""
+        """Whether an array is awaited and has no row, or one that lacks what is awaited."""
         self._lost = lost
-        """Called with an array that nobody owns."""
+        """Called with an array that nobody owns, or nobody has told of."""
         self._waits_s: dict[bytes, float] = {}
         """How long the next wait of an array is."""
         self._asked: dict[bytes, dict[int, None]] = {}
@@ -61,9 +66,17 @@ class Unheard:
             self._waits_s[array] = self._wait_s
             self._ask([array])
 
+    def ask_all(self, array: bytes) -> None:
+        """The same, of one whose row lacks what is awaited; it may have been watched before."""
+        if array not in self._asked:
+            self._waits_s.setdefault(array, self._wait_s)
+            self._ask([array])
+
     def _ask(self, arrays: list[bytes]) -> None:
         left = []
         for array in arrays:
+            if array not in self._waits_s or array in self._asked:
+                continue  # all were asked before its wait was over
             if self._missing(array):
                 left.append(array)
                 self._asked[array] = dict.fromkeys(sorted(self._alive))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from runtime.control.array_rows import LOST_S
 from runtime.control.ids import STREAM_BASE
 from runtime.control.messages import (
     OwnersFound,
@@ -65,6 +68,90 @@ def test_it_is_lost_when_the_call_has_ended_without_it() -> None:
     table.kill(3)
     table.ask(ITEM, node=0)
     assert [each.ended for each in table.told()] == [-1]
+
+
+def answered(table: Table, *nodes: int, owned: int = -1) -> None:
+    """Nodes say whose the array is; node 3 that the item was made on a node that died."""
+    for node in nodes:
+        gone = [array(1)] if node == 3 and owned != 3 else []
+        mine, others = ([array(1)], []) if node == owned else ([], [array(1)])
+        table.gcs.handle(f"node:{node}", OwnersFound(node, mine, others, gone=gone))
+
+
+@pytest.mark.parametrize("asked_first", [True, False])
+def test_it_is_lost_when_its_node_died_before_it_told_of_it(asked_first: bool) -> None:
+    """Its owner knows of it, and tells the table of the end of its call alone."""
+    table = Table()
+    table.kill(1)
+    if asked_first:
+        table.ask(ITEM, node=0)
+        ended(table)
+    else:
+        ended(table)
+        table.ask(ITEM, node=0)
+    assert [m.arrays for m in table.ctx.take(SeekOwners)] == [[array(1)]] * 3
+    table.ask(ITEM, node=2)
+    answered(table, 0, 2)
+    assert table.told() == [] and table.ctx.take(SeekOwners) == []
+    answered(table, 3)
+    locations = table.told()
+    assert [(each.nodes, each.ended) for each in locations] == [((), 3)] * 2
+    assert all("was on a node that died" in each.lost for each in locations)
+    table.ask(ITEM, node=0)
+    assert [each.lost for each in table.told()] == [locations[0].lost]
+    table.ctx.pass_time(100.0)
+    assert table.ctx.take(SeekOwners) == [] and len(table.gcs.table.unheard) == 0
+
+
+def test_it_is_not_when_its_node_lives_and_tells_of_it_late() -> None:
+    """What a node has told comes before its answer, and it may not know of it before."""
+    table = Table()
+    table.ask(ITEM, node=0)
+    ended(table)
+    answered(table, 0, 2, 3)
+    assert table.told() == []
+    yielded(table, 1)
+    assert [location.nodes for location in table.told()] == [(1,)]
+    answered(table, 1)
+    assert table.told() == [] and len(table.gcs.table.unheard) == 0
+
+
+def test_it_is_lost_when_nobody_is_left_to_know_of_it() -> None:
+    """The owner's node, of which it knows, died; whoever owns it now has its end alone."""
+    table = Table()
+    ended(table)
+    table.ask(ITEM, node=0)
+    answered(table, 0, 3, owned=3)
+    table.kill(1)
+    assert table.told() == []
+    answered(table, 2)
+    assert [each.ended for each in table.told()] == [3]
+
+
+def test_it_is_not_while_an_actor_is_rebuilt_that_yields_it_again() -> None:
+    table = Table()
+    rebuilt = [array(1)]
+    table.gcs.table.remakes = rebuilt.__contains__
+    table.kill(1)
+    ended(table)
+    table.ask(ITEM, node=0)
+    table.ctx.pass_time(10 * LOST_S)
+    assert table.told() == [] and table.ctx.take(SeekOwners) == []
+    rebuilt.clear()
+    table.ctx.pass_time(LOST_S)
+    answered(table, 0, 2, 3)
+    assert [each.ended for each in table.told()] == [3]
+
+
+def test_a_node_tells_all_it_knows_before_it_says_whose_it_is() -> None:
+    """Its answer is taken for its last word on what was made."""
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([call(2, DRIVER)]))
+    node.turn("node:1", TaskResults(DRIVER, [result(2, STREAM_BASE, node=1)]))
+    assert node.ctx.take(TaskUpdates) == []
+    node.turn("gcs", SeekOwners([array(2)]))
+    said = [type(m) for _, m in node.ctx.sent if isinstance(m, (TaskUpdates, OwnersFound))]
+    assert said == [TaskUpdates, OwnersFound]
 
 
 def test_what_its_owner_had_let_go_of_when_it_was_made_again_is_forgotten() -> None:

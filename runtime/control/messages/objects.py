@@ -106,7 +106,8 @@ class ObjectsMissing(Struct, array_like=True, tag=44):
 
 
 class SeekOwners(Struct, array_like=True, tag=147):
-    """Which of these arrays, that the table has never heard of, are clients' of yours?
+    """Which of these arrays are clients' of yours? The table has not heard that what is awaited
+    of them was made. Before its answer a node tells all that it knows.
 
     ``lost``: calls' results that were lost, said to be clients' of yours; are they still?
     """
