@@ -59,6 +59,7 @@ def forget() -> None:
     ended_here.forget()
     _started.clear()
     _groups.clear()
+    _actor_class.cache_clear()
 
 
 def give_back_groups() -> None:

@@ -99,6 +99,8 @@ class SimCluster:
         """The driver's handler of SIGTERM; workers have none of their own accord."""
         self.loop_of_hub: asyncio.AbstractEventLoop | None = None
         """The asyncio loop that runs in the hub, while a program's greenlet has the thread."""
+        self.hooks_of_hub: Any = (None, None)
+        """Who hears there of asynchronous generators: see `sys.set_asyncgen_hooks`."""
         self.processes: dict[str, SimProcess] = {}
         self.schedulers: dict[int, LocalScheduler] = {}
         self.chains: dict[int, list[Chained]] = {}

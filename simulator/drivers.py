@@ -118,6 +118,7 @@ class SimDriver:
     def _leave(self, reason: str, _: Any) -> None:
         assert self._world is not None
         self._world.process.kill()
+        self._world.client.forget_waiters()
         self._cluster.door.ended(self.job, reason)
 
 

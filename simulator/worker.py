@@ -112,6 +112,7 @@ class SimWorker:
             self._program.throw()
         if self._world is not None:
             self._world.end_spawned()
+        self.client.forget_waiters()
 
     def _begin(self) -> None:
         """Make and start the program once there is work."""

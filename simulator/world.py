@@ -14,6 +14,7 @@ events.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
@@ -46,8 +47,8 @@ control plane's own timers are shorter, see `SimCluster.stall_s`.
 class ProgramGreenlet(greenlet):
     """A greenlet that knows whose program it runs.
 
-    Which asyncio loop runs is noted by thread, and this one has many programs:
-    each switch puts the note right.
+    Which asyncio loop runs, and who hears of asynchronous generators, is noted by thread,
+    and this one has many programs: each switch puts the notes right.
     """
 
     session: Session
@@ -59,11 +60,13 @@ class ProgramGreenlet(greenlet):
 
     def _run_program(self) -> None:
         self._cluster.loop_of_hub = asyncio._get_running_loop()
+        self._cluster.hooks_of_hub = sys.get_asyncgen_hooks()
         asyncio._set_running_loop(None)
         try:
             self._program()
         finally:
             asyncio._set_running_loop(self._cluster.loop_of_hub)
+            sys.set_asyncgen_hooks(*self._cluster.hooks_of_hub)
 
 
 class SimWorld:
@@ -198,12 +201,18 @@ class SimWorld:
                 environment.withdraw()
             loop = asyncio._get_running_loop()
             asyncio._set_running_loop(cluster.loop_of_hub)
+            if loop is not None:
+                hooks = sys.get_asyncgen_hooks()
+                sys.set_asyncgen_hooks(*cluster.hooks_of_hub)
             try:
                 cluster.hub.switch()
             finally:
                 # Also where the program is ended: by whom the loop of then does not run.
                 cluster.loop_of_hub = asyncio._get_running_loop()
+                cluster.hooks_of_hub = sys.get_asyncgen_hooks()
                 asyncio._set_running_loop(loop)
+                if loop is not None:
+                    sys.set_asyncgen_hooks(*hooks)
             if environment.variables:
                 environment.apply()
         if not process.alive or cluster.closed:

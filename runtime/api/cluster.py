@@ -212,6 +212,8 @@ def shutdown() -> None:
     connected = state.connected()
     if connected is not None:
         state.check()
+        # Registered with the backend, which it would keep for as long as the program runs.
+        atexit.unregister(_at_exit)
         _shutdown(connected)
 
 

@@ -109,6 +109,16 @@ class ClientWaits(ClientCounts):
                 # The request is under way: its key stays, so it is not made twice.
                 self._object_waiters[oid] = [w for w in waiting if w is not waiter]
 
+    def forget_waiters(self) -> None:
+        """The process has ended, and nobody waits.
+
+        What waits may know the client, which knows the entries: Python's garbage collector
+        does not look into those, and would find that ring never.
+        """
+        for entry in list(self.entries.values()):
+            entry.waiters = entry.all_waiters = None
+        self._object_waiters.clear()
+
     def plain_entries(self, oids: Iterable[bytes]) -> list[Entry] | None:
         """Return the entries of own objects that are single values, small or not made yet.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from chaos.campaign import run_seeds, write_failure
 from chaos.cases import draw_case
 from chaos.fuzz import run_case
 from chaos.plan import from_data
+from chaos.programs import Api
+from simulator.cluster import SimCluster
 
 FAILED = Path(__file__).with_name("failed_seeds.txt")
 
@@ -82,3 +86,19 @@ def test_a_failure_is_written_with_its_plan(tmp_path: Path) -> None:
     assert data["seed"] == 3
     assert data["failures"] == ["value 1 is 2 and not 3"]
     assert from_data({"steps": data["steps"]}) == report.case.plan
+
+
+def test_seeds_that_are_over_take_no_memory() -> None:
+    def left(seeds: Iterable[int]) -> tuple[int, int]:
+        for seed in seeds:
+            assert run_case(draw_case(seed)).failures == []
+        gc.collect()
+        kinds = [type(each) for each in gc.get_objects()]
+        clusters = sum(issubclass(kind, SimCluster) for kind in kinds)
+        return clusters, kinds.count(Api)
+
+    # In the first of these coroutines wait when it ends.
+    clusters, engines = left([1005])
+    assert clusters == 0
+    assert left([1001, 1002])[0] == 0
+    assert left([1005]) == (0, engines)

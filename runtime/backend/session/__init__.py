@@ -179,5 +179,6 @@ class Session(ActorCalls):
             called()
         self.closed = True
         self.world.close()
+        self.client.forget_waiters()
         if self._end_cluster is not None:
             self._end_cluster()
