@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import cloudpickle
 
-from runtime.backend.deep import dig
+from runtime.backend.pickling import SHARED_BYTES_MIN, dig
 from simulator import exits
 
 deserialize = pickle.loads
@@ -124,11 +124,12 @@ def _read_only(make: Callable[..., Any], made_of: tuple[Any, ...], *state: Any) 
     if state:  # dates have no buffer
         array.__setstate__(*state)
     array.flags.writeable = False
-    # Views of it keep the array that it is a view of, not itself.
-    owner = array
-    while type(owner.base) is type(array):
-        owner = owner.base
-    _noted(owner)
+    if array.nbytes >= SHARED_BYTES_MIN:
+        # Views of it keep the array that it is a view of, not itself.
+        owner = array
+        while type(owner.base) is type(array):
+            owner = owner.base
+        _noted(owner)
     return array
 
 

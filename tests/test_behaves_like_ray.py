@@ -89,6 +89,30 @@ def nested(ray: Any) -> Any:
     return found
 
 
+def arrays(ray: Any) -> Any:
+    """Nobody may write to what others read, small or large."""
+    import numpy as np
+
+    @ray.remote
+    def writable(arrays: dict[int, Any], one: Any) -> list[bool]:
+        return [array.flags.writeable for array in (*arrays.values(), one)]
+
+    @ray.remote
+    def many(count: int, length: int) -> list[Any]:
+        return [np.full(length, number) for number in range(count)]
+
+    found: list[Any] = []
+    for length in 1, 100, 10_000:
+        value = {number: np.full(length, number) for number in range(20)}
+        value[20] = np.asfortranarray(np.ones((length, 2)))
+        found.append(ray.get(writable.remote(value, value[3])))
+        again = ray.get(ray.put(value))
+        found.append([array.flags.writeable for array in again.values()])
+        found.append([float(array.sum()) for array in again.values()])
+        found.append([(a.flags.writeable, int(a[-1])) for a in ray.get(many.remote(20, length))])
+    return found
+
+
 def retries(ray: Any) -> Any:
     import os
     import tempfile
@@ -487,7 +511,7 @@ def ends_at_once(ray: Any) -> Any:
 
 PROGRAMS = [
     streams, nested, retries, cancelling, awaiting, waiting, groups, context, affinity, pools,
-    errors, failing_early, event_loops, ends_at_once, threads,
+    errors, failing_early, event_loops, ends_at_once, threads, arrays,
 ]  # fmt: skip
 
 

@@ -17,11 +17,13 @@ Two forms, told apart by their first bytes:
   Where a buffer starts follows from the lengths before it, so buffers cannot
   overlap, and a total other than the number of bytes at hand is an error.
 
-What is a buffer: the memory of every array that is exactly a ``numpy.ndarray``
-and holds no Python objects, a `bytes` object of at least `BYTES_OUT_OF_BAND_MIN`
-as the value itself, and what a class of its own gives as `pickle.PickleBuffer`.
-Arrays therefore always come back read-only, small or large, as views of the
-bytes given to `deserialize`; copy one to change it.
+What is a buffer: the memory of every array that is exactly a ``numpy.ndarray``,
+holds no Python objects and has at least `SHARED_BYTES_MIN` bytes, a `bytes`
+object of at least `BYTES_OUT_OF_BAND_MIN` as the value itself, and what a class of
+its own gives as `pickle.PickleBuffer`. Such arrays come back as views of the
+bytes given to `deserialize`. Smaller ones are in the pickle, because a buffer costs
+more than the copy, and come back as views of `bytes` of their own. All are
+read-only, small or large; copy one to change it.
 
 Everything else goes the way of cloudpickle: functions, lambdas, and classes of
 ``__main__`` or of a function body travel by value, what can be imported travels
@@ -35,19 +37,20 @@ on bytes from processes that know the cluster's token.
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 import struct
 import sys
 import weakref
-from collections import ChainMap
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 
-from runtime.backend.deep import dig
+from runtime.backend.pickling import SHARED_BYTES_MIN, dig
 
 from . import copying
 from .allocator import aligned
@@ -76,11 +79,18 @@ _LENGTH_BYTES = 8
 
 _SCALARS: set[type] = {int, float, bool, complex, str, bytes, type(None)}
 _NUMPYS_SCALARS = ("bool_", "int32", "int64", "float32", "float64")
+_BY_CLOUDPICKLE = (type, FunctionType)
+"""Of what cloudpickle looks whether it travels by value: classes, metaclasses' too."""
+_DTYPE_NAMES: dict[Any, str] = {}
+"""Of numpy's numbers: one string each, which a pickle has in it once."""
 _ndarray: Any = None
 """numpy's class, once numpy is loaded: a driver that has no arrays need not have its
 10 MB. Workers have it from the zygote."""
 _PLAIN_ITEMS_MAX = 64  # beyond, what the fast path saves is lost in the pickle itself
 _PLAIN_DEPTH_MAX = 3  # (args, kwargs), one of these, and a list in it
+
+_STRINGS_LOOKED_AT = 256
+"""At the beginning of a long list of strings, and over all of it."""
 
 
 class SerializationError(ValueError):
@@ -173,10 +183,15 @@ def serialize(value: Any) -> Serialized:
 def _serialize_any(value: Any) -> Serialized:
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
+    if _are_strings(value):
+        pickler = pickle.Pickler(file, _PROTOCOL)
+        pickler.fast = True  # no memo, which takes most of the time, and has nothing to remember
+        pickler.dump(value)
+        return Serialized(file.getvalue())
     contained: list[Any] = []
     outer = sink.set(contained)
     try:
-        _Pickler(file, _PROTOCOL, buffer_callback=buffers.append).dump(value)
+        _Pickler(file, buffers.append).dump(value)
     finally:
         sink.reset(outer)
     return Serialized(file.getvalue(), [buffer.raw() for buffer in buffers], contained)
@@ -185,8 +200,8 @@ def _serialize_any(value: Any) -> Serialized:
 def deserialize(data: bytes | memoryview, on_release: Callable[[], None] | None = None) -> Any:
     """Return the value that `data`, the whole of what `Serialized` wrote, stands for.
 
-    Arrays in it are read-only views of `data`, which they keep alive.
-    `on_release` is called exactly once: when the last of them has been collected,
+    Arrays in it are read-only; those that are buffers are views of `data`, which they
+    keep alive. `on_release` is called exactly once: when the last of them has been collected,
     or before this returns (or raises) if nothing refers to `data` by then. It may
     run inside a garbage collection, between any two steps of any thread, so it
     must neither block nor take a lock that its caller's thread may hold; what it
@@ -318,12 +333,25 @@ def _are_plain(values: Any, depth: int) -> bool:
     return depth > 1 and all(_is_plain(value, depth - 1) for value in values)
 
 
+def _are_strings(value: Any) -> bool:
+    """Return whether `value` is a list of strings, of which few or none are there twice."""
+    if type(value) is not list or type(value[0]) is not str or set(map(type, value)) != {str}:
+        return False
+    first = value[:_STRINGS_LOOKED_AT]
+    spread = value[:: len(value) // _STRINGS_LOOKED_AT + 1]
+    return len(set(map(id, first))) == len(first) and len(set(map(id, spread))) == len(spread)
+
+
 def _learn_numpy() -> None:
     """Treat numpy's types as they deserve; the program has loaded it."""
     global _ndarray
     import numpy as np
 
     _SCALARS.update(getattr(np, name) for name in _NUMPYS_SCALARS)
+    _DTYPE_NAMES.update(
+        (each, each.str)
+        for each in map(np.dtype, np.typecodes["AllFloat"] + np.typecodes["AllInteger"] + "?")
+    )
     _REDUCERS[np.ndarray] = _reduce_array
     _ndarray = np.ndarray
 
@@ -336,16 +364,24 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
     """Reduce an array to a buffer, also where numpy's own way puts it into the pickle.
 
     That is where it is not contiguous, or its dtype has no buffer format (as
-    datetimes): it would be copied more often, and come back writable.
+    datetimes): it would be copied more often, and come back writable. A short one's
+    buffer is `bytes`, which pickle and numpy take as they are, in C.
     """
-    if not _is_out_of_band(array):
+    dtype = array.dtype
+    if dtype.hasobject or not dtype.itemsize:
         return array.__reduce_ex__(_PROTOCOL)
+    order: Any = "F" if array.flags.fnc else "C"
+    told = _DTYPE_NAMES.get(dtype, dtype)
+    if array.nbytes < SHARED_BYTES_MIN:
+        if order == "C":
+            return _ndarray, (array.shape, told, array.tobytes())
+        return _ndarray, (array.shape, told, array.tobytes(order), 0, None, order)
+    if told is not dtype and array.flags.forc:
+        return _array, (pickle.PickleBuffer(array.data), told, array.shape, order)
     import numpy as np
 
-    order = "F" if array.flags.fnc else "C"
     flat = np.ascontiguousarray(array.T if order == "F" else array).reshape(-1).view(np.uint8)
-    dtype = array.dtype.str if array.dtype.isbuiltin == 1 else array.dtype
-    return _array, (pickle.PickleBuffer(flat.data), dtype, array.shape, order)
+    return _array, (pickle.PickleBuffer(flat.data), told, array.shape, order)
 
 
 def _array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> Any:
@@ -368,7 +404,6 @@ class _LargeBytes:
 
 
 _REDUCERS: dict[type, Callable[[Any], Any]] = {}
-_ALL_REDUCERS = ChainMap(_REDUCERS, cloudpickle.Pickler.dispatch_table)
 
 
 class _ArrayPickler(pickle.Pickler):
@@ -376,4 +411,19 @@ class _ArrayPickler(pickle.Pickler):
 
 
 class _Pickler(cloudpickle.Pickler):
-    dispatch_table = _ALL_REDUCERS
+    """cloudpickle's, in less time for values of many parts."""
+
+    def __init__(self, file: io.BytesIO, buffers: Callable[[pickle.PickleBuffer], None]) -> None:
+        # Every object's class is looked up in it: in a ChainMap that takes a microsecond.
+        self.dispatch_table = dict(copyreg.dispatch_table)
+        for table in reversed(cloudpickle.Pickler.dispatch_table.maps):
+            self.dispatch_table.update(table)
+        super().__init__(file, _PROTOCOL, buffer_callback=buffers)
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is _ndarray:
+            return _reduce_array(obj)
+        if issubclass(kind, _BY_CLOUDPICKLE):
+            return super().reducer_override(obj)
+        return NotImplemented

@@ -19,6 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from runtime.backend.pickling import SHARED_BYTES_MIN
 from runtime.store.copying import GIL_FREE_COPY_MIN
 from runtime.store.serialization import (
     BARE,
@@ -62,8 +63,10 @@ def only_young_garbage() -> Iterator[None]:
 
 @st.composite
 def laid_out_arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
-    """Arrays in C and Fortran order, permuted, with steps, reversed."""
+    """Arrays in C and Fortran order, permuted, with steps, reversed; in the pickle or not."""
     array = draw(arrays)
+    if array.ndim and array.nbytes and draw(st.booleans()):
+        array = np.concatenate([array] * (2 * SHARED_BYTES_MIN // array.nbytes + 1))
     how = draw(st.sampled_from(["c", "f", "permuted", "sliced"]))
     if how == "f":
         return np.asfortranarray(array)
@@ -129,6 +132,14 @@ class Counter:
 @example([])
 @example({"": [{"": [{"": [{"": [1]}]}]}]})
 @example([np.zeros((3, 0)), np.array(5.0), np.zeros(2, "M8[ns]"), np.zeros(3, [])])
+@example(
+    [np.zeros((0, 3)), np.zeros(3, ">f8"), np.zeros(2, "S3"), np.zeros(2, "U3"), np.zeros(1, "?")]
+)
+@example([np.zeros(SHARED_BYTES_MIN, code) for code in np.typecodes["All"] if code not in "OM"])
+@example([str(number) for number in range(1000)])
+@example(["x"] * 1000)
+@example([*map(str, range(1000)), *"abcabc"])
+@example([*map(str, range(1000)), 1])
 @example(b"x" * BYTES_OUT_OF_BAND_MIN)
 @example([b"x" * BYTES_OUT_OF_BAND_MIN])
 @example(np.arange(GIL_FREE_COPY_MIN // 8 + 1))
@@ -148,7 +159,7 @@ def test_round_trip(value: Any) -> None:
 
 
 @given(values)
-def test_arrays_are_read_only_views_at_64_bytes(value: Any) -> None:
+def test_arrays_are_read_only_and_large_ones_views_at_64_bytes(value: Any) -> None:
     memory = np.zeros(serialize(value).nbytes + 64, np.uint8)
     skip = -memory.ctypes.data % 64
     view = memory.data[skip : skip + serialize(value).nbytes]
@@ -159,16 +170,17 @@ def test_arrays_are_read_only_views_at_64_bytes(value: Any) -> None:
         assert not array.flags.writeable
         with pytest.raises(ValueError, match="WRITEABLE"):
             array.flags.writeable = True
-        if array.size:
-            assert np.shares_memory(array, memory)
+        assert np.shares_memory(array, memory) == (array.nbytes >= SHARED_BYTES_MIN)
+        if array.nbytes >= SHARED_BYTES_MIN:
             assert array.ctypes.data % 64 == 0
 
 
 def test_the_form_follows_from_the_value() -> None:
     assert serialize([1, "a", None]).to_bytes()[:2] == BARE
     assert serialize(lambda: 0).to_bytes()[:2] == BARE
-    assert serialize(np.zeros(1)).to_bytes()[:4] == MAGIC
-    assert serialize([np.zeros(1)]).to_bytes()[:4] == MAGIC
+    assert serialize([np.zeros(SHARED_BYTES_MIN - 1, np.uint8)]).to_bytes()[:2] == BARE
+    assert serialize(np.zeros(SHARED_BYTES_MIN, np.uint8)).to_bytes()[:4] == MAGIC
+    assert serialize([np.zeros(SHARED_BYTES_MIN, np.uint8)]).to_bytes()[:4] == MAGIC
     assert serialize(b"x" * BYTES_OUT_OF_BAND_MIN).to_bytes()[:4] == MAGIC
 
 
@@ -259,6 +271,14 @@ def test_several_threads_may_go_deep() -> None:
     assert sys.getrecursionlimit() == Meeting.limit
 
 
+def test_a_string_that_is_in_a_list_often_is_written_once() -> None:
+    long = "x" * 10_000
+    for value in [long] * 1_000, [*map(str, range(1_000)), *[long] * 100]:
+        data = serialize(value).to_bytes()
+        assert len(data) < 30_000
+        assert deserialize(data) == value
+
+
 def test_an_array_that_occurs_twice_is_written_once() -> None:
     array = np.zeros(100_000)
     serialized = serialize([array, array])
@@ -325,7 +345,7 @@ def test_writing_needs_room_and_permission() -> None:
 def test_on_release_runs_once_when_the_last_array_is_gone(value: Any, random: Any) -> None:
     released = Counter()
     again = deserialize(serialize(value).to_bytes(), released)
-    held = [array for array in arrays_in(again) if array.dtype.itemsize]
+    held = [array for array in arrays_in(again) if array.nbytes >= SHARED_BYTES_MIN]
     del again
     gc.collect()
     random.shuffle(held)
@@ -364,7 +384,9 @@ def _raw_ndarray(buffer: Any) -> RawNdarray:
 @pytest.mark.parametrize("holder", [lambda a: a, RawNdarray])
 def test_whatever_is_derived_from_an_array_holds_the_data(derive: Any, holder: Any) -> None:
     released = Counter()
-    value = deserialize(serialize(holder(np.arange(100, dtype=np.uint8))).to_bytes(), released)
+    value = deserialize(
+        serialize(holder(np.zeros(SHARED_BYTES_MIN, np.uint8))).to_bytes(), released
+    )
     derived = derive(value.array if isinstance(value, RawNdarray) else value)
     del value
     gc.collect()
@@ -376,7 +398,7 @@ def test_whatever_is_derived_from_an_array_holds_the_data(derive: Any, holder: A
 
 def test_on_release_waits_for_a_cycle_to_be_collected() -> None:
     released = Counter()
-    value = deserialize(serialize([np.zeros(3)]).to_bytes(), released)
+    value = deserialize(serialize([np.zeros(SHARED_BYTES_MIN)]).to_bytes(), released)
     value.append(value)
     del value
     gc.collect()
@@ -402,10 +424,10 @@ class Unloadable:
 
 class UnloadableArray:
     def __reduce__(self) -> Any:
-        return _fails, (0, [np.zeros(3)])
+        return _fails, (0, [np.zeros(SHARED_BYTES_MIN)])
 
 
-@pytest.mark.parametrize("value", [Unloadable(), [np.zeros(3), Unloadable()]])
+@pytest.mark.parametrize("value", [Unloadable(), [np.zeros(SHARED_BYTES_MIN), Unloadable()]])
 def test_loading_that_fails_says_why_and_lets_go(value: Any) -> None:
     released = Counter()
     with pytest.raises(RuntimeError, match="no such luck") as caught:
@@ -475,7 +497,7 @@ def test_no_header_leads_out_of_bounds(
 
 @given(values, st.data())
 def test_truncated_or_extended_layouts_are_refused(value: Any, draw: st.DataObject) -> None:
-    data = serialize([np.zeros(3), value]).to_bytes()
+    data = serialize([np.zeros(SHARED_BYTES_MIN), value]).to_bytes()
     cut = draw.draw(st.integers(0, len(data) - 1))
     with pytest.raises(SerializationError):
         deserialize(data[:cut])
@@ -494,7 +516,7 @@ def test_truncated_pickles_are_refused(value: Any) -> None:
 
 
 def test_a_pickle_without_its_buffers_is_refused() -> None:
-    serialized = serialize([np.zeros(1), np.zeros(1)])
+    serialized = serialize([np.zeros(SHARED_BYTES_MIN), np.ones(SHARED_BYTES_MIN)])
     data = serialized.to_bytes()
     start, end = parse(memoryview(data)).pickle
     with pytest.raises(SerializationError):

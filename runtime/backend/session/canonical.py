@@ -24,7 +24,7 @@ from zlib import crc32
 import cloudpickle
 
 from runtime.api.refs import ObjectRef
-from runtime.backend.deep import dig
+from runtime.backend.pickling import dig
 from runtime.backend.session.plain import (
     DIGEST_BYTES,
     SCALARS,

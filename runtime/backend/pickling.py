@@ -1,4 +1,4 @@
-"""Values that are nested deeply, as pickle sees them.
+"""What both worlds' pickles have in common: which arrays are shared, and how deep values go.
 
 pickle recurses into a value, two levels of the interpreter's for each of a list or dict and
 three for each of an object: with the limit of 1,000 that a program is given, lists go 490
@@ -17,6 +17,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+SHARED_BYTES_MIN = 2048
+"""Arrays of so many bytes are read in the object store, where they are; smaller ones are copied
+out of it, since a buffer of its own takes longer than the copies."""
 MORE_LEVELS = 2_000
 """Of recursion, beyond the program's own limit. A level of the pickler's in C takes less than
 1 KB of a stack, of which a thread has 8 MB."""
