@@ -136,7 +136,7 @@ class Op:
     reserved  wait for it, and look where its bundles are
     remove it
     tally ask the `Ledger` that the first of ``ins`` is, by `call`, whether of the others,
-          which it was told, just those took effect that were not cancelled
+          which it was told, just those took effect that were not cancelled, or had begun
     ===== ==================================================================
 
     The actors that a `Handing` of the last two has are variables of the call's body, too:

@@ -5,7 +5,8 @@ program needs it, except for tasks that end with the same error.
 
 An actor whose calls are cancelled is a `Ledger`. At the end the driver asks for all of its
 calls, then for all that took effect (``tally``): these are the calls that were not
-cancelled, and no other one. Many are awaited one at a time, so that they go directly.
+cancelled, and those that had begun by then, and no other one. Many are awaited one at a
+time, so that they go directly.
 """
 
 from __future__ import annotations

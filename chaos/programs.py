@@ -37,6 +37,7 @@ from runtime.api.placement_group import (
     remove_placement_group,
 )
 from runtime.api.strategies import PlacementGroupSchedulingStrategy
+from runtime.control.cancelled import WHILE_IT_RAN
 from runtime.control.ids import ARRAY_BYTES
 from runtime.control.streams import item_id
 
@@ -245,9 +246,10 @@ class Api:
         return [other for other in found if not isinstance(other, GONE)][:1] or [TALLIED]
 
     def tally(self, actor: Any, call: Call, told: Mapping[int, Any]) -> list[Any]:
-        """Compare what took effect with what was told, by key, and was not cancelled."""
+        """Compare what took effect with what was told, by key, and not cancelled before it
+        had begun."""
         ended = {key: self._outcome(ref) for key, ref in told.items()}
-        took = [key for key, got in ended.items() if not isinstance(got, TaskCancelledError)]
+        took = [key for key, got in ended.items() if not _never_began(got)]
         found = self._outcome(self.tell(actor, call, [], []))
         right = sum_of({key: mix(key) for key in (*took, call.key)})
         return [TALLIED if found == right else found]
@@ -307,6 +309,11 @@ def misplaced(row: Mapping[str, Any]) -> str:
     whole = row["state"] != "CREATED" or len(nodes) == len(row["bundles"])
     right = whole and (apart is None or not nodes or len(set(nodes)) == apart)
     return "" if right else f"{row['state']} {row['strategy']} on {nodes}"
+
+
+def _never_began(outcome: Any) -> bool:
+    """Whether a call was cancelled before it had begun: one that had says so, and goes on."""
+    return isinstance(outcome, TaskCancelledError) and WHILE_IT_RAN not in str(outcome)
 
 
 def _told(items: Any, teller: Teller) -> Iterator[Any]:

@@ -509,9 +509,98 @@ def ends_at_once(ray: Any) -> Any:
     return found
 
 
+def cancelled_calls(ray: Any) -> Any:
+    """What becomes of calls that are cancelled while they run."""
+    sleep = getattr(ray, "sleep", time.sleep)
+
+    class Sync:
+        def __init__(self) -> None:
+            self.log: list[Any] = []
+
+        def go_on(self) -> int:
+            sleep(0.8)
+            self.log.append("went on")
+            return 1
+
+        def fail(self) -> None:
+            sleep(0.8)
+            raise ValueError
+
+        def poll(self) -> int:
+            for _ in range(200):
+                if ray.get_runtime_context().is_canceled():
+                    self.log.append("saw it")
+                    break
+                sleep(0.02)
+            return 1
+
+        def items(self) -> Any:
+            try:
+                for number in range(20):
+                    yield number
+                    sleep(0.2)
+            finally:
+                self.log.append("closed")
+
+        def seen(self) -> list[Any]:
+            return self.log
+
+    class Async(Sync):
+        async def swallow(self) -> int:
+            try:
+                await asyncio.sleep(100)
+            except asyncio.CancelledError:
+                self.log.append("swallowed")
+            return 1
+
+        async def convert(self) -> None:
+            try:
+                await asyncio.sleep(100)
+            except asyncio.CancelledError:
+                raise ValueError from None
+
+        async def coming(self) -> Any:
+            for number in range(20):
+                yield number
+                await asyncio.sleep(100)
+
+    found: list[Any] = []
+    for cls, options, methods in (
+        (Sync, {}, ["go_on", "fail", "poll", "items"]),
+        (Sync, {"max_concurrency": 3}, ["go_on", "fail", "poll", "items"]),
+        (Async, {}, ["go_on", "poll", "swallow", "convert", "items", "coming"]),
+    ):
+        actor = ray.remote(cls).options(**options).remote()
+        ray.get(actor.seen.remote())
+        for method in methods:
+            ref = getattr(actor, method).remote()
+            if method in ("items", "coming"):
+                ray.get(next(ref))
+                ray.cancel(ref)
+                ref = next(ref)
+            else:
+                sleep(0.4)
+                ray.cancel(ref)
+            with pytest.raises(Exception) as error:
+                ray.get(ref)
+            found.append((method, type(error.value).__name__, ray.get(actor.seen.remote())))
+
+    @ray.remote
+    def task() -> Any:
+        try:
+            sleep(100)
+        except KeyboardInterrupt:
+            return ray.get_runtime_context().is_canceled()
+
+    ref = task.remote()
+    sleep(1.5)
+    ray.cancel(ref)
+    return [*found, ray.get(ref)]
+
+
 PROGRAMS = [
     streams, nested, retries, cancelling, awaiting, waiting, groups, context, affinity, pools,
-    errors, failing_early, event_loops, ends_at_once, threads, arrays,
+    errors, failing_early, event_loops, ends_at_once, threads, arrays, cancelled_calls,
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from runtime.api.ids import TaskID
 from runtime.api.modules import refuser
+from runtime.control.cancelled import INTERRUPTED, WHILE_IT_RAN
 from runtime.control.ids import ARRAY_BYTES, TASK_BYTES
 from runtime.control.messages import OF_ACTOR
 
@@ -334,6 +335,11 @@ def system_error(payload: bytes, oid: bytes = b"") -> RayError:
         # What comes after the ID is of a text that this error's is part of.
         text += more[ACTOR_DIGITS:]
         actors[number] = more[:ACTOR_DIGITS]
+    if name == INTERRUPTED:
+        cancelled = TaskCancelledError(text)
+        cancelled.task_id = TaskID(oid[:TASK_BYTES]) if oid else None
+        function = text.partition(WHILE_IT_RAN)[0]
+        return make_task_error(function, f"TaskCancelledError: {text}\n", cancelled)
     error = SYSTEM_ERRORS.get(name, RaySystemError)(text)
     if isinstance(error, RayActorError) and actors:
         error.actor_id = actors[-1]

@@ -50,6 +50,16 @@ class RuntimeContext:
         actor = current().actor
         return None if actor is None else actor[0].hex()
 
+    def is_canceled(self) -> bool:
+        """Return whether `cancel` was called for the running task or actor's call.
+
+        A task is told so by KeyboardInterrupt as well; a method that is no coroutine goes
+        on, and can ask. One that is replayed was cancelled from its beginning, or from
+        the item on that it had come to. Raises RuntimeError in a driver, and in an actor
+        of coroutines, whose calls are cancelled where they wait.
+        """
+        return current().is_cancelled()
+
     @property
     def job_id(self) -> JobID:
         """The ID of the driver's job."""

@@ -25,7 +25,7 @@ from runtime.backend.actor_loop import EventLoop, has_async_methods, made_in_loo
 from runtime.backend.actor_threads import CallThread
 from runtime.backend.ends import ConstructorFailed, is_error, last_words
 from runtime.backend.plain import again, plain_bytes
-from runtime.backend.returns import returned
+from runtime.backend.returns import close, returned
 from runtime.backend.session.numbering import Frame, frame_of_call
 from runtime.backend.tracebacks import lines_of
 from runtime.control.ids import task_id
@@ -122,8 +122,7 @@ class ActorRunner:
         with self._world:
             if self._info.max_concurrency > 1:
                 # From the second assignment on: the creation has been reported the plain way.
-                self._executor.concurrent = True
-                self._executor.running = None
+                self._executor.run_beside(assignment.spec)
             self._running += 1
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._begin_coroutine, assignment)
@@ -209,7 +208,7 @@ class ActorRunner:
                 tasks.run_call(spec, lambda: again(caught), started_s)  # noqa: B023
                 break
             nbytes = plain_bytes(value)
-            if nbytes < 0 or session.client.borrowing.guarded:
+            if nbytes < 0 or session.client.borrowing.guarded or executor.cancelled_calls:
                 given = [value]
                 del value
                 tasks.run_call(spec, given.pop, started_s)
@@ -288,7 +287,7 @@ class ActorRunner:
                 try:
                     return method(*args, **kwargs)
                 except Exception as error:
-                    if not left or not self._tasks.reports.is_retried(spec, error):
+                    if not left or not self._is_retried(spec, error):
                         raise
                     left -= 1
 
@@ -298,11 +297,15 @@ class ActorRunner:
                 try:
                     return await method(*args, **kwargs)
                 except Exception as error:
-                    if not left or not self._tasks.reports.is_retried(spec, error):
+                    if not left or not self._is_retried(spec, error):
                         raise
                     left -= 1
 
         return again_async if inspect.iscoroutinefunction(method) else again
+
+    def _is_retried(self, spec: TaskSpec, error: Exception) -> bool:
+        wanted = not self._executor.is_cancelled(spec.array)
+        return wanted and self._tasks.reports.is_retried(spec, error)
 
     @staticmethod
     def _terminate() -> None:
@@ -387,6 +390,9 @@ class ActorRunner:
         self._coroutines[array] = task
         task.add_done_callback(lambda _: self._coroutines.pop(array, None))
         task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        if self._executor.is_cancelled(array):
+            # It is replayed.
+            self._cancel_coroutine(array)
 
     async def _run_coroutine(self, assignment: Assignment) -> None:
         import asyncio
@@ -396,10 +402,12 @@ class ActorRunner:
         frame_of_call.set(frame)
         started_s = self._world.now()
         tasks = self._tasks
+        interrupted = True
         try:
             value = tasks.prepare(assignment, self._method(spec))()
             if spec.extra is not None and spec.extra.stream:
-                value = await self._stream(spec, value)
+                interrupted = hasattr(value, "__aiter__")
+                value = await self._stream(assignment, value)
             elif inspect.isawaitable(value):
                 value = await value
             values = [returned(spec, value)]
@@ -410,7 +418,10 @@ class ActorRunner:
             # By `cancel`, or its own: something that it awaited was cancelled.
             tasks.reports.cancelled(spec, started_s)
         except Exception as error:
-            tasks.reports.error(spec, started_s, error)
+            if self._executor.is_cancelled(spec.array):
+                tasks.reports.cancelled(spec, started_s)
+            else:
+                tasks.reports.error(spec, started_s, error)
         except self._world.unwinding:
             raise
         except BaseException as error:
@@ -418,26 +429,44 @@ class ActorRunner:
                 raise  # the process has ended: nobody waits for its coroutines
             self._crashed(error)
         else:
-            tasks.reports.values(spec, started_s, values)
+            if self._executor.is_cancelled(spec.array):
+                values.clear()
+                tasks.reports.cancelled(spec, started_s, interrupted)
+            else:
+                tasks.reports.values(spec, started_s, values)
         frame.over = True
         if not self._executor.exiting:
             self._took_effect(spec)
         self._ended()
 
-    async def _stream(self, spec: TaskSpec, items: Any) -> int:
-        """Report items as they come; return how many. An error is the last item."""
-        count = 0
+    async def _stream(self, assignment: Assignment, items: Any) -> int:
+        """Report items as they come; return how many. An error is the last item.
+
+        A cancelled one ends where it would yield the next.
+        """
+        spec, count = assignment.spec, 0
         tasks = self._tasks
         try:
             if hasattr(items, "__aiter__"):
                 async for item in items:
+                    if self._executor.is_cancelled(spec.array):
+                        await items.aclose()
+                        break
                     tasks.reports.item(spec, count, item)
                     count += 1
+                    if count == assignment.cancelled:
+                        # It is replayed, and was cancelled where it waits next.
+                        self._cancel_coroutine(spec.array)
             else:
                 for item in items:
+                    if self._executor.is_cancelled(spec.array):
+                        close(items)
+                        break
                     tasks.reports.item(spec, count, item)
                     count += 1
         except Exception as error:
+            if self._executor.is_cancelled(spec.array):
+                raise
             tasks.reports.last(spec, count, error)
             count += 1
         return count

@@ -24,7 +24,7 @@ from runtime.backend.inputs import Input
 from runtime.backend.plain import again, plain_bytes
 from runtime.backend.protocol import World
 from runtime.backend.reporting import Reporter, one_of
-from runtime.backend.returns import returned
+from runtime.backend.returns import close, returned
 from runtime.backend.session import Session
 from runtime.control.executor import Executor
 from runtime.control.jobs import job_of_task
@@ -204,6 +204,10 @@ class TaskRunner:
                     self.session.futures.abandon()
             values = [value]
             del value
+            if self.executor.is_cancelled(spec.array):
+                values.clear()
+                self.reports.cancelled(spec, started_s, interrupted=False)
+                return
         except Exception as error:
             self.reports.error(spec, started_s, error)
             return
@@ -227,9 +231,14 @@ class TaskRunner:
         count = 0
         try:
             try:
-                for value in call():
+                values = call()
+                for value in values:
+                    if self.executor.is_cancelled(spec.array):
+                        close(values)
+                        break
                     self.reports.item(spec, count, value)
                     count += 1
+                del values
             finally:
                 if not self.executor.concurrent:
                     self.session.futures.abandon()
@@ -237,12 +246,18 @@ class TaskRunner:
             if self.reports.wants_retry(spec, error):
                 self.reports.error(spec, started_s, error)
                 return
+            if self.executor.is_cancelled(spec.array):
+                self.reports.cancelled(spec, started_s)
+                return
             self.reports.last(spec, count, error)
             count += 1
         except BaseException as error:
             if not self._is_cancelled(error):
                 raise
             self.reports.cancelled(spec, started_s)
+            return
+        if self.executor.is_cancelled(spec.array):
+            self.reports.cancelled(spec, started_s, interrupted=False)
             return
         if spec.extra.stream == STREAM:
             self.reports.values(spec, started_s, [count])

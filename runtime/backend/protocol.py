@@ -54,6 +54,12 @@ class Backend(Protocol):
     def running_task(self) -> tuple[TaskSpec, bytes] | None:
         """Return the task that the calling code is part of and its ID; None in a driver."""
 
+    def is_cancelled(self) -> bool:
+        """Return whether `cancel` was called for the task or call that calls.
+
+        Raises RuntimeError in a driver, and in an actor of coroutines.
+        """
+
     def standing(self) -> tuple[str, TaskExtra | None] | None:
         """Return the demand and the extra that hold for the calling code; None in a driver.
 

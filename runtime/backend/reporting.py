@@ -20,7 +20,7 @@ from runtime.backend.session import Session
 from runtime.backend.session.values import looks_large
 from runtime.backend.submission import ANY
 from runtime.backend.tracebacks import users_frames
-from runtime.control.cancelled import cancelled_error
+from runtime.control.cancelled import cancelled_midway
 from runtime.control.executor import Executor
 from runtime.control.ids import STREAM_BASE, object_id
 from runtime.control.messages import (
@@ -208,9 +208,9 @@ class Reporter:
             self.session.collect()
             self.session.client.flush_all()
 
-    def cancelled(self, spec: TaskSpec, started_s: float) -> float:
-        """Report an element that a cancellation has ended; see `cancellation`."""
-        error = cancelled_error(spec.name)
+    def cancelled(self, spec: TaskSpec, started_s: float, interrupted: bool = True) -> float:
+        """Report an element that a cancellation has ended, or a call that has gone on."""
+        error = cancelled_midway(spec.name, interrupted)
         return self._failure(spec, started_s, error.status, error.payload)
 
     def wants_retry(self, spec: TaskSpec, error: Exception) -> bool:

@@ -43,6 +43,12 @@ def returned(spec: TaskSpec, value: Any) -> Any:
     return values
 
 
+def close(items: Any) -> None:
+    """End a generator where it has yielded. Raises what it raises then."""
+    if isinstance(items, GeneratorType):
+        items.close()
+
+
 def _first(spec: TaskSpec, items: Iterator[Any]) -> Any:
     """Return the first item; as in Ray the log alone has what comes after it."""
     first = next(items, _END)

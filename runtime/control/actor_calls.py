@@ -359,6 +359,8 @@ class QueuedCalls(ActorsHere):
             if value.size:
                 self._scheduler.objects.pin(value.object, actor.worker.address)
         assignment = Assignment(spec, values)
+        if spec.array in actor.replaying and spec.array in actor.restored:
+            assignment.cancelled = actor.restored[spec.array].cancelled
         if is_stream(spec) and (spec.array in actor.replaying or not comes_once(spec.owner)):
             self.items.begin((actor.id, actor.incarnation, spec.array))
         actor.running[spec.array] = assignment

@@ -261,14 +261,16 @@ class ActorHost(Rebuilding):
             actor.replaying.discard(result.array)
             self._replays += 1
             # So do calls whose values found no room this time: who waits for them hears it.
-            kept = any(result.sizes) or result.status == SYSTEM_ERROR
+            before = actor.restored.get(result.array)
+            unwanted = before is not None and before.cancelled >= 0
+            kept = not unwanted and (any(result.sizes) or result.status == SYSTEM_ERROR)
             if not kept:
                 self._scheduler.custody.drop(result)
             if self._has_strayed(actor, spec, result):
                 return
             if kept:
                 kept = self._scheduler.results.replayed(result, spec.owner, actor.id)
-            if kept or result.status != SYSTEM_ERROR:
+            if not unwanted and (kept or result.status != SYSTEM_ERROR):
                 # Of large values that are not kept there are others here, or nobody had any
                 # use for them: then they are lost to who asks once more.
                 actor.restored[result.array] = result

@@ -88,7 +88,7 @@ class Rebuilding(QueuedCalls):
         if (
             result.status != USER_ERROR
             or before is None
-            or before.status != OK
+            or not (before.status == OK or (before.cancelled >= 0 and before.status != USER_ERROR))
             or actor.info.max_concurrency > 1
         ):
             return False

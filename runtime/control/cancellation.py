@@ -20,9 +20,9 @@ A call of an actor goes another way: `ActorRouter` ends it if no worker can have
 else asks the actor's node (`CancelCall`), behind the call; while the actor starts anew, as
 soon as it is there. What the actor's worker has, only that knows: it has left, or the
 worker has it from its owner, too (`direct_calls`). There and on the way there, it ends at
-once if it has not begun; it takes no effect then and is neither counted nor logged. A coroutine
-that runs is cancelled where it waits. Other methods that run are not interrupted,
-and ``force`` is not for calls: it would end the actor.
+once if it has not begun; it takes no effect then and is neither counted nor logged. What
+becomes of one that runs is said in `cancelled_calls`. ``force`` is not for calls: it would
+end the actor.
 
 With ``recursive`` the same befalls what a running element has submitted: its
 worker knows the children, and when that was killed its node knows them (`Children`).

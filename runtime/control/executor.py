@@ -13,7 +13,8 @@ may come from there, too (see `direct_calls`). When the running element waits in
 everything unstarted goes back to the node: it might be what the element waits for.
 
 A worker that is an **actor** gives nothing back: its calls are its own. With a
-`concurrent` one several run at a time, and each is reported when it is done.
+`concurrent` one several run at a time, and each is reported when it is done. What becomes
+of calls that are cancelled while they run is said in `cancelled_calls`.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from collections.abc import Callable
 from typing import Any
 
 from runtime.control.call_runs import RUN_MAX, is_run, run_of_results, singles
+from runtime.control.cancelled_calls import CancelledCalls
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
 from runtime.control.direct_calls import DirectCalls, is_ahead
+from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, task_id
 from runtime.control.messages import (
     NOT_BEGUN,
+    OK,
     Assignment,
     Blocked,
     CancelTask,
@@ -97,6 +101,7 @@ class Executor:
         """Called when the running element is cancelled."""
         self.on_cancel_call: Callable[[bytes], None] | None = None
         """In an actor of coroutines: called when one of the calls that run is cancelled."""
+        self.cancelled_calls = CancelledCalls()
         self.pack: Callable[[list[Any]], bytes] = _never_packed
         """Serializes the list of values of calls that have ended one after another."""
         self.direct_to = ""
@@ -177,6 +182,8 @@ class Executor:
             return None
         assignment = self.queue.popleft()
         spec = assignment.spec
+        if self.concurrent or assignment.cancelled >= 0:
+            self.cancelled_calls.begin(spec.array, assignment.cancelled, self.concurrent)
         if self.concurrent:
             return assignment
         self.running = spec
@@ -186,6 +193,12 @@ class Executor:
         self.alerts.clear()
         self.end_interrupt()
         return assignment
+
+    def run_beside(self, spec: TaskSpec) -> None:
+        """The call that was taken last runs beside those that are taken from now on."""
+        self.concurrent = True
+        self.running = None
+        self.cancelled_calls.begin(spec.array, -1, True)
 
     def current(self) -> int:
         """Return the element that runs now."""
@@ -198,11 +211,20 @@ class Executor:
         del self.values[: result.count]
         if self.base >= self.limit:
             self.running = None
+        if self.actor:
+            self._end_call(result)
         self._owe(result, timing)
 
     def report_call(self, result: RangeResult, timing: Timing) -> None:
         """A call of a concurrent actor is done."""
+        self._end_call(result)
         self._owe(result, timing)
+
+    def _end_call(self, result: RangeResult) -> None:
+        cancelled = self.cancelled_calls.end(result.array)
+        if result.status != OK:
+            # A value that was on its way here when it was cancelled is one as any other.
+            result.cancelled = cancelled
 
     def report_plain(
         self, spec: TaskSpec, value: Any, nbytes: int, started_s: float, now_s: float
@@ -214,6 +236,9 @@ class Executor:
         self.base += 1
         self.running = None
         self.end_interrupt()
+        if self.concurrent or self.cancelled_calls:
+            # If cancelled, it was done by then, and its value on its way here.
+            self.cancelled_calls.end(spec.array)
         arrays = self._run_arrays
         if arrays and (
             spec.name != self._run_name
@@ -277,6 +302,9 @@ class Executor:
 
     def items(self, results: list[RangeResult]) -> None:
         """The running task has yielded; see `streams`."""
+        if self.actor:
+            for result in results:
+                self.cancelled_calls.yielded(result.array, result.start - STREAM_BASE + 1)
         self.ctx.send(self.node, StreamItems(results))
 
     # -- cancelling ------------------------------------------------------------
@@ -296,7 +324,7 @@ class Executor:
                 self.on_cancel(message)
 
     def _cancel_call(self, message: CancelTask) -> None:
-        """End a call that has not begun; a coroutine's may be cancelled where it waits."""
+        """End a call that has not begun; one that runs is asked to end."""
         for assignment in self.queue:
             spec = assignment.spec
             if spec.array == message.array:
@@ -305,8 +333,23 @@ class Executor:
                 result = RangeResult(spec.array, 0, 1, NOT_BEGUN, b"", node, spec.returns)
                 self._owe(result, Timing(spec.name, self.ctx.now(), 0.0, 1))
                 return
+        running = self.running is not None and self.running.array == message.array
+        if not (running or self.cancelled_calls.runs(message.array)):
+            return
+        self.cancelled_calls.cancel(message.array)
         if self.on_cancel_call is not None:
             self.on_cancel_call(message.array)
+
+    def is_cancelled(self, task: bytes) -> bool:
+        """Whether a task or call that runs here was cancelled, and is to know it."""
+        if self.actor:
+            return task[:ARRAY_BYTES] in self.cancelled_calls
+        running = self.running
+        return (
+            running is not None
+            and self.cancelled == self.current()
+            and task == task_id(running.array, self.cancelled)
+        )
 
     def end_interrupt(self) -> None:
         """The element is over, however it took the interruption."""

@@ -73,6 +73,20 @@ class Numbering(References):
             return None
         return executor.running, task_id(executor.running.array, executor.current())
 
+    def is_cancelled(self) -> bool:
+        """Whether the running task or call was cancelled; see `RuntimeContext.is_canceled`."""
+        executor = self.world.executor
+        if executor is None:
+            raise RuntimeError("is_canceled() is for tasks and actors, and this is a driver")
+        if executor.on_cancel_call is not None:
+            raise RuntimeError(
+                "is_canceled() is not for an actor of coroutines: a call that is cancelled has"
+                " asyncio.CancelledError raised where it waits"
+            )
+        with self.world:
+            task = self.task_id()
+            return task is not None and executor.is_cancelled(task)
+
     def standing(self) -> tuple[str, TaskExtra | None] | None:
         executor = self.world.executor
         if executor is None:

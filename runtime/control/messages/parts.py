@@ -162,6 +162,8 @@ class RangeResult(Struct, array_like=True, gc=False):
     """Where in the payload's list the values begin."""
     calls: bytes = b""
     """Not empty: the results of several calls, whose array IDs these are; see `call_runs`."""
+    cancelled: int = -1
+    """Not -1: a call of an actor that was cancelled while it ran, and after so many items."""
 
 
 class Timing(Struct, array_like=True, gc=False):
@@ -195,3 +197,5 @@ class Assignment(Struct, array_like=True, gc=False):
 
     spec: TaskSpec
     values: tuple[ObjectValue, ...] = ()
+    cancelled: int = -1
+    """Not -1: a call that is replayed, and was cancelled after it had yielded so many items."""

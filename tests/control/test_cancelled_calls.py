@@ -1,0 +1,129 @@
+"""Calls of an actor that are cancelled while they run: what their worker says of them, and
+what becomes of it where the actor is rebuilt."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.control.cancelled import INTERRUPTED, cancelled_midway
+from runtime.control.config import Config
+from runtime.control.executor import Executor
+from runtime.control.ids import STREAM_BASE
+from runtime.control.messages import (
+    NOT_BEGUN,
+    OK,
+    SYSTEM_ERROR,
+    Assignment,
+    CancelTask,
+    RangeResult,
+    RunTasks,
+    TasksDone,
+    Timing,
+)
+from tests.control.alone import Alone, array, spec
+
+NODE = "node:0"
+FIRST, SECOND = array(1), array(2)
+
+
+def made(concurrent: bool, *assignments: Assignment) -> tuple[Alone, Executor]:
+    """Return an actor's executor that runs the first call; several may run at a time."""
+    ctx = Alone()
+    executor = Executor(ctx, 0, Config(linger_s=0.0))
+    executor.actor = True
+    executor.handle(NODE, RunTasks([*assignments]))
+    begin(executor, concurrent)
+    return ctx, executor
+
+
+def begin(executor: Executor, concurrent: bool) -> None:
+    assignment = executor.next()
+    assert assignment is not None
+    if concurrent:
+        executor.run_beside(assignment.spec)
+
+
+def cancel(executor: Executor, call: bytes) -> None:
+    executor.handle(NODE, CancelTask(call, 0, 1, False, False))
+
+
+def ended(ctx: Alone, executor: Executor, call: bytes, status: int) -> RangeResult:
+    """End a call and return its result as its node gets it."""
+    payload = cancelled_midway("f", interrupted=False).payload if status != OK else b"v"
+    report = executor.report_call if executor.concurrent else executor.report
+    report(RangeResult(call, 0, 1, status, payload, 0), Timing("f", 0.0, 0.1, 1))
+    (done,) = [r for m in ctx.take(TasksDone, NODE) for r in m.results]
+    return done
+
+
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_a_call_that_runs_is_told_and_its_result_says_so(concurrent: bool) -> None:
+    ctx, executor = made(concurrent, Assignment(spec(1)))
+    assert not executor.is_cancelled(FIRST)
+    cancel(executor, FIRST)
+    assert executor.is_cancelled(FIRST)
+    assert not executor.interrupt
+    assert ended(ctx, executor, FIRST, SYSTEM_ERROR).cancelled == 0
+    assert not executor.is_cancelled(FIRST)
+
+
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_only_that_call_is(concurrent: bool) -> None:
+    ctx, executor = made(concurrent, Assignment(spec(1)), Assignment(spec(2)))
+    if concurrent:
+        begin(executor, concurrent)
+    cancel(executor, SECOND)
+    if not concurrent:
+        # It has not begun, and never does.
+        assert executor.next() is None
+        executor.flush()
+        (gone,) = [r for m in ctx.take(TasksDone, NODE) for r in m.results]
+        assert (gone.array, gone.status, gone.cancelled) == (SECOND, NOT_BEGUN, -1)
+    assert executor.is_cancelled(SECOND) == concurrent
+    assert not executor.is_cancelled(FIRST)
+    assert ended(ctx, executor, FIRST, SYSTEM_ERROR).cancelled == -1
+
+
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_what_has_ended_stays_as_it_is(concurrent: bool) -> None:
+    ctx, executor = made(concurrent, Assignment(spec(1)))
+    cancel(executor, FIRST)
+    # Its value was on its way when the cancellation came.
+    assert ended(ctx, executor, FIRST, OK).cancelled == -1
+    cancel(executor, FIRST)
+    assert not executor.cancelled_calls
+
+
+@pytest.mark.parametrize("concurrent", [False, True])
+@pytest.mark.parametrize("items", [0, 3])
+def test_a_replayed_call_is_told_when_it_has_yielded_as_many(concurrent: bool, items: int) -> None:
+    ctx, executor = made(concurrent, Assignment(spec(1)))
+    for index in range(items):
+        executor.items([RangeResult(FIRST, STREAM_BASE + index, 1, OK, b"", 0)])
+    cancel(executor, FIRST)
+    after = ended(ctx, executor, FIRST, SYSTEM_ERROR).cancelled
+    assert after == items
+    ctx, executor = made(concurrent, Assignment(spec(1), cancelled=after))
+    told = []
+    for index in range(items):
+        told.append(executor.is_cancelled(FIRST))
+        executor.items([RangeResult(FIRST, STREAM_BASE + index, 1, OK, b"", 0)])
+    assert not any(told)
+    assert executor.is_cancelled(FIRST)
+    assert ended(ctx, executor, FIRST, SYSTEM_ERROR).cancelled == items
+
+
+def test_a_coroutine_is_cancelled_where_it_waits_if_it_runs() -> None:
+    _, executor = made(True, Assignment(spec(1)), Assignment(spec(2)))
+    told: list[bytes] = []
+    executor.on_cancel_call = told.append
+    cancel(executor, SECOND)
+    cancel(executor, array(9))
+    assert told == []
+    cancel(executor, FIRST)
+    assert told == [FIRST]
+
+
+def test_the_error_tells_what_was_interrupted() -> None:
+    assert cancelled_midway("f", True).payload.decode().startswith(f"{INTERRUPTED}: f was ")
+    assert cancelled_midway("f", False).payload.startswith(b"TaskCancelledError: f was ")
