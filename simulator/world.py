@@ -26,6 +26,7 @@ from runtime.control.client import Client
 from runtime.control.executor import Executor
 from simulator import values
 from simulator.event_loop import VirtualEventLoop
+from simulator.exits import Handler, run
 from simulator.one_thread import REFUSED
 from simulator.process import SimProcess
 from simulator.signals import from_handler
@@ -95,6 +96,8 @@ class SimWorld:
         """The program's greenlets and what each waits for a turn to make true."""
         self.session: Session | None = None
         """A worker's, for the greenlets that it starts."""
+        self.exit_handlers: list[Handler] | None = None if executor is None else []
+        """What a worker's program has registered with `atexit`."""
         self._spawned: list[ProgramGreenlet] = []
         process.after_turn = self._after_turn
 
@@ -255,6 +258,10 @@ class SimWorld:
 
         self.spawn(run)
         return loop
+
+    def run_exit_handlers(self) -> None:
+        assert self.exit_handlers is not None, "a driver ends with the real process"
+        run(self.exit_handlers)
 
     def nudge(self) -> None:
         """Something changed that others of this process may wait for."""
