@@ -50,6 +50,7 @@ from runtime.control.messages import (
     WorkerDied,
 )
 from runtime.control.shards import shard_address
+from simulator import exit_handlers
 from simulator.clock import Clock
 from simulator.costs import ROLES, CostModel, load_profile
 from simulator.drivers import SimDoor, SimDriver, SimSession
@@ -131,6 +132,7 @@ class SimCluster:
         self.frames = 0
         """Frames other than heartbeats, sent so far: signs of progress."""
         self.closed = False
+        exit_handlers.install()
         self._gc_thresholds = gc.get_threshold()
         # A simulation makes many objects and few cycles: the collector's full
         # passes over thousands of simulated processes took half of the time.

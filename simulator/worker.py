@@ -161,15 +161,17 @@ def _live(world: SimWorld, session: Session, executor: Executor, runner: TaskRun
 def _work(world: SimWorld, session: Session, executor: Executor, runner: TaskRunner) -> None:
     """Run what comes until there is to be no more."""
     client = world.client
-    while not executor.exiting:
+    while not runner.may_leave():
         with world:
-            assignment = executor.next() if runner.has_room() else None
+            begins = runner.has_room() and not executor.exiting
+            assignment = executor.next() if begins else None
             if assignment is None:
                 session.collect()
                 client.flush()
         if assignment is not None:
             runner.run(assignment)
         else:
-            world.block(lambda: runner.has_work() or executor.exiting, None)
+            world.block(lambda: runner.has_work() or runner.may_leave(), None)
+    runner.end()
     with world:
         client.flush()

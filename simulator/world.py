@@ -27,6 +27,7 @@ from runtime.control.client import Client
 from runtime.control.executor import Executor
 from simulator import values
 from simulator.event_loop import VirtualEventLoop
+from simulator.exit_handlers import Handler, run
 from simulator.one_thread import REFUSED
 from simulator.process import SimProcess
 from simulator.signals import from_handler
@@ -100,6 +101,8 @@ class SimWorld:
         """A worker's, for the greenlets that it starts."""
         self.end: Callable[[str], None] = partial(cluster.worker_died, process)
         """Ends the process at once; is told why."""
+        self.exit_handlers: list[Handler] | None = None if executor is None else []
+        """What a worker's program has registered with `atexit`."""
         self._spawned: list[ProgramGreenlet] = []
         process.after_turn = self._after_turn
 
@@ -266,6 +269,10 @@ class SimWorld:
 
         self.spawn(run, 1)
         return loop
+
+    def run_exit_handlers(self) -> None:
+        assert self.exit_handlers is not None, "a driver ends with the real process"
+        run(self.exit_handlers)
 
     def nudge(self) -> None:
         """Something changed that others of this process may wait for."""

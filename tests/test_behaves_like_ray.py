@@ -598,9 +598,100 @@ def cancelled_calls(ray: Any) -> Any:
     return [*found, ray.get(ref)]
 
 
+def ends_of_actors(ray: Any) -> Any:
+    """What actors do at their ends, by what they write to a file."""
+    import atexit
+    import tempfile
+    from pathlib import Path
+
+    sleep = getattr(ray, "sleep", time.sleep)
+    directory = Path(tempfile.mkdtemp())
+
+    def note(path: Path, what: str) -> None:
+        with path.open("a") as file:
+            file.write(what + "\n")
+
+    class Base:
+        def __init__(self, path: Path) -> None:
+            self.path = path
+            atexit.register(self.note, "handler")
+
+        def note(self, what: str) -> None:
+            note(self.path, what)
+
+        def leave(self) -> None:
+            ray.actor.exit_actor()
+
+        def __ray_shutdown__(self) -> None:
+            self.note("shutdown")
+            raise ValueError
+
+        def __del__(self) -> None:
+            if hasattr(self, "path"):  # Ray's class of actors is one of these, too
+                self.note("deleted")
+
+    @ray.remote(num_cpus=0)
+    class Plain(Base):
+        pass
+
+    @ray.remote(num_cpus=0)
+    class Beside(Base):
+        async def nap(self) -> str:
+            await asyncio.sleep(0.5)
+            self.note("napped")
+            return "napped"
+
+        async def leave(self) -> None:
+            ray.actor.exit_actor()
+
+        async def leave_later(self) -> None:
+            async def bye() -> None:
+                await asyncio.sleep(0.1)
+                ray.actor.exit_actor()
+
+            self.task = asyncio.create_task(bye())
+
+    def until(path: Path) -> list[str]:
+        for _ in range(600):
+            sleep(0.05)
+            if path.exists() and path.read_text().endswith("deleted\n"):
+                break
+        return path.read_text().splitlines()
+
+    found: list[Any] = []
+    for kind in (Plain, Beside):
+        for how in ("scope", "__ray_terminate__", "leave"):
+            path = directory / f"{len(found)}"
+            actor = kind.remote(path)
+            ray.get(actor.note.remote("called"))
+            napping = actor.nap.remote() if kind is Beside else None
+            sleep(0.2)
+            if how != "scope":
+                getattr(actor, how).remote()
+                sleep(0.1)  # else Ray may have begun the next one
+            late = actor.note.remote("late") if how != "scope" else None
+            del actor
+            if napping is not None:
+                found.append(ray.get(napping))
+            if late is not None:
+                found.append(caught(ray, late))
+            found.append(until(path))
+    actor = Beside.remote(directory / "later")
+    ray.get(actor.leave_later.remote())
+    sleep(1.0)
+    found.append(caught(ray, actor.note.remote("late")))
+    actor = Plain.remote(directory / "killed")
+    ray.get(actor.note.remote("called"))
+    ray.kill(actor)
+    sleep(0.5)
+    found.append((directory / "killed").read_text().splitlines()[:1])
+    return found
+
+
 PROGRAMS = [
     streams, nested, retries, cancelling, awaiting, waiting, groups, context, affinity, pools,
     errors, failing_early, event_loops, ends_at_once, threads, arrays, cancelled_calls,
+    ends_of_actors,
 ]  # fmt: skip
 
 

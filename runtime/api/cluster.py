@@ -103,6 +103,8 @@ def init(
     - ``actor_log_bytes_max``: what the GCS keeps of calls of actors that may
       restart, since their last checkpoints (default 512 MB, some 1 KB a call);
       beyond it the actor with the longest log does not start again when it dies;
+    - ``actor_end_s``: how long the process of an actor that ends in good order may
+      take to end, with what the actor does then (default 30);
     - ``heartbeat_timeout_s``: a node that was not heard of for so long is declared
       dead (default 5);
     - ``journal``: a directory for logs of every control-plane turn, one of each process;

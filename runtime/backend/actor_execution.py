@@ -146,6 +146,7 @@ class ActorRunner:
             if not is_error(error):
                 raise
             # For good, like a constructor's: it would raise the next time too.
+            self._instance = None
             with self._world:
                 self._executor.queue.clear()
                 self._executor.exit_actor(f"its __ray_restore__ raised\n{lines_of(error)}")
@@ -312,12 +313,47 @@ class ActorRunner:
         raise ActorExit("it was asked to terminate")
 
     def _exit(self, leaving: ActorExit) -> None:
+        """A call has raised what ends the actor, and the calls beside it run on."""
         with self._world:
-            self._executor.exit_actor(str(leaving))
+            self._executor.leave(str(leaving))
         self._world.nudge()
+
+    def is_idle(self) -> bool:
+        """Whether no call runs."""
+        return not self._running
+
+    def end(self) -> None:
+        """Leave in good order: what a program does at its end the actor does here.
+
+        Its node ends the process if that takes too long.
+        """
+        executor = self._executor
+        if executor.crashed:
+            return
+        if executor.leaving:
+            with self._world:
+                executor.exit_actor(executor.leaving)
+        if hasattr(type(self._instance), "__ray_shutdown__"):
+            shutdown = self._instance.__ray_shutdown__
+            try:
+                if self._own_thread is None:
+                    shutdown()
+                else:
+                    self._own_thread.run(shutdown)
+            except self._world.unwinding:
+                raise
+            except BaseException as error:
+                # As text: who keeps the error keeps the instance.
+                name = type(self._instance).__name__
+                log.error("%s.__ray_shutdown__ raised\n%s", name, lines_of(error))
+            del shutdown
+        self._instance = None
+        self._world.run_exit_handlers()
 
     def _crashed(self, error: BaseException) -> None:
         """A thread or coroutine raised what ends the process, as it would in its own loop."""
+        if self._executor.leaving and (self._loop is None or self._loop.is_running()):
+            return  # it ends as it is, when the calls that run have ended
         with self._world:
             self._executor.exit_actor(last_words(error), crashed=True)
         self._world.nudge()
@@ -397,6 +433,9 @@ class ActorRunner:
     async def _run_coroutine(self, assignment: Assignment) -> None:
         import asyncio
 
+        if self._executor.leaving:
+            self._ended()  # one before it has ended the actor: it does not begin
+            return
         spec = assignment.spec
         frame = self._frame(spec)
         frame_of_call.set(frame)

@@ -33,7 +33,8 @@ class CallThread:
         # As with calls one at a time one loop for all kinds of calls would take more.
         actor, tasks = self._actor, self._tasks
         world, session, executor = tasks.world, tasks.session, tasks.executor
-        assignment: Assignment | None = first
+        # One before it may have ended the actor: then it does not begin.
+        assignment = actor.next_beside() if executor.leaving else first
         while assignment is not None:
             spec = assignment.spec
             frame = Frame(task_id(spec.array, 0), session.client.job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -44,6 +45,7 @@ def cluster_config(
     gcs_memory_max: int = 0,
     task_history: bool = False,
     actor_log_bytes_max: int = Config().actor_log_bytes_max,
+    actor_end_s: float = Config().actor_end_s,
 ) -> Config:
     """Return the settings that `init` was given, with those of `base` that it has no word for.
 
@@ -64,9 +66,12 @@ def cluster_config(
         gcs_memory_max=gcs_memory_max,
         task_history=task_history,
         actor_log_bytes_max=actor_log_bytes_max,
+        actor_end_s=actor_end_s,
     )
     config = _exactly(config)
     _check_store(config.store_copy_threads, config.fetch_streams)
+    if not 0 <= config.actor_end_s < math.inf:
+        raise ValueError(f"actor_end_s is {actor_end_s}; give a number of seconds")
     make_policy(config)
     FailureDetector(config.heartbeat_timeout_s)
     return config

@@ -146,7 +146,18 @@ class TaskRunner:
 
     def has_work(self) -> bool:
         """Whether one is here and may begin."""
-        return bool(self.executor.queue) and self.has_room()
+        return bool(self.executor.queue) and self.has_room() and not self.executor.exiting
+
+    def may_leave(self) -> bool:
+        """Whether nothing more is to be run, and nothing runs beside the program."""
+        executor = self.executor
+        idle = self.actor is None or executor.crashed or self.actor.is_idle()
+        return executor.exiting and idle
+
+    def end(self) -> None:
+        """Do what there is to do before the process ends."""
+        if self.actor is not None:
+            self.actor.end()
 
     def _run_actor(self, assignment: Assignment) -> None:
         if self.actor is None:

@@ -270,6 +270,12 @@ class World(Protocol):
         `failed` is called if something ends the loop: a coroutine raised SystemExit.
         """
 
+    def run_exit_handlers(self) -> None:
+        """Call what the process's program has registered with `atexit`, the last first.
+
+        What they raise is printed.
+        """
+
     def nudge(self) -> None:
         """Make those who `block` look again: something changed without a message."""
 

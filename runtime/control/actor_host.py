@@ -12,6 +12,8 @@ The life of an actor here, from `AssignTasks` with its creation::
               who waits for what it did before has it by then (`early_answers`)
        ↓
     ALIVE     ──its worker died──> ended; the GCS decides whether it starts again
+       ├────────it leaves────────> its worker's end is its own, for good
+       └─────nobody calls it─────> ended; its worker leaves when what runs has ended
 
 Calls of one caller start in the order in which they were made: one whose inputs
 are not here holds up those behind it, of that caller alone.
@@ -306,7 +308,7 @@ class ActorHost(Rebuilding):
     def on_save(self, worker: Worker, message: SaveActor) -> None:
         """The actor has written a checkpoint; its calls were reported before."""
         actor = self.actors.get(worker.actor)
-        if actor is not None and actor.logged:
+        if actor is not None and actor.worker is worker and actor.logged:
             self._send_records(actor)
             self._ctx.send(
                 "gcs", SaveActor(actor.id, actor.incarnation, message.upto, message.state)
@@ -348,6 +350,9 @@ class ActorHost(Rebuilding):
         actor = self.actors.get(worker.actor)
         if actor is not None and actor.worker is worker:
             self._send_records(actor)
+            if actor.leaving:
+                self._has_left(actor)
+                return
             text = f"ActorDiedError: {actor.spec.name} died: its worker ended: {reason}"
             self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, text))
             held, actor.held = actor.held, deque()
@@ -365,17 +370,24 @@ class ActorHost(Rebuilding):
             return
         actor = self.actors.get(worker.actor)
         if actor is not None and actor.worker is worker:
-            self._send_records(actor)
-            reason = f"ActorDiedError: {actor.spec.name} has ended: {message.reason}"
-            self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
-            self._let_out(actor)
-            self._forget(actor)
+            actor.leaving = message.reason
+            self._leaves(worker)
+
+    def _has_left(self, actor: Actor) -> None:
+        """Its process is gone, by its own will."""
+        reason = f"ActorDiedError: {actor.spec.name} has ended: {actor.leaving}"
+        self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
+        self._let_out(actor)
+        self._forget(actor)
 
     def on_stop(self, message: StopActor) -> None:
         """The GCS wants an incarnation ended."""
         actor = self.actors.get(message.actor)
         if actor is not None and actor.incarnation <= message.incarnation:
-            self._drop(actor, "it was stopped", message.again)
+            if message.graceful and actor.state is State.ALIVE:
+                self._dismiss(actor)
+            else:
+                self._drop(actor, "it was stopped", message.again)
         ended = self._ended.pop((message.actor, message.incarnation), None)
         if ended is not None:
             self._discard(ended)

@@ -287,7 +287,7 @@ class ActorTable:
             # Its node holds back calls until it hears what has become of the actor.
             self.ctx.send(source, self._change(row))
             return
-        self._stop(row, message.restart and row.restarts_left != 0)
+        self._stop(row, message.restart and row.restarts_left != 0, message.graceful)
         self._fail(row, message.reason, not message.restart)
         if message.owner:
             self._may_come_again(row)
@@ -297,9 +297,9 @@ class ActorTable:
         if row.spec.array in self.dead:
             self.let_go[row.spec.array] = row.incarnation + 1
 
-    def _stop(self, row: ActorRow, again: bool = False) -> None:
+    def _stop(self, row: ActorRow, again: bool = False, graceful: bool = False) -> None:
         if row.node in self._alive:
-            stop = StopActor(row.spec.array, row.incarnation, again)
+            stop = StopActor(row.spec.array, row.incarnation, again, graceful)
             self.ctx.send(f"node:{row.node}", stop)
 
     def _fail(self, row: ActorRow, reason: str, final: bool) -> None:

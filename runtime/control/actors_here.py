@@ -16,6 +16,7 @@ from runtime.control.messages import (
     ActorInfo,
     Assignment,
     CallRecord,
+    Exit,
     ObjectValue,
     RangeResult,
     RestoreActor,
@@ -100,6 +101,8 @@ class Actor:
         self.held: deque[tuple[int, RangeResult, str]] = deque()
         """Results that wait for the log: (number of the call, result, owner)."""
         self.heirs = CallHeirs()
+        self.leaving = ""
+        """Why it ends itself: its process is about to end."""
 
 
 class ActorsHere:
@@ -160,6 +163,25 @@ class ActorsHere:
             worker.restarts = again
             self._scheduler.deaths.end(worker, reason)
 
+    def _dismiss(self, actor: Actor) -> None:
+        """End an actor that nobody can call any more, in good order."""
+        worker = actor.worker
+        assert worker is not None, "it is alive"
+        self._forget(actor)
+        self._ctx.send(worker.address, Exit())
+        self._leaves(worker)
+
+    def _leaves(self, worker: Worker) -> None:
+        """Its process ends by itself, unless that takes too long."""
+        limit_s = self._scheduler.config.actor_end_s
+
+        def end() -> None:
+            if self._scheduler.dispatcher.workers.get(worker.address) is worker:
+                reason = f"it had not ended {limit_s:g} s after its actor"
+                self._scheduler.deaths.end(worker, reason)
+
+        self._ctx.after(limit_s, end)
+
     def _forget(self, actor: Actor) -> None:
         del self.actors[actor.id]
         self._scheduler.pool.end_hold(actor.spec.demand)
@@ -198,8 +220,10 @@ class ActorsHere:
     def may_restart(self, worker: Worker) -> bool:
         """Whether the actor that a dead worker was starts again, as far as is known here."""
         actor = self.actors.get(worker.actor)
-        if actor is None:
+        if actor is None or actor.worker is not worker:
             return worker.restarts
+        if actor.leaving:
+            return False
         return actor.info.max_restarts < 0 or actor.incarnation < actor.info.max_restarts
 
     def rows(self) -> list[list[object]]:

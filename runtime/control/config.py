@@ -45,6 +45,8 @@ class Config(Struct, frozen=True, array_like=True):
     checkpoints, some 1 KB each; beyond it the actor with the longest log is not rebuilt."""
     checkpoint_bytes_max: int = 512 << 20
     """The longest state of an actor that is kept; a longer checkpoint is not taken."""
+    actor_end_s: float = 30.0
+    """How long the process of an actor that leaves in good order may take to end."""
     store_wait_s: float = 10.0
     """How long a `get` waits for room while all of the store is pinned; a task's input
     waits so long after the last that was unpinned."""

@@ -70,6 +70,11 @@ class Executor:
         self.queue: deque[Assignment] = deque()
         self.functions: dict[bytes, bytes] = {}
         self.exiting = False
+        """Nothing more begins."""
+        self.leaving = ""
+        """Why the actor ends itself, once the calls that run have ended."""
+        self.crashed = False
+        """Its process is about to end, whatever runs."""
         self.actor = False
         """This worker is an actor."""
         self.concurrent = False
@@ -393,10 +398,18 @@ class Executor:
         self.flush()
         self.ctx.send(self.node, SaveActor(b"", 0, upto, state))
 
+    def leave(self, reason: str) -> None:
+        """The actor is to end itself: no call begins any more, those that run go on."""
+        self.exiting = True
+        self.leaving = self.leaving or reason
+
     def exit_actor(self, reason: str, crashed: bool = False) -> None:
         """The actor ends itself; with `crashed` its process does, and it may start again."""
         self.flush()
         self.exiting = True
+        self.crashed = crashed
+        if self.leaving:
+            reason, crashed = self.leaving, False
         self.ctx.send(self.node, ExitActor(reason, crashed))
 
     def _on_timer(self) -> None:

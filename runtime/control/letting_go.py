@@ -60,10 +60,14 @@ class LettingGo:
             arrays = [array for array in arrays if self._objects.let_go(array, source)]
         if len(self._orphans):
             arrays = self._orphans.let_go(arrays)
-        self.release_all(arrays)
+        self.release_all(arrays, graceful=True)
 
-    def release_all(self, arrays: Sequence[bytes]) -> None:
-        """Forget arrays; of most there is nothing but an owner and a small result."""
+    def release_all(self, arrays: Sequence[bytes], graceful: bool = False) -> None:
+        """Forget arrays; of most there is nothing but an owner and a small result.
+
+        `graceful`: nobody needs them any more, where else whoever did has died. Actors
+        among them may end in good order.
+        """
         owned = self._owned
         if owned.ends:
             for array in arrays:
@@ -75,7 +79,7 @@ class LettingGo:
                 owned.actors.discard(actor)
                 owner = self._objects.owners.get(actor) or self._orphans.former_owner(actor)
                 reason = "ActorDiedError: no handle of the actor is left, or its owner has died"
-                self._ctx.send("gcs", KillActor(actor, reason, owner=owner))
+                self._ctx.send("gcs", KillActor(actor, reason, owner=owner, graceful=graceful))
         if owned.lent:
             owned.lent.difference_update(arrays)
         self._log.release_all(arrays)

@@ -77,6 +77,11 @@ class Connection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reactor.add(self._fd, READ, self._on_ready)
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something waits for room in the socket."""
+        return bool(self._unsent)
+
     def send(self, data: bytes) -> None:
         """Send bytes, now as far as the socket takes them."""
         if self.closed:

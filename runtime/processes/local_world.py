@@ -21,6 +21,8 @@ the poller will wake up for is all changed under the lock only:
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
 import threading
@@ -371,6 +373,11 @@ class LocalWorld:
 
         threading.Thread(target=run, name="raytwin-asyncio", daemon=True).start()
         return loop
+
+    def run_exit_handlers(self) -> None:
+        # The zygote's modules have theirs among them, as they would in a process of their own.
+        atexit._run_exitfuncs()
+        gc.collect()  # what is in a cycle is deleted now or never
 
     def nudge(self) -> None:
         """Something changed that others of this process may wait for."""

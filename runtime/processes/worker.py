@@ -89,7 +89,7 @@ class Worker:
         process.add(settings.address, _Both(self.client, executor))
         arena = Arena.attach(arena_fd)
         self.world = world = LocalWorld(process, self.client, executor, arena, _leave)
-        process.routes[self.client.node] = Connection(
+        self._to_node = process.routes[self.client.node] = Connection(
             process.reactor, sock, world.on_frame, world.on_close, peer=self.client.node
         )
         if to_driver is not None:
@@ -114,17 +114,18 @@ class Worker:
     def run(self) -> None:
         """Run what comes until there is to be no more."""
         executor, runner = self.executor, self.runner
-        while True:
+        while not runner.may_leave():
             with self.world:
-                assignment = executor.next() if runner.has_room() else None
-                leaving = executor.exiting
+                begins = runner.has_room() and not executor.exiting
+                assignment = executor.next() if begins else None
             if assignment is not None:
                 runner.run(assignment)
-            elif leaving:
-                return
             else:
                 self.before_waiting()
-                self.world.block(lambda: runner.has_work() or executor.exiting, None)
+                self.world.block(lambda: runner.has_work() or runner.may_leave(), None)
+        runner.end()
+        self.before_waiting()
+        self.world.block(lambda: not self._to_node.has_unsent, None)
 
     def before_waiting(self) -> None:
         """Send what was held back, since nothing is left to do."""

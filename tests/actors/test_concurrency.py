@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ActorDiedError, ActorUnavailableError
+from runtime.api.exceptions import ActorUnavailableError
 
 
 @ray.remote(num_cpus=0)
@@ -177,15 +177,6 @@ def test_errors_and_several_values_in_coroutines(cluster: Any) -> None:
         ray.get(board.fail.remote())
     assert ray.get(board.two.remote()) == [1, 2]
     assert ray.get(board.plain.remote(1)) == 2
-
-
-def test_leaving_ends_what_waits(cluster: Any) -> None:
-    board = Board.remote()
-    waiting = board.wait.remote(1)
-    with pytest.raises(ActorDiedError):
-        ray.get(board.leave.remote())
-    with pytest.raises(ActorDiedError):
-        ray.get(waiting)
 
 
 def test_state_of_concurrent_actors_is_rebuilt(cluster: Any) -> None:

@@ -17,9 +17,6 @@ class Sleeper:
     async def sleep(self) -> None:
         await asyncio.sleep(1000)
 
-    async def leave(self) -> None:
-        ray.exit_actor()
-
     async def crash(self) -> None:
         raise SystemExit
 
@@ -27,7 +24,7 @@ class Sleeper:
         pass
 
 
-@pytest.mark.parametrize("how", ["kill", "leave", "crash", "shutdown"])
+@pytest.mark.parametrize("how", ["kill", "crash", "shutdown"])
 def test_they_go_without_a_word(
     start: Start, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, how: str
 ) -> None:

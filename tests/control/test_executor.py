@@ -10,6 +10,7 @@ from runtime.control.messages import (
     Assignment,
     Blocked,
     Exit,
+    ExitActor,
     Resume,
     RunTasks,
     TakeBack,
@@ -117,6 +118,15 @@ def test_exit_and_nonsense() -> None:
     assert executor.exiting
     with pytest.raises(TypeError):
         executor.handle(NODE, Blocked())
+
+
+def test_an_actor_that_leaves_has_one_reason_and_does_not_come_back() -> None:
+    ctx, executor = made((1, 0, 1))
+    executor.leave("it was asked to terminate")
+    executor.leave("exit_actor() was called")
+    assert executor.exiting and not ctx.take(ExitActor), "what runs goes on"
+    executor.exit_actor("a call raised SystemExit", crashed=True)
+    assert ctx.take(ExitActor, NODE) == [ExitActor("it was asked to terminate", False)]
 
 
 # -- straight to the driver ------------------------------------------------------

@@ -109,10 +109,14 @@ class Worker(Shell):
     def _work(self) -> Code:
         executor = self.executor
         while True:
+            if executor.exiting:
+                self.client.flush()
+                self.world.at(0.0, self._leave)
+                return
             assignment = executor.next()
             if assignment is None:
                 self.client.flush()
-                yield lambda: bool(executor.queue)
+                yield lambda: bool(executor.queue) or executor.exiting
                 continue
             self.running = b""
             extra = assignment.spec.extra
@@ -126,6 +130,10 @@ class Worker(Shell):
             else:
                 yield from self._run_range(assignment.spec)
             self.demand = None
+
+    def _leave(self) -> None:
+        if self.world.shells.get(self.address) is self:
+            self.world.kill_worker(self.address, "exit code 0")
 
     def _run_actor(self, assignment: Assignment, extra: TaskExtra) -> Code:
         """As `runtime.backend.actor_execution`."""

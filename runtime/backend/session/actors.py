@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 from runtime.api.actor_options import ActorOptions
@@ -10,7 +11,9 @@ from runtime.api.actors import ActorCall, ActorClass, ActorExit
 from runtime.api.exceptions import ActorAlreadyExistsError, RaySystemError
 from runtime.api.refs import ObjectRef, counted_ref
 from runtime.api.streams import ObjectRefGenerator
+from runtime.backend.ends import retrieve_error_of_task
 from runtime.backend.protocol import World
+from runtime.backend.session.numbering import frame_of_call
 from runtime.backend.session.references import arrays_of
 from runtime.backend.session.submitting import Submitting, with_inside
 from runtime.backend.submission import pending_calls, specify
@@ -148,7 +151,15 @@ class ActorCalls(Submitting):
     def exit_actor(self) -> None:
         if self.world.executor is None or not self.world.executor.actor:
             raise TypeError("exit_actor is for the methods of actors")
-        raise ActorExit("exit_actor() was called")
+        reason = "exit_actor() was called"
+        with self.world:
+            # Said here: what a thread or a task of asyncio's raises, no call of the actor does.
+            self.world.executor.leave(reason)
+        self.world.nudge()
+        retrieve_error_of_task()
+        if frame_of_call.get() is None and get_ident() != self._thread:
+            raise SystemExit  # a thread of the actor's own ends without a word
+        raise ActorExit(reason)
 
     def own_actor(self) -> tuple[ObjectRef, type]:
         assert self.actor is not None, "it is no actor"

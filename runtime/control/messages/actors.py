@@ -114,14 +114,20 @@ class KillActor(Struct, array_like=True, tag=78):
     """Not empty: only if this is still the actor's owner, and it is not detached."""
     job: bytes = b""
     """Whose client wants it, as its node knows; empty: the system does."""
+    graceful: bool = False
+    """Nobody can call it any more: it may leave in good order."""
 
 
 class StopActor(Struct, array_like=True, tag=79):
-    """End this incarnation, or forget that it was to start. ``again``: another one follows."""
+    """End this incarnation, or forget that it was to start. ``again``: another one follows.
+
+    ``graceful``: what it has begun it ends, and its process leaves in good order.
+    """
 
     actor: bytes
     incarnation: int
     again: bool = False
+    graceful: bool = False
 
 
 class CallRecord(Struct, array_like=True, gc=False):
@@ -190,7 +196,7 @@ class RestoreActor(Struct, array_like=True, tag=85):
 
 
 class ExitActor(Struct, array_like=True, tag=86):
-    """The actor on this worker ends itself, after what it has reported."""
+    """The actor on this worker ends itself, after what it has reported; its process leaves."""
 
     reason: str
     crashed: bool = False

@@ -1,0 +1,68 @@
+"""`atexit` in virtual time: what a simulated worker's program registers is that worker's.
+
+All simulated processes share a real one. `atexit.register` puts a handler on the list of
+the worker whose program calls it; an actor that ends in good order calls those of its own,
+and of a worker that is killed none is called. What a module registers when it is loaded
+stays with the real process: all programs share it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from greenlet import GreenletExit, getcurrent
+
+Handler = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+_real_register, _real_unregister = atexit.register, atexit.unregister
+
+
+def install() -> None:
+    """Have `atexit` tell the programs apart; once is enough for all simulations."""
+    if atexit.register is not _register:
+        # The first `finalize` registers the one handler of all of them.
+        weakref.finalize(_register, int).detach()
+        atexit.register = _register
+        atexit.unregister = _unregister
+
+
+def run(handlers: list[Handler]) -> None:
+    """Call handlers, the last first; what one raises is printed."""
+    while handlers:
+        function, args, kwargs = handlers.pop()
+        try:
+            function(*args, **kwargs)
+        except GreenletExit:
+            raise
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+
+
+def _register(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+    """Register a function to be called when the program's process ends in good order."""
+    handlers = _of_program()
+    if handlers is None or sys._getframe(1).f_code.co_name == "<module>":
+        return _real_register(function, *args, **kwargs)
+    if not callable(function):
+        raise TypeError("the first argument must be callable")
+    handlers.append((function, args, kwargs))
+    return function
+
+
+def _unregister(function: Callable[..., Any], /) -> None:
+    """Take all registrations of a function back."""
+    handlers = _of_program()
+    if handlers is None:
+        _real_unregister(function)
+    else:
+        handlers[:] = [handler for handler in handlers if handler[0] != function]
+
+
+def _of_program() -> list[Handler] | None:
+    """Return the handlers of the worker whose program runs; None in a driver."""
+    session = getattr(getcurrent(), "session", None)
+    return None if session is None else session.world.exit_handlers

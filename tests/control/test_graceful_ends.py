@@ -1,0 +1,126 @@
+"""Actors that end in good order: what their node does until their process is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runtime.control.actor_table import ALIVE, ActorTable
+from runtime.control.config import Config
+from runtime.control.gcs import Gcs
+from runtime.control.messages import (
+    ActorFailed,
+    ActorInfo,
+    ActorPlaced,
+    ActorStarted,
+    AssignTasks,
+    CreateActors,
+    Exit,
+    ExitActor,
+    KillActor,
+    KillWorker,
+    NodeInfo,
+    RegisterNode,
+    StopActor,
+    TaskExtra,
+    TasksDone,
+    TaskSpec,
+    Timing,
+    WorkerDied,
+)
+from tests.control.alone import Alone, result, spec
+from tests.control.one_node import W1, Node
+
+LIMIT_S = Config().actor_end_s
+
+
+def creation(restarts: int = 0) -> TaskSpec:
+    made = spec(9)
+    made.extra = TaskExtra(actor=ActorInfo(restarts))
+    return made
+
+
+def living(restarts: int = 0) -> tuple[Node, bytes]:
+    """Return a node with an actor that takes calls on its only worker, and the actor."""
+    node = Node()
+    made = creation(restarts)
+    node.turn("global", AssignTasks([made], 1))
+    node.turn(W1, TasksDone([result(9)], [Timing("t", 0.0, 1e-4, 1)]))
+    assert node.ctx.take(ActorStarted)
+    assert node.free() == {"CPU": 0.0}
+    node.ctx.sent.clear()
+    return node, made.array
+
+
+def test_who_cannot_be_called_any_more_is_asked_to_leave() -> None:
+    node, actor = living()
+    node.turn("gcs", StopActor(actor, 0, graceful=True))
+    assert node.ctx.take(Exit, W1) and not node.ctx.take(KillWorker)
+    assert node.free() == {"CPU": 0.0}, "its process is there yet"
+    node.turn("pool:0", WorkerDied(W1, "exit code 0"))
+    assert node.free() == {"CPU": 1.0}
+    assert not node.ctx.take(ActorFailed), "the GCS knows it already"
+
+
+def test_who_is_killed_is_not_asked() -> None:
+    node, actor = living()
+    node.turn("gcs", StopActor(actor, 0))
+    assert node.ctx.take(KillWorker) == [KillWorker(W1)] and not node.ctx.take(Exit)
+
+
+def test_who_does_not_live_yet_has_nothing_to_end() -> None:
+    node = Node()
+    node.turn("global", AssignTasks([creation()], 1))
+    node.turn("gcs", StopActor(creation().array, 0, graceful=True))
+    assert node.ctx.take(KillWorker) == [KillWorker(W1)] and not node.ctx.take(Exit)
+
+
+@pytest.mark.parametrize("how", ["asked", "itself"])
+def test_who_does_not_get_done_is_ended(how: str) -> None:
+    node, actor = living(restarts=-1)
+    if how == "asked":
+        node.turn("gcs", StopActor(actor, 0, graceful=True))
+    else:
+        node.turn(W1, ExitActor("exit_actor() was called"))
+    node.ctx.pass_time(LIMIT_S - 0.001)
+    assert not node.ctx.take(KillWorker)
+    node.ctx.pass_time(0.001)
+    assert node.ctx.take(KillWorker) == [KillWorker(W1)]
+    assert node.free() == {"CPU": 1.0}
+    assert all(failed.final for failed in node.ctx.take(ActorFailed))
+
+
+def test_nobody_is_ended_in_the_place_of_one_that_is_gone() -> None:
+    node, actor = living()
+    node.turn("gcs", StopActor(actor, 0, graceful=True))
+    node.turn("pool:0", WorkerDied(W1, "exit code 0"))
+    node.ctx.pass_time(2 * LIMIT_S)
+    assert not node.ctx.take(KillWorker)
+
+
+def test_who_leaves_is_gone_with_its_process_and_does_not_come_back() -> None:
+    node, _ = living(restarts=-1)
+    node.turn(W1, ExitActor("exit_actor() was called"))
+    assert not node.ctx.take(ActorFailed), "what it does at its end is not over"
+    worker = node.scheduler.dispatcher.workers[W1]
+    assert not node.scheduler.actors.may_restart(worker)
+    node.turn("pool:0", WorkerDied(W1, "killed by SIGSEGV"))
+    (failed,) = node.ctx.take(ActorFailed, "gcs")
+    assert failed.final and failed.reason.endswith("has ended: exit_actor() was called")
+    assert node.free() == {"CPU": 1.0}
+
+
+@pytest.mark.parametrize("graceful", [False, True])
+def test_the_gcs_passes_on_how_an_actor_is_to_end(graceful: bool) -> None:
+    ctx: Any = Alone()
+    gcs = Gcs(ctx, Config())
+    gcs.handle("node:0", RegisterNode(NodeInfo(0, "localhost", 1, {"CPU": 1.0})))
+    made = creation()
+    gcs.handle("node:0", CreateActors([made]))
+    gcs.handle("global", ActorPlaced(made.array, 0, 0))
+    gcs.handle("node:0", ActorStarted(made.array, 0, 0))
+    table: ActorTable = gcs.actors
+    assert table.rows[made.array].state == ALIVE
+    gcs.handle("node:0", KillActor(made.array, "no handle", owner=made.owner, graceful=graceful))
+    assert ctx.take(StopActor, "node:0") == [StopActor(made.array, 0, False, graceful)]
