@@ -198,16 +198,12 @@ def test_a_cancelled_stream_ends_with_the_news() -> None:
 
 
 def test_a_dead_worker_ends_the_stream(backend: str) -> None:
-    if backend == "sim":
-        pytest.skip("the task itself kills its worker: that would be this process")
-
     @ray.remote(max_retries=0)
     def dies() -> Iterator[int]:
         import os
-        import time
 
         yield 1
-        time.sleep(0.2)  # what was sent leaves first
+        ray.sleep(0.2)  # what was sent leaves first
         os._exit(1)
 
     stream = dies.remote()
