@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from simulator.world import SimWorld
 
 
+REAL = (
+    "a simulated actor's event loop is in virtual time, and cannot wait for real processes,"
+    " sockets and pipes: use what blocks (subprocess.run), or run the program on backend 'local'"
+)
+
+
 class _VirtualSelector(selectors.BaseSelector):
     """Waits in virtual time; the files it is given never become ready."""
 
@@ -32,6 +38,8 @@ class _VirtualSelector(selectors.BaseSelector):
         """Those whose reference is awaited and has a value by now, or whose item is there."""
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        if self._keys:  # the first is the loop's own
+            raise RuntimeError(REAL)
         key = self._keys[fileobj] = selectors.SelectorKey(fileobj, 0, events, data)
         return key
 
@@ -89,6 +97,9 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
             lambda future: waiter.leave(session) if future.cancelled() else None
         )
         return waiter.future
+
+    async def _make_subprocess_transport(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(REAL)
 
     def _write_to_self(self) -> None:
         self._virtual.woken = True

@@ -685,13 +685,46 @@ def ends_of_actors(ray: Any) -> Any:
     ray.kill(actor)
     sleep(0.5)
     found.append((directory / "killed").read_text().splitlines()[:1])
+def names(ray: Any) -> Any:
+    """What classes and modules have, and what is refused at the call."""
+
+    @ray.remote
+    def plain() -> list[int]:
+        return [1, 2]
+
+    @ray.remote(num_cpus=0)
+    class Actor:
+        CONSTANT = 7
+
+        @staticmethod
+        def double(x: int) -> int:
+            return 2 * x
+
+        @classmethod
+        def constant(cls) -> int:
+            return cls.CONSTANT
+
+        def items(self) -> list[int]:
+            return [1]
+
+    found: list[Any] = [Actor.CONSTANT, Actor.double(2), Actor.constant()]
+    found.append(hasattr(Actor, "nothing"))
+    raylet = importlib.import_module(f"{ray.__name__}._raylet")
+    found.append(raylet.ObjectRefGenerator is ray.ObjectRefGenerator)
+    actor = Actor.remote()
+    for method in (plain, actor.items):
+        for returns in ("streaming", "dynamic"):
+            try:
+                method.options(num_returns=returns).remote()
+            except ValueError:
+                found.append("refused")
     return found
 
 
 PROGRAMS = [
     streams, nested, retries, cancelling, awaiting, waiting, groups, context, affinity, pools,
     errors, failing_early, event_loops, ends_at_once, threads, arrays, cancelled_calls,
-    ends_of_actors,
+    ends_of_actors, names,
 ]  # fmt: skip
 
 

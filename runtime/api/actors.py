@@ -33,8 +33,8 @@ from runtime.api.arguments import positional_of
 from runtime.api.checks import name_of, text
 from runtime.api.exceptions import RaySystemError
 from runtime.api.ids import ActorID
-from runtime.api.method_options import STREAMING, checked, functions_of, of_kind
-from runtime.api.modules import refuser, says_what_is_missing
+from runtime.api.method_options import NO_GENERATOR, STREAMING, checked, functions_of, of_kind
+from runtime.api.modules import not_there, refuser, says_what_is_missing
 from runtime.api.refs import ObjectRef
 from runtime.api.state import current
 from runtime.api.streams import ObjectRefGenerator
@@ -113,7 +113,6 @@ def method(*plain: Callable[..., Any], **options: Any) -> Any:
     return mark
 
 
-@says_what_is_missing("ActorClass")
 class ActorClass:
     """A class whose instances are actors: ``C.remote(x)`` instead of ``C(x)``."""
 
@@ -184,6 +183,13 @@ class ActorClass:
             max(0, options.max_pending_calls),
         )  # fmt: skip
 
+    def __getattr__(self, name: str) -> Any:
+        """Return what the plain class has: a constant, a function."""
+        cls = self.__dict__.get("cls")
+        if cls is None or name.startswith("__") or name == "bind" or not hasattr(cls, name):
+            raise not_there("ActorClass", self, name)
+        return getattr(cls, name)
+
     def __getstate__(self) -> dict[str, Any]:
         # All that the class is known by, for a class that mentions itself is made before
         # it has its methods.
@@ -252,6 +258,8 @@ class ActorMethod:
         """Return the same method with other options."""
         given = checked(given)
         call = self._call
+        if given.get("num_returns") == STREAMING and call.num_returns == 1:
+            raise ValueError(NO_GENERATOR.format(call.name))
         changed = ActorCall(
             call.actor,
             call.hold,

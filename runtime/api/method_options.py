@@ -22,6 +22,10 @@ ONLY_RAYS = {
 
 
 STREAMING = "streaming"
+NO_GENERATOR = (
+    "num_returns 'streaming' and 'dynamic' are for generator functions, and {} is none: it has to"
+    " yield its items"
+)
 
 
 def checked(given: dict[str, Any]) -> dict[str, Any]:

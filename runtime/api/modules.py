@@ -27,6 +27,7 @@ AS_RAY = "RAYTWIN_AS_RAY"
 
 PUBLIC = {
     "": FRONT,
+    "_raylet": "runtime.api.raylet",
     "actor": "runtime.api.actors",
     "cloudpickle": "cloudpickle",
     "exceptions": "runtime.api.exceptions",
@@ -91,14 +92,19 @@ def refuser(module: str) -> Callable[[str], Any]:
     return refuse
 
 
+def not_there(kind: str, obj: Any, name: str) -> AttributeError:
+    """Return what to raise for an attribute that Ray may have and a raytwin object has not."""
+    why = "docs/api.md lists what there is"
+    if name == "bind":
+        why = "raytwin has Ray's core, not its libraries"
+    return AttributeError(f"raytwin has no {kind}.{name}: {why}", name=name, obj=obj)
+
+
 def says_what_is_missing(kind: str) -> Callable[[type[T]], type[T]]:
     """Make a class's objects say of attributes that Ray may have and they have not."""
 
     def refuse(self: Any, name: str) -> Any:
-        why = "docs/api.md lists what there is"
-        if name == "bind":
-            why = "raytwin has Ray's core, not its libraries"
-        raise AttributeError(f"raytwin has no {kind}.{name}: {why}", name=name, obj=self)
+        raise not_there(kind, self, name)
 
     def dress(cls: type[T]) -> type[T]:
         cls.__getattr__ = refuse  # type: ignore[attr-defined]

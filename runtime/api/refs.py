@@ -9,7 +9,7 @@ from typing import Any, Protocol, overload
 
 from runtime.api.awaiting import as_asyncio, wait_for
 from runtime.api.ids import JobID, TaskID
-from runtime.api.modules import says_what_is_missing
+from runtime.api.modules import not_there, says_what_is_missing
 from runtime.control.ids import TASK_BYTES, object_id
 
 _new = object.__new__
@@ -31,15 +31,27 @@ class RefHolder(Protocol):
         """It is unpickled, and counted next."""
 
 
+class _Kind(type):
+    """What is missing from the class itself says so: ``ObjectRef.nil()``."""
+
+    def __getattr__(cls, name: str) -> Any:
+        raise not_there("ObjectRef", cls, name)
+
+
 @says_what_is_missing("ObjectRef")
-class ObjectRef:
+class ObjectRef(metaclass=_Kind):
     """A reference to a value that exists, or will once its task has run."""
 
     __slots__ = ("__weakref__", "_holder", "_id")
     _holder: RefHolder
     _id: bytes
 
-    def __new__(cls, oid: bytes, holder: RefHolder) -> ObjectRef:
+    def __new__(cls, oid: Any = None, holder: RefHolder | None = None) -> ObjectRef:
+        if holder is None:
+            raise TypeError(
+                "raytwin makes no ObjectRef of an ID: calls, put() and map() return references, and"
+                " they may be sent to tasks and actors"
+            )
         # Counted first: what cannot be counted is no reference, and nobody drops it.
         holder.ref_added(oid)
         return counted_ref(oid, holder)

@@ -12,6 +12,7 @@ from runtime.api.actor_options import ActorOptions
 from runtime.api.actors import ActorClass
 from runtime.api.arguments import positional
 from runtime.api.checks import name_of
+from runtime.api.method_options import NO_GENERATOR
 from runtime.api.modules import refuser, says_what_is_missing
 from runtime.api.options import TaskOptions
 from runtime.api.refs import ObjectRef, ObjectRefArray
@@ -35,6 +36,8 @@ class RemoteFunction:
         """How many positional arguments alone are right."""
         self.stream = STREAM if inspect.isgeneratorfunction(function) else 0
         """What its calls return where ``num_returns`` does not say."""
+        self._streams_nothing = options.stream > 0 and not _generates(function)
+        """Its calls ask for a stream, and it makes none."""
         self.exported: tuple[bytes, bytes] | None = None
         """(ID, serialized form), made by the first session that needs it."""
         functools.update_wrapper(self, function)
@@ -50,8 +53,11 @@ class RemoteFunction:
         A list of them for ``num_returns`` > 1, None for 0; an `ObjectRefGenerator`
         of a generator function's. An `ObjectRef` among
         the arguments is replaced by its value before the task starts. Raises
-        TypeError for arguments that the function does not take.
+        TypeError for arguments that the function does not take, ValueError if it is
+        no generator function and ``num_returns`` says that it is.
         """
+        if self._streams_nothing:
+            raise ValueError(NO_GENERATOR.format(self.function_name))
         if kwargs or not self._least <= len(args) <= self._most:
             self._check(args, kwargs)
         refs = current().submit(self, args, kwargs, self.task_options)
@@ -101,6 +107,12 @@ class RemoteFunction:
 
     def __repr__(self) -> str:
         return f"RemoteFunction({self.function_name})"
+
+
+def _generates(function: Any) -> bool:
+    """Whether a function is a generator function, or a callable object has one."""
+    called = vars(type(function)).get("__call__")
+    return inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(called)
 
 
 @overload

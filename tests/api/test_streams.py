@@ -75,10 +75,27 @@ def test_an_error_is_the_last_item() -> None:
         next(stream)
 
 
-def test_what_is_no_iterable_is_an_error() -> None:
-    (ref,) = identity.options(num_returns="streaming").remote(1)
-    with pytest.raises(TypeError, match="iterable"):
-        get(ref)
+@pytest.mark.parametrize("returns", ["streaming", "dynamic"])
+def test_only_generator_functions_make_streams(returns: str) -> None:
+    with pytest.raises(ValueError, match="identity is none: it has to yield its items"):
+        identity.options(num_returns=returns).remote([1, 2])
+
+    class Counts:
+        def __call__(self, n: int) -> Iterator[int]:
+            yield from range(n)
+
+    (ref,) = ray.remote(Counts()).options(num_returns="streaming").remote(1)
+    assert get(ref) == 0
+
+
+def test_only_generator_methods_make_streams() -> None:
+    @ray.remote(num_cpus=0)
+    class Lists:
+        def items(self) -> list[int]:
+            return [1, 2]
+
+    with pytest.raises(ValueError, match=r"Lists\.items is none: it has to yield its items"):
+        Lists.remote().items.options(num_returns="streaming").remote()
 
 
 def test_dynamic_returns_come_together() -> None:
@@ -181,16 +198,12 @@ def test_a_cancelled_stream_ends_with_the_news() -> None:
 
 
 def test_a_dead_worker_ends_the_stream(backend: str) -> None:
-    if backend == "sim":
-        pytest.skip("the task itself kills its worker: that would be this process")
-
     @ray.remote(max_retries=0)
     def dies() -> Iterator[int]:
         import os
-        import time
 
         yield 1
-        time.sleep(0.2)  # what was sent leaves first
+        ray.sleep(0.2)  # what was sent leaves first
         os._exit(1)
 
     stream = dies.remote()

@@ -1,0 +1,15 @@
+"""What programs import from Ray's compiled core, ``ray._raylet``: classes that have other names."""
+
+from __future__ import annotations
+
+from runtime.api.ids import ActorID, JobID, NodeID, TaskID
+from runtime.api.modules import refuser
+from runtime.api.refs import ObjectRef
+from runtime.api.streams import DynamicObjectRefGenerator, ObjectRefGenerator
+
+__getattr__ = refuser("_raylet")
+
+__all__ = [
+    "ActorID", "DynamicObjectRefGenerator", "JobID", "NodeID", "ObjectRef", "ObjectRefGenerator",
+    "TaskID",
+]  # fmt: skip

@@ -1,0 +1,44 @@
+"""What actor classes and references have of their own, and what they say of what they have not."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+import raytwin as ray
+
+
+@ray.remote(num_cpus=0)
+class Shelf:
+    SIZE = 3
+
+    @staticmethod
+    def double(x: int) -> int:
+        return 2 * x
+
+    def size(self) -> int:
+        return self.SIZE
+
+
+def test_an_actor_class_has_what_the_plain_one_has(backend: str) -> None:
+    cls: Any = Shelf
+    assert (cls.SIZE, cls.double(2)) == (3, 4)
+    assert not hasattr(cls, "nothing")
+    with pytest.raises(AttributeError, match=r"raytwin has no ActorClass\.bind: raytwin has Ray's"):
+        cls.bind()
+    assert pickle.loads(pickle.dumps(cls.options(num_cpus=1).SIZE)) == 3
+    assert ray.get(Shelf.remote().size.remote(), timeout=60) == 3
+
+
+def test_ids_do_not_become_references(backend: str) -> None:
+    kind: Any = ray.ObjectRef
+    ref = ray.put(1)
+    for given in ((), (ref.binary(),), ("x",)):
+        with pytest.raises(TypeError, match="raytwin makes no ObjectRef of an ID: calls, put"):
+            kind(*given)
+    for name in ("nil", "from_hex", "from_random"):
+        with pytest.raises(AttributeError, match=f"raytwin has no ObjectRef.{name}: docs/api.md"):
+            getattr(kind, name)
+    assert ray.get(ref) == 1
