@@ -11,14 +11,13 @@ import io
 import pickle
 import sys
 import weakref
-from collections import ChainMap
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, ClassVar
+from typing import Any
 
 import cloudpickle
 
-from runtime.backend.pickling import SHARED_BYTES_MIN, dig
+from runtime.backend.pickling import SHARED_BYTES_MIN, Pickler, dig
 
 deserialize = pickle.loads
 """Return the value of a pickle."""
@@ -105,8 +104,13 @@ _REDUCERS: dict[type, Callable[[Any], Any]] = {}
 """That of arrays, once a program has loaded numpy."""
 
 
-class _Pickler(cloudpickle.Pickler):
-    dispatch_table: ClassVar[Any] = ChainMap(_REDUCERS, cloudpickle.Pickler.dispatch_table)
+class _Pickler(Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind in _REDUCERS:
+            return _REDUCERS[kind](obj)
+        # A blob counts each time.
+        return NotImplemented if kind is Blob else super().reducer_override(obj)
 
 
 def _reduce_array(array: Any) -> Any:
@@ -136,7 +140,7 @@ def _dumps(value: Any) -> bytes:
     if numpy is not None and not _REDUCERS:
         _REDUCERS[numpy.ndarray] = _reduce_array
     file = io.BytesIO()
-    _Pickler(file, 5).dump(value)
+    _Pickler(file, None).dump(value)
     return file.getvalue()
 
 
