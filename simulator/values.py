@@ -11,15 +11,14 @@ import io
 import pickle
 import sys
 import weakref
-from collections import ChainMap
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from types import BuiltinFunctionType
-from typing import Any, ClassVar
+from typing import Any
 
 import cloudpickle
 
-from runtime.backend.pickling import SHARED_BYTES_MIN, dig
+from runtime.backend.pickling import SHARED_BYTES_MIN, Pickler, dig
 from simulator import exits
 
 deserialize = pickle.loads
@@ -107,8 +106,13 @@ _REDUCERS: dict[type, Callable[[Any], Any]] = {}
 """That of arrays, once a program has loaded numpy."""
 
 
-class _Pickler(cloudpickle.Pickler):
-    dispatch_table: ClassVar[Any] = ChainMap(_REDUCERS, cloudpickle.Pickler.dispatch_table)
+class _Pickler(Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind in _REDUCERS:
+            return _REDUCERS[kind](obj)
+        # A blob counts each time.
+        return NotImplemented if kind is Blob else super().reducer_override(obj)
 
 
 def _reduce_array(array: Any) -> Any:
@@ -138,7 +142,7 @@ def _dumps(value: Any) -> bytes:
     if numpy is not None and not _REDUCERS:
         _REDUCERS[numpy.ndarray] = _reduce_array
     file = io.BytesIO()
-    _Pickler(file, 5).dump(value)
+    _Pickler(file, None).dump(value)
     return file.getvalue()
 
 

@@ -685,6 +685,8 @@ def ends_of_actors(ray: Any) -> Any:
     ray.kill(actor)
     sleep(0.5)
     found.append((directory / "killed").read_text().splitlines()[:1])
+
+
 def names(ray: Any) -> Any:
     """What classes and modules have, and what is refused at the call."""
 

@@ -37,7 +37,6 @@ on bytes from processes that know the cluster's token.
 
 from __future__ import annotations
 
-import copyreg
 import io
 import pickle
 import struct
@@ -45,12 +44,11 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 
-from runtime.backend.pickling import SHARED_BYTES_MIN, dig
+from runtime.backend.pickling import SHARED_BYTES_MIN, Pickler, dig
 
 from . import copying
 from .allocator import aligned
@@ -79,8 +77,6 @@ _LENGTH_BYTES = 8
 
 _SCALARS: set[type] = {int, float, bool, complex, str, bytes, type(None)}
 _NUMPYS_SCALARS = ("bool_", "int32", "int64", "float32", "float64")
-_BY_CLOUDPICKLE = (type, FunctionType)
-"""Of what cloudpickle looks whether it travels by value: classes, metaclasses' too."""
 _DTYPE_NAMES: dict[Any, str] = {}
 """Of numpy's numbers: one string each, which a pickle has in it once."""
 _ndarray: Any = None
@@ -410,20 +406,6 @@ class _ArrayPickler(pickle.Pickler):
     dispatch_table = _REDUCERS
 
 
-class _Pickler(cloudpickle.Pickler):
-    """cloudpickle's, in less time for values of many parts."""
-
-    def __init__(self, file: io.BytesIO, buffers: Callable[[pickle.PickleBuffer], None]) -> None:
-        # Every object's class is looked up in it: in a ChainMap that takes a microsecond.
-        self.dispatch_table = dict(copyreg.dispatch_table)
-        for table in reversed(cloudpickle.Pickler.dispatch_table.maps):
-            self.dispatch_table.update(table)
-        super().__init__(file, _PROTOCOL, buffer_callback=buffers)
-
+class _Pickler(Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        kind = type(obj)
-        if kind is _ndarray:
-            return _reduce_array(obj)
-        if issubclass(kind, _BY_CLOUDPICKLE):
-            return super().reducer_override(obj)
-        return NotImplemented
+        return _reduce_array(obj) if type(obj) is _ndarray else super().reducer_override(obj)

@@ -14,7 +14,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -314,6 +314,62 @@ def test_what_is_in_many_places_is_not_written_in_each() -> None:
     for _ in range(12):
         shared = [shared] * 100
     assert of_value(shared, 20_000) != of_value([shared], 20_000)
+
+
+class Asked:
+    """Counts how often it is asked what it is made of."""
+
+    asked: ClassVar[list[str]] = []
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def __reduce__(self) -> Any:
+        self.asked.append(self.how)
+        return Asked, (self.how,)
+
+
+class AskedForState(Asked):
+    __reduce__ = object.__reduce__
+
+    def __getstate__(self) -> Any:
+        self.asked.append(self.how)
+        return {"how": self.how}
+
+
+class AskedForItems(list[Any]):
+    how = "items"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        Asked.asked.append(self.how)
+        return AskedForItems, (), None, (number for number in range(3))
+
+
+def test_what_a_worker_sends_is_asked_once_what_it_is_made_of(cluster: Any) -> None:
+    @ray.remote
+    def take(value: Any) -> Any:
+        one, other, items, among, _ = value
+        return one.how, other.how, list(items), len(among)
+
+    @ray.remote
+    def send(how: str, nbytes: int) -> Any:
+        Asked.asked.clear()
+        among = {Asked("one of a set"), AskedForState("another")}
+        value = [Asked(how), AskedForState("state"), AskedForItems(), among, bytes(nbytes)]
+        if how == "put":
+            ref = take.remote(ray.put(value))
+        elif how == "map":
+            ref = take.map([value])[0]
+        else:
+            ref = take.remote(value)
+        asked = list(Asked.asked)
+        return sorted(asked), ray.get(ref)
+
+    for how in "put", "map", "argument":
+        for nbytes in 0, 300_000:
+            asked, found = ray.get(send.remote(how, nbytes), timeout=LIMIT_S)
+            assert asked == sorted([how, "state", "items", "one of a set", "another"])
+            assert found == (how, "state", [0, 1, 2], 2)
 
 
 def test_values_nested_deeply_are_told_apart() -> None:

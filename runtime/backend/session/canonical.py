@@ -12,21 +12,22 @@ whose nodes have sets of neighbours takes time in proportion to its edges.
 
 from __future__ import annotations
 
+import copyreg
 import pickle
 import re
 
 # As in `runtime.control.ids`.
 from _blake2 import blake2b
 from collections.abc import Callable, Collection
+from types import FunctionType
 from typing import Any, TypeVar
 from zlib import crc32
 
-import cloudpickle
-
 from runtime.api.refs import ObjectRef
-from runtime.backend.pickling import dig
+from runtime.backend.pickling import Pickler, dig, once, reductions
 from runtime.backend.session.plain import (
     DIGEST_BYTES,
+    PLAIN,
     SCALARS,
     SHORT_BYTES,
     WHOLE_BYTES_MAX,
@@ -44,11 +45,16 @@ _KEY_OBJECTS = (32, 1_024, 32_768)
 """So many objects are looked at for a key: at first, and if there is another one with it."""
 _AGAIN_MAX = 1 << 18
 """So many in all for ties, in one value."""
+_NEW: Any = vars(copyreg)["__newobj__"]
+"""Makes an object of a class that says nothing of how."""
 _MORE = "\0more"
 
 
 def pickled(value: Any, nbytes: int) -> bytes:
     """Return what tells any value; its serialized form has `nbytes` bytes."""
+    if reductions.get() is None:
+        with once():
+            return pickled(value, nbytes)
     return _written(lambda digest, keep: _Pickler(digest, keep, nbytes), value)
 
 
@@ -61,7 +67,6 @@ def _written(
         make(digest, buffers.append).dump(value)
         for buffer in buffers:
             digest.write(buffer.raw())
-            buffer.release()
         return digest.digest()
 
     try:
@@ -98,13 +103,14 @@ class Digest:
         return b"#" + self._hash.digest()
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(Pickler):
     """Writes what is never read again."""
 
     def __init__(
         self, file: Digest, buffers: Callable[[pickle.PickleBuffer], None], nbytes: int
     ) -> None:
-        super().__init__(file, 5, buffer_callback=buffers)
+        super().__init__(file, buffers)
+        self.as_it_is = set()
         self._nbytes = nbytes
         self._strings: dict[Any, Any] = {}
         self._sets: dict[int, tuple[int, Any]] = {}
@@ -152,13 +158,38 @@ class _Pickler(cloudpickle.Pickler):
             return _key(item, self._nbytes, objects)
         known = self._keys.get(id(item))
         if known is None:
-            known = self._keys[id(item)] = _key(item, self._nbytes, objects), item
+            key = self._key_of_plain(item) or _key(item, self._nbytes, objects)
+            known = self._keys[id(item)] = key, item
         return known[0]
 
+    def _key_of_plain(self, item: Any) -> bytes:
+        """Return the first key of an object that is made of plain values; of others nothing."""
+        if type(item) in PLAIN or isinstance(item, type | FunctionType | ObjectRef):
+            return b""
+        assert self.made is not None
+        if self.asks_nobody(type(item)):
+            made = item.__reduce_ex__(5)
+        else:
+            made = self.made.of(item, self.dispatch_table)
+        if type(made) is not tuple or made[0] is not _NEW:
+            return b""
+        (kind, *args), state = made[1], made[2:]
+        # Most are of a few numbers and strings, by name.
+        values = state[0].values() if type(state[0]) is dict and not args else ()
+        simple = values and SCALARS.issuperset(map(type, values))
+        if not simple and not is_plain((args, state), _KEY_OBJECTS[0]):
+            return b""
+        return marshalled((kind.__module__, kind.__qualname__, args, state))
+
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is ObjectRef:
+        kind = type(obj)
+        if kind in self.as_it_is:
+            return NotImplemented
+        if kind is ObjectRef:
             return _reference, (obj.binary(),)
-        if type(obj) is TypeVar:
+        if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+            return NotImplemented  # no program's code, and it may be large
+        if kind is TypeVar:
             return _type_variable, (obj.__name__, obj.__bound__, obj.__constraints__)
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and type(reduced) is tuple and len(reduced) > 2:

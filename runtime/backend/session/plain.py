@@ -22,7 +22,7 @@ DIGEST_BYTES = 16
 
 SCALARS = frozenset((int, float, bool, complex, str, bytes, type(None)))
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
-_PLAIN = SCALARS | _CONTAINERS
+PLAIN = SCALARS | _CONTAINERS
 _DEPTH_MAX = 16
 _MARSHAL_VERSION = 2
 """The last one that writes what is there twice twice."""
@@ -45,7 +45,7 @@ def is_plain(value: Any, items_max: int) -> bool:
         kinds = set(map(type, level))
         if kinds <= SCALARS:
             return True
-        if not kinds <= _PLAIN:
+        if not kinds <= PLAIN:
             return False
         within = [each for each in level if type(each) not in SCALARS]
         items_max -= sum(map(len, within))

@@ -116,7 +116,8 @@ class Submitting(Values):
         key, blob = self._serialized(function)
         held: list[ObjectRef] = []
         recipe: list[bytes] = []
-        packed = self._pack_items(items, star, held, recipe)
+        with self._once():
+            packed = self._pack_items(items, star, held, recipe)
         if self.world.executor is not None:
             recipe.append(self._function_recipe(key, function.function))
         with self.world:
@@ -178,8 +179,9 @@ class Submitting(Values):
                 recipe.append(of_value((star, chunk), value.nbytes))
             return [(start, len(chunk), start, value.to_bytes(), ())]
         if len(chunk) == 1:
-            args, deps = self._pack(tuple(chunk[0]) if star else (chunk[0],), {}, held, recipe)
-            return [(start, 1, -1, args, deps)]
+            args = tuple(chunk[0]) if star else (chunk[0],)
+            payload, inputs = self._packed(args, {}, [], held, recipe)
+            return [(start, 1, -1, payload, inputs)]
         half = len(chunk) // 2
         return self._pack_chunk(start, chunk[:half], star, held, recipe) + self._pack_chunk(
             start + half, chunk[half:], star, held, recipe
@@ -227,6 +229,17 @@ class Submitting(Values):
             args = tuple(self._as_input(a, deps) for a in args)
         if kwargs and any(type(a) is ObjectRef for a in kwargs.values()):
             kwargs = {name: self._as_input(a, deps) for name, a in kwargs.items()}
+        with self._once():
+            return self._packed(args, kwargs, deps, held, recipe)
+
+    def _packed(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        deps: list[bytes],
+        held: list[ObjectRef],
+        recipe: list[bytes],
+    ) -> tuple[bytes, tuple[bytes, ...]]:
         value = self.world.serialize((args, kwargs))
         if value.nbytes <= self.client.config.inline_bytes_max:
             if value.contained:

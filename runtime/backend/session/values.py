@@ -49,27 +49,33 @@ class Values(Numbering, Waiting):
 
     def put(self, value: Any) -> ObjectRef:
         self._check_open()
-        inline_bytes_max = self.client.config.inline_bytes_max
-        large: Serialized | None = None
-        if looks_large(value, inline_bytes_max):
-            large = self.world.serialize(value)
-            if large.nbytes <= inline_bytes_max:
-                large = None
-        # Small values travel as lists; a large one should be serialized only once.
-        serialized = large or self.world.serialize([value])
-        recipe = self._put_recipe(value, serialized.nbytes)
+        with self._once():
+            serialized, large = self._serialized_for_put(value)
+            recipe = self._put_recipe(value, serialized.nbytes)
         with self.world:
             self.collect()
             self.world.charge("put", 1)
             array = self._next_put(recipe)
-            if serialized.nbytes <= self.client.config.inline_bytes_max:
+            if not large:
                 payload = serialized.to_bytes()
                 node = int(self.client.node.partition(":")[2])
                 result = RangeResult(array, 0, 1, OK, payload, node)
                 if serialized.contained:
                     result.refs = self.hand_over(array, serialized.contained)
                 return self._refs_to(self.client.put(result))[0]
-        return self._put_large(array, large or self.world.serialize(value))
+        return self._put_large(array, serialized)
+
+    def _serialized_for_put(self, value: Any) -> tuple[Serialized, bool]:
+        """Return a value as it is stored, and whether it is large: a small one is in a list."""
+        inline_bytes_max = self.client.config.inline_bytes_max
+        if looks_large(value, inline_bytes_max):
+            serialized = self.world.serialize(value)
+            if serialized.nbytes > inline_bytes_max:
+                return serialized, True
+        serialized = self.world.serialize([value])
+        if serialized.nbytes > inline_bytes_max:
+            return self.world.serialize(value), True
+        return serialized, False
 
     def _put_large(self, array: bytes, value: Serialized) -> ObjectRef:
         oid = object_id(array, 0, 0)
