@@ -143,6 +143,7 @@ def exit_is_a_crash(patch: pytest.MonkeyPatch) -> None:
     leave = Executor.exit_actor
 
     def wrong(self: Executor, reason: str, crashed: bool = False) -> None:
+        self.leaving = ""
         leave(self, reason, True)
 
     patch.setattr(Executor, "exit_actor", wrong)
