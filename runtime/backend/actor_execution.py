@@ -21,11 +21,11 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.actors import CALL, READY, TERMINATE, ActorExit
+from runtime.backend.actor_coroutines import CallCoroutines
 from runtime.backend.actor_loop import EventLoop, has_async_methods, made_in_loop
 from runtime.backend.actor_threads import CallThread
 from runtime.backend.ends import ConstructorFailed, is_error, last_words
 from runtime.backend.plain import again, plain_bytes
-from runtime.backend.returns import close, returned
 from runtime.backend.session.numbering import Frame, frame_of_call
 from runtime.backend.tracebacks import lines_of
 from runtime.control.ids import task_id
@@ -59,12 +59,10 @@ class ActorRunner:
         """Calls that took effect, those of a restored state included."""
         self._running = 0
         self._save_failed = False
-        self._loop: Any = None
         self._own_thread: EventLoop | None = None
         """Where all runs if the class has async methods; None: it has none."""
         self._threads = CallThread(self, tasks)
-        self._coroutines: dict[bytes, Any] = {}
-        """The calls that run as coroutines, by array."""
+        self._coroutines: CallCoroutines | None = None
         if spec.extra.env:
             # For as long as the actor lives.
             self._world.environment.enter(spec.extra.env)
@@ -90,12 +88,12 @@ class ActorRunner:
         """Start the event loop and run the constructor there, which may be async."""
         # What the constructor or a call asks for there may outlast it.
         self._tasks.session.futures.lasting = True
-        self._own_thread = EventLoop(self._world, self._crashed)
-        self._loop = self._own_thread.loop
-        self._executor.on_cancel_call = self._cancel_soon
+        self._own_thread = EventLoop(self._world, self.crashed)
+        self._coroutines = CallCoroutines(self, self._tasks, self._own_thread.loop)
+        self._executor.on_cancel_call = self._coroutines.cancel_soon
         waits = inspect.iscoroutinefunction(cls.__init__)
         maker = partial(made_in_loop, cls) if waits else cls
-        frame = self._frame(creation.spec)
+        frame = self.frame(creation.spec)
 
         def make() -> Any:
             frame_of_call.set(frame)
@@ -113,7 +111,7 @@ class ActorRunner:
         restore, self._executor.restore = self._executor.restore, None
         if restore is not None and not self._restored(restore):
             return
-        if self._info.max_concurrency == 1 and self._loop is None:
+        if self._info.max_concurrency == 1 and self._coroutines is None:
             if self._plain:
                 self._run_several(assignment)
             else:
@@ -124,8 +122,8 @@ class ActorRunner:
                 # From the second assignment on: the creation has been reported the plain way.
                 self._executor.run_beside(assignment.spec)
             self._running += 1
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._begin_coroutine, assignment)
+        if self._coroutines is not None:
+            self._coroutines.begin_soon(assignment)
         else:
             self._world.spawn(lambda: self._threads.serve(assignment), self._info.max_concurrency)
 
@@ -202,7 +200,7 @@ class ActorRunner:
                     value = self._finished(value)
                 session.futures.abandon()
             except ActorExit as leaving:
-                self._exit(leaving)
+                self.exit(leaving)
                 return
             except BaseException as error:
                 caught = [error]
@@ -228,7 +226,7 @@ class ActorRunner:
         spec = assignment.spec
         started_s = self._world.now()
         try:
-            call = self._tasks.prepare(assignment, self._method(spec))
+            call = self._tasks.prepare(assignment, self.method(spec))
         except Exception as error:
             self._tasks.reports.error(spec, started_s, error)
         else:
@@ -238,14 +236,14 @@ class ActorRunner:
                 else:
                     self._tasks.run_call(spec, lambda: self._finished(call()), started_s)
             except ActorExit as leaving:
-                self._exit(leaving)
+                self.exit(leaving)
                 return
             del call
         if self._tasks.session.uncounted:
             self._tasks.tidy()
-        self._took_effect(spec)
+        self.took_effect(spec)
 
-    def _took_effect(self, spec: TaskSpec) -> None:
+    def took_effect(self, spec: TaskSpec) -> None:
         """Count a call that has ended, and take a checkpoint if one is due."""
         assert spec.extra is not None
         if spec.extra.method == READY:
@@ -263,7 +261,7 @@ class ActorRunner:
 
         return asyncio.run(value)
 
-    def _method(self, spec: TaskSpec) -> Callable[..., Any]:
+    def method(self, spec: TaskSpec) -> Callable[..., Any]:
         assert spec.extra is not None
         name = spec.extra.method
         if name == READY:
@@ -312,7 +310,7 @@ class ActorRunner:
     def _terminate() -> None:
         raise ActorExit("it was asked to terminate")
 
-    def _exit(self, leaving: ActorExit) -> None:
+    def exit(self, leaving: ActorExit) -> None:
         """A call has raised what ends the actor, and the calls beside it run on."""
         with self._world:
             self._executor.leave(str(leaving))
@@ -350,9 +348,10 @@ class ActorRunner:
         self._instance = None
         self._world.run_exit_handlers()
 
-    def _crashed(self, error: BaseException) -> None:
+    def crashed(self, error: BaseException) -> None:
         """A thread or coroutine raised what ends the process, as it would in its own loop."""
-        if self._executor.leaving and (self._loop is None or self._loop.is_running()):
+        loop = None if self._own_thread is None else self._own_thread.loop
+        if self._executor.leaving and (loop is None or loop.is_running()):
             return  # it ends as it is, when the calls that run have ended
         with self._world:
             self._executor.exit_actor(last_words(error), crashed=True)
@@ -388,7 +387,7 @@ class ActorRunner:
         """Run a call of any kind in a thread."""
         spec = assignment.spec
         try:
-            call = self._tasks.prepare(assignment, self._method(spec))
+            call = self._tasks.prepare(assignment, self.method(spec))
         except Exception as error:
             self._tasks.reports.error(spec, started_s, error)
         except BaseException as error:
@@ -405,125 +404,20 @@ class ActorRunner:
             else:
                 self._tasks.run_call(spec, call, started_s)
         except ActorExit as leaving:
-            self._exit(leaving)
+            self.exit(leaving)
         except Exception as error:
             self._tasks.reports.error(spec, started_s, error)
         except self._world.unwinding:
             raise
         except BaseException as error:
-            self._crashed(error)
+            self.crashed(error)
         if self._tasks.session.uncounted:
             self._tasks.tidy()
 
-    def _frame(self, spec: TaskSpec) -> Frame:
+    def frame(self, spec: TaskSpec) -> Frame:
         return Frame(task_id(spec.array, 0), self._tasks.session.client.job)
 
-    def _begin_coroutine(self, assignment: Assignment) -> None:
-        import asyncio
-
-        task = asyncio.get_running_loop().create_task(self._run_coroutine(assignment))
-        array = assignment.spec.array
-        self._coroutines[array] = task
-        task.add_done_callback(lambda _: self._coroutines.pop(array, None))
-        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
-        if self._executor.is_cancelled(array):
-            # It is replayed.
-            self._cancel_coroutine(array)
-
-    async def _run_coroutine(self, assignment: Assignment) -> None:
-        import asyncio
-
-        if self._executor.leaving:
-            self._ended()  # one before it has ended the actor: it does not begin
-            return
-        spec = assignment.spec
-        frame = self._frame(spec)
-        frame_of_call.set(frame)
-        started_s = self._world.now()
-        tasks = self._tasks
-        interrupted = True
-        try:
-            value = tasks.prepare(assignment, self._method(spec))()
-            if spec.extra is not None and spec.extra.stream:
-                interrupted = hasattr(value, "__aiter__")
-                value = await self._stream(assignment, value)
-            elif inspect.isawaitable(value):
-                value = await value
-            values = [returned(spec, value)]
-            del value
-        except ActorExit as leaving:
-            self._exit(leaving)
-        except asyncio.CancelledError:
-            # By `cancel`, or its own: something that it awaited was cancelled.
-            tasks.reports.cancelled(spec, started_s)
-        except Exception as error:
-            if self._executor.is_cancelled(spec.array):
-                tasks.reports.cancelled(spec, started_s)
-            else:
-                tasks.reports.error(spec, started_s, error)
-        except self._world.unwinding:
-            raise
-        except BaseException as error:
-            if not self._loop.is_running():
-                raise  # the process has ended: nobody waits for its coroutines
-            self._crashed(error)
-        else:
-            if self._executor.is_cancelled(spec.array):
-                values.clear()
-                tasks.reports.cancelled(spec, started_s, interrupted)
-            else:
-                tasks.reports.values(spec, started_s, values)
-        frame.over = True
-        if not self._executor.exiting:
-            self._took_effect(spec)
-        self._ended()
-
-    async def _stream(self, assignment: Assignment, items: Any) -> int:
-        """Report items as they come; return how many. An error is the last item.
-
-        A cancelled one ends where it would yield the next.
-        """
-        spec, count = assignment.spec, 0
-        tasks = self._tasks
-        try:
-            if hasattr(items, "__aiter__"):
-                async for item in items:
-                    if self._executor.is_cancelled(spec.array):
-                        await items.aclose()
-                        break
-                    tasks.reports.item(spec, count, item)
-                    count += 1
-                    if count == assignment.cancelled:
-                        # It is replayed, and was cancelled where it waits next.
-                        self._cancel_coroutine(spec.array)
-            else:
-                for item in items:
-                    if self._executor.is_cancelled(spec.array):
-                        close(items)
-                        break
-                    tasks.reports.item(spec, count, item)
-                    count += 1
-        except Exception as error:
-            if self._executor.is_cancelled(spec.array):
-                raise
-            tasks.reports.last(spec, count, error)
-            count += 1
-        return count
-
-    def _cancel_soon(self, call: bytes) -> None:
-        """A call that runs is to be cancelled; called within a turn, by any thread."""
-        self._loop.call_soon_threadsafe(self._cancel_coroutine, call)
-
-    def _cancel_coroutine(self, call: bytes) -> None:
-        task = self._coroutines.get(call)
-        if task is not None:
-            if inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CREATED:
-                # It would never begin, so that nothing would report its end.
-                self._loop.call_soon(self._cancel_coroutine, call)
-                return
-            task.cancel()
-
-    def _ended(self) -> None:
+    def ended(self) -> None:
         if self._tasks.session.uncounted:
             self._tasks.tidy()
         with self._world:
