@@ -127,7 +127,7 @@ class SimCluster:
         self.journaled: set[str] = {"gcs", "global"}
         self.working = 0
         """What will end by itself: programs that use time or wait with a timeout, transfers."""
-        self.stall_s = max(STALL_S, 10 * config.heartbeat_timeout_s)
+        self.stall_s = max(STALL_S, 10 * config.heartbeat_timeout_s, 2 * config.actor_end_s)
         """How long nothing may happen while a driver waits."""
         self.frames = 0
         """Frames other than heartbeats, sent so far: signs of progress."""

@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import update_wrapper
 from sys import maxsize
+from types import FunctionType
 from typing import Any
 
 from runtime.api import checks
@@ -188,7 +190,12 @@ class ActorClass:
         cls = self.__dict__.get("cls")
         if cls is None or name.startswith("__") or name == "bind" or not hasattr(cls, name):
             raise not_there("ActorClass", self, name)
-        return getattr(cls, name)
+        value = getattr(cls, name)
+        if isinstance(value, FunctionType):
+            # Another one than the class's own, which would be found by its name here when the
+            # class is sent, and not be sent with it: workers would import its module.
+            return update_wrapper(_copied(value), value)
+        return value
 
     def __getstate__(self) -> dict[str, Any]:
         # All that the class is known by, for a class that mentions itself is made before
@@ -197,6 +204,15 @@ class ActorClass:
 
     def __repr__(self) -> str:
         return f"ActorClass({self.class_name})"
+
+
+def _copied(function: FunctionType) -> FunctionType:
+    closure, defaults = function.__closure__, function.__defaults__
+    copy = FunctionType(
+        function.__code__, function.__globals__, function.__name__, defaults, closure
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
 
 
 def _check_arguments(

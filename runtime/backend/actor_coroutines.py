@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from runtime.api.actors import ActorExit
 from runtime.backend.returns import close, returned
 from runtime.backend.session.numbering import frame_of_call
-from runtime.control.messages import Assignment
+from runtime.control.messages import Assignment, TaskSpec
 
 if TYPE_CHECKING:
     import asyncio
@@ -85,15 +85,32 @@ class CallCoroutines:
                 raise  # the process has ended: nobody waits for its coroutines
             self._actor.crashed(error)
         else:
+            self._report(spec, started_s, values, interrupted)
+        frame.over = True
+        self._took_effect(spec)
+        self._actor.ended()
+
+    def _report(
+        self, spec: TaskSpec, started_s: float, values: list[Any], interrupted: bool
+    ) -> None:
+        """Report a value; the program's own code writes it."""
+        try:
             if self._executor.is_cancelled(spec.array):
                 values.clear()
-                tasks.reports.cancelled(spec, started_s, interrupted)
+                self._tasks.reports.cancelled(spec, started_s, interrupted)
             else:
-                tasks.reports.values(spec, started_s, values)
-        frame.over = True
-        if not self._executor.exiting:
+                self._tasks.reports.values(spec, started_s, values)
+        except ActorExit as leaving:
+            self._actor.exit(leaving)
+
+    def _took_effect(self, spec: TaskSpec) -> None:
+        """Count a call; the program's own code saves the actor's state."""
+        if self._executor.exiting:
+            return
+        try:
             self._actor.took_effect(spec)
-        self._actor.ended()
+        except ActorExit as leaving:
+            self._actor.exit(leaving)
 
     async def _stream(self, assignment: Assignment, items: Any) -> int:
         """Report items as they come; return how many. An error is the last item.

@@ -67,7 +67,10 @@ class ActorRunner:
             # For as long as the actor lives.
             self._world.environment.enter(spec.extra.env)
         started_s = self._world.now()
-        tasks.run_call(spec, lambda: self._create(creation), started_s)
+        try:
+            tasks.run_call(spec, lambda: self._create(creation), started_s)
+        except ActorExit as leaving:
+            self.exit(leaving)
 
     def _create(self, creation: Assignment) -> None:
         try:
@@ -341,6 +344,8 @@ class ActorRunner:
             except self._world.unwinding:
                 raise
             except BaseException as error:
+                if self._world.is_for_driver(error):
+                    raise
                 # As text: who keeps the error keeps the instance.
                 name = type(self._instance).__name__
                 log.error("%s.__ray_shutdown__ raised\n%s", name, lines_of(error))
@@ -350,6 +355,8 @@ class ActorRunner:
 
     def crashed(self, error: BaseException) -> None:
         """A thread or coroutine raised what ends the process, as it would in its own loop."""
+        if self._executor.leaving and self._world.is_for_driver(error):
+            raise error
         loop = None if self._own_thread is None else self._own_thread.loop
         if self._executor.leaving and (loop is None or loop.is_running()):
             return  # it ends as it is, when the calls that run have ended

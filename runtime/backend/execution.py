@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import GeneratorType
 from typing import Any
 
+from runtime.api.actors import ActorExit
 from runtime.api.refs import ObjectRef
 from runtime.api.streams import DynamicObjectRefGenerator
 from runtime.backend import job_setup
@@ -169,7 +170,11 @@ class TaskRunner:
             self.session.actor_function, self.session.actor_owner = spec.function, spec.owner
             self.actor = ActorRunner(self, assignment)
         else:
-            self.actor.call(assignment)
+            try:
+                self.actor.call(assignment)
+            except ActorExit as leaving:
+                # Not the call itself: what saves or restores the state, or writes a value.
+                self.actor.exit(leaving)
 
     # -- a call ----------------------------------------------------------------
 

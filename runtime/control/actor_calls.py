@@ -24,6 +24,7 @@ from runtime.control.direct_calls import is_ahead
 from runtime.control.ids import same_job
 from runtime.control.messages import (
     OK,
+    SYSTEM_ERROR,
     USER_ERROR,
     ActorCalls,
     ActorFailed,
@@ -313,7 +314,8 @@ class QueuedCalls(ActorsHere):
                 return  # it ended while the input was on its way, or for want of one
             call = calls[0]
             spec = call.spec
-            left = self._scheduler.objects.have_left(spec.deps) if call.failed is None else []
+            begins = call.failed is None and not actor.leaving
+            left = self._scheduler.objects.have_left(spec.deps) if begins else []
             if left:
                 # They had to make room while the call waited for its turn.
                 self._want(actor, call, left)
@@ -322,6 +324,9 @@ class QueuedCalls(ActorsHere):
             if caller:
                 del actor.waiting[spec.array]
             self._scheduler.inputs.unclaim(spec)
+            if actor.leaving:
+                self._too_late(actor, spec)
+                continue
             if call.failed is not None:
                 self._input_failed(actor, spec, call.failed)
                 continue
@@ -348,6 +353,11 @@ class QueuedCalls(ActorsHere):
         end = RangeResult(spec.array, 0, 1, error.status, error.payload, self._node, spec.returns)
         self._finish(actor, end, spec.owner, b"")
 
+    def _too_late(self, actor: Actor, spec: TaskSpec) -> None:
+        """The actor leaves: say so at once, since a call that runs may wait for this one."""
+        text = f"ActorDiedError: {actor.spec.name} has ended: {actor.leaving}"
+        self._input_failed(actor, spec, ObjectValue(spec.array, SYSTEM_ERROR, text.encode()))
+
     def _end_of_rebuilding(self, actor: Actor, why: str) -> None:
         reason = f"ActorDiedError: it cannot be rebuilt: {why}"
         self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
@@ -355,6 +365,9 @@ class QueuedCalls(ActorsHere):
 
     def _give(self, actor: Actor, spec: TaskSpec, values: tuple[ObjectValue, ...]) -> None:
         assert actor.worker is not None
+        if actor.leaving:
+            self._too_late(actor, spec)
+            return
         for value in values:
             if value.size:
                 self._scheduler.objects.pin(value.object, actor.worker.address)

@@ -371,7 +371,10 @@ class ActorHost(Rebuilding):
         actor = self.actors.get(worker.actor)
         if actor is not None and actor.worker is worker:
             actor.leaving = message.reason
-            self._leaves(worker)
+            for caller in list(actor.callers):
+                self._advance(actor, caller)
+            if not message.running:
+                self._leaves(worker)
 
     def _has_left(self, actor: Actor) -> None:
         """Its process is gone, by its own will."""

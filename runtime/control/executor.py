@@ -401,7 +401,10 @@ class Executor:
     def leave(self, reason: str) -> None:
         """The actor is to end itself: no call begins any more, those that run go on."""
         self.exiting = True
-        self.leaving = self.leaving or reason
+        if not self.leaving:
+            self.leaving = reason
+            self.flush()
+            self.ctx.send(self.node, ExitActor(reason, running=True))
 
     def exit_actor(self, reason: str, crashed: bool = False) -> None:
         """The actor ends itself; with `crashed` its process does, and it may start again."""

@@ -370,6 +370,8 @@ class LocalWorld:
                 loop.run_forever()
             except BaseException as error:
                 failed(error)
+            else:
+                failed(RuntimeError("its event loop was stopped"))
 
         threading.Thread(target=run, name="raytwin-asyncio", daemon=True).start()
         return loop

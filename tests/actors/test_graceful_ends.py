@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import gc
+import os
 import tempfile
 import threading
 from pathlib import Path
@@ -276,3 +277,101 @@ def test_an_actor_that_does_not_come_to_its_end_is_ended(start: Start, notes: Pa
     assert sorted(notes.read_text().splitlines()) == [
         "beside", "called", "meanwhile", "shutdown", "shutdown",
     ]  # fmt: skip
+
+
+@ray.remote(num_cpus=1, max_restarts=-1, max_concurrency=3)
+class Calling:
+    """A call of it waits for another one that comes when the actor leaves."""
+
+    def meet(self, own: list[Any]) -> None:
+        self.own = own[0]
+
+    def wait(self) -> str:
+        ray.sleep(0.5)
+        try:
+            return str(ray.get(self.own.value.remote()))
+        except RayActorError as error:
+            return type(error).__name__
+
+    def value(self) -> int:
+        return 1
+
+    def die(self) -> None:
+        ray.sleep(0.5)
+        os._exit(1)
+
+    def leave(self) -> None:
+        ray.exit_actor()
+
+
+@ray.remote(num_cpus=1, max_restarts=-1)
+class CallingInTurns(Calling.cls):  # type: ignore[name-defined,misc]
+    async def wait(self) -> str:
+        await asyncio.sleep(0.5)
+        try:
+            return str(await self.own.value.remote())
+        except RayActorError as error:
+            return type(error).__name__
+
+
+@pytest.mark.parametrize("kind", [Calling, CallingInTurns])
+def test_a_call_that_runs_does_not_wait_for_one_that_will_not(cluster: Any, kind: Any) -> None:
+    actor = kind.remote()
+    ray.get(actor.meet.remote([actor]))
+    waits = actor.wait.remote()
+    ray.sleep(0.2)
+    with pytest.raises(ActorDiedError, match="exit_actor"):
+        ray.get(actor.leave.remote(), timeout=20)
+    assert ray.get(waits, timeout=20) == "ActorDiedError"
+
+
+def test_what_leaves_does_not_start_again_if_it_dies_meanwhile(cluster: Any) -> None:
+    actor = Calling.remote()
+    dies = actor.die.remote()
+    ray.sleep(0.2)
+    leaves = actor.leave.remote()
+    for ref in (dies, leaves, actor.value.remote()):
+        with pytest.raises(ActorDiedError, match="exit_actor"):
+            ray.get(ref, timeout=20)
+
+
+class Leaving:
+    def __reduce__(self) -> Any:
+        ray.exit_actor()
+
+
+@ray.remote(num_cpus=1, max_restarts=1, checkpoint_interval=1, max_concurrency=1)
+class LeavingAnywhere:
+    """Leaves from its own code outside of its calls."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.leave_in("constructor")
+
+    def leave_in(self, where: str) -> None:
+        if self.where == where:
+            ray.exit_actor()
+
+    def call(self) -> Any:
+        return Leaving() if self.where == "value" else 1
+
+    def __ray_save__(self) -> None:
+        self.leave_in("save")
+
+    def __ray_restore__(self, state: None) -> None:
+        """Nothing was saved."""
+
+
+@ray.remote(num_cpus=1, max_restarts=1, checkpoint_interval=1, max_concurrency=1)
+class LeavingTheLoop(LeavingAnywhere.cls):  # type: ignore[name-defined,misc]
+    async def call(self) -> Any:
+        return Leaving() if self.where == "value" else 1
+
+
+@pytest.mark.parametrize("where", ["constructor", "save", "value"])
+@pytest.mark.parametrize("kind", [LeavingAnywhere, LeavingTheLoop])
+def test_an_actor_leaves_from_wherever(cluster: Any, kind: Any, where: str) -> None:
+    actor = kind.remote(where)
+    with pytest.raises(ActorDiedError, match="exit_actor"):
+        for _ in range(2):
+            ray.get(actor.call.remote(), timeout=20)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
+from runtime.store.serialization import dumps_function
 
 
 @ray.remote(num_cpus=0)
@@ -42,3 +43,16 @@ def test_ids_do_not_become_references(backend: str) -> None:
         with pytest.raises(AttributeError, match=f"raytwin has no ObjectRef.{name}: docs/api.md"):
             getattr(kind, name)
     assert ray.get(ref) == 1
+
+
+@ray.remote
+class Sent:
+    def value(self) -> int:
+        return 1
+
+
+def test_a_class_is_sent_with_its_methods() -> None:
+    """They were found by name in the class's place, so that workers imported all of the module."""
+    assert Sent.value.__qualname__ == "Sent.value"
+    code = Sent.cls.value.__code__.co_filename.encode()
+    assert code in dumps_function(Sent.cls)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
@@ -157,7 +158,10 @@ class ActorCalls(Submitting):
             self.world.executor.leave(reason)
         self.world.nudge()
         retrieve_error_of_task()
-        if frame_of_call.get() is None and get_ident() != self._thread:
+        in_loop = (
+            "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None
+        )
+        if frame_of_call.get() is None and get_ident() != self._thread and not in_loop:
             raise SystemExit  # a thread of the actor's own ends without a word
         raise ActorExit(reason)
 

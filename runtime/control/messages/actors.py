@@ -201,6 +201,8 @@ class ExitActor(Struct, array_like=True, tag=86):
     reason: str
     crashed: bool = False
     """It did not mean to: it starts again if it has restarts left."""
+    running: bool = False
+    """Its process does not leave yet: calls run. No other one begins."""
 
 
 class FindActor(Struct, array_like=True, tag=87):
