@@ -177,6 +177,9 @@ class Results:
         results = []
         for sent in self.runs.take(message):
             result = sent
+            if result.node == self._node and any(result.sizes):
+                # An actor that was rebuilt remembers it: of what is here now, or was once.
+                result = as_it_is(result, self._objects, self._node)
             # The items of a stream come before the call's own result.
             called = result.start < STREAM_BASE and self._received(result.array)
             if result.refs is not None:

@@ -142,6 +142,18 @@ def test_a_new_owner_hears_of_an_error_though_a_copy_of_the_value_is_here() -> N
         assert [each.status for each in told.results] == [status]
 
 
+def test_what_was_in_an_earlier_store_of_the_node_is_lost() -> None:
+    """An actor that was rebuilt elsewhere remembers a call that it had answered here before
+    the node was started again: its value was taken for what is at that offset now."""
+    node = Node()
+    node.scheduler.objects.own(array(1), W1)
+    before = result(1, node=0, size=100_113, offset=4)
+    node.turn("node:1", TaskResults(W1, [before]))
+    [told] = node.ctx.take(TaskResults, W1)
+    assert [each.status for each in told.results] == [SYSTEM_ERROR]
+    assert b"ObjectLostError" in told.results[0].payload
+
+
 def test_a_lease_holds_what_one_task_needs_and_ends_with_the_last() -> None:
     node = Node(2, GPU=1)
     node.turn(DRIVER, SubmitTasks([spec(1, 0, 4, demand="CPU:1,GPU:1")]))

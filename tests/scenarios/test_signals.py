@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -22,7 +24,8 @@ def default_action() -> Iterator[None]:
 def test_it_ends_the_command_also_while_a_simulated_task_runs() -> None:
     @ray.remote(max_retries=0)
     def terminated() -> None:
-        signal.raise_signal(signal.SIGTERM)
+        # By itself it would end its simulated worker alone.
+        subprocess.run(["kill", "-TERM", str(os.getpid())], check=True)
 
     with sigterm_raises():
         ray.init(backend="sim", num_cpus=1)
