@@ -124,7 +124,8 @@ def test_an_actor_that_leaves_has_one_reason_and_does_not_come_back() -> None:
     ctx, executor = made((1, 0, 1))
     executor.leave("it was asked to terminate")
     executor.leave("exit_actor() was called")
-    assert executor.exiting and not ctx.take(ExitActor), "what runs goes on"
+    leaves = ExitActor("it was asked to terminate", running=True)
+    assert executor.exiting and ctx.take(ExitActor, NODE) == [leaves], "what runs goes on"
     executor.exit_actor("a call raised SystemExit", crashed=True)
     assert ctx.take(ExitActor, NODE) == [ExitActor("it was asked to terminate", False)]
 
