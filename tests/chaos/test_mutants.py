@@ -147,6 +147,7 @@ def exit_is_a_crash(patch: pytest.MonkeyPatch) -> None:
         leave(self, reason, True)
 
     patch.setattr(Executor, "exit_actor", wrong)
+    patch.setattr(Executor, "leave", wrong)
 
 
 LATER_MUTANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = {
