@@ -26,6 +26,7 @@ from runtime.control.array_rows import (
     LOST_S,
     ORPHANED_S,
 )
+from runtime.control.holdings import NOWHERE
 from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, job_of
 from runtime.control.jobs import without_ended
 from runtime.control.lost import GONE_ON, LET_GO, UNTOLD
@@ -234,6 +235,9 @@ class ArrayTable(Releasing):
 
     def on_owners_found(self, source: str, message: OwnersFound) -> None:
         """A node says which arrays are its clients', and which are not any more."""
+        for array, owner, sizes in message.kept:
+            if array not in self.rows and job_of(array) not in self._ended:
+                self._made_in_part(array, owner, sizes)
         for array in message.gone:
             self._made_unheard(array, UNTOLD)
         # Of what has a row its owner has told all there is to tell.
@@ -246,6 +250,18 @@ class ArrayTable(Releasing):
             row = self.rows.get(array)
             if row is not None and all(done.lost for done in row.done):
                 self._release(array, message.node, False)
+
+    def _made_in_part(self, array: bytes, owner: str, sizes: tuple[int, ...]) -> None:
+        """What a call made was large and small, and the node died that should have said so.
+
+        The small values are where its owner is, the large ones nowhere.
+        """
+        row = self._row(array)
+        row.actor = b""
+        self._adopt(array, row, owner)
+        row.finish(Done(0, 1, NOWHERE, sizes, UNTOLD))
+        self._on_made(array, row, 0, 1)
+        self._seek(array, row, self._waited_for(array))
 
     def _made_unheard(self, array: bytes, why: str) -> None:
         """What was made is gone, and there is no row of it.

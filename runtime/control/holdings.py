@@ -229,6 +229,16 @@ class Holdings(Owners):
         ends = self._results.get(array, ())
         return array in self.owners and any(any(e.sizes) and self._is_gone(e) for e in ends)
 
+    def kept_of(self, array: bytes) -> tuple[int, ...]:
+        """Return the sizes of a call's values if some are large and gone, and small ones here.
+
+        Else nothing.
+        """
+        end = self._result(array, 0)
+        if end is None or not any(end.sizes) or all(end.sizes) or not self._is_gone(end):
+            return ()
+        return end.sizes
+
     def bytes_here(self, oid: bytes) -> int:
         """Return the size of an object in this node's arena, 0 if it is not there."""
         return self._stored.get(oid, (0, 0))[1]

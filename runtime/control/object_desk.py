@@ -152,7 +152,14 @@ class ObjectDesk:
         let_go = [array for array in message.lost if array not in self._objects.owners]
         if owned or others or let_go:
             gone = [array for array in others if self._objects.has_died(array)]
-            self._ctx.send("gcs", OwnersFound(self._node, owned, others, let_go, gone))
+            kept = [
+                (array, self._objects.owners[array] or f"node:{self._node}", sizes)
+                for array in gone
+                if (sizes := self._objects.kept_of(array))
+            ]
+            for array, _, _ in kept:
+                self._log.made_elsewhere(array)  # from here on the table has a row of it
+            self._ctx.send("gcs", OwnersFound(self._node, owned, others, let_go, gone, kept))
 
     # -- what there is -------------------------------------------------------------
 

@@ -72,6 +72,10 @@ class Remaking(ArrayRows):
                     self._ctx.after(LOST_S, partial(self._seek_again, array))
                     continue
                 lost = f"{MADE_BY_ACTOR}{self._why_released(array)}"
+            elif lost == UNTOLD and start < STREAM_BASE and not row.actor and self.remakes(array):
+                # Its owner's node does not know which actor it was.
+                self._ctx.after(LOST_S, partial(self._seek_again, array))
+                continue
             if not lost and row.released:
                 lost = self._why_released(array)
             lost = lost or "its owner and the node that was to make it died"

@@ -318,7 +318,8 @@ def _split_owners(message: OwnersFound, shards: int) -> Parts:
     others = _by_array(message.others, _itself, shards)
     let_go = _by_array(message.let_go, _itself, shards)
     gone = _by_array(message.gone, _itself, shards)
-    parts = owned, others, let_go, gone
+    kept = _by_array(message.kept, _first, shards)
+    parts = owned, others, let_go, gone, kept
     return [
         (shard, OwnersFound(message.node, *(part.get(shard, []) for part in parts)))
         for shard in dict.fromkeys((*owned, *others, *let_go))

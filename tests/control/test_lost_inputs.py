@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from runtime.control.array_rows import LOST_S
 from runtime.control.config import Config
 from runtime.control.gcs import Gcs
-from runtime.control.ids import STREAM_BASE, object_id
+from runtime.control.ids import STREAM_BASE, job_of, object_id
 from runtime.control.lineage import placed_again, refusal
 from runtime.control.lost import GONE_ON, LET_GO, RELEASED
 from runtime.control.messages import (
@@ -25,10 +25,13 @@ from runtime.control.messages import (
     NodeInfo,
     NodeUnreachable,
     ObjectLocations,
+    ObjectPayload,
     ObjectsMissing,
     OwnersFound,
     PlaceTasks,
+    PullObject,
     RegisterNode,
+    Release,
     SeekOwners,
     SubmitTasks,
     TaskExtra,
@@ -40,6 +43,7 @@ from tests.control.alone import Alone, array, result, spec
 from tests.control.one_node import DRIVER, Node
 from tests.control.test_call_items import call
 
+LARGE, SMALL = object_id(array(1), 0, 0), object_id(array(1), 0, 1)
 LOST = "ObjectLostError: object 09 is lost: it was put, and its owner has let go of it"
 
 
@@ -261,6 +265,101 @@ def test_whose_call_was_answered_hears_that_an_actor_had_made_what_nobody_has_to
         table.gcs.handle(f"node:{number}", OwnersFound(number, [], [array(1)]))
     [location] = table.told()
     assert location.lost == f"the only copy was on a node that died{GONE_ON}"
+
+
+def half_gone() -> tuple[Table, Node]:
+    """Node 0, whose call has made a large and a small value on node 1, which told nobody else.
+
+    Node 3 wants both, and the table, without a row, has asked node 0.
+    """
+    table, node = Table(), Node()
+    node.turn("gcs", *(NodeChanged(there(number)) for number in (0, 1)))
+    plain = TaskExtra(call=array(7), method="m")
+    node.turn(DRIVER, SubmitTasks([replace(call(1, DRIVER), returns=2, extra=plain)]))
+    both = replace(result(1, node=1, returns=2), sizes=(500_000, 0), offsets=(64, -1))
+    node.turn("node:1", TaskResults(DRIVER, [both]))
+    node.turn("gcs", NodeChanged(there(1, alive=False)))
+    table.kill(1)
+    table.ask(LARGE, SMALL)
+    while not table.ctx.take(SeekOwners, "node:0"):
+        table.ctx.pass_time(LOST_S)
+    return table, node
+
+
+def answers(table: Table, node: Node) -> None:
+    """All nodes are asked whose the array is; of node 0 what it says is passed on."""
+    node.turn("gcs", SeekOwners([array(1)]))
+    for _, message in node.ctx.sent:
+        if isinstance(message, TaskUpdates | OwnersFound):
+            table.gcs.handle("node:0", message)
+    node.ctx.sent.clear()
+    for number in (2, 3):
+        table.gcs.handle(f"node:{number}", OwnersFound(number, [], [array(1)]))
+
+
+def test_a_small_value_beside_a_large_one_that_has_gone_is_where_its_owner_is() -> None:
+    """Its owner's node has it with the result, and nobody but it knows of the call's end."""
+    table, node = half_gone()
+    answers(table, node)
+    found = {each.object: (each.nodes, each.size, each.lost) for each in table.told()}
+    assert found == {
+        SMALL: ((0,), 0, ""),
+        LARGE: ((), 0, f"the only copy was on a node that died{GONE_ON}"),
+    }
+    node.turn("node:3", PullObject(SMALL))
+    [payload] = node.ctx.take(ObjectPayload, "node:3")
+    assert payload.result is not None and payload.result.payload == b"value"
+
+
+def test_the_row_of_such_a_call_ends_with_its_owner() -> None:
+    table, node = half_gone()
+    answers(table, node)
+    assert table.gcs.arrays[array(1)].owners == {0: DRIVER}
+    node.turn(DRIVER, Release([array(1)]))
+    node.ctx.pass_time(1.0)
+    for news in node.ctx.take(TaskUpdates):
+        table.gcs.handle("node:0", news)
+    assert array(1) not in table.gcs.arrays
+    answers(table, node)
+    assert array(1) not in table.gcs.arrays and len(table.gcs.table.unheard) == 0
+
+
+def test_of_a_job_that_is_over_no_row_is_made() -> None:
+    table, node = half_gone()
+    table.gcs.table.end_job(job_of(array(1)))
+    table.told()
+    answers(table, node)
+    assert array(1) not in table.gcs.arrays and table.told() == []
+
+
+def test_the_large_one_is_awaited_while_an_actor_makes_it_again() -> None:
+    table, node = half_gone()
+    rebuilt = [array(1)]
+    table.gcs.table.remakes = rebuilt.__contains__
+    answers(table, node)
+    assert [each.object for each in table.told()] == [SMALL]
+    table.ctx.pass_time(10 * LOST_S)
+    table.ask(LARGE)
+    assert table.told() == []
+    made = [(array(1), 0, 1, (500_000, 0))]
+    table.news(2, calls=[(array(1), DRIVER, b"a")], done=made)
+    assert [(each.object, each.nodes) for each in table.told()] == [(LARGE, (2,))]
+    table.kill(2)
+    rebuilt.clear()
+    table.ask(LARGE, SMALL)
+    found = {each.object: each.nodes for each in table.told()}
+    assert found == {LARGE: (), SMALL: (0,)}
+
+
+def test_it_is_lost_when_the_actor_does_not_make_it_again() -> None:
+    table, node = half_gone()
+    rebuilt = [array(1)]
+    table.gcs.table.remakes = rebuilt.__contains__
+    answers(table, node)
+    assert [each.object for each in table.told()] == [SMALL]
+    rebuilt.clear()
+    table.ctx.pass_time(LOST_S)
+    assert [(each.object, each.nodes) for each in table.told()] == [(LARGE, ())]
 
 
 def test_what_an_actor_has_made_again_meanwhile_is_not_lost() -> None:

@@ -108,12 +108,15 @@ def test_every_row_of_an_update_goes_to_its_shard_once(rows: Any, shards: int) -
 def test_whose_arrays_are_goes_to_the_shards_that_have_asked() -> None:
     ctx = Alone()
     lists: list[list[bytes]] = [[array(n) for n in range(at, 40, 3)] for at in range(3)]
-    whole = OwnersFound(3, *lists, lists[1][::2])
+    kept = [(each, "driver:3.0", (500, 0)) for each in lists[1][::4]]
+    whole = OwnersFound(3, *lists, lists[1][::2], kept)
     Router(ctx, SHARDS).send("gcs", whole)
-    for name in ("owned", "others", "let_go", "gone"):
+    for name in ("owned", "others", "let_go", "gone", "kept"):
         for to, part in ctx.sent:
             assert part.node == 3
-            assert all(to == shard_address(shard_of(each, SHARDS)) for each in getattr(part, name))
+            for row in getattr(part, name):
+                each = row if type(row) is bytes else row[0]
+                assert to == shard_address(shard_of(each, SHARDS))
         found = [each for _, part in ctx.sent for each in getattr(part, name)]
         assert sorted(found) == sorted(getattr(whole, name))
 

@@ -120,7 +120,9 @@ class OwnersFound(Struct, array_like=True, tag=148):
     """The answer: those that have an owner on ``node``, and the others that were asked for.
 
     ``let_go``: those of `SeekOwners.lost` that have none there. ``gone``: those of the others
-    whose owners there know that they were made, by calls on nodes that have died.
+    whose owners there know that they were made, by calls on nodes that have died. ``kept``:
+    those of ``gone`` of which small values came with the result, and are on ``node``:
+    (array, owner, sizes), as in `TaskUpdates`.
     """
 
     node: int
@@ -128,6 +130,7 @@ class OwnersFound(Struct, array_like=True, tag=148):
     others: list[bytes]
     let_go: list[bytes] = []
     gone: list[bytes] = []
+    kept: list[tuple[bytes, str, tuple[int, ...]]] = []
 
 
 class PullObject(Struct, array_like=True, tag=50):
