@@ -243,6 +243,8 @@ class Master:
                 self._starting.pop(name, None)
                 self._ready.pop(name, None)
                 self._asking.drop(name, kept)
+                if kept is not None:
+                    self._unneeded.add(name)
                 self._heard.pop(name, None)
                 self._take_over()
             return
