@@ -266,6 +266,8 @@ class SimWorld:
                 raise
             except BaseException as error:
                 failed(error)
+            else:
+                failed(RuntimeError("its event loop was stopped"))
             finally:
                 # The process is gone. Its coroutines go with it as they are, and what they
                 # had not ended is no news to anybody.
