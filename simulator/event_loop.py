@@ -8,11 +8,14 @@ until something is handed to the loop from outside.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import selectors
 from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from greenlet import GreenletExit
 
 from runtime.api.refs import ObjectRef
 from runtime.backend.futures import ItemWaiter, NotifyingWaiter, settle
@@ -104,3 +107,35 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
     def _write_to_self(self) -> None:
         self._virtual.woken = True
         self._world.nudge()
+
+
+def end(loop: asyncio.AbstractEventLoop | None) -> None:
+    """Have a loop run nothing more, and say nothing: its process has ended meanwhile.
+
+    What unwinds a coroutine or callback asyncio takes for its result, and goes on with the
+    next that is ready. Called in the greenlet that runs the loop, a simulated program's own
+    one included; None, or a loop that is not asyncio's, is left as it is.
+    """
+    if not isinstance(loop, asyncio.BaseEventLoop):
+        return
+    own: Any = loop
+    loop.set_exception_handler(lambda loop, context: None)
+    own._run_once = partial(_run_no_more, loop)
+    _close_unbegun(loop)
+    for handle in own._ready:  # those of this round, which has no other end
+        handle.cancel()
+
+
+def _run_no_more(loop: asyncio.BaseEventLoop) -> NoReturn:
+    _close_unbegun(loop)  # what `asyncio.run` does at its end has come since
+    raise GreenletExit
+
+
+def _close_unbegun(loop: asyncio.BaseEventLoop) -> None:
+    """Keep Python from complaining of coroutines that nobody has awaited."""
+    for task in asyncio.all_tasks(loop):
+        coroutine: Any = task.get_coro()
+        if inspect.iscoroutine(coroutine) and (
+            inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
+        ):
+            coroutine.close()

@@ -26,7 +26,7 @@ from runtime.backend.environment import Environment
 from runtime.control.client import Client
 from runtime.control.executor import Executor
 from simulator import values
-from simulator.event_loop import VirtualEventLoop
+from simulator.event_loop import VirtualEventLoop, end
 from simulator.exit_handlers import Handler, run
 from simulator.one_thread import REFUSED
 from simulator.process import SimProcess
@@ -209,6 +209,9 @@ class SimWorld:
                 sys.set_asyncgen_hooks(*cluster.hooks_of_hub)
             try:
                 cluster.hub.switch()
+            except GreenletExit:
+                end(loop)
+                raise
             finally:
                 # Also where the program is ended: by whom the loop of then does not run.
                 cluster.loop_of_hub = asyncio._get_running_loop()
@@ -220,6 +223,7 @@ class SimWorld:
                 environment.apply()
         if not process.alive or cluster.closed:
             self._sleeping.clear()
+            end(asyncio._get_running_loop())
             raise GreenletExit
 
     def _after_turn(self) -> None:
@@ -262,6 +266,8 @@ class SimWorld:
                 raise
             except BaseException as error:
                 failed(error)
+            else:
+                failed(RuntimeError("its event loop was stopped"))
             finally:
                 # The process is gone. Its coroutines go with it as they are, and what they
                 # had not ended is no news to anybody.

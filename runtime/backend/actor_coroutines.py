@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.actors import ActorExit
@@ -41,11 +42,16 @@ class CallCoroutines:
         task = asyncio.get_running_loop().create_task(self._run(assignment))
         array = assignment.spec.array
         self._running[array] = task
-        task.add_done_callback(lambda _: self._running.pop(array, None))
-        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        task.add_done_callback(partial(self._done, array))
         if self._executor.is_cancelled(array):
             # It is replayed.
             self._cancel(array)
+
+    def _done(self, array: bytes, task: asyncio.Task[None]) -> None:
+        self._running.pop(array, None)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._actor.broken(error)  # no call's own; what is none ends the loop
 
     async def _run(self, assignment: Assignment) -> None:
         import asyncio

@@ -27,7 +27,7 @@ from runtime.backend.actor_threads import CallThread
 from runtime.backend.ends import ConstructorFailed, is_error, last_words
 from runtime.backend.plain import again, plain_bytes
 from runtime.backend.session.numbering import Frame, frame_of_call
-from runtime.backend.tracebacks import lines_of
+from runtime.backend.tracebacks import all_lines_of, lines_of
 from runtime.control.ids import task_id
 from runtime.control.messages import Assignment, RestoreActor, TaskSpec
 
@@ -365,6 +365,20 @@ class ActorRunner:
         self._world.nudge()
         if self._world.is_for_driver(error):
             raise error
+
+    def broken(self, error: BaseException) -> None:
+        """What runs a call beside others has failed, and not the call, which nobody answers.
+
+        The actor ends as if it had crashed, without waiting for anything.
+        """
+        if self._world.is_for_driver(error):
+            raise error
+        why = f"running a call of it failed\n{all_lines_of(error)}"
+        if self._executor.leaving:
+            log.error("%s: %s", type(self._instance).__name__, why)  # its end says why it left
+        with self._world:
+            self._executor.exit_actor(why, crashed=True)
+        self._world.nudge()
 
     # -- beside one another ----------------------------------------------------
 

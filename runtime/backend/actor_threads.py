@@ -25,7 +25,17 @@ class CallThread:
         self._tasks = tasks
 
     def serve(self, first: Assignment) -> None:
-        """Run a call, and those that wait behind it, until none does.
+        """Run a call, and those that wait behind it, until none does."""
+        try:
+            self._serve(first)
+        except self._tasks.world.unwinding:
+            raise
+        except BaseException as error:
+            # Whoever runs this thread could tell nobody.
+            self._actor.broken(error)
+
+    def _serve(self, first: Assignment) -> None:
+        """Do so; what is raised is no call's.
 
         Plain values of short calls are reported with those of the calls before, and need
         no more than one turn a call.

@@ -25,5 +25,21 @@ def lines_of(error: BaseException) -> str:
 
     What of its text has no encoding, as of a file's name, is escaped.
     """
-    lines = traceback.format_exception(type(error), error, users_frames(error))
+    return _text(traceback.format_exception(type(error), error, users_frames(error)))
+
+
+def all_lines_of(error: BaseException) -> str:
+    """Return the traceback of an error of the runtime's own, all of it.
+
+    If the program's own code keeps it from being told, it says so.
+    """
+    try:
+        lines = traceback.format_exception(error)
+    except Exception as failed:
+        name, why = type(error).__name__, type(failed).__name__
+        lines = [f"{name}, whose traceback cannot be told: that raises {why}\n"]
+    return _text(lines)
+
+
+def _text(lines: list[str]) -> str:
     return encodable("".join(lines)[-TRACEBACK_CHARS_MAX:])

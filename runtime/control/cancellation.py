@@ -11,7 +11,8 @@ On a node, an element that is
 * waiting for inputs, its function or a worker: ends with TaskCancelledError;
 * with a worker, not started: is taken back first, then the same;
 * running: its worker raises KeyboardInterrupt in it (`Executor.interrupt`), and
-  what it raises next is its result; or, with ``force``, the worker is killed and
+  what it raises next is its result, once for each request, though that may come back
+  here from the GCS; or, with ``force``, the worker is killed and
   the element ends with TaskCancelledError. If its range has several elements, the
   worker is asked which one runs, and killed if it does not say so soon;
 * done: stays as it is.
@@ -124,7 +125,10 @@ class Canceller:
         still = set(owned)
         for array in worker.children.arrays:
             if array in still:
-                self.on_cancel("", CancelTask(array, 0, ELEMENTS_MAX, cause.force, True))
+                self.on_cancel(
+                    "",
+                    CancelTask(array, 0, ELEMENTS_MAX, cause.force, True, request=cause.request),
+                )
 
     def _cancel_on(self, worker: Worker, message: CancelTask) -> None:
         runs = worker.assigned[0]

@@ -92,6 +92,8 @@ class ClientCounts:
         self._answered = True
         """A result has come since something was submitted last."""
         self._keys = 0
+        self._cancels = 0
+        """How often it has asked to cancel something."""
         self.job = b""
         """All that it makes begins with it: a driver's, or that of a worker's first task."""
         self.parent = b""

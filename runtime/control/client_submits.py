@@ -169,7 +169,7 @@ class ClientSubmits(ClientWaits):
         index = 0 if index >= STREAM_BASE else index
         if entry is None or entry.find(index) is None:
             self.flush()
-            self.ctx.send(self.node, CancelTask(array, index, 1, force, recursive))
+            self._cancel(array, index, 1, force, recursive)
 
     def cancel_children(self, task: bytes, force: bool) -> None:
         """Cancel all that a task of this worker has submitted and is not done."""
@@ -180,9 +180,12 @@ class ClientSubmits(ClientWaits):
         for array in self.children.arrays:
             entry = self.entries.get(array)
             if entry is not None and entry.missing:
-                self.ctx.send(
-                    self.node, CancelTask(entry.array, 0, entry.count, force, recursive=True)
-                )
+                self._cancel(entry.array, 0, entry.count, force, recursive=True)
+
+    def _cancel(self, array: bytes, start: int, count: int, force: bool, recursive: bool) -> None:
+        self._cancels += 1
+        request = f"{self.address}/{self._cancels}"
+        self.ctx.send(self.node, CancelTask(array, start, count, force, recursive, request=request))
 
     def put(self, result: RangeResult) -> Entry:
         """Take a value that this client made: inline, or sealed in the arena."""

@@ -102,6 +102,9 @@ class Executor:
         """The element of the running range that is to be interrupted, -1 for none."""
         self.interrupt = False
         """It has not been interrupted yet; the world does that and resets it."""
+        self._requests: set[tuple[int, str]] = set()
+        """Elements of an array and what they were interrupted for."""
+        self._requests_of = b""
         self.on_cancel: Callable[[CancelTask], None] | None = None
         """Called when the running element is cancelled."""
         self.on_cancel_call: Callable[[bytes], None] | None = None
@@ -322,11 +325,25 @@ class Executor:
         running = self.running
         if running is None or running.array != message.array:
             return
-        if message.start <= self.current() < message.start + message.count:
-            self.cancelled = self.current()
+        current = self.current()
+        if message.start <= current < message.start + message.count:
+            if self._is_known(running.array, current, message.request):
+                return
+            self.cancelled = current
             self.interrupt = True
             if self.on_cancel is not None:
                 self.on_cancel(message)
+
+    def _is_known(self, array: bytes, element: int, request: str) -> bool:
+        """Whether an element was interrupted for a request before."""
+        if self._requests_of != array:
+            self._requests_of = array
+            self._requests.clear()
+        if (element, request) in self._requests:
+            return True
+        if request:
+            self._requests.add((element, request))
+        return False
 
     def _cancel_call(self, message: CancelTask) -> None:
         """End a call that has not begun; one that runs is asked to end."""

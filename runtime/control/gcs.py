@@ -294,6 +294,6 @@ class Gcs:
             "global",
             CancelTask(
                 message.array, message.start, message.count, message.force, message.recursive,
-                tuple(node for node in nodes if node in self._alive),
+                tuple(node for node in nodes if node in self._alive), message.request,
             ),
         )  # fmt: skip

@@ -22,7 +22,10 @@ class CallThreads:
         """Threads without anything to run, less what waits for one."""
 
     def run(self, run: Callable[[], None], most: int) -> None:
-        """Have a thread run something, which must not raise; there are at most so many."""
+        """Have a thread run something, which must not raise; there are at most so many.
+
+        An actor's see to that themselves: see `CallThread.serve`.
+        """
         with self._lock:
             self._free -= 1
             if self._free < 0 and self._threads < most:

@@ -88,6 +88,9 @@ class Lasting:
 
         self.loop.call_soon(leave)
 
+    async def stop_the_loop(self) -> None:
+        asyncio.get_event_loop().stop()
+
 
 @pytest.mark.parametrize("limit", CALLS_AT_A_TIME)
 def test_constructor_and_calls_share_a_thread_and_a_loop(cluster: Any, limit: int) -> None:
@@ -145,6 +148,39 @@ def test_what_ends_the_loop_ends_the_actor(cluster: Any, limit: int) -> None:
     ray.get(actor.place.remote())
     with pytest.raises(ActorDiedError):
         ray.get([actor.leave_from_the_loop.remote(), actor.take.remote()], timeout=60)
+
+
+@pytest.mark.parametrize("limit", CALLS_AT_A_TIME)
+def test_what_stops_the_loop_ends_the_actor(cluster: Any, limit: int) -> None:
+    actor = Lasting.options(max_concurrency=limit).remote()
+    ray.get(actor.place.remote())
+    with pytest.raises(ActorDiedError, match="its event loop was stopped"):
+        ray.get([actor.stop_the_loop.remote(), actor.take.remote()], timeout=60)
+
+
+def test_what_stops_the_loop_while_the_constructor_runs(cluster: Any) -> None:
+    @ray.remote
+    class Stops:
+        async def __init__(self) -> None:
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(1)
+
+        async def never(self) -> None:
+            """Nobody gets here."""
+
+    with pytest.raises(ActorDiedError, match="its event loop was stopped"):
+        ray.get(Stops.remote().never.remote(), timeout=60)
+
+
+def test_an_actor_that_leaves_may_stop_its_loop(cluster: Any) -> None:
+    @ray.remote
+    class Leaves:
+        async def leave(self) -> None:
+            asyncio.get_running_loop().call_soon(asyncio.get_running_loop().stop)
+            ray.exit_actor()
+
+    with pytest.raises(ActorDiedError, match="exit_actor"):
+        ray.get(Leaves.remote().leave.remote(), timeout=60)
 
 
 def test_what_ends_the_process_while_the_constructor_runs(cluster: Any) -> None:

@@ -130,6 +130,34 @@ def test_a_task_may_clean_up_and_even_refuse(tmp_path: Path) -> None:
     is_idle()
 
 
+def test_one_cancel_interrupts_once(tmp_path: Path) -> None:
+    """It came again by way of the GCS, and interrupted what cleaned up."""
+
+    @ray.remote
+    def refuse(folder: Path) -> list[str]:
+        folder.mkdir()
+        came = []
+        for step in ("works", "cleans up", "cleans up again"):
+            try:
+                (folder / step).touch()
+                ray.sleep(0.5 if came else LONG_S)
+            except KeyboardInterrupt:
+                came.append(step)
+        return came
+
+    ref = refuse.remote(tmp_path / "one")
+    until(tmp_path / "one" / "works")
+    ray.sleep(0.5)  # the GCS has been told by then who has it
+    ray.cancel(ref)
+    assert get(ref) == ["works"]
+    ref = refuse.remote(tmp_path / "two")
+    until(tmp_path / "two" / "works")
+    ray.cancel(ref)
+    until(tmp_path / "two" / "cleans up")
+    ray.cancel(ref)
+    assert get(ref) == ["works", "cleans up"], "a second one interrupts again"
+
+
 @FORCE
 def test_a_done_task_stays_done(force: bool) -> None:
     ref = identity.remote(5)

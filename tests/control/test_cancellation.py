@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.control.cancellation import STUCK_S
+from runtime.control.client import Client
 from runtime.control.config import Config
 from runtime.control.executor import Executor
 from runtime.control.gcs import Gcs
 from runtime.control.global_scheduler import GlobalScheduler
+from runtime.control.ids import object_id
 from runtime.control.messages import (
     SYSTEM_ERROR,
     Assignment,
@@ -93,6 +95,44 @@ def test_only_the_running_element_is_interrupted() -> None:
     assert len(asked) == 1
     made.next()
     assert not made.interrupt
+
+
+def test_one_request_interrupts_once_however_often_it_comes() -> None:
+    _, made = executor()
+    asked: list[CancelTask] = []
+    made.on_cancel = asked.append
+
+    def interrupts(request: str, start: int = 0, count: int = 1) -> bool:
+        made.interrupt = False
+        before = len(asked)
+        message = CancelTask(array(1), start, count, False, True, request=request)
+        made.handle("node:0", message)
+        assert (len(asked) > before) == made.interrupt, "nor does it cancel children again"
+        return made.interrupt
+
+    first, second = f"{DRIVER}/1", f"{DRIVER}/2"
+    assert [interrupts(first), interrupts(first)] == [True, False]
+    assert [interrupts(second), interrupts(first), interrupts(second)] == [True, False, False]
+    made.values.append(0)
+    assert interrupts(first, 1), "the element after it is another one"
+    assert not interrupts(first, 0, 5)
+
+
+def test_requests_of_a_client_differ_and_keep_their_number_on_their_way() -> None:
+    ctx = Alone()
+    client = Client(ctx, DRIVER, 0, Config())
+    for _ in range(2):
+        client.cancel(object_id(array(1), 0, 0), False, False)
+    first, second = ctx.take(CancelTask)
+    assert first.request != second.request
+
+    gcs_ctx = Alone()
+    gcs = Gcs(gcs_ctx, Config())
+    gcs.handle("node:0", RegisterNode(NodeInfo(0, "host", 0, {"CPU": 1.0}, incarnation=1)))
+    gcs.handle("global", TaskUpdates(0, [spec(1)], [], [], []))
+    gcs.handle("global", first)
+    [back] = gcs_ctx.take(CancelTask, "global")
+    assert back.request == first.request
 
 
 def test_what_was_not_started_is_given_back_first() -> None:

@@ -104,6 +104,8 @@ class CancelTask(Struct, array_like=True, tag=26):
 
     ``force``: end the worker that runs one of them. ``recursive``: cancel what
     they have submitted, too. ``nodes``: from the GCS, who has accepted them.
+    ``request``: which client's, and its how manieth, since it may come to a worker in
+    more ways than one; empty: it does not.
     """
 
     array: bytes
@@ -112,6 +114,7 @@ class CancelTask(Struct, array_like=True, tag=26):
     force: bool
     recursive: bool
     nodes: tuple[int, ...] = ()
+    request: str = ""
 
 
 class TaskUpdates(Struct, array_like=True, tag=35):
