@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import multiprocessing
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -96,6 +97,67 @@ def test_the_first_exception_is_raised(pool: Pool) -> None:
     with pytest.raises(KeyError):
         next(values)
     assert next(values) == 4
+
+
+def lock(x: int) -> Any:
+    return threading.Lock() if x == 3 else x
+
+
+class Unsent(Exception):
+    """What holds a lock cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__("unsent")
+        self.lock = threading.Lock()
+
+
+def raise_unsent(x: int) -> int:
+    if x == 3:
+        raise Unsent
+    return x
+
+
+class Unloaded:
+    """What only its maker can load."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+@pytest.mark.parametrize("bad", [lock, raise_unsent])
+def test_what_cannot_be_pickled_is_an_error_of_its_call_alone(pool: Pool, bad: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pool.apply(bad, (3,))
+    assert [pool.apply(square, (x,)) for x in range(8)] == [x * x for x in range(8)]
+    values = pool.imap(bad, range(20), chunksize=2)
+    found: list[Any] = []
+    for _ in range(20):
+        try:
+            found.append(next(values))
+        except TypeError as error:
+            found.append(type(error))
+    assert found == [0, 1, 2, TypeError, *range(4, 20)]
+
+
+def test_a_chunk_that_failed_is_not_what_later_ones_raise(pool: Pool) -> None:
+    for _ in range(4):
+        with pytest.raises(ValueError, match="no number"):
+            pool.apply(square, (Unloaded(),))
+    assert [pool.apply(square, (x,)) for x in range(8)] == [x * x for x in range(8)]
+
+
+def test_references_and_arrays_in_results_are_what_they_are_elsewhere(pool: Pool) -> None:
+    def references(x: int) -> Any:
+        return [ray.put([x])]
+
+    found = pool.map(references, range(6))
+    assert [ray.get(ref) for (ref,) in found] == [[x] for x in range(6)]
+    np = pytest.importorskip("numpy")
+    for size in (10, 100_000):
+        arrays = pool.map(np.ones, [size] * 6)
+        arrays += [one for (one,) in pool.map(lambda n: [np.ones(n)], [size] * 6)]
+        assert [array.sum() for array in arrays] == [size] * 12
+        assert not any(array.flags.writeable for array in arrays)
 
 
 def test_callbacks_have_returned_when_get_does(pool: Pool) -> None:
