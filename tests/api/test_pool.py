@@ -279,3 +279,31 @@ def test_joblib() -> None:
     assert found == [i**3 for i in range(30)]
     with joblib.parallel_backend("ray"), pytest.raises(KeyError):
         joblib.Parallel(n_jobs=2)(joblib.delayed(fail)(i) for i in range(6))
+
+
+def assigned(x: int) -> dict[str, float]:
+    resources: dict[str, float] = ray.get_runtime_context().get_assigned_resources()
+    return resources
+
+
+def test_joblib_passes_options_of_the_pool_on() -> None:
+    from raytwin.util.joblib import register_ray
+
+    require("joblib", importlib.util.find_spec("joblib") is not None, "joblib is not installed")
+    import joblib
+
+    register_ray()
+    calls = [joblib.delayed(assigned)(x) for x in range(2)]
+    with joblib.parallel_backend("ray", n_jobs=2, ray_remote_args={"num_cpus": 2}):
+        assert joblib.Parallel()(calls) == [{"CPU": 2.0}] * 2
+    with joblib.parallel_backend("ray", n_jobs=2):
+        assert joblib.Parallel(ray_remote_args={"num_cpus": 1.5})(calls) == [{"CPU": 1.5}] * 2
+        with pytest.raises(TypeError, match="no option 'remote_args'"):
+            joblib.Parallel(remote_args={"num_cpus": 1.5})(calls)
+    with pytest.raises(TypeError, match="remote_args"):
+        joblib.parallel_backend("ray", remote_args={"num_cpus": 2})
+    with (
+        joblib.parallel_backend("ray", ray_remote_args={"num_cpu": 2}),
+        pytest.raises(ValueError, match="num_cpu"),
+    ):
+        joblib.Parallel(n_jobs=2)(calls)
