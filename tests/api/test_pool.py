@@ -5,15 +5,18 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import multiprocessing
+import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import raytwin as ray
+from raytwin.exceptions import WorkerCrashedError
 from raytwin.util.multiprocessing import Pool
 from tests.requirements import require
 
@@ -144,6 +147,23 @@ def test_a_chunk_that_failed_is_not_what_later_ones_raise(pool: Pool) -> None:
         with pytest.raises(ValueError, match="no number"):
             pool.apply(square, (Unloaded(),))
     assert [pool.apply(square, (x,)) for x in range(8)] == [x * x for x in range(8)]
+
+
+def test_calls_whose_worker_died_run_as_often_as_was_asked(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+
+    def die(x: int) -> None:
+        with runs.open("a") as file:
+            file.write("x")
+        os._exit(1)
+
+    for options, count in ((None, 4), ({"max_retries": 0}, 1)):
+        runs.write_text("")
+        with Pool(2, ray_remote_args=options) as two:
+            with pytest.raises(WorkerCrashedError):
+                two.apply(die, (1,))
+            assert runs.read_text() == "x" * count
+            assert [two.apply(square, (x,)) for x in range(4)] == [0, 1, 4, 9]
 
 
 def test_references_and_arrays_in_results_are_what_they_are_elsewhere(pool: Pool) -> None:
