@@ -13,6 +13,9 @@ from runtime.api.pool import Pool
 
 __getattr__ = refuser("util.joblib")
 
+_OF_PROCESSES = {"context", "max_nbytes", "mmap_mode", "temp_folder", "verbose"}
+"""What `Parallel` always says, of processes that it starts itself and that share no store."""
+
 
 def register_ray() -> None:
     """Make ``"ray"`` a backend of joblib. Raises ImportError if joblib is not there."""
@@ -29,6 +32,16 @@ def register_ray() -> None:
         supports_retrieve_callback = False
         supports_sharedmem = False
 
+        def __init__(
+            self, nesting_level: int | None = None, inner_max_num_threads: int | None = None,
+            ray_remote_args: dict[str, Any] | None = None,
+        ) -> None:  # fmt: skip
+            """``ray_remote_args`` are options of the pool's tasks. TypeError for anything else."""
+            super().__init__(
+                nesting_level=nesting_level, inner_max_num_threads=inner_max_num_threads
+            )
+            self.ray_remote_args = ray_remote_args
+
         def effective_n_jobs(self, n_jobs: int) -> int:
             if n_jobs == 0:
                 raise ValueError("n_jobs == 0 in Parallel has no meaning")
@@ -41,10 +54,13 @@ def register_ray() -> None:
 
         def configure(
             self, n_jobs: int = 1, parallel: Any = None, prefer: Any = None,
-            require: Any = None, **unused: Any,
+            require: Any = None, ray_remote_args: dict[str, Any] | None = None, **more: Any,
         ) -> int:  # fmt: skip
+            if unknown := more.keys() - _OF_PROCESSES:
+                raise TypeError(f"joblib's backend 'ray' has no option {min(unknown)!r}")
             n_jobs = self.effective_n_jobs(n_jobs)
-            self._pool: Pool | None = Pool(n_jobs)
+            given = self.ray_remote_args if ray_remote_args is None else ray_remote_args
+            self._pool: Pool | None = Pool(n_jobs, ray_remote_args=given)
             self.parallel = parallel
             return n_jobs
 

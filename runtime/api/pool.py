@@ -10,7 +10,9 @@ The initializer runs once in each worker process that the pool's tasks come to.
 
 from __future__ import annotations
 
+import io
 import itertools
+import pickle
 import threading
 import uuid
 from collections import deque
@@ -20,6 +22,8 @@ from functools import partial
 from multiprocessing import JoinableQueue as JoinableQueue
 from multiprocessing import TimeoutError as TimeoutError
 from typing import Any
+
+import cloudpickle
 
 from runtime.api.calls import cancel, get, now, wait
 from runtime.api.cluster import cluster_resources, init, is_initialized
@@ -43,6 +47,74 @@ ErrorCallback = Callable[[BaseException], object]
 Outcome = tuple[bool, Any]
 """(True, value) or (False, exception) of one call."""
 
+_HARMLESS = frozenset((int, float, complex, bool, str, bytes, type(None)))
+
+COPIED_BYTES_MAX = 2048
+"""Arrays up to so many bytes travel in the pickle, and are read-only like larger ones."""
+
+
+class Outcomes:
+    """What became of a chunk's calls; it travels as a list of them.
+
+    What cannot be pickled is an error of its own call. As one of the whole chunk it would also
+    be that of all later chunks in the slot, which depend on this one.
+    """
+
+    def __init__(self, outcomes: list[Outcome]) -> None:
+        self.outcomes = outcomes
+
+    def __reduce__(self) -> Any:
+        if all(ok and _is_harmless(value) for ok, value in self.outcomes):
+            return list, (self.outcomes,)
+        # Pickled here, while this is: references inside tell whoever does that of themselves.
+        try:
+            return _load, _pickled(self.outcomes)
+        except Exception as error:
+            if _is_too_deep(error):
+                raise  # it is serialized again with a higher limit
+            return _load, _pickled([_sendable(outcome) for outcome in self.outcomes])
+
+
+def _is_harmless(value: Any) -> bool:
+    """Whether it can certainly be pickled: numbers, strings and arrays of numbers."""
+    kind = type(value)
+    if kind in _HARMLESS:
+        return True
+    return (kind.__module__, kind.__name__) == ("numpy", "ndarray") and not value.dtype.hasobject
+
+
+def _sendable(outcome: Outcome) -> Outcome:
+    try:
+        _pickled(outcome)
+    except Exception as error:
+        if _is_too_deep(error):
+            raise
+        what = "value" if outcome[0] else f"exception ({type(outcome[1]).__name__})"
+        return False, TypeError(f"the {what} of a call in a pool cannot be pickled: {error}")
+    return outcome
+
+
+def _is_too_deep(error: Exception) -> bool:
+    # cloudpickle makes a PicklingError of it.
+    return isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
+
+
+def _pickled(value: Any) -> tuple[bytes, list[Any]]:
+    """Return what `_load` takes. Raises what pickling the value raises."""
+    file = io.BytesIO()
+    buffers: list[Any] = []
+
+    def keep(buffer: pickle.PickleBuffer) -> None:
+        raw = buffer.raw()
+        buffers.append(bytes(raw) if raw.nbytes <= COPIED_BYTES_MAX else buffer)
+
+    cloudpickle.Pickler(file, 5, buffer_callback=keep).dump(value)
+    return file.getvalue(), buffers
+
+
+def _load(pickled: bytes, buffers: list[Any]) -> Any:
+    return pickle.loads(pickled, buffers=[memoryview(each).toreadonly() for each in buffers])
+
 
 def run_chunk(
     pool: str,
@@ -51,7 +123,7 @@ def run_chunk(
     function: Callable[..., Any],
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]],
     before: Any,
-) -> tuple[list[Outcome], None]:
+) -> tuple[Outcomes, None]:
     """Run a chunk of calls in a worker; the task of every pool."""
     key = (pool, get_runtime_context().get_worker_id())
     if initializer is not None and key not in _initialized:
@@ -63,7 +135,7 @@ def run_chunk(
             outcomes.append((True, function(*args, **kwargs)))
         except Exception as error:
             outcomes.append((False, error))
-    return outcomes, None
+    return Outcomes(outcomes), None
 
 
 # By another name than the function's own, which workers import.
@@ -259,6 +331,8 @@ class Pool:
         self._slots: list[Any] = [None] * self.processes
         self._turn = 0
         self._chunks: list[ObjectRef] = []
+        self._looked_at = 4 * self.processes
+        """So many chunks may be there before they are looked at again."""
         self._closed = False
 
     def _submit(
@@ -268,14 +342,18 @@ class Pool:
             raise ValueError("Pool not running")
         slot = self._turn % self.processes
         self._turn += 1
+        before = self._slots[slot]
+        if before is not None and wait([before], num_returns=1, timeout=0)[0]:
+            before = None  # nothing to wait for, and no error of its own to pass on
         chunk, self._slots[slot] = self._task.remote(
-            self._id, self._initializer, self._initargs, function, calls, self._slots[slot]
+            self._id, self._initializer, self._initargs, function, calls, before
         )
         self._chunks.append(chunk)
-        if len(self._chunks) > 4 * self.processes:
-            # What is done need not be waited for in `join`.
+        if len(self._chunks) > self._looked_at:
+            # What is done need not be waited for in `join`. Seldom: it looks at all of them.
             count = len(self._chunks)
             self._chunks = wait(self._chunks, num_returns=count, timeout=0)[1]
+            self._looked_at = max(4 * self.processes, 2 * len(self._chunks))
         ref: ObjectRef = chunk
         return ref
 

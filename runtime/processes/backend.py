@@ -26,6 +26,8 @@ from runtime.processes.sessions import DriverSession, make_driver
 START_TIMEOUT_S = 60.0
 STORE_SHARE = 0.3
 """Part of the machine's memory that all object stores together may take."""
+STORE_BYTES_MAX = 1 << 44
+"""A process maps its node's store twice, and 47 bits are the addresses that it has."""
 
 
 def connect(*, address: str | None = None, **options: Any) -> Session:
@@ -59,6 +61,8 @@ def start(
         object_store_memory = int(_memory_bytes() * STORE_SHARE / len(resources))
     if object_store_memory < 1 << 20:
         raise ValueError(f"an object store of {object_store_memory} bytes; 1 MiB is the least")
+    if object_store_memory > STORE_BYTES_MAX:
+        raise ValueError(f"an object store of {object_store_memory} bytes; 16 TiB is the most")
     if gcs_storage is not None:
         from runtime.processes import gcs_storage as storage  # loads sqlite3
 

@@ -37,6 +37,13 @@ def test_init_says_what_is_wrong(backend: str) -> None:
         assert not ray.is_initialized()
 
 
+def test_a_store_that_has_no_addresses_is_refused() -> None:
+    for nbytes in (1 << 47, 10**19, 10**30):
+        with pytest.raises(ValueError, match="16 TiB is the most"):
+            ray.init(backend="local", nodes=1, cpus_per_node=1, object_store_memory=nbytes)
+        assert not ray.is_initialized()
+
+
 @pytest.mark.parametrize("backend", ["local", "sim"])
 def test_a_program_may_be_called_anything(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     monkeypatch.setattr(sys, "argv", ["a file's name \udcff"])

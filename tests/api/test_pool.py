@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import multiprocessing
+import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import raytwin as ray
+from raytwin.exceptions import WorkerCrashedError
 from raytwin.util.multiprocessing import Pool
 from tests.requirements import require
 
@@ -96,6 +100,84 @@ def test_the_first_exception_is_raised(pool: Pool) -> None:
     with pytest.raises(KeyError):
         next(values)
     assert next(values) == 4
+
+
+def lock(x: int) -> Any:
+    return threading.Lock() if x == 3 else x
+
+
+class Unsent(Exception):
+    """What holds a lock cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__("unsent")
+        self.lock = threading.Lock()
+
+
+def raise_unsent(x: int) -> int:
+    if x == 3:
+        raise Unsent
+    return x
+
+
+class Unloaded:
+    """What only its maker can load."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+@pytest.mark.parametrize("bad", [lock, raise_unsent])
+def test_what_cannot_be_pickled_is_an_error_of_its_call_alone(pool: Pool, bad: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pool.apply(bad, (3,))
+    assert [pool.apply(square, (x,)) for x in range(8)] == [x * x for x in range(8)]
+    values = pool.imap(bad, range(20), chunksize=2)
+    found: list[Any] = []
+    for _ in range(20):
+        try:
+            found.append(next(values))
+        except TypeError as error:
+            found.append(type(error))
+    assert found == [0, 1, 2, TypeError, *range(4, 20)]
+
+
+def test_a_chunk_that_failed_is_not_what_later_ones_raise(pool: Pool) -> None:
+    for _ in range(4):
+        with pytest.raises(ValueError, match="no number"):
+            pool.apply(square, (Unloaded(),))
+    assert [pool.apply(square, (x,)) for x in range(8)] == [x * x for x in range(8)]
+
+
+def test_calls_whose_worker_died_run_as_often_as_was_asked(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+
+    def die(x: int) -> None:
+        with runs.open("a") as file:
+            file.write("x")
+        os._exit(1)
+
+    for options, count in ((None, 4), ({"max_retries": 0}, 1)):
+        runs.write_text("")
+        with Pool(2, ray_remote_args=options) as two:
+            with pytest.raises(WorkerCrashedError):
+                two.apply(die, (1,))
+            assert runs.read_text() == "x" * count
+            assert [two.apply(square, (x,)) for x in range(4)] == [0, 1, 4, 9]
+
+
+def test_references_and_arrays_in_results_are_what_they_are_elsewhere(pool: Pool) -> None:
+    def references(x: int) -> Any:
+        return [ray.put([x])]
+
+    found = pool.map(references, range(6))
+    assert [ray.get(ref) for (ref,) in found] == [[x] for x in range(6)]
+    np = pytest.importorskip("numpy")
+    for size in (10, 100_000):
+        arrays = pool.map(np.ones, [size] * 6)
+        arrays += [one for (one,) in pool.map(lambda n: [np.ones(n)], [size] * 6)]
+        assert [array.sum() for array in arrays] == [size] * 12
+        assert not any(array.flags.writeable for array in arrays)
 
 
 def test_callbacks_have_returned_when_get_does(pool: Pool) -> None:
@@ -217,3 +299,31 @@ def test_joblib() -> None:
     assert found == [i**3 for i in range(30)]
     with joblib.parallel_backend("ray"), pytest.raises(KeyError):
         joblib.Parallel(n_jobs=2)(joblib.delayed(fail)(i) for i in range(6))
+
+
+def assigned(x: int) -> dict[str, float]:
+    resources: dict[str, float] = ray.get_runtime_context().get_assigned_resources()
+    return resources
+
+
+def test_joblib_passes_options_of_the_pool_on() -> None:
+    from raytwin.util.joblib import register_ray
+
+    require("joblib", importlib.util.find_spec("joblib") is not None, "joblib is not installed")
+    import joblib
+
+    register_ray()
+    calls = [joblib.delayed(assigned)(x) for x in range(2)]
+    with joblib.parallel_backend("ray", n_jobs=2, ray_remote_args={"num_cpus": 2}):
+        assert joblib.Parallel()(calls) == [{"CPU": 2.0}] * 2
+    with joblib.parallel_backend("ray", n_jobs=2):
+        assert joblib.Parallel(ray_remote_args={"num_cpus": 1.5})(calls) == [{"CPU": 1.5}] * 2
+        with pytest.raises(TypeError, match="no option 'remote_args'"):
+            joblib.Parallel(remote_args={"num_cpus": 1.5})(calls)
+    with pytest.raises(TypeError, match="remote_args"):
+        joblib.parallel_backend("ray", remote_args={"num_cpus": 2})
+    with (
+        joblib.parallel_backend("ray", ray_remote_args={"num_cpu": 2}),
+        pytest.raises(ValueError, match="num_cpu"),
+    ):
+        joblib.Parallel(n_jobs=2)(calls)
