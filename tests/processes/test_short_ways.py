@@ -38,6 +38,14 @@ def noted() -> Iterator[set[str]]:
         sys.setprofile(before)
 
 
+def of_contextlib(names: set[str]) -> list[str]:
+    return [name for name in names if name.startswith("contextlib.")]
+
+
+LEFT = ["contextlib.__exit__"]
+"""What `noted` itself has called in the end."""
+
+
 def test_a_driver_puts_and_submits_without_what_only_workers_need(cluster: Any) -> None:
     @ray.remote
     def double(number: int) -> int:
@@ -48,8 +56,26 @@ def test_a_driver_puts_and_submits_without_what_only_workers_need(cluster: Any) 
         refs = [ray.put(3), double.remote(4)]
     assert ray.get(refs) == [3, 8]
     assert {"runtime.backend.session.values.put", "runtime.api.remote_function.remote"} <= names
-    # But for what the test itself has called.
-    assert [name for name in names if name.startswith("contextlib.")] == ["contextlib.__exit__"]
+    assert of_contextlib(names) == LEFT
+    assert "runtime.backend.pickling.__enter__" not in names
+
+
+def test_a_worker_puts_and_submits_without_generators_for_contexts(cluster: Any) -> None:
+    @ray.remote
+    def double(number: int) -> int:
+        return 2 * number
+
+    @ray.remote
+    def nested() -> tuple[set[str], list[int]]:
+        double.remote(1)  # the first one has the function to send
+        with noted() as names:
+            refs = [ray.put(3), double.remote(4)]
+        return names, ray.get(refs)
+
+    names, values = ray.get(nested.remote())
+    assert values == [3, 8]
+    assert "runtime.backend.pickling.__enter__" in names
+    assert of_contextlib(names) == LEFT
 
 
 def test_an_actor_that_does_not_leave_looks_at_neither_its_calls_nor_other_threads(

@@ -21,7 +21,7 @@ from runtime.api.remote_function import RemoteFunction
 from runtime.api.streams import ObjectRefGenerator
 from runtime.backend import job_setup
 from runtime.backend.inputs import Input
-from runtime.backend.pickling import once
+from runtime.backend.pickling import Once
 from runtime.backend.protocol import World
 from runtime.backend.session.recipes import of_arguments, of_value
 from runtime.backend.session.references import arrays_of
@@ -118,7 +118,7 @@ class Submitting(Values):
         key, blob = self._serialized(function)
         held: list[ObjectRef] = []
         recipe: list[bytes] = []
-        with nullcontext() if self.world.executor is None else once():
+        with nullcontext() if self.world.executor is None else Once():
             packed = self._pack_items(items, star, held, recipe)
         if self.world.executor is not None:
             recipe.append(self._function_recipe(key, function.function))
@@ -233,7 +233,7 @@ class Submitting(Values):
             kwargs = {name: self._as_input(a, deps) for name, a in kwargs.items()}
         if self.world.executor is None:
             return self._packed(args, kwargs, deps, held, recipe)
-        with once():  # what the recipe needs again
+        with Once():  # what the recipe needs again
             return self._packed(args, kwargs, deps, held, recipe)
 
     def _packed(
