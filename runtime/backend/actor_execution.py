@@ -186,7 +186,7 @@ class ActorRunner:
         """
         # Why this is not the loop of `TaskRunner` is said there.
         tasks, world, executor = self._tasks, self._world, self._executor
-        session = tasks.session
+        session, cancelled = tasks.session, executor.cancelled_calls.after
         assignment: Assignment | None = first
         started_s = world.now()
         while assignment is not None:
@@ -210,7 +210,7 @@ class ActorRunner:
                 tasks.run_call(spec, lambda: again(caught), started_s)  # noqa: B023
                 break
             nbytes = plain_bytes(value)
-            if nbytes < 0 or session.client.borrowing.guarded or executor.cancelled_calls:
+            if nbytes < 0 or session.client.borrowing.guarded or cancelled:
                 given = [value]
                 del value
                 tasks.run_call(spec, given.pop, started_s)

@@ -152,8 +152,9 @@ class TaskRunner:
     def may_leave(self) -> bool:
         """Whether nothing more is to be run, and nothing runs beside the program."""
         executor = self.executor
-        idle = self.actor is None or executor.crashed or self.actor.is_idle()
-        return executor.exiting and idle
+        if not executor.exiting:
+            return False  # as most often, and it is asked several times a call
+        return self.actor is None or executor.crashed or self.actor.is_idle()
 
     def end(self) -> None:
         """Do what there is to do before the process ends."""

@@ -20,20 +20,20 @@ class CancelledCalls:
     def __init__(self) -> None:
         self._beside: set[bytes] = set()
         """The calls that run beside one another."""
-        self._after: dict[bytes, int] = {}
-        """Those that were cancelled: how many items they had yielded, as far as known."""
-        self._yielded: dict[bytes, int] = {}
+        self.after: dict[bytes, int] = {}
+        """Those that were cancelled: how many items they had yielded, as far as known.
 
-    def __bool__(self) -> bool:
-        """Whether any call that runs was cancelled."""
-        return bool(self._after)
+        Whether there are any is asked twice for each plain call: of the mapping itself, since
+        a method would be called for nothing that often.
+        """
+        self._yielded: dict[bytes, int] = {}
 
     def begin(self, call: bytes, after: int, beside: bool) -> None:
         """A call begins; a replayed one may have been cancelled `after` so many items."""
         if beside:
             self._beside.add(call)
         if after >= 0:
-            self._after[call] = after
+            self.after[call] = after
 
     def runs(self, call: bytes) -> bool:
         """Whether it is one of those that run beside one another."""
@@ -41,7 +41,7 @@ class CancelledCalls:
 
     def cancel(self, call: bytes) -> None:
         """A call that runs is cancelled, if it was not yet."""
-        self._after.setdefault(call, 0)
+        self.after.setdefault(call, 0)
 
     def yielded(self, call: bytes, count: int) -> None:
         """It has yielded so many items by now."""
@@ -49,11 +49,11 @@ class CancelledCalls:
 
     def __contains__(self, call: bytes) -> bool:
         """Whether a call that runs is to know that it was cancelled."""
-        after = self._after.get(call)
+        after = self.after.get(call)
         return after is not None and after <= self._yielded.get(call, 0)
 
     def end(self, call: bytes) -> int:
         """A call has ended; return how many items it had yielded if it was cancelled, else -1."""
         self._beside.discard(call)
         items = self._yielded.pop(call, 0)
-        return -1 if self._after.pop(call, None) is None else items
+        return -1 if self.after.pop(call, None) is None else items

@@ -190,10 +190,11 @@ class Executor:
             return None
         assignment = self.queue.popleft()
         spec = assignment.spec
-        if self.concurrent or assignment.cancelled >= 0:
-            self.cancelled_calls.begin(spec.array, assignment.cancelled, self.concurrent)
         if self.concurrent:
+            self.cancelled_calls.begin(spec.array, assignment.cancelled, True)
             return assignment
+        if assignment.cancelled >= 0:
+            self.cancelled_calls.begin(spec.array, assignment.cancelled, False)
         self.running = spec
         self.base = spec.start
         self.limit = spec.start + spec.count
@@ -244,7 +245,7 @@ class Executor:
         self.base += 1
         self.running = None
         self.end_interrupt()
-        if self.concurrent or self.cancelled_calls:
+        if self.concurrent or self.cancelled_calls.after:
             # If cancelled, it was done by then, and its value on its way here.
             self.cancelled_calls.end(spec.array)
         arrays = self._run_arrays

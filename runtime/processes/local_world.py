@@ -172,7 +172,8 @@ class LocalWorld:
         finally:
             with self._lock:
                 self._waiting -= 1
-                self._wake_successor()
+                if self._sleeping:
+                    self._wake_successor()
                 if not self._waiting:
                     if self._background_waits:
                         self._nobody_waits.notify()

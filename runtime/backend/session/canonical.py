@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from runtime.api.refs import ObjectRef
-from runtime.backend.pickling import Pickler, dig, once, reductions
+from runtime.backend.pickling import Once, Pickler, dig, reductions
 from runtime.backend.session.plain import (
     DIGEST_BYTES,
     PLAIN,
@@ -53,7 +53,7 @@ _MORE = "\0more"
 def pickled(value: Any, nbytes: int) -> bytes:
     """Return what tells any value; its serialized form has `nbytes` bytes."""
     if reductions.get() is None:
-        with once():
+        with Once():
             return pickled(value, nbytes)
     return _written(lambda digest, keep: _Pickler(digest, keep, nbytes), value)
 

@@ -11,12 +11,10 @@ that comes is chance, and a replayed call must not take it for its own.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from threading import get_ident
 from typing import Any
 
-from runtime.backend.pickling import once
 from runtime.backend.protocol import World
 from runtime.backend.session.recipes import of_value
 from runtime.backend.session.references import References
@@ -149,11 +147,6 @@ class Numbering(References):
             self._enter_element()
             array = self.client.next_put()
         return of_recipe(array, recipe)
-
-    def _once(self) -> AbstractContextManager[None]:
-        """Have objects reduced once while a value is serialized; in a worker, which does it
-        again for the recipe."""
-        return nullcontext() if self.world.executor is None else once()
 
     def _put_recipe(self, value: Any, nbytes: int) -> tuple[bytes, ...]:
         """Return what tells the values apart that a worker puts; a driver's need nothing."""

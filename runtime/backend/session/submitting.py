@@ -8,6 +8,7 @@ mapped travels in chunks, each small enough for a message.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from runtime.api.remote_function import RemoteFunction
 from runtime.api.streams import ObjectRefGenerator
 from runtime.backend import job_setup
 from runtime.backend.inputs import Input
+from runtime.backend.pickling import Once
 from runtime.backend.protocol import World
 from runtime.backend.session.recipes import of_arguments, of_value
 from runtime.backend.session.references import arrays_of
@@ -116,7 +118,7 @@ class Submitting(Values):
         key, blob = self._serialized(function)
         held: list[ObjectRef] = []
         recipe: list[bytes] = []
-        with self._once():
+        with nullcontext() if self.world.executor is None else Once():
             packed = self._pack_items(items, star, held, recipe)
         if self.world.executor is not None:
             recipe.append(self._function_recipe(key, function.function))
@@ -229,7 +231,9 @@ class Submitting(Values):
             args = tuple(self._as_input(a, deps) for a in args)
         if kwargs and any(type(a) is ObjectRef for a in kwargs.values()):
             kwargs = {name: self._as_input(a, deps) for name, a in kwargs.items()}
-        with self._once():
+        if self.world.executor is None:
+            return self._packed(args, kwargs, deps, held, recipe)
+        with Once():  # what the recipe needs again
             return self._packed(args, kwargs, deps, held, recipe)
 
     def _packed(

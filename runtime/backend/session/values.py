@@ -22,6 +22,7 @@ from runtime.api.exceptions import (
 from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.streams import Place
 from runtime.backend.futures import FutureDesk
+from runtime.backend.pickling import Once
 from runtime.backend.protocol import Serialized, World
 from runtime.backend.session.numbering import Numbering
 from runtime.backend.session.references import GONE
@@ -49,9 +50,14 @@ class Values(Numbering, Waiting):
 
     def put(self, value: Any) -> ObjectRef:
         self._check_open()
-        with self._once():
+        recipe: tuple[bytes, ...] = ()
+        if self.world.executor is None:
+            # Not in a `nullcontext`: that is three more calls of Python for each object.
             serialized, large = self._serialized_for_put(value)
-            recipe = self._put_recipe(value, serialized.nbytes)
+        else:
+            with Once():
+                serialized, large = self._serialized_for_put(value)
+                recipe = self._put_recipe(value, serialized.nbytes)
         with self.world:
             self.collect()
             self.world.charge("put", 1)
