@@ -56,10 +56,13 @@ class CallCoroutines:
     async def _run(self, assignment: Assignment) -> None:
         import asyncio
 
-        if self._executor.leaving:
-            self._actor.ended()  # one before it has ended the actor: it does not begin
-            return
         spec = assignment.spec
+        if self._executor.leaving:
+            # One before it has ended the actor: it does not begin.
+            with self._world:
+                self._executor.refuse(spec)
+            self._actor.ended()
+            return
         frame = self._actor.frame(spec)
         frame_of_call.set(frame)
         started_s = self._world.now()

@@ -43,8 +43,12 @@ class CallThread:
         # As with calls one at a time one loop for all kinds of calls would take more.
         actor, tasks = self._actor, self._tasks
         world, session, executor = tasks.world, tasks.session, tasks.executor
-        # One before it may have ended the actor: then it does not begin.
-        assignment = actor.next_beside() if executor.leaving else first
+        assignment: Assignment | None = first
+        if executor.leaving:
+            # One before it has ended the actor: it does not begin.
+            with world:
+                executor.refuse(first.spec)
+                assignment = actor.next_beside()
         while assignment is not None:
             spec = assignment.spec
             frame = Frame(task_id(spec.array, 0), session.client.job)

@@ -194,13 +194,16 @@ class QueuedCalls(ActorsHere):
         self._want(actor, call, list(spec.deps))
 
     def _not_begun(self, actor: Actor, assignment: Assignment) -> None:
-        """A call was taken back from the actor's worker."""
+        """A call was taken back from the actor's worker, or refused by one that leaves."""
         assert actor.worker is not None
         actor.running.pop(assignment.spec.array, None)
         for value in assignment.values:
             if value.size:
                 self._scheduler.objects.unpin(value.object, actor.worker.address)
-        self._cancelled(actor, assignment.spec)
+        if not actor.leaving:
+            self._cancelled(actor, assignment.spec)
+        elif assignment.spec.array not in actor.replaying:  # whose callers have an answer
+            self._too_late(actor, assignment.spec)
 
     def _cancelled(self, actor: Actor, spec: TaskSpec) -> None:
         actor.repeated.discard(spec.array)

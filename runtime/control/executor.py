@@ -145,6 +145,8 @@ class Executor:
                     self.queue.extend(map(Assignment, singles([assignment.spec])))
                 elif self._is_to_run(assignment.spec):
                     self.queue.append(assignment)
+            if self.leaving:
+                self._refuse_queue()
             if self.suspended:
                 # Sent before the node knew: the running element may wait for these.
                 self._give_back()
@@ -352,9 +354,7 @@ class Executor:
             spec = assignment.spec
             if spec.array == message.array:
                 self.queue.remove(assignment)
-                node = int(self.node.partition(":")[2])
-                result = RangeResult(spec.array, 0, 1, NOT_BEGUN, b"", node, spec.returns)
-                self._owe(result, Timing(spec.name, self.ctx.now(), 0.0, 1))
+                self._give_up(spec)
                 return
         running = self.running is not None and self.running.array == message.array
         if not (running or self.cancelled_calls.runs(message.array)):
@@ -362,6 +362,12 @@ class Executor:
         self.cancelled_calls.cancel(message.array)
         if self.on_cancel_call is not None:
             self.on_cancel_call(message.array)
+
+    def _give_up(self, spec: TaskSpec) -> None:
+        """A call that has not begun will not."""
+        node = int(self.node.partition(":")[2])
+        result = RangeResult(spec.array, 0, 1, NOT_BEGUN, b"", node, spec.returns)
+        self._owe(result, Timing(spec.name, self.ctx.now(), 0.0, 1))
 
     def is_cancelled(self, task: bytes) -> bool:
         """Whether a task or call that runs here was cancelled, and is to know it."""
@@ -423,6 +429,22 @@ class Executor:
             self.leaving = reason
             self.flush()
             self.ctx.send(self.node, ExitActor(reason, running=True))
+            self._refuse_queue()
+
+    def refuse(self, spec: TaskSpec) -> None:
+        """A call that was taken does not begin, since the actor leaves."""
+        self.cancelled_calls.end(spec.array)
+        self._give_up(spec)
+        self.flush()
+
+    def _refuse_queue(self) -> None:
+        """Tell the node, behind the news that the actor leaves, what does not begin.
+
+        A call that runs may wait for one of these, and the actor for it.
+        """
+        while self.queue:
+            self._give_up(self.queue.popleft().spec)
+        self.flush()
 
     def exit_actor(self, reason: str, crashed: bool = False) -> None:
         """The actor ends itself; with `crashed` its process does, and it may start again."""

@@ -308,7 +308,9 @@ class LocalWorld:
     def _look_s(self) -> float:
         """Return when a thread that runs no tasks should look up, whatever comes."""
         executor = self.executor
-        if executor is None:
+        if executor is None or executor.actor:
+            # Calls are neither reported early nor interrupted, and who waits for room among
+            # them is woken when one ends.
             return float("inf")
         if not (executor.interrupt or executor.queue or executor.limit - executor.base > 1):
             return float("inf")

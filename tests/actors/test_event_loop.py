@@ -12,6 +12,7 @@ import pytest
 
 import raytwin as ray
 from runtime.api.exceptions import ActorDiedError
+from runtime.api.state import current
 
 CALLS_AT_A_TIME = [1, 2, 0]
 """0 is the default of a class with async methods: 1,000."""
@@ -207,6 +208,37 @@ def test_what_ends_the_process_while_the_constructor_runs(cluster: Any) -> None:
     for cls in (Ends, EndsBeside):
         with pytest.raises(ActorDiedError):
             ray.get(cls.remote().never.remote(), timeout=60)
+
+
+def test_calls_that_wait_for_room_are_not_looked_after(cluster: Any) -> None:
+    """While any did, a thread woke up 50 times a second and found nothing to do."""
+    if cluster.name == "sim":
+        pytest.skip("in virtual time nobody polls")
+
+    @ray.remote(max_concurrency=1)
+    class Watching:
+        async def wakes(self) -> tuple[int, int]:
+            """Return how often one of its threads polled meanwhile, and what waited then."""
+            world = current().world
+            reactor, found = world.process.reactor, 0
+            wait = reactor.wait
+
+            def counted(timeout_s: float | None) -> Any:
+                nonlocal found
+                found += 1
+                return wait(timeout_s)
+
+            reactor.wait = counted
+            await asyncio.sleep(1.0)
+            reactor.wait = wait
+            return found, len(world.executor.queue)
+
+    actor = Watching.remote()
+    first, *rest = [actor.wakes.remote() for _ in range(3)]
+    found, behind = ray.get(first, timeout=60)
+    assert behind == len(rest)
+    assert found < 10
+    assert ray.get(rest[-1], timeout=60)[1] == 0, "they all came to their turn"
 
 
 def test_a_coroutine_that_runs_alone_is_cancelled_where_it_waits(cluster: Any) -> None:
