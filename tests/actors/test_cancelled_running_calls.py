@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -269,11 +270,14 @@ def test_a_coroutine_that_is_replayed_is_cancelled_again(start: Start, method: s
 
 
 class TestIsCanceled:
-    def test_in_a_task(self, start: Start) -> None:
+    def test_in_a_task(self, start: Start, tmp_path: Path) -> None:
+        begun = tmp_path / "begun"
+
         @ray.remote
         def task() -> tuple[bool, bool]:
             before = ray.get_runtime_context().is_canceled()
             try:
+                begun.touch()
                 ray.sleep(1000)
             except KeyboardInterrupt:
                 return before, ray.get_runtime_context().is_canceled()
@@ -285,7 +289,8 @@ class TestIsCanceled:
 
         start(nodes=1)
         ref = task.remote()
-        ray.sleep(0.5)
+        while not begun.exists():
+            ray.sleep(0.05)
         ray.cancel(ref)
         assert ray.get(ref, timeout=60) == (False, True)
         assert ray.get([other.remote() for _ in range(8)]) == [False] * 8
