@@ -26,11 +26,15 @@ def test_actors_of_killed_nodes_move_and_lose_nothing(backend: str) -> None:
     assert [check.name.partition(",")[2] for check in failed] == [
         " checkpoints save at least nine of ten replays"
     ], checks
-    assert outcome.metrics["replays_with_checkpoints"] == 2
-    assert outcome.metrics["replays_without_checkpoints"] == 10
+    few, many = (outcome.metrics[f"replays_{policy}_checkpoints"] for policy in ("with", "without"))
+    if backend == "sim":
+        assert (few, many) == (2, 10)
+    else:
+        # The call that is made when the nodes die may run before a busy machine kills them.
+        assert 0 <= few <= 2 and 10 <= many <= 12
     # Counted where they happened: after the fault, not in every row.
     rows = [row for row in outcome.rows if row["policy"] == WITHOUT]
-    assert sum(row["replays"] for row in rows) == 10
+    assert sum(row["replays"] for row in rows) == many
     assert sum(row["first_executions"] for row in rows) == 80
     assert sum(row["re_executions"] for row in rows) <= 2
     fault_s = SMALL["kill_step"] * SMALL["period_s"]
