@@ -10,9 +10,7 @@ The initializer runs once in each worker process that the pool's tasks come to.
 
 from __future__ import annotations
 
-import io
 import itertools
-import pickle
 import threading
 import uuid
 from collections import deque
@@ -23,11 +21,10 @@ from multiprocessing import JoinableQueue as JoinableQueue
 from multiprocessing import TimeoutError as TimeoutError
 from typing import Any
 
-import cloudpickle
-
 from runtime.api.calls import cancel, get, now, wait
 from runtime.api.cluster import cluster_resources, init, is_initialized
 from runtime.api.modules import refuser, says_what_is_missing
+from runtime.api.pool_outcomes import Outcome, Outcomes
 from runtime.api.refs import ObjectRef
 from runtime.api.remote_function import RemoteFunction, remote
 from runtime.api.runtime_context import get_runtime_context
@@ -44,76 +41,6 @@ _initialized: set[tuple[str, str]] = set()
 
 Callback = Callable[[Any], object]
 ErrorCallback = Callable[[BaseException], object]
-Outcome = tuple[bool, Any]
-"""(True, value) or (False, exception) of one call."""
-
-_HARMLESS = frozenset((int, float, complex, bool, str, bytes, type(None)))
-
-COPIED_BYTES_MAX = 2048
-"""Arrays up to so many bytes travel in the pickle, and are read-only like larger ones."""
-
-
-class Outcomes:
-    """What became of a chunk's calls; it travels as a list of them.
-
-    What cannot be pickled is an error of its own call. As one of the whole chunk it would also
-    be that of all later chunks in the slot, which depend on this one.
-    """
-
-    def __init__(self, outcomes: list[Outcome]) -> None:
-        self.outcomes = outcomes
-
-    def __reduce__(self) -> Any:
-        if all(ok and _is_harmless(value) for ok, value in self.outcomes):
-            return list, (self.outcomes,)
-        # Pickled here, while this is: references inside tell whoever does that of themselves.
-        try:
-            return _load, _pickled(self.outcomes)
-        except Exception as error:
-            if _is_too_deep(error):
-                raise  # it is serialized again with a higher limit
-            return _load, _pickled([_sendable(outcome) for outcome in self.outcomes])
-
-
-def _is_harmless(value: Any) -> bool:
-    """Whether it can certainly be pickled: numbers, strings and arrays of numbers."""
-    kind = type(value)
-    if kind in _HARMLESS:
-        return True
-    return (kind.__module__, kind.__name__) == ("numpy", "ndarray") and not value.dtype.hasobject
-
-
-def _sendable(outcome: Outcome) -> Outcome:
-    try:
-        _pickled(outcome)
-    except Exception as error:
-        if _is_too_deep(error):
-            raise
-        what = "value" if outcome[0] else f"exception ({type(outcome[1]).__name__})"
-        return False, TypeError(f"the {what} of a call in a pool cannot be pickled: {error}")
-    return outcome
-
-
-def _is_too_deep(error: Exception) -> bool:
-    # cloudpickle makes a PicklingError of it.
-    return isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
-
-
-def _pickled(value: Any) -> tuple[bytes, list[Any]]:
-    """Return what `_load` takes. Raises what pickling the value raises."""
-    file = io.BytesIO()
-    buffers: list[Any] = []
-
-    def keep(buffer: pickle.PickleBuffer) -> None:
-        raw = buffer.raw()
-        buffers.append(bytes(raw) if raw.nbytes <= COPIED_BYTES_MAX else buffer)
-
-    cloudpickle.Pickler(file, 5, buffer_callback=keep).dump(value)
-    return file.getvalue(), buffers
-
-
-def _load(pickled: bytes, buffers: list[Any]) -> Any:
-    return pickle.loads(pickled, buffers=[memoryview(each).toreadonly() for each in buffers])
 
 
 def run_chunk(

@@ -321,10 +321,13 @@ class TaskRunner:
                 executor.alerts.clear()
                 values = list(executor.values)
                 done = executor.current()
+                unwanted = executor.cancelled == done  # forgotten when values are reported
             if values:
                 self._since_s = self.reports.values(spec, self._since_s, values)
             if error is not None:
                 one = one_of(spec, done)
+                if unwanted:
+                    one.retries = 0
                 self._since_s = self.reports.error(one, self._since_s, error)
             elif cancelled:
                 self._since_s = self.reports.cancelled(one_of(spec, done), self._since_s)

@@ -217,9 +217,11 @@ class Reporter:
         """Whether an error counts as one of the system, and tries are left.
 
         A call of an actor is tried again where it is, in its turn: see `actor_execution`.
+        What was cancelled is not wanted any more, whatever it makes of that.
         """
         called = spec.extra is not None and spec.extra.call
-        return bool(spec.retries) and not called and self.is_retried(spec, error)
+        cancelled = self.executor.cancelled >= 0
+        return bool(spec.retries) and not (called or cancelled) and self.is_retried(spec, error)
 
     def is_retried(self, spec: TaskSpec, error: Exception) -> bool:
         """Whether the task is to be tried again after such an error."""

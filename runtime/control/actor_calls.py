@@ -368,7 +368,7 @@ class QueuedCalls(ActorsHere):
 
     def _give(self, actor: Actor, spec: TaskSpec, values: tuple[ObjectValue, ...]) -> None:
         assert actor.worker is not None
-        if actor.leaving:
+        if actor.leaving and spec.array not in actor.early:
             self._too_late(actor, spec)
             return
         for value in values:

@@ -236,8 +236,14 @@ class ArrayTable(Releasing):
     def on_owners_found(self, source: str, message: OwnersFound) -> None:
         """A node says which arrays are its clients', and which are not any more."""
         for array, owner, sizes in message.kept:
-            if array not in self.rows and job_of(array) not in self._ended:
+            if job_of(array) in self._ended:
+                continue
+            row = self.rows.get(array)
+            if row is None:
                 self._made_in_part(array, owner, sizes)
+            elif not row.released and message.node not in row.owners:
+                # Another node has said so before, where its caller ran at first.
+                self._adopt(array, row, owner)
         for array in message.gone:
             self._made_unheard(array, UNTOLD)
         # Of what has a row its owner has told all there is to tell.

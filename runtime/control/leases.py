@@ -239,9 +239,11 @@ class Leases:
         demand = lane[1]
         room = self._pool.room(demand, self.ready.count(lane))
         if not cpu_part(demand):
-            # Such tasks are not bounded by CPUs; those that wait do not count.
+            # Such tasks are not bounded by CPUs; those that wait do not count, nor do actors:
+            # they may never end, and a task would wait for that.
             running = sum(
-                w.state is State.LEASED and not cpu_part(w.demand) for w in self.workers.values()
+                w.state is State.LEASED and not (w.actor or cpu_part(w.demand))
+                for w in self.workers.values()
             )
             room = min(room, WORKERS_WITHOUT_CPU_MAX - running)
         for _ in range(room - self._supply.starting):

@@ -158,6 +158,39 @@ def test_one_cancel_interrupts_once(tmp_path: Path) -> None:
     assert get(ref) == ["works", "cleans up"], "a second one interrupts again"
 
 
+def test_what_was_cancelled_is_not_tried_again(tmp_path: Path) -> None:
+    """Nor if it makes another error of that, for which it would be retried."""
+
+    @ray.remote(max_retries=2, retry_exceptions=True)
+    def convert(folder: Path | None) -> Any:
+        if folder is None:
+            return held  # a reference: it is not reported before the element after it has ended
+        with (folder / "runs").open("a") as runs:
+            runs.write("x")
+        if (folder / "runs").read_text() != "x":
+            return None
+        try:
+            ray.sleep(LONG_S)
+        except KeyboardInterrupt:
+            raise ValueError("converted") from None
+
+    held = [ray.put(0)]
+    (tmp_path / "one").mkdir()
+    (tmp_path / "range").mkdir()
+    get(list(convert.map([None] * 100)))  # short as they are, a worker is given several
+    one = convert.remote(tmp_path / "one")
+    for folder, ref in (
+        (tmp_path / "one", one),
+        (tmp_path / "range", list(convert.map([None, None, tmp_path / "range"]))[2]),
+    ):
+        until(folder / "runs")
+        ray.sleep(0.5)  # the worker has said by then that it has nothing to give back
+        ray.cancel(ref)
+        with pytest.raises(RayTaskError, match="converted"):
+            get(ref)
+        assert (folder / "runs").read_text() == "x"
+
+
 @FORCE
 def test_a_done_task_stays_done(force: bool) -> None:
     ref = identity.remote(5)

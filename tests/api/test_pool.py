@@ -142,6 +142,28 @@ def test_what_cannot_be_pickled_is_an_error_of_its_call_alone(pool: Pool, bad: A
     assert found == [0, 1, 2, TypeError, *range(4, 20)]
 
 
+class TwoArguments(Exception):
+    """As many programs have it: pickle makes it again of its text alone, and cannot."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+
+
+def raise_two(x: int) -> int:
+    if x == 3:
+        raise TwoArguments(404, "not found")
+    return x
+
+
+def test_an_exception_that_cannot_be_loaded_is_an_error_of_its_call_alone(pool: Pool) -> None:
+    for _ in range(2):
+        values = pool.imap(raise_two, range(2, 6), chunksize=4)
+        assert next(values) == 2
+        with pytest.raises(TypeError, match=r"TwoArguments: 404: not found\) cannot be loaded"):
+            next(values)
+        assert list(values) == [4, 5]
+
+
 def test_a_chunk_that_failed_is_not_what_later_ones_raise(pool: Pool) -> None:
     for _ in range(4):
         with pytest.raises(ValueError, match="no number"):

@@ -13,6 +13,7 @@ from runtime.control.executor import Executor
 from runtime.control.gcs import Gcs
 from runtime.control.messages import (
     NOT_BEGUN,
+    OK,
     ActorCalls,
     ActorFailed,
     ActorInfo,
@@ -160,6 +161,18 @@ def test_what_a_leaving_actor_refuses_its_caller_hears_of_at_once() -> None:
     (told,) = [r for m in node.ctx.take(TaskResults, "node:1") for r in m.results]
     assert told.array == array(2)
     assert told.payload.startswith(b"ActorDiedError: task9 has ended: exit_actor() was called")
+
+
+def test_what_a_leaving_actor_ran_ahead_of_its_node_has_its_value() -> None:
+    """Its driver's own message had it run (`direct_calls`), and its report comes first."""
+    node, actor = living()
+    extra = TaskExtra(call=actor, method="m", ahead=True)
+    ran = replace(spec(1, owner="driver:1.0", demand=""), extra=extra)
+    node.turn(W1, TasksDone([result(1)], [Timing("t", 0.0, 1e-4, 1)]))
+    node.turn(W1, ExitActor("exit_actor() was called", running=True))
+    node.turn("node:1", ActorCalls(actor, 0, [ran], []))
+    (told,) = [r for m in node.ctx.take(TaskResults, "node:1") for r in m.results]
+    assert (told.array, told.status, told.payload) == (array(1), OK, result(1).payload)
 
 
 @pytest.mark.parametrize("graceful", [False, True])

@@ -238,6 +238,22 @@ def test_tasks_without_a_cpu_do_not_start_a_worker_each_for_ever() -> None:
     assert len(node.ctx.take(StartWorker)) <= WORKERS_WITHOUT_CPU_MAX
 
 
+def test_a_task_without_a_cpu_has_a_worker_beside_many_actors_without_one() -> None:
+    """These keep their workers for as long as they live, and are no tasks."""
+    node = Node()
+    actors = [
+        replace(spec(9 + n, demand=""), extra=TaskExtra(actor=ActorInfo())) for n in range(64)
+    ]
+    assert len(actors) >= WORKERS_WITHOUT_CPU_MAX
+    node.turn("global", AssignTasks(actors, 1))
+    started = node.ctx.take(StartWorker)
+    for message in started:
+        node.turn(message.worker, WorkerReady(1))
+    assert len(node.given()) == len(actors)
+    node.turn(DRIVER, SubmitTasks([spec(1, demand="")]))
+    assert len(node.ctx.take(StartWorker)) == 1
+
+
 def test_what_crosses_with_blocked_is_given_back() -> None:
     # A parent submits a child, which is dispatched to its own worker at the
     # moment at which it begins to wait for the child.

@@ -324,6 +324,22 @@ def test_the_row_of_such_a_call_ends_with_its_owner() -> None:
     assert array(1) not in table.gcs.arrays and len(table.gcs.table.unheard) == 0
 
 
+def test_each_owner_of_such_a_call_is_entered() -> None:
+    """Its caller has run again on another node, while its first one had what it owned."""
+    table, node = half_gone()
+    answers(table, node)
+    other = "driver:2.0"
+    kept = [(array(1), other, (500_000, 0))]
+    table.gcs.handle("node:2", OwnersFound(2, [], [array(1)], [], [array(1)], kept))
+    assert table.gcs.arrays[array(1)].owners == {0: DRIVER, 2: other}
+    table.told()
+    table.news(0, released=[array(1)])
+    table.ask(SMALL)
+    assert [(each.object, each.nodes) for each in table.told()] == [(SMALL, (2,))]
+    table.news(2, released=[array(1)])
+    assert array(1) not in table.gcs.arrays
+
+
 def test_of_a_job_that_is_over_no_row_is_made() -> None:
     table, node = half_gone()
     table.gcs.table.end_job(job_of(array(1)))
