@@ -128,8 +128,8 @@ class _Unpickler(pickle._Unpickler):
         turn out later, since things that refer to one another are used before they are done."""
         self._kept: list[Any] = []
         """All whose identities are noted: else something else could have them."""
-        self._unset: tuple[Any, Any] = object(), None
-        """What the last call that did not succeed has left, and what its first argument was."""
+        self._called: tuple[Any, tuple[Any, ...]] = None, ()
+        """What the last call has left, and its arguments."""
 
     def load_list(self) -> list[tuple[Any, Exception | None]] | None:
         """Return what there is of a list, and why it cannot be loaded; None if it is no list."""
@@ -163,16 +163,16 @@ class _Unpickler(pickle._Unpickler):
                 error = _without_frames(raised)
         if error is None:
             self._note(below[-1], parts)
-            return
-        if since_mark and self.stack is not below:
-            self.pop_mark()
-        del below[left:]
+        else:
+            if since_mark and self.stack is not below:
+                self.pop_mark()
+            del below[left:]
+            if not changes:
+                whole = _Unloadable(error)
+                below.append(whole)
+            self._break(whole, error)
         if not changes:
-            whole = _Unloadable(error)
-            below.append(whole)
-            if parts and type(parts[-1]) is tuple and parts[-1]:
-                self._unset = whole, parts[-1][0]
-        self._break(whole, error)
+            self._called = below[-1], parts[-1] if parts and type(parts[-1]) is tuple else ()
 
     def make_tuple(self, load: Callable[[Any], None], count: int) -> None:
         """Have `load` make a tuple. Of what is broken, too: what it begins with is asked for."""
@@ -187,12 +187,16 @@ class _Unpickler(pickle._Unpickler):
         """Have `load` pop what is on the stack.
 
         A class or function of cloudpickle's, and what has a `state_setter`, is given its state
-        by a call, whose own value is popped: what has not been given it is broken.
+        by a call, whose own value is popped: that has changed it, or it is broken.
         """
         last = self.stack[-2:]
         load(self)
-        if len(last) == 2 and last[1] is self._unset[0] and last[0] is self._unset[1]:
-            self._break(last[0], last[1].error)
+        made, arguments = self._called
+        if len(last) == 2 and arguments and last[0] is arguments[0] and last[1] is made:
+            self._note(last[0], list(arguments[1:]))
+            error = self._why([made])
+            if error is not None:
+                self._break(last[0], error)
 
     def _why(self, things: list[Any]) -> Exception | None:
         """Return why the first of them that is broken cannot be loaded."""

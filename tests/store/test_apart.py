@@ -325,6 +325,20 @@ def test_an_argument_of_a_call_that_raises_is_not_broken_by_it(
     assert found[0] == [1] and found[2] is found[0] and found[3].state is found[0]
 
 
+@pytest.mark.parametrize("make", [SetBy, by_value, lambda held: [held]])
+def test_what_was_given_something_that_breaks_later_is_broken(
+    load: Callable[[list[Any]], list[Any]], make: Callable[[Any], Any]
+) -> None:
+    ring: list[Any] = []
+    whole = make(ring)
+    ring += whole, Bad()
+    found = load([ring, whole, 5])
+    assert found[2] == 5
+    for index in (0, 1):
+        with pytest.raises(LookupError):
+            found[index]
+
+
 def test_nobody_is_called_with_a_stand_in(load: Callable[[list[Any]], list[Any]]) -> None:
     class Looks:
         def __init__(self, held: Any) -> None:
