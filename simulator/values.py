@@ -18,11 +18,25 @@ from typing import Any
 
 import cloudpickle
 
+from runtime.backend.apart import load_apart
 from runtime.backend.pickling import SHARED_BYTES_MIN, Pickler, dig
 from simulator import exits
 
 deserialize = pickle.loads
 """Return the value of a pickle."""
+
+
+def deserialize_values(payload: bytes) -> list[Any]:
+    """As in `runtime.store.serialization`."""
+    try:
+        return pickle.loads(payload)
+    except Exception as error:
+        first = error
+    try:
+        return load_apart(payload, (), first)
+    finally:
+        del first
+
 
 _PLAIN = {int, float, bool, str, bytes, type(None)}
 _claimed_bytes = 0

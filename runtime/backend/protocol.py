@@ -298,6 +298,9 @@ class World(Protocol):
 
     def serialize(self, value: Any) -> Serialized: ...
     def deserialize(self, payload: bytes) -> Any: ...
+    def deserialize_values(self, payload: bytes) -> list[Any]:
+        """Return a list of values that are independent of one another; see `apart`."""
+
     def dumps_function(self, function: Callable[..., Any]) -> bytes: ...
     def identity_of(self, function: Callable[..., Any], blob: bytes) -> bytes:
         """Return of what a function's ID is the digest: its serialized form, or what stands

@@ -435,6 +435,8 @@ class LocalWorld:
 
     deserialize = staticmethod(serialization.deserialize)
 
+    deserialize_values = staticmethod(serialization.deserialize_values)
+
     def dumps_function(self, function: Callable[..., Any]) -> bytes:
         return serialization.dumps_function(function)
 

@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 
+from runtime.backend.apart import load_apart
 from runtime.backend.pickling import SHARED_BYTES_MIN, Pickler, dig
 
 from . import copying
@@ -238,6 +239,38 @@ def deserialize(data: bytes | memoryview, on_release: Callable[[], None] | None 
         return _load(view[slice(*layout.pickle)], buffers)
     finally:
         del view, buffers  # as in `_load`
+
+
+def deserialize_values(data: bytes) -> list[Any]:
+    """Return the list that `data` stands for, of values that have nothing to do with one another.
+
+    If some of them cannot be loaded it raises, asked for one of those, what `deserialize` would
+    of that one alone. Raises as that does if none is there or `data` is malformed.
+    """
+    bare = data[:2] == BARE
+    try:
+        return pickle.loads(data) if bare else deserialize(data)
+    except Exception as error:
+        first = error
+    # Not while it is handled: what is raised now would have it as its context.
+    try:
+        if bare:
+            return load_apart(data, (), first, _as_raised)
+        view = memoryview(data).toreadonly()
+        layout = parse(view)
+        buffers = [view[start:end] for start, end in layout.buffers]
+        return load_apart(view[slice(*layout.pickle)], buffers, first, _as_raised)
+    finally:
+        del first  # its traceback has this frame
+
+
+def _as_raised(error: Exception) -> Exception:
+    """Return what `deserialize` raises where pickle raises `error`."""
+    if not isinstance(error, pickle.UnpicklingError | EOFError):
+        return error
+    malformed = SerializationError(_NOT_A_PICKLE.format(error))
+    malformed.__cause__ = error
+    return malformed
 
 
 class Layout(NamedTuple):

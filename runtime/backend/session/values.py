@@ -217,7 +217,7 @@ class Values(Numbering, Waiting):
         assert result is not None
         if result.sizes or result.status != OK:
             return None
-        value = self.world.deserialize(result.payload)[entry.position]
+        value = self.world.deserialize_values(result.payload)[entry.position]
         if self.received:
             self.came_in_value(oid)
         return [value]
@@ -271,7 +271,7 @@ class Values(Numbering, Waiting):
                 return None
             if result.payload is not payload or values[entry.position] is _TAKEN:
                 payload = result.payload
-                values = self.world.deserialize(payload)
+                values = self.world.deserialize_values(payload)
                 if self.received:
                     self.came_in_value(oid)
                     payload = None
@@ -332,7 +332,7 @@ class Values(Numbering, Waiting):
                 values.append(fetched[result.start])
             else:
                 first = result.position
-                found = self.world.deserialize(result.payload)
+                found = self.world.deserialize_values(result.payload)
                 values += found[first + skip : first + result.count]
                 if self.received:
                     self.came_in_value(result.array)
@@ -423,7 +423,7 @@ class Values(Numbering, Waiting):
         """Return a small value, or raise the error that it is."""
         if value.status != OK:
             raise self.error_of(value.status, value.payload, value.object)
-        decoded = self.world.deserialize(value.payload)[value.position]
+        decoded = self.world.deserialize_values(value.payload)[value.position]
         if self.received:
             self.came_in_value(value.object)
         return decoded
@@ -433,7 +433,7 @@ class Values(Numbering, Waiting):
         if not value.size:
             if value.status != OK:
                 raise self.error_of(value.status, value.payload)
-            return self.world.deserialize(value.payload)[value.position]
+            return self.world.deserialize_values(value.payload)[value.position]
         oid = value.object
         return self.world.read(oid, value.offset, value.size, lambda: self._inputs_done.append(oid))
 
