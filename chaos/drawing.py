@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from chaos.bodies import DEPTH_MAX, LARGE_BYTES, RETRIES, Body, Call, Op, Teller
@@ -104,14 +105,18 @@ def with_actors(rng: random.Random, body: Body, roomy: bool) -> Body:
     single: list[int] = []
     safe: set[int] = set()
     """Variables that no fault may turn into an error."""
+    of_puts: set[int] = set()
+    """Variables that were put, or made of such."""
     tellers: dict[int, Teller] = {}
     out = key = ACTOR_KEYS
     for op in body.ops:
         ops.append(op)
         if op.do in ("call", "lend", "put") and not (op.call is not None and op.call.gives):
             single.append(op.out)
+            if op.call is None or not of_puts.isdisjoint(op.ins):
+                of_puts.add(op.out)
             nbytes = op.call.nbytes if op.call is not None else op.nbytes
-            if (roomy or nbytes < LARGE_BYTES) and (op.call is None or _is_safe(op, safe)):
+            if (roomy or nbytes < LARGE_BYTES) and (op.call is None or _is_safe(op, safe, of_puts)):
                 safe.add(op.out)
         elif op.do == "drop":
             single = [i for i in single if i not in op.ins]
@@ -169,7 +174,7 @@ def with_children(rng: random.Random, body: Body, roomy: bool) -> Body:
         own.keys = call.key * 10
         inner = own.body(DEPTH_MAX, 5) if rng.random() < 0.7 else None
         if inner is not None and teller.exact:
-            inner = replace(inner, ops=tuple(_lasting(each, roomy) for each in inner.ops))
+            inner = replace(inner, ops=lasting(inner.ops, roomy))
         tasks += inner.tasks if inner is not None else 0
         # A checkpoint has no references in it.
         may_give = teller.exact and not teller.interval and (roomy or call.nbytes < LARGE_BYTES)
@@ -178,8 +183,24 @@ def with_children(rng: random.Random, body: Body, roomy: bool) -> Body:
     return Body(tuple(ops), body.tasks + tasks)
 
 
+def lasting(ops: Sequence[Op], roomy: bool) -> tuple[Op, ...]:
+    """Return operations of an actor's call that no fault may fail.
+
+    What is made of a put cannot be made again without it, and its only copy may be on a node
+    that dies: so what was put is let go of when all other values are where the call runs.
+    """
+    made = [_lasting(op, roomy) for op in ops]
+    puts = {op.out for op in made if op.do == "put"}
+    kept = [op for op in made if op.do != "drop" or puts.isdisjoint(op.ins)]
+    if all(puts.isdisjoint(op.ins) for op in kept if op.do == "call"):
+        return tuple(kept)
+    dropped = {variable for op in kept if op.do == "drop" for variable in op.ins}
+    values = {op.out for op in kept if op.do in ("call", "map")}
+    return (*kept, Op("get", tuple(sorted(values - dropped))))
+
+
 def _lasting(op: Op, roomy: bool) -> Op:
-    """Return an operation that no fault may fail.
+    """Return an operation that no fault may fail while there is all that was put.
 
     It lends nothing: a task that has raised because that was lost does not run again.
     """
@@ -194,7 +215,13 @@ def _lasting(op: Op, roomy: bool) -> Op:
     return replace(op, call=replace(op.call, retries=-1, nbytes=nbytes, gives=False))
 
 
-def _is_safe(op: Op, safe: set[int]) -> bool:
+def _is_safe(op: Op, safe: set[int], of_puts: set[int]) -> bool:
+    """Whether no fault may turn a task's value into an error, whatever is let go of.
+
+    A large one may be lost with its node: it is not made again when it was made of a put that
+    the program has let go of. Short ones the driver's node has, which does not die.
+    """
     call = op.call
     assert call is not None
-    return call.retries < 0 and call.body is None and safe.issuperset(op.ins)
+    lasts = call.nbytes < LARGE_BYTES or op.out not in of_puts
+    return lasts and call.retries < 0 and call.body is None and safe.issuperset(op.ins)

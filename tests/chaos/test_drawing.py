@@ -1,0 +1,120 @@
+"""What an exact actor's call needs, no fault may take away: so its programs are drawn.
+
+A value that is made of a put is made again only while there is the put. It is lost rightly once
+the program has let go of that; then the call raises, and all later values of its actor are
+others than the oracle's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from chaos import fuzz
+from chaos.bodies import LARGE_BYTES, Body, Call, Op, Teller
+from chaos.cases import Case
+from chaos.drawing import draw, lasting, with_actors, with_children
+from chaos.injector import Injection
+from chaos.plan import Plan, Step
+from chaos.targets.node import Node
+
+MADE_OF_A_PUT = (
+    Op("call", (), 0, Call(1, 0.1, retries=-1)),
+    Op("put", (), 1, nbytes=8),
+    Op("call", (1,), 2, Call(2, 0.0, LARGE_BYTES, retries=-1)),
+)
+"""Beside the first, the last one runs on another node; the put is let go of before it is asked
+for."""
+
+
+def calls_of_exact_actors(program: Body) -> Iterator[Op]:
+    """Yield them, and nothing else."""
+    exact = {op.out for op in program.ops if op.teller is not None and op.teller.exact}
+    yield from (op for op in program.ops if op.do == "tell" and op.ins[0] in exact)
+
+
+def drawn(seed: int) -> Body:
+    program = with_actors(random.Random(seed), draw(random.Random(seed)), roomy=True)
+    return with_children(random.Random(seed), program, roomy=True)
+
+
+def case_of(body: tuple[Op, ...], kill_s: float) -> Case:
+    """Return a case in which an actor on node 0 is called, and node 1 dies at that moment."""
+    program = Body(
+        (
+            Op("actor", (), 10, teller=Teller(10)),
+            *(Op("call", (), out, Call(out, 0.05, retries=-1)) for out in range(100, 104)),
+            Op("tell", (10,), 20, Call(20, retries=-1, body=Body(body))),
+            Op("tell", (10,), 21, Call(21, retries=-1)),
+        )
+    )
+    return Case(1, 2, 1, program, Plan([Step("kill", Node(1), kill_s)]), lossless=False)
+
+
+@pytest.mark.parametrize("kill_s", [0.123, 0.163, 0.203])
+def test_what_is_made_of_a_put_is_made_again_while_there_is_the_put(
+    kill_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_again: list[str] = []
+    compare = fuzz._compare
+
+    def watched(
+        report: fuzz.Report,
+        expected: list[object],
+        outcomes: list[object],
+        injections: list[Injection],
+        session: object,
+    ) -> None:
+        rows = fuzz._events(session)
+        made_again.extend(row[2] for row in rows if row[1] == "task_reconstructed")
+        compare(report, expected, outcomes, injections, session)
+
+    monkeypatch.setattr(fuzz, "_compare", watched)
+    let_go = fuzz.run_case(case_of(MADE_OF_A_PUT, kill_s))
+    assert let_go.excused == 1, "the call has raised that it is lost"
+    assert len(let_go.failures) == 1, "and the next one does not know of it"
+    held = fuzz.run_case(case_of(lasting(MADE_OF_A_PUT, roomy=True), kill_s))
+    assert (held.failures, held.excused) == ([], 0)
+    assert made_again == ["k2r-1", "k2r-1"], "both times the only copy was lost"
+
+
+def test_a_call_keeps_what_it_has_put_until_it_has_all_that_is_made_of_it() -> None:
+    with_puts = 0
+    for call in (op.call for seed in range(200) for op in calls_of_exact_actors(drawn(seed))):
+        assert call is not None
+        needing: set[int] = set()
+        puts: set[int] = set()
+        for op in call.body.ops if call.body is not None else ():
+            if op.do == "put":
+                puts.add(op.out)
+            elif op.do == "call" and not (needing | puts).isdisjoint(op.ins):
+                needing.add(op.out)
+            elif op.do == "get":
+                needing.difference_update(op.ins)
+            elif op.do == "drop":
+                assert puts.isdisjoint(op.ins)
+                needing.difference_update(op.ins)
+        assert not needing, "the end of the call lets go of the put before it asks for these"
+        with_puts += bool(puts)
+    assert with_puts > 50
+
+
+def test_no_input_of_an_exact_actor_needs_a_put_that_may_be_let_go_of() -> None:
+    made_of_puts = 0
+    for program in map(drawn, range(500, 800)):
+        of_puts: set[int] = set()
+        large: set[int] = set()
+        for op in program.ops:
+            if op.do == "put":
+                of_puts.add(op.out)
+            elif op.do in ("call", "lend") and not of_puts.isdisjoint(op.ins):
+                assert op.call is not None
+                of_puts.add(op.out)
+                if op.call.nbytes >= LARGE_BYTES:
+                    large.add(op.out)
+        for call in calls_of_exact_actors(program):
+            assert large.isdisjoint(call.ins[1:])
+            made_of_puts += not of_puts.isdisjoint(call.ins[1:])
+    assert made_of_puts > 50, "others are drawn"
