@@ -149,7 +149,13 @@ class ObjectDesk:
         others: list[bytes] = []
         for array in message.arrays:
             (owned if self._objects.will_tell(array) else others).append(array)
-        let_go = [array for array in message.lost if array not in self._objects.owners]
+        let_go = []
+        for array in message.lost:
+            if array in self._objects.owners:
+                # The table has a row of it, though who made it may never have told this node.
+                self._log.made_elsewhere(array)
+            else:
+                let_go.append(array)
         if owned or others or let_go:
             gone = [array for array in others if self._objects.has_died(array)]
             kept = [

@@ -197,6 +197,17 @@ def test_a_node_says_which_results_of_calls_have_gone_with_others() -> None:
     assert answer == OwnersFound(0, [awaited], [gone, elsewhere, unknown], [], [gone])
 
 
+def test_what_the_table_has_lost_is_let_go_of_there_too() -> None:
+    """Its maker told the table and died; the owner's node heard only of what was made again."""
+    node = Node()
+    node.turn(DRIVER, SubmitTasks([call(number, DRIVER) for number in (1, 2)]))
+    node.turn("gcs", SeekOwners([], [array(1)]))
+    node.ctx.sent.clear()
+    node.turn(DRIVER, Release([array(1), array(2)]))
+    node.ctx.pass_time(1.0)
+    assert [each for m in node.ctx.take(TaskUpdates) for each in m.released] == [array(1)]
+
+
 def test_who_waits_hears_of_a_copy_that_was_on_its_way() -> None:
     """Its node is dead for the table, and has sent it on before."""
     table = Table()
