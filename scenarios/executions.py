@@ -7,7 +7,8 @@ All nodes are on one machine, as they are on `sim` and `local`.
 
 The first line of a task or call is its first execution; each later one is it executed again,
 since what is executed again has the ID that it had. Which of those were calls repeated to
-rebuild an actor the bodies cannot know: it is in the timeline of the node that did it.
+rebuild an actor the bodies cannot know: it is in the timeline of the node that did it, as long
+as that node lives.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class Executions:
     again: list[Execution] = field(default_factory=list)
     """Of tasks and calls that had begun before, but for replays."""
     replays: list[Execution] = field(default_factory=list)
-    """Of calls, to rebuild their actors. One that a node did not live to finish and report is
-    among `again`."""
+    """Of calls, to rebuild their actors, on nodes that live. Those on a node that has died since
+    are among `again`."""
 
 
 @contextmanager

@@ -262,7 +262,7 @@ SCENARIO = Scenario(
         "Calls write down when they begin. Rows count, for each period, first executions,"
         " calls that had begun on a node that died and ran again elsewhere (re_executions), and"
         " calls that were repeated to rebuild an actor (replays); methods_per_s are calls that"
-        " ended for their caller. A replay whose node died before it said so counts as a"
+        " ended for their caller. A replay on a node that has died since counts as a"
         " re-execution."
         "\n\n"
         "On one host every actor is a real process, and so is each of the nodes."

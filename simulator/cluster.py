@@ -46,7 +46,6 @@ from runtime.control.messages import (
     Heartbeat,
     JobInfo,
     ReplicaBeat,
-    TimelineRows,
     WorkerDied,
 )
 from runtime.control.shards import shard_address
@@ -64,11 +63,9 @@ from simulator.store import SimPool, SimStore
 from simulator.worker import SimWorker
 from simulator.world import STALL_S, SimWorld
 
-_QUIET = frozenset(
-    {Heartbeat, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaBeat, TimelineRows}
-)
-"""What passes even when nothing happens, or tells of what is over. Of what is under way
-in a chain, more than that passes too: between nodes, workers and drivers."""
+_QUIET = frozenset({Heartbeat, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaBeat})
+"""What passes even when nothing happens. Of what is under way in a chain, more than that
+passes too: between nodes, workers and drivers."""
 
 HEAD = -1
 """The head's number in the network."""

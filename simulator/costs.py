@@ -63,7 +63,6 @@ from runtime.control.messages import (
     TasksDone,
     TasksMoved,
     TaskUpdates,
-    TimelineRows,
 )
 from runtime.control.replicated import decode_frames
 
@@ -254,10 +253,6 @@ def _size_of_cold_rows(message: ColdRows) -> Size:
     return 0, 0, 60 + sum(6 + len(key) + len(row) for key, row in message.rows)
 
 
-def _size_of_rows(message: TimelineRows) -> Size:
-    return 0, 0, 60 + len(message.rows)
-
-
 def _size_of_value(message: KvPut | KvReply) -> Size:
     return 0, 0, 60 + len(message.value or b"")
 
@@ -285,7 +280,6 @@ _SIZES: dict[type, Callable[[Any], Size]] = {
     ChainCommands: _size_of_commands,
     SnapshotPart: _size_of_part,
     ColdRows: _size_of_cold_rows,
-    TimelineRows: _size_of_rows,
     KvPut: _size_of_value,
     KvReply: _size_of_value,
 }

@@ -20,8 +20,8 @@ Slices of one thread never overlap, as viewers expect: what runs beside somethin
 same worker (a concurrent actor's calls), or arrives beside it, gets a thread of its own
 (``worker 3 (2)``). Times are in microseconds on the cluster's clock, to the nanosecond.
 An arrow leaves where its producer ends, or where its consumer begins if that was sooner
-(streams). An input that was put, or whose producer's node died with its memories, has
-no arrow.
+(streams). Ranges and transfers of a node that died are gone with it. An input that was put,
+or whose producer's row is gone, has no arrow.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
                                             └────────────────────────────────────────┘
 
 What is told once in a while, and not with a turn of its own, is told at the same time:
-calls that actors repeat, what ran here.
+calls that actors repeat.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from runtime.control.messages import Heartbeat, Load, Registered
 from runtime.control.moving import Starving
 from runtime.control.objects import ObjectDirectory
 from runtime.control.resources import ResourcePool
-from runtime.control.timeline_archive import TimelineArchive
 
 
 class Heartbeats:
@@ -40,7 +39,6 @@ class Heartbeats:
         dispatcher: Dispatcher,
         acceptance: Acceptance,
         actors: ActorHost,
-        archive: TimelineArchive,
         starving: Starving,
     ) -> None:
         self._ctx = ctx
@@ -53,7 +51,6 @@ class Heartbeats:
         self._dispatcher = dispatcher
         self._acceptance = acceptance
         self._actors = actors
-        self._archive = archive
         self._starving = starving
 
     def on_registered(self, source: str, message: Registered) -> None:
@@ -74,6 +71,5 @@ class Heartbeats:
             busy_s=self._dispatcher.busy_s,
         )
         self._actors.on_heartbeat()
-        self._archive.on_heartbeat()
         self._ctx.send("gcs", Heartbeat(self._node, self._incarnation, load))
         self._ctx.after(self._config.heartbeat_s, self._beat)

@@ -117,7 +117,6 @@ from runtime.control.messages import (
     TasksClaimed,
     TasksDone,
     TaskSpec,
-    TimelineRows,
     TooLong,
     Unblocked,
     Unpin,
@@ -140,7 +139,6 @@ from runtime.control.submission import Submission
 from runtime.control.task_inputs import TaskInputs
 from runtime.control.task_log import TaskLog
 from runtime.control.timeline import RangeLog
-from runtime.control.timeline_archive import TimelineArchive
 from runtime.control.undelivered import Undelivered
 from runtime.control.worker_deaths import WorkerDeaths
 
@@ -232,12 +230,8 @@ class LocalScheduler:
             lambda: (self.queue, self.resources, self.pool.available()), self.desk.disk_usage,
         )  # fmt: skip
         self.queries.add("actors", self.actors.rows)
-        self.archive = TimelineArchive(
-            ctx, node, self.members, config.timeline_ranges_max, self.timeline,
-            self.objects.transfers,
-        )  # fmt: skip
-        self.queries.add("timeline", lambda: self.archive.rows("timeline"))
-        self.queries.add("transfers", lambda: self.archive.rows("transfers"))
+        self.queries.add("timeline", self.timeline.rows)
+        self.queries.add("transfers", self.objects.transfers.rows)
         self.news = NodeNews(
             ctx, node, self.members, self.objects, self.owned, self.orphans, self.router,
             self.queries, self.log,
@@ -248,7 +242,7 @@ class LocalScheduler:
         )  # fmt: skip
         self.heartbeats = Heartbeats(
             ctx, node, incarnation, config, self.members, self.pool, self.objects,
-            self.dispatcher, self.acceptance, self.actors, self.archive, self.starving,
+            self.dispatcher, self.acceptance, self.actors, self.starving,
         )  # fmt: skip
         self.undelivered = Undelivered(
             ctx, node, self.dispatcher, self.deaths, self.actors, self.results
@@ -318,7 +312,6 @@ class LocalScheduler:
             KvReply: self._on_answer,
             RefUpdates: self.desk.on_refs,
             OwnerDied: lambda _, m: self.custody.on_owner_died(m),
-            TimelineRows: self.archive.on_rows,
             Query: self.queries.on_query,
             QueryReply: self.queries.on_reply,
             TooLong: self.undelivered.on_too_long,

@@ -6,14 +6,13 @@ in `queries`. A row holds IDs and numbers alone, no arguments and no values; row
 made when the work they tell of is over, and cost one tuple each.
 
 A range's inputs count like ranges, since a range may have any number of them: together
-the last ``timeline_ranges_max`` are kept. What a node remembers is gone when it dies, and
-what was sent to another before is there: see `timeline_archive`.
+the last ``timeline_ranges_max`` are kept. The rows of a node that dies are gone with it; what
+the global scheduler placed there, and its events at the GCS, are not.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 from runtime.control.context import Context
@@ -44,8 +43,6 @@ class RangeLog:
         """The same, an older generation: what is never taken out ages and goes."""
         self._again: Recent[tuple[bytes, int], int] = Recent(AGAIN_MAX)
         """How often this node has queued an element again."""
-        self.unsent: deque[tuple[Any, ...]] | None = None
-        """Rows that another node is to keep as well; None: none."""
 
     def accepted(self, spec: TaskSpec) -> None:
         """The node has taken a range: from now on it waits."""
@@ -77,24 +74,17 @@ class RangeLog:
             attempt += self._again.get((array, start), 0)
         deps = spec.deps if len(spec.deps) < self._max else ()
         row = (
-            timing.name, worker, timing.start_s, timing.elapsed_s, timing.count,
+            timing.name, self._node, worker, timing.start_s, timing.elapsed_s, timing.count,
             array, start, attempt, kind, result.status, since_s, deps,
         )  # fmt: skip
         self._rows.append(row)
-        if self.unsent is not None:
-            self.unsent.append(row)
         self._size += 1 + len(deps)
         while self._size > self._max:
             self._size -= 1 + len(self._rows.popleft()[-1])
 
     def rows(self) -> list[list[Any]]:
         """Return the rows of ``timeline``, oldest first."""
-        return [self.full(self._node, row) for row in self._rows]
-
-    @staticmethod
-    def full(node: int, row: Sequence[Any]) -> list[Any]:
-        """Return a row with its node."""
-        return [row[0], node, *row[1:]]
+        return [list(row) for row in self._rows]
 
 
 class TransferLog:
@@ -104,24 +94,14 @@ class TransferLog:
         self._ctx = ctx
         self._node = node
         self._rows: deque[tuple[Any, ...]] = deque(maxlen=TRANSFERS_MAX)
-        self.unsent: deque[tuple[Any, ...]] | None = None
-        """As in `RangeLog`."""
 
     def arrived(self, source: int, elapsed_s: float, size: int, oid: bytes) -> None:
         """An object is here; `source` is this node if it came from its disk."""
-        row = (source, self._ctx.now() - elapsed_s, elapsed_s, size, oid)
-        self._rows.append(row)
-        if self.unsent is not None:
-            self.unsent.append(row)
+        self._rows.append((self._node, source, self._ctx.now() - elapsed_s, elapsed_s, size, oid))
 
     def rows(self) -> list[list[Any]]:
         """Return the rows of ``transfers``, oldest first."""
-        return [self.full(self._node, row) for row in self._rows]
-
-    @staticmethod
-    def full(node: int, row: Sequence[Any]) -> list[Any]:
-        """Return a row with its node."""
-        return [node, *row]
+        return [list(row) for row in self._rows]
 
 
 class PlacementLog:

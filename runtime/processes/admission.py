@@ -112,7 +112,6 @@ from runtime.control.messages import (
     TasksDone,
     TasksMoved,
     TaskUpdates,
-    TimelineRows,
     Unblocked,
     Unpin,
     WantObjects,
@@ -171,7 +170,7 @@ MASTER_TO_CLIENT: Kinds = frozenset({ChainConfigured})
 
 NODE_TO_NODE: Kinds = frozenset({
     TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, CancelCall, DrainCalls,
-    CallsDrained, RefUpdates, OwnerDied, TimelineRows,
+    CallsDrained, RefUpdates, OwnerDied,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({

@@ -215,3 +215,26 @@ def test_what_was_put_has_no_arrow(start: Start) -> None:
     events = trace()
     assert arrows(events) == {}
     assert named(events, "total")[0]["args"]["inputs"] == 2
+
+
+@ray.remote(resources={"there": 1})
+def there(number: int) -> int:
+    return number
+
+
+def test_the_rows_of_a_dead_node_are_gone_and_what_was_placed_there_is_not(start: Start) -> None:
+    session = start(nodes=[{"CPU": 1}, {"CPU": 1, "there": 1}])
+
+    def of(category: str) -> set[str]:
+        return {e["pid"] for e in trace() if e["cat"] == category and "there" in e["name"]}
+
+    ray.get([there.remote(number) for number in range(5)])
+    eventually(lambda: of("task") == {"node 1"})
+    session.cluster.kill_node(1)
+    eventually(lambda: any(e["name"].startswith("node_died") for e in trace()))
+    assert of("task") == set()
+    assert of("placement") == {"global scheduler"}
+    session.cluster.restart_node(1)
+    eventually(lambda: ray.nodes()[1]["Alive"])
+    ray.get(there.remote(5))
+    eventually(lambda: of("task") == {"node 1"})

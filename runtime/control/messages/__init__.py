@@ -44,7 +44,7 @@ global  -> node      AssignTasks, TaskResults (of what cannot be placed), Cancel
                      PrepareBundle, CommitBundle, ReturnBundle, GroupCreated, QueryReply,
                      MoveTasks
 global  -> gcs       LocateObjects, TaskUpdates, CancelTask
-node    -> node      TaskResults, PullObject, ObjectPayload, TimelineRows
+node    -> node      TaskResults, PullObject, ObjectPayload
 node    -> store     Allocate, Free, Fetch, Spill, DropSpilled
 store   -> node      Allocated, Fetched, NoRoom, Spilled
 node    -> pool      StartWorker, StopWorker, KillWorker

@@ -134,17 +134,6 @@ class Event(Struct, array_like=True, tag=41):
     """How many it stands for, tasks for instance."""
 
 
-class TimelineRows(Struct, array_like=True, tag=180):
-    """What a node has run, for another that keeps it; see `timeline_archive`."""
-
-    incarnation: int
-    kind: str
-    """``timeline`` or ``transfers``."""
-    count: int
-    rows: bytes
-    """So many, encoded."""
-
-
 class TooLong(Struct, array_like=True, tag=175):
     """From the world to whoever sent it: this message was longer than any may be.
 
@@ -164,5 +153,5 @@ class TooLong(Struct, array_like=True, tag=175):
 
 ClusterMessage = Union[
     RegisterNode, Registered, NodeChanged, NodeUnreachable, Heartbeat, LoadChanged, StartWorker,
-    StopWorker, KillWorker, WorkerDied, Query, QueryReply, Event, TimelineRows, TooLong,
+    StopWorker, KillWorker, WorkerDied, Query, QueryReply, Event, TooLong,
 ]  # fmt: skip
