@@ -36,6 +36,7 @@ from simulator.store import SimStore
 if TYPE_CHECKING:
     from runtime.backend.session import Session
     from simulator.cluster import SimCluster
+    from simulator.functions import Functions
 
 STALL_S = 60.0
 """Virtual time without a sign of progress after which waiting is given up.
@@ -383,8 +384,12 @@ class SimWorld:
     def dumps_function(self, function: Callable[..., Any]) -> bytes:
         return values.dumps_function(function)
 
-    def identity_of(self, function: Callable[..., Any], blob: bytes) -> bytes:
-        return self.cluster.functions.identity(function, blob)
+    @property
+    def functions(self) -> Functions:
+        return self.cluster.functions
+
+    def identity_of(self, blob: bytes) -> bytes:
+        return self.cluster.functions.identity(blob)
 
     def loads_function(self, blob: bytes) -> Callable[..., Any]:
         return values.loads_function(blob)

@@ -137,8 +137,8 @@ class ActorClass:
                     raise ValueError(f"checkpoint_interval needs {self.class_name}.{hook}")
             if self.concurrency != 1:
                 raise ValueError("checkpoint_interval needs an actor with max_concurrency=1")
-        self.exported: tuple[bytes, bytes] | None = None
-        """(ID, serialized form), made by the first session that needs it."""
+        self.exported: tuple[bytes, object, bytes, bytes] | None = None
+        """(job, whose functions, ID, serialized form), made by the first session that needs it."""
         self.__name__ = cls.__name__
         self.__qualname__ = cls.__qualname__
         self.__module__ = cls.__module__

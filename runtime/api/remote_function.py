@@ -38,8 +38,8 @@ class RemoteFunction:
         """What its calls return where ``num_returns`` does not say."""
         self._streams_nothing = options.stream > 0 and not _generates(function)
         """Its calls ask for a stream, and it makes none."""
-        self.exported: tuple[bytes, bytes] | None = None
-        """(ID, serialized form), made by the first session that needs it."""
+        self.exported: tuple[bytes, object, bytes, bytes] | None = None
+        """(job, whose functions, ID, serialized form), made by the first session that needs it."""
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

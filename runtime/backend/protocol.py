@@ -302,7 +302,12 @@ class World(Protocol):
         """Return a list of values that are independent of one another; see `apart`."""
 
     def dumps_function(self, function: Callable[..., Any]) -> bytes: ...
-    def identity_of(self, function: Callable[..., Any], blob: bytes) -> bytes:
+    @property
+    def functions(self) -> object:
+        """Whose IDs of functions these are: those of one simulated cluster mean nothing to
+        another."""
+
+    def identity_of(self, blob: bytes) -> bytes:
         """Return of what a function's ID is the digest: its serialized form, or what stands
         for it."""
 

@@ -19,7 +19,6 @@ from runtime.control.ids import (
     anew,
     array_id,
     job_of,
-    of_recipe,
     put_id,
     split_object_id,
 )
@@ -68,9 +67,9 @@ class ClientSubmits(ClientWaits):
         self._submissions += 1
         return array_id(self._numbered_by, self._submissions)
 
-    def next_child(self, recipe: tuple[bytes, ...]) -> bytes:
+    def next_child(self) -> bytes:
         """Return the ID of the next array that the current task submits; see `ids`."""
-        array = of_recipe(self.next_array(), recipe)
+        array = self.next_array()
         self.children.add(array, self.entries.__contains__)
         return array
 

@@ -4,18 +4,14 @@ A task's ID comes from its parent's ID and the parent's submission counter, an
 object's ID from its task and return index. So a parent that is executed again
 submits the same children, whose results are then found, not made twice.
 
-A parent may take another branch when it runs again, or put another value. So if it
-is a task or a call, its child's ID also depends on the **recipe**: what is called, with
-which arguments, for how many values; or what is put (`of_recipe`). What
-differs has another ID, and nothing in common with what the first run has left. A
-driver's program never runs again, and needs no recipes.
+That holds as long as a body that is executed again submits in the same order, as the paper
+assumes. The counter alone tells children apart, whatever they are called with.
 
 ========== ===== ==========================================================
 ID         bytes made of
 ========== ===== ==========================================================
 job        4     number of the job (u16), and of a detached actor in it (u16)
 array ID   12    job + hash of the parent's task ID and its submission counter
-                 (in a task or call: XOR the hash of the recipe)
 task ID    16    array ID + index of the element (u32)
 object ID  18    task ID + index of the return value (u16)
 function   16    job + digest of its serialized form
@@ -25,9 +21,9 @@ So an ID says whose it is, and two jobs never share one. What a **detached actor
 makes is its own and outlives its job: it counts as a branch of that job. Within
 a job, all branches may read each other's objects (`same_job`).
 
-So does an actor's call that is replayed or sent again. What no call makes, but a
-thread that an actor has started, nothing makes again: it comes in an order of its own,
-so each incarnation of the actor has other IDs for it (`anew`).
+An actor's call that is replayed or sent again submits the same children, too. What no task or
+call makes, but a thread that one has started, comes in an order of its own: its parent stands for
+the worker (`root_task_id` of its address), so each run has other IDs for it.
 
 Nor does a task make again what it has made before an error of its own, after which it is
 tried again: it has let go of that, so each try has other IDs, whichever worker it is on.
@@ -58,7 +54,6 @@ RETURNS_MAX = 2**16 - 1
 _HASH_BYTES = ARRAY_BYTES - JOB_BYTES
 _AT_ONCE = 64 // _HASH_BYTES
 """Hashes in the longest digest that there is."""
-_SHORT_BYTES = 256
 FIRST = b"\0" * (OBJECT_BYTES - ARRAY_BYTES)
 """Behind an array's ID: the first value of its first element."""
 
@@ -119,33 +114,8 @@ def put_id(parent: bytes, counter: int) -> bytes:
     )
 
 
-def of_recipe(array: bytes, recipe: tuple[bytes, ...]) -> bytes:
-    """Return the ID of what is made after a recipe, given the one drawn for its place.
-
-    >>> place = array_id(root_task_id("a"), 1)
-    >>> of_recipe(place, (b"f", b"1")) == of_recipe(place, (b"f1", b""))
-    False
-    """
-    short = sum(map(len, recipe)) <= _SHORT_BYTES
-    hashed = _short_hash(recipe) if short else _recipe_hash(recipe)
-    number = int.from_bytes(array[JOB_BYTES:], "big") ^ hashed
-    return array[:JOB_BYTES] + number.to_bytes(_HASH_BYTES, "big")
-
-
-def _recipe_hash(recipe: tuple[bytes, ...]) -> int:
-    digest = blake2b(digest_size=_HASH_BYTES, person=b"recipe")
-    for part in recipe:
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return int.from_bytes(digest.digest(), "big")
-
-
-_short_hash = lru_cache(maxsize=256)(_recipe_hash)
-"""Many are the same: calls of one function without arguments, say."""
-
-
 def root_task_id(nonce: str, job: bytes = job_id(1)) -> bytes:
-    """Return the task ID that stands for the driver of `job`."""
+    """Return the task ID that stands for a driver of `job`, or for a worker outside its tasks."""
     digest = blake2b(nonce.encode(), digest_size=TASK_BYTES - JOB_BYTES, person=b"driver")
     return job + digest.digest()
 
@@ -160,14 +130,10 @@ def element_of(task: bytes) -> int:
     return int.from_bytes(task[ARRAY_BYTES:], "big")
 
 
-def anew(task: bytes, incarnation: int) -> bytes:
-    """Return the parent of what is another's each time.
-
-    That is what one incarnation of an actor makes outside of its calls: `task` is the
-    actor's creation. And what a task makes that is tried again after its own error.
-    """
+def anew(task: bytes, tries: int) -> bytes:
+    """Return the parent of what a task makes in its n-th try, n > 0, after its own errors."""
     digest = blake2b(
-        task + incarnation.to_bytes(8, "big"), digest_size=TASK_BYTES - JOB_BYTES, person=b"anew"
+        task + tries.to_bytes(8, "big"), digest_size=TASK_BYTES - JOB_BYTES, person=b"anew"
     )
     return task[:JOB_BYTES] + digest.digest()
 

@@ -440,7 +440,9 @@ class LocalWorld:
     def dumps_function(self, function: Callable[..., Any]) -> bytes:
         return serialization.dumps_function(function)
 
-    def identity_of(self, function: Callable[..., Any], blob: bytes) -> bytes:
+    functions = None
+
+    def identity_of(self, blob: bytes) -> bytes:
         return blob
 
     def loads_function(self, blob: bytes) -> Callable[..., Any]:

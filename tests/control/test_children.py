@@ -111,7 +111,7 @@ def test_calls_of_a_run_are_children_too(node: Node) -> None:
     client = Client(ctx, W1, 0, Config())
     client.begin_task(task_id(array(2), 0))
     extra = TaskExtra(call=array(99))
-    calls = [client.next_child((b"f",)) for _ in range(2)]
+    calls = [client.next_child() for _ in range(2)]
     for call in calls:
         client.call(call, extra, "call", 0, b"args", array(99))
     client.flush()
@@ -124,12 +124,12 @@ def test_a_batch_has_one_parent() -> None:
     client = Client(ctx, W1, 0, Config())
     for number in (1, 2):
         client.begin_task(task_id(array(number), 0))
-        child = client.next_child((b"f",))
+        child = client.next_child()
         for start in range(2):
             client.submit(child, [spec(number, start)], 2, 1)
     client.begin_task(task_id(array(3), 0))
     extra = TaskExtra(call=array(99))
-    client.call(client.next_child((b"f",)), extra, "call", 0, b"", array(99))
+    client.call(client.next_child(), extra, "call", 0, b"", array(99))
     client.call(array(3), extra, "call", 0, b"", array(99))
     client.begin_task(task_id(array(4), 0))
     client.flush()
@@ -145,8 +145,8 @@ def test_who_submits_many_cancels_them_all() -> None:
     client = Client(ctx, W1, 0, Config())
     client.begin_task(task_id(array(2), 0))
     made = []
-    for number in range(KEPT_MAX + 10):
-        made.append(client.next_child((b"f", number.to_bytes(4, "big"))))
+    for _ in range(KEPT_MAX + 10):
+        made.append(client.next_child())
         client.submit(made[-1], [replace(spec(1), array=made[-1])], 1, 1)
     client.cancel_children(task_id(array(2), 0), False)
     assert [message.array for message in ctx.take(CancelTask)] == made

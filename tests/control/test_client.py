@@ -390,11 +390,11 @@ def test_what_a_task_has_submitted_is_known_until_it_is_gone() -> None:
     ctx, client = made()
     task = task_id(array(9), 0)
     client.begin_task(task)
-    first = client.next_child((b"f",))
+    first = client.next_child()
     client.submit(first, [replace(spec(), array=first)], 1, 1)
-    for number in range(2 * KEPT_MAX):
+    for _ in range(2 * KEPT_MAX):
         # Nothing is submitted: as if it were gone.
-        client.next_child((b"f", number.to_bytes(4, "big")))
+        client.next_child()
     assert len(client.children.arrays) <= KEPT_MAX + 1
     client.cancel_children(task_id(array(9), 1), False)
     assert ctx.take(CancelTask) == []
@@ -410,7 +410,7 @@ def test_each_try_of_a_task_has_children_of_its_own() -> None:
     names = []
     for tries in (0, 1, 2, 1):
         client.begin_task(task, tries)
-        names.append((client.next_child((b"f",)), client.next_put()))
+        names.append((client.next_child(), client.next_put()))
         client.submit(names[-1][0], [replace(spec(), array=names[-1][0])], 1, 1)
         client.cancel_children(task, False)
         assert [message.array for message in ctx.take(CancelTask)] == [names[-1][0]]

@@ -66,11 +66,7 @@ class Session(ActorCalls):
         self._check_open()
         with self.world:
             self.collect()
-            if self.world.executor is None:
-                group = self.client.next_array()
-            else:
-                recipe = [strategy.encode(), repr(bundles).encode(), b"group", name.encode()]
-                group = self._next_array(*recipe)
+            group = self._next_array()
             made = CreateGroup(group.hex(), name, bundles, strategy, detached)
             if not name:
                 self.client.ctx.send(self.client.node, made)

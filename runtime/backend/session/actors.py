@@ -43,10 +43,7 @@ class ActorCalls(Submitting):
         self._check_open()
         key, blob = self._serialized(actor_class)
         held: list[ObjectRef] = []
-        recipe: list[bytes] = []
-        payload, deps = self._pack(args, kwargs, held, recipe)
-        if self.world.executor is not None:
-            recipe.append(self._function_recipe(key, actor_class.cls))
+        payload, deps = self._pack(args, kwargs, held)
         info = ActorInfo(
             options.max_restarts,
             actor_class.concurrency,
@@ -64,10 +61,7 @@ class ActorCalls(Submitting):
             self.collect()
             self.world.charge("submit", 1)
             self.client.export(key, blob)
-            if self.world.executor is None:
-                array = self.client.next_array()
-            else:
-                array = self._next_array(*recipe, b"actor", options.name.encode(), *deps)
+            array = self._next_array()
             spec = TaskSpec(
                 array, 0, 1, key, payload, self.client.address, demand, deps, 1, 0, -1,
                 actor_class.class_name, extra,
@@ -95,19 +89,13 @@ class ActorCalls(Submitting):
     ) -> list[ObjectRef] | ObjectRefGenerator:
         self._check_open()
         held: list[ObjectRef] = []
-        recipe: list[bytes] = []
-        payload, deps = self._pack(args, kwargs, held, recipe) if args or kwargs else (b"", ())
+        payload, deps = self._pack(args, kwargs, held) if args or kwargs else (b"", ())
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
             returns = call.returns
             pending = pending_calls(self, call) if call.limited else None
-            if self.world.executor is None:
-                array = self.client.next_array()
-            else:
-                method = call.extra.method.encode()
-                kind = bytes((call.extra.stream,)) + returns.to_bytes(2, "big")
-                array = self._next_array(*recipe, call.actor, method, kind, *deps)
+            array = self._next_array()
             if pending is not None:
                 pending.append(array)
             keeper = call.actor if call.rebuilt else b""

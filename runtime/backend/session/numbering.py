@@ -4,21 +4,19 @@ The IDs of what a task submits and puts follow from its own ID and a counter
 (see `ids`), so a task that runs again names the same children. The counter is
 the client's, which starts anew with every element that the worker runs; calls
 of an actor that run beside one another, or in its event loop, have one each, in a `Frame`.
-What an actor makes outside of its calls, in threads of its own or in what a call has set going
-and has not waited for, is numbered apart: in what order
-that comes is chance, and a replayed call must not take it for its own.
+What a thread that a task or actor has started makes, or what a call has set going and has not
+waited for, comes in an order of its own. A task that runs again must not take it for its own
+child, so the worker numbers it under its own address, which no other worker ever has.
 """
 
 from __future__ import annotations
 
 from contextvars import ContextVar
 from threading import get_ident
-from typing import Any
 
 from runtime.backend.protocol import World
-from runtime.backend.session.recipes import of_value
 from runtime.backend.session.references import References
-from runtime.control.ids import adopted, anew, array_id, of_recipe, put_id, task_id
+from runtime.control.ids import adopted, array_id, put_id, root_task_id, task_id
 from runtime.control.messages import ActorInfo, TaskExtra, TaskSpec
 
 
@@ -57,8 +55,7 @@ class Numbering(References):
         self._thread = get_ident()
         """The one that runs tasks one after another, which makes the session."""
         self._strays = 0
-        """What an actor has made outside of its calls."""
-        self._function_recipes: dict[bytes, bytes] = {}
+        """What the worker has made outside of its tasks and calls."""
 
     def task_id(self) -> bytes | None:
         frame = frame_of_call.get()
@@ -108,8 +105,7 @@ class Numbering(References):
     def _enter_element(self) -> None:
         """In a worker, children are numbered within the element that runs, and its try."""
         executor = self.world.executor
-        if executor is None or executor.running is None:
-            return
+        assert executor is not None and executor.running is not None
         extra = executor.running.extra
         tries = 0 if extra is None else extra.tries
         element = (executor.running.array, executor.current(), tries)
@@ -117,60 +113,38 @@ class Numbering(References):
             self._element = element
             self.client.begin_task(task_id(*element[:2]), tries)
 
-    def _next_array(self, *recipe: bytes) -> bytes:
-        """Return the ID of the next task, call or group of a worker; see `ids` for the recipe.
-
-        A driver asks its client: it runs once.
-        """
+    def _next_array(self) -> bytes:
+        """Return the ID of the next task, call, actor or group."""
+        if self.world.executor is None:
+            return self.client.next_array()
         frame = frame_of_call.get()
         if frame is not None and not frame.over:
             frame.children += 1
-            array = array_id(frame.parent, frame.children)
-        elif self.actor is not None and (frame is not None or self._is_outside()):
-            array = array_id(self._outside(), self._strays)
-        else:
-            self._enter_element()
-            return self.client.next_child(recipe)
-        return of_recipe(array, recipe)
+            return array_id(frame.parent, frame.children)
+        if frame is not None or self._is_outside():
+            return array_id(self._outside(), self._strays)
+        self._enter_element()
+        return self.client.next_child()
 
-    def _next_put(self, recipe: tuple[bytes, ...]) -> bytes:
+    def _next_put(self) -> bytes:
         """Return the ID of the next put."""
-        if not recipe:
+        if self.world.executor is None:
             return self.client.next_put()
         frame = frame_of_call.get()
         if frame is not None and not frame.over:
             frame.puts += 1
-            array = put_id(frame.parent, frame.puts)
-        elif self.actor is not None and (frame is not None or self._is_outside()):
-            array = put_id(self._outside(), self._strays)
-        else:
-            self._enter_element()
-            array = self.client.next_put()
-        return of_recipe(array, recipe)
-
-    def _put_recipe(self, value: Any, nbytes: int) -> tuple[bytes, ...]:
-        """Return what tells the values apart that a worker puts; a driver's need nothing."""
-        return () if self.world.executor is None else (of_value(value, nbytes),)
-
-    def _function_recipe(self, key: bytes, function: Any) -> bytes:
-        """Return what tells a function or class apart that a worker calls; `key` is its ID.
-
-        That it cannot be: the serialized form of what travels by value differs by chance.
-        """
-        recipe = self._function_recipes.get(key)
-        if recipe is None:
-            recipe = self._function_recipes[key] = of_value(function, 0)
-        return recipe
+            return put_id(frame.parent, frame.puts)
+        if frame is not None or self._is_outside():
+            return put_id(self._outside(), self._strays)
+        self._enter_element()
+        return self.client.next_put()
 
     def _is_outside(self) -> bool:
-        """Whether no call of this actor calls, but a thread that it has started."""
+        """Whether no task or call of this worker calls, but a thread that one has started."""
         executor = self.world.executor
         return executor is not None and (executor.running is None or get_ident() != self._thread)
 
     def _outside(self) -> bytes:
-        """Return the parent of what the actor makes outside of its calls, and count it."""
-        assert self.actor is not None
-        actor, info = self.actor
+        """Return the parent of what this worker makes outside of its tasks, and count it."""
         self._strays += 1
-        creation = adopted(task_id(actor, 0), self.client.job)
-        return anew(creation, info.incarnation if info is not None else 0)
+        return root_task_id(self.client.address, self.client.job)

@@ -8,7 +8,6 @@ mapped travels in chunks, each small enough for a message.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,13 +20,11 @@ from runtime.api.remote_function import RemoteFunction
 from runtime.api.streams import ObjectRefGenerator
 from runtime.backend import job_setup
 from runtime.backend.inputs import Input
-from runtime.backend.pickling import Once
 from runtime.backend.protocol import World
-from runtime.backend.session.recipes import of_arguments, of_value
 from runtime.backend.session.references import arrays_of
 from runtime.backend.session.values import Values
 from runtime.backend.submission import specify
-from runtime.control.ids import ELEMENTS_MAX, JOB_BYTES, function_id, job_of, object_id, same_job
+from runtime.control.ids import ELEMENTS_MAX, function_id, object_id, same_job
 from runtime.control.jobs import foreign_object
 from runtime.control.messages import STREAM, TaskExtra, TaskSpec
 
@@ -62,25 +59,15 @@ class Submitting(Values):
             demand, extra = options.demand, None
         else:
             demand, extra = specify(self, options, stream)
-        exported = function.exported
-        if exported is None or exported[0][:JOB_BYTES] != self.client.job:
-            exported = self._serialized(function)
-        key = exported[0]
+        key, blob = self._serialized(function)
         held: list[ObjectRef] = []
-        recipe: list[bytes] = []
-        payload, deps = self._pack(args, kwargs, held, recipe) if args or kwargs else (b"", ())
-        if self.world.executor is not None:
-            recipe.append(self._function_recipe(key, function.function))
+        payload, deps = self._pack(args, kwargs, held) if args or kwargs else (b"", ())
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
             client = self.client
-            client.export(*exported)
-            if self.world.executor is None:
-                array = client.next_array()
-            else:
-                kind = bytes((stream,)) + options.num_returns.to_bytes(2, "big")
-                array = self._next_array(*recipe, kind, *deps)
+            client.export(key, blob)
+            array = self._next_array()
             spec = TaskSpec(
                 array, 0, 1, key, payload, client.address, demand, deps,
                 options.num_returns, options.max_retries, -1,
@@ -117,19 +104,11 @@ class Submitting(Values):
             return ObjectRefArray(b"", 0, 1, self)
         key, blob = self._serialized(function)
         held: list[ObjectRef] = []
-        recipe: list[bytes] = []
-        with nullcontext() if self.world.executor is None else Once():
-            packed = self._pack_items(items, star, held, recipe)
-        if self.world.executor is not None:
-            recipe.append(self._function_recipe(key, function.function))
+        packed = self._pack_items(items, star, held)
         with self.world:
             self.collect()
             self.client.export(key, blob)
-            if self.world.executor is None:
-                array = self.client.next_array()
-            else:
-                inputs = [dep for *_, deps in packed for dep in deps]
-                array = self._next_array(*recipe, b"map", count.to_bytes(4, "big"), *inputs)
+            array = self._next_array()
             name = options.name or function.function_name
             holds: tuple[bytes, ...] = ()
             if held:
@@ -151,12 +130,11 @@ class Submitting(Values):
     # -- task arrays -----------------------------------------------------------
 
     def _pack_items(
-        self, items: Sequence[Any], star: bool, held: list[ObjectRef], recipe: list[bytes]
+        self, items: Sequence[Any], star: bool, held: list[ObjectRef]
     ) -> list[tuple[int, int, int, bytes, tuple[bytes, ...]]]:
         """Return (start, count, first, args, deps) of the ranges of an array."""
         if isinstance(items, range):
             payload = self.world.serialize((False, items)).to_bytes()
-            recipe.append(repr(items).encode())
             return [(0, len(items), 0, payload, ())]
         packed = []
         for start in range(0, len(items), SEQUENCE_CHUNK):
@@ -164,37 +142,36 @@ class Submitting(Values):
             if any(_has_ref(item, star) for item in chunk):
                 # An element with inputs is a range of its own: it waits alone.
                 for offset, item in enumerate(chunk):
-                    args, deps = self._pack(tuple(item) if star else (item,), {}, held, recipe)
+                    args, deps = self._pack(tuple(item) if star else (item,), {}, held)
                     packed.append((start + offset, 1, -1, args, deps))
                 continue
-            packed += self._pack_chunk(start, chunk, star, held, recipe)
+            packed += self._pack_chunk(start, chunk, star, held)
         return packed
 
     def _pack_chunk(
-        self, start: int, chunk: list[Any], star: bool, held: list[ObjectRef], recipe: list[bytes]
+        self, start: int, chunk: list[Any], star: bool, held: list[ObjectRef]
     ) -> list[tuple[int, int, int, bytes, tuple[bytes, ...]]]:
         value = self.world.serialize((star, chunk))
         if value.nbytes <= self.client.config.inline_bytes_max:
             if value.contained:
                 held += value.contained
-            if self.world.executor is not None:
-                recipe.append(of_value((star, chunk), value.nbytes))
             return [(start, len(chunk), start, value.to_bytes(), ())]
         if len(chunk) == 1:
             args = tuple(chunk[0]) if star else (chunk[0],)
-            payload, inputs = self._packed(args, {}, [], held, recipe)
+            payload, inputs = self._packed(args, {}, [], held)
             return [(start, 1, -1, payload, inputs)]
         half = len(chunk) // 2
-        return self._pack_chunk(start, chunk[:half], star, held, recipe) + self._pack_chunk(
-            start + half, chunk[half:], star, held, recipe
+        return self._pack_chunk(start, chunk[:half], star, held) + self._pack_chunk(
+            start + half, chunk[half:], star, held
         )
 
     # -- functions -------------------------------------------------------------
 
     def _serialized(self, function: RemoteFunction | ActorClass) -> tuple[bytes, bytes]:
         """Return (ID, serialized form) of a function or class."""
-        job = self.client.job
-        if function.exported is None or job_of(function.exported[0]) != job:
+        job, scope = self.client.job, self.world.functions
+        exported = function.exported
+        if exported is None or exported[0] != job or exported[1] is not scope:
             plain: Callable[..., Any]
             if isinstance(function, ActorClass):
                 plain, name = function.cls, function.class_name
@@ -206,8 +183,9 @@ class Submitting(Values):
                     f"{name} and what it refers to are {len(blob):,} bytes"
                     f" long; {FUNCTION_BYTES_MAX:,} is the most: pass large values as arguments"
                 )
-            function.exported = (function_id(self.world.identity_of(plain, blob), job), blob)
-        return function.exported
+            key = function_id(self.world.identity_of(blob), job)
+            exported = function.exported = (job, scope, key, blob)
+        return exported[2:]
 
     # -- arguments -------------------------------------------------------------
 
@@ -216,13 +194,11 @@ class Submitting(Values):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         held: list[ObjectRef],
-        recipe: list[bytes],
     ) -> tuple[bytes, tuple[bytes, ...]]:
         """Serialize arguments; references among them become inputs.
 
         Large arguments become objects, and inputs too. `held` keeps them, and what
-        is inside arguments, until the task is submitted, and then the task does. In a
-        worker `recipe` is told what the arguments are.
+        is inside arguments, until the task is submitted, and then the task does.
         """
         if not args and not kwargs:
             return b"", ()
@@ -231,10 +207,7 @@ class Submitting(Values):
             args = tuple(self._as_input(a, deps) for a in args)
         if kwargs and any(type(a) is ObjectRef for a in kwargs.values()):
             kwargs = {name: self._as_input(a, deps) for name, a in kwargs.items()}
-        if self.world.executor is None:
-            return self._packed(args, kwargs, deps, held, recipe)
-        with Once():  # what the recipe needs again
-            return self._packed(args, kwargs, deps, held, recipe)
+        return self._packed(args, kwargs, deps, held)
 
     def _packed(
         self,
@@ -242,22 +215,17 @@ class Submitting(Values):
         kwargs: dict[str, Any],
         deps: list[bytes],
         held: list[ObjectRef],
-        recipe: list[bytes],
     ) -> tuple[bytes, tuple[bytes, ...]]:
         value = self.world.serialize((args, kwargs))
         if value.nbytes <= self.client.config.inline_bytes_max:
             if value.contained:
                 held += value.contained
-            if self.world.executor is not None:
-                recipe.append(of_arguments(args, kwargs, value.nbytes))
             return value.to_bytes(), tuple(deps)
         args = tuple(self._large_as_input(a, deps, held) for a in args)
         kwargs = {name: self._large_as_input(a, deps, held) for name, a in kwargs.items()}
         value = self.world.serialize((args, kwargs))
         if value.contained:
             held += value.contained
-        if self.world.executor is not None:
-            recipe.append(of_arguments(args, kwargs, value.nbytes))
         return value.to_bytes(), tuple(deps)
 
     def _as_input(self, value: Any, deps: list[bytes]) -> Any:
@@ -275,9 +243,8 @@ class Submitting(Values):
         serialized = self.world.serialize(value)
         if serialized.nbytes <= self.client.config.inline_bytes_max:
             return value
-        recipe = self._put_recipe(value, serialized.nbytes)
         with self.world:
-            array = self._next_put(recipe)
+            array = self._next_put()
         ref = self._put_large(array, serialized)
         held.append(ref)
         deps.append(ref.binary())

@@ -22,7 +22,6 @@ from runtime.api.exceptions import (
 from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.streams import Place
 from runtime.backend.futures import FutureDesk
-from runtime.backend.pickling import Once
 from runtime.backend.protocol import Serialized, World
 from runtime.backend.session.numbering import Numbering
 from runtime.backend.session.references import GONE
@@ -50,18 +49,11 @@ class Values(Numbering, Waiting):
 
     def put(self, value: Any) -> ObjectRef:
         self._check_open()
-        recipe: tuple[bytes, ...] = ()
-        if self.world.executor is None:
-            # Not in a `nullcontext`: that is three more calls of Python for each object.
-            serialized, large = self._serialized_for_put(value)
-        else:
-            with Once():
-                serialized, large = self._serialized_for_put(value)
-                recipe = self._put_recipe(value, serialized.nbytes)
+        serialized, large = self._serialized_for_put(value)
         with self.world:
             self.collect()
             self.world.charge("put", 1)
-            array = self._next_put(recipe)
+            array = self._next_put()
             if not large:
                 payload = serialized.to_bytes()
                 node = int(self.client.node.partition(":")[2])
