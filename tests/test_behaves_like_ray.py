@@ -10,11 +10,13 @@ import importlib.util
 import multiprocessing
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import raytwin
+from tests.own_ray import own_ray, ray_folder
 from tests.ray_programs import (
     affinity,
     arrays,
@@ -59,7 +61,8 @@ class OnRay:
 
     TRIES = 3
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._process: Any = None
 
     def run(self, program: Callable[[Any], Any]) -> Any:
@@ -68,7 +71,7 @@ class OnRay:
             if self._process is None:
                 context = multiprocessing.get_context("spawn")
                 self._pipe, theirs = context.Pipe()
-                self._process = context.Process(target=serve, args=(theirs,))
+                self._process = context.Process(target=serve, args=(theirs, self._folder))
                 self._process.start()
                 theirs.close()
             try:
@@ -91,31 +94,29 @@ class OnRay:
             self._process = None
 
 
-def serve(pipe: Any) -> None:
+def serve(pipe: Any, folder: Path) -> None:
     """Run the programs that are asked for, by name, until the other end is closed."""
-    import ray
-
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     named = {program.__name__: program for program in PROGRAMS}
-    while True:
-        try:
-            name = pipe.recv()
-        except (EOFError, ConnectionError):
-            break
-        try:
-            answer = (False, named[name](ray))
-        except Exception:
-            answer = (True, traceback.format_exc())
-        pipe.send(answer)
-    ray.shutdown()
+    with own_ray(2, folder) as ray:
+        while True:
+            try:
+                name = pipe.recv()
+            except (EOFError, ConnectionError):
+                break
+            try:
+                answer = (False, named[name](ray))
+            except Exception:
+                answer = (True, traceback.format_exc())
+            pipe.send(answer)
 
 
 @pytest.fixture(scope="module")
 def on_ray() -> Iterator[OnRay]:
     require("ray", importlib.util.find_spec("ray") is not None, "Ray is not installed")
-    side = OnRay()
-    yield side
-    side.close()
+    with ray_folder() as folder:
+        side = OnRay(folder)
+        yield side
+        side.close()
 
 
 @pytest.mark.slow

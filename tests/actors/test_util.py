@@ -14,6 +14,7 @@ import raytwin
 from runtime.api.exceptions import RayActorError
 from runtime.api.util.actor_pool import ActorPool
 from runtime.api.util.queue import Empty, Full, Queue
+from tests.own_ray import own_ray, ray_folder
 from tests.requirements import require
 
 # -- the same program for raytwin and for Ray ----------------------------------
@@ -154,11 +155,8 @@ def use_queue(ray: Any, queue_class: Any) -> list[Any]:
 def peer() -> Iterator[Any]:
     """Ray itself, started for this module."""
     require("ray", importlib.util.find_spec("ray") is not None, "Ray is not installed")
-    import ray
-
-    ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-    yield ray
-    ray.shutdown()
+    with ray_folder() as folder, own_ray(4, folder) as ray:
+        yield ray
 
 
 EXPECTED_POOL = [

@@ -12,6 +12,7 @@ import pytest
 
 import raytwin
 from scenarios.examples import maze
+from tests.own_ray import own_ray, ray_folder
 from tests.requirements import require
 
 
@@ -37,11 +38,8 @@ def ray(request: pytest.FixtureRequest) -> Iterator[Any]:
     """The module that an example gets, connected to a cluster."""
     if request.param == "ray":
         require("ray", importlib.util.find_spec("ray") is not None, "Ray is not installed")
-        import ray
-
-        ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-        yield ray
-        ray.shutdown()
+        with ray_folder() as folder, own_ray(4, folder) as ray:
+            yield ray
     else:
         raytwin.init(backend=request.param, nodes=2, cpus_per_node=2)
         yield raytwin
