@@ -101,7 +101,7 @@ def placement_group(
     name: str = "",
     lifetime: str | None = None,
 ) -> PlacementGroup:
-    """Reserve bundles of resources, all or none; returns at once, with a name once it has that.
+    """Reserve bundles of resources, all or none; `PlacementGroup.wait` waits until they are.
 
     ``strategy``: PACK and SPREAD put bundles on few or many nodes if they can;
     STRICT_PACK on one node, STRICT_SPREAD each on a node of its own, or they

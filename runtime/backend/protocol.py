@@ -175,7 +175,8 @@ class Backend(Protocol):
     ) -> bytes:
         """Begin to reserve a placement group, which may outlive its job; return its ID.
 
-        With a name it waits until that is the group's; ValueError if another one has it.
+        It waits until the global scheduler knows the group, not until it is reserved.
+        ValueError if another one has the name.
         """
 
     @property

@@ -109,7 +109,7 @@ class Bundles:
 
     def end(self, spec: TaskSpec) -> None:
         """End a range that was accepted here and whose bundle is being returned, or was."""
-        error = ObjectValue(b"", SYSTEM_ERROR, removed_error(spec.name, group_of(spec)))
+        error = ObjectValue(b"", SYSTEM_ERROR, removed_error(spec.name, group_of(spec)).encode())
         self._scheduler.inputs.unclaim(spec)
         self._scheduler.inputs.fail(spec, error)
 
@@ -129,7 +129,7 @@ class Bundles:
         for worker in self._scheduler.dispatcher.workers.values():
             if worker.kill_error is None and self._uses(worker.demand, bundle):
                 running = worker.assigned[0].name if worker.assigned else "a task"
-                payload = removed_error(running, message.group)
+                payload = removed_error(running, message.group).encode()
                 worker.kill_error = ObjectValue(b"", SYSTEM_ERROR, payload)
                 ctx = self._scheduler.ctx
                 ctx.send(f"pool:{self._scheduler.node}", KillWorker(worker.address))

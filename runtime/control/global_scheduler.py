@@ -30,10 +30,8 @@ from runtime.control.actor_placement import ActorPlacement
 from runtime.control.cancelled import cancelled_result
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
-from runtime.control.group_names import group_of, removed_error
 from runtime.control.ids import job_of
 from runtime.control.jobs import job_of_task
-from runtime.control.late_groups import LateGroups
 from runtime.control.messages import (
     SYSTEM_ERROR,
     ActorChanged,
@@ -89,7 +87,6 @@ class GlobalScheduler:
         self.policy = make_policy(config)
         self.spreading = Spreading()
         self.groups = GroupTable(ctx, self._free, self._on_bundle, self._life)
-        self._late = LateGroups(ctx, config, self.groups.groups, self._end_late)
         self.nodes: dict[int, Node] = {}
         self.infeasible: list[TaskSpec] = []
         self.log = PlacementLog(ctx, config.timeline_ranges_max)
@@ -176,7 +173,7 @@ class GlobalScheduler:
 
     def _create_group(self, source: str, message: CreateGroup) -> None:
         named = self.groups.create(message)
-        if message.request and named:
+        if named:
             self.ctx.send(source, GroupCreated(message.request, message.client, named))
 
     def _on_bundle(
@@ -214,17 +211,10 @@ class GlobalScheduler:
         return bool(self._ended) and job_of_task(spec) in self._ended
 
     def _take(self, spec: TaskSpec) -> None:
-        if self._is_over(spec):
+        if self._is_over(spec) or self._is_refused(spec):
             return
-        refusal = self.groups.refusal(spec) if spec.extra is not None else ""
         if spec.extra is not None and spec.extra.actor is not None:
-            if refusal:
-                self._fail_actor(spec, refusal)
-                return
             self._place_actor(spec, spec.extra.actor.incarnation)
-            return
-        if refusal:
-            self._end(spec, refusal.encode())
             return
         if not spec.deps or not self.policy.uses_locations:
             self._place(spec, {})
@@ -235,12 +225,18 @@ class GlobalScheduler:
             self._locating.setdefault(oid, []).append(entry)
         self.ctx.send("gcs", LocateObjects(wanted, subscribe=False))
 
+    def _is_refused(self, spec: TaskSpec) -> bool:
+        """Whether a range or an actor may not run in its group; who waits for it is told."""
+        refusal = self.groups.refusal(spec)
+        if refusal and spec.extra is not None and spec.extra.actor is not None:
+            self._fail_actor(spec, refusal)
+        elif refusal:
+            self._end(spec, refusal.encode())
+        return bool(refusal)
+
     def _place_actor(self, spec: TaskSpec, incarnation: int) -> None:
         strategy = strategy_of(spec)
         node = self._actors.place(spec, strategy)
-        if node < 0 and self.groups.is_removed(spec):
-            self._end_removed(spec)
-            return
         if node < 0 and self._is_in_vain(spec, strategy):
             text = f"no living {strategy} has what it needs ({spec.demand})"
             self._fail_actor(spec, f"ActorUnschedulableError: {spec.name}: {text}")
@@ -283,42 +279,18 @@ class GlobalScheduler:
         """No node could ever run it: wait for one that can."""
         self.infeasible.append(spec)
         self.ctx.send("gcs", Event("infeasible", spec.name, f"needs {spec.demand}"))
-        group = group_of(spec)
-        if group:
-            self._late.expect(group)
-
-    def _end_late(self, group: str) -> None:
-        """A group that nobody knows has not come: end what waits for it."""
-        late = [spec for spec in self.infeasible if group_of(spec) == group]
-        self.infeasible = [spec for spec in self.infeasible if group_of(spec) != group]
-        for spec in late:
-            self._end_removed(spec)
-
-    def _end_removed(self, spec: TaskSpec) -> None:
-        """The group of a range or an actor is gone."""
-        if spec.extra is not None and spec.extra.actor is not None:
-            self._fail_actor(spec, removed_error(spec.name, group_of(spec), "Actor").decode())
-        else:
-            self._end(spec, removed_error(spec.name, group_of(spec)))
 
     def _on_location(self, location: Location) -> None:
         for entry in self._locating.pop(location.object, ()):
             entry.known[location.object] = location
             if len(entry.known) < len(set(entry.spec.deps)):
                 continue
-            # Its group may have come only now, and be another job's.
-            refusal = self.groups.refusal(entry.spec) if entry.spec.extra is not None else ""
-            if refusal:
-                self._end(entry.spec, refusal.encode())
-            else:
+            if not self._is_refused(entry.spec):  # its group may be gone meanwhile
                 self._place(entry.spec, entry.known)
 
     def _place(self, spec: TaskSpec, inputs: dict[bytes, Location]) -> None:
         strategy = strategy_of(spec)
         views = self.spreading.allowed(strategy, views_of(self.nodes, spec.demand, inputs))
-        if not views and self.groups.is_removed(spec):
-            self._end_removed(spec)
-            return
         if not views and self._is_in_vain(spec, strategy):
             self._refuse(spec, f"no living {strategy} has what it needs ({spec.demand})")
             return

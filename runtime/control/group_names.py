@@ -70,8 +70,6 @@ def whose(group: str) -> str:
     return f"job {int(group[: 2 * NUMBER_BYTES], 16)}"
 
 
-def removed_error(name: str, group: str, kind: str = "Task") -> bytes:
-    """Return the payload for a task whose group was removed, or an ``Actor`` that waits."""
-    return (
-        f"{kind}PlacementGroupRemoved: {name} was in placement group {group}, which is gone"
-    ).encode()
+def removed_error(name: str, group: str, kind: str = "Task") -> str:
+    """Return the error for a task whose group was removed, or an ``Actor`` that waits."""
+    return f"{kind}PlacementGroupRemoved: {name} was in placement group {group}, which is gone"

@@ -11,8 +11,12 @@ The life of a group, at the global scheduler (`GroupTable`)::
 
 Where its bundles go is in `bundle_placement`; what a node does with one in `bundles`; by which
 resources a task demands to run in one, so that schedulers need to know nothing of groups, in
-`group_names`. A task whose group is not there waits at the global scheduler, with those that
-no node can run, and ends if that was removed; see `late_groups` for groups nobody knows.
+`group_names`. A task whose group is not placed waits at the global scheduler, with those that
+no node can run.
+
+`placement_group()` returns when the table knows the group (`GroupCreated`). So nobody has a
+handle of a group, nor can submit anything in it, before it is here; and what comes for a group
+that the table does not know comes for one that is gone: removed, or ended with its job.
 
 A group is its job's: other jobs can neither run anything in it nor remove it, unless it is
 detached. Which it is the table knows alone, so a node keeps nothing of what another job has
@@ -33,7 +37,14 @@ from typing import Any
 
 from runtime.control.bundle_placement import Free, place
 from runtime.control.context import Context
-from runtime.control.group_names import group_of, group_resources, is_of_job, job_of, whose
+from runtime.control.group_names import (
+    group_of,
+    group_resources,
+    is_of_job,
+    job_of,
+    removed_error,
+    whose,
+)
 from runtime.control.ids import NUMBER_BYTES, job_number
 from runtime.control.messages import (
     BundlePrepared,
@@ -132,7 +143,7 @@ class GroupTable:
         """Begin to place a group, unless it is there: its task may run twice.
 
         Return the ID of the group that its name is: of itself, unless another one has that.
-        Empty: nobody waits for the answer, since its job is over.
+        Empty: its job is over, and nobody waits for the answer.
         """
         if job_of(message.group) in self._ended:
             return ""
@@ -183,33 +194,29 @@ class GroupTable:
             if job_of(key) == ended and not row[-1]:
                 del self._removed[key]
 
-    def is_removed(self, spec: TaskSpec) -> bool:
-        """Whether a task belongs to a group that was removed, as far as that is remembered."""
-        return group_of(spec) in self._removed
-
     def refusal(self, spec: TaskSpec) -> str:
-        """Return why a task may not run in its group, an empty string if it may."""
+        """Return why a task or an actor may not run in its group, an empty string if it may."""
         group = group_of(spec)
-        if not group or self._is_open(group, spec.array):
+        if not group:
             return ""
-        known = group in self.groups or group in self._removed
-        how = "is not detached" if known else "ended with it"
-        return (
-            f"PlacementGroupOfOtherJobError: {spec.name} cannot be in placement group {group},"
-            f" which belongs to {whose(group)} and {how}"
-        )
+        if not self._is_open(group, spec.array):
+            return (
+                f"PlacementGroupOfOtherJobError: {spec.name} cannot be in placement group {group},"
+                f" which belongs to {whose(group)} and is not detached"
+            )
+        if group in self.groups:
+            return ""
+        is_actor = spec.extra is not None and spec.extra.actor is not None
+        return removed_error(spec.name, group, "Actor" if is_actor else "Task")
 
     def _is_open(self, group: str, some_id: bytes) -> bool:
-        """Whether the job that something belongs to may use a group."""
+        """Whether the job that something belongs to may use a group; one nobody knows is open."""
         if is_of_job(group, some_id):
             return True
         there = self.groups.get(group)
         if there is not None:
             return there.detached
-        if group in self._removed:
-            return bool(self._removed[group][-1])
-        # Of what is not known nobody can tell while its job lasts: it waits, see `late_groups`.
-        return job_of(group) not in self._ended
+        return group not in self._removed or bool(self._removed[group][-1])
 
     def on_prepared(self, message: BundlePrepared) -> None:
         """A node has answered."""

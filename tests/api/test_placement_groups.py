@@ -20,6 +20,7 @@ from raytwin.util.scheduling_strategies import (
 )
 from runtime.api.state import current
 from runtime.control import placement_groups
+from simulator.cluster import HEAD
 
 LIMIT_S = 30.0
 
@@ -275,6 +276,29 @@ def test_what_is_in_a_group_that_was_removed_long_ago_ends(
         with pytest.raises(ActorPlacementGroupRemoved):
             get(into(first, Resident).remote().one.remote())
         assert not first.wait(LIMIT_S)
+    finally:
+        ray.shutdown()
+
+
+@ray.remote(num_cpus=0)
+class User:
+    """Submits to a group that somebody else has made."""
+
+    def use(self, group: PlacementGroup) -> str:
+        return str(ray.get(into(group, node).remote()))
+
+
+def test_a_handle_may_be_used_on_another_node_however_slow_the_creators_link_is() -> None:
+    session: Any = ray.init(backend="sim", nodes=2, cpus_per_node=2)
+    try:
+        on_other = NodeAffinitySchedulingStrategy("1", False)
+        user = User.options(scheduling_strategy=on_other).remote()
+        get(user.__ray_ready__.remote())
+        # Calls go from node to node, creations and placements by way of the head.
+        session.cluster.network.set_link(0, HEAD, latency_s=1.0)
+        for name in ("", "mine"):
+            group = ray.util.placement_group([{"CPU": 1}], name=name)
+            assert get(user.use.remote(group)) in ("0", "1")
     finally:
         ray.shutdown()
 

@@ -226,16 +226,16 @@ def test_a_name_comes_free_with_the_end_of_its_job() -> None:
     assert made.table.create(named(2, 1, "stays")) == named(1, 2).group
 
 
-def test_who_gives_a_name_hears_whose_it_is() -> None:
+def test_who_creates_a_group_hears_that_it_is_known_and_whose_its_name_is() -> None:
     scheduler, ctx = with_nodes({"CPU": 4.0})
-    first, second = named(1, 1), named(1, 2)
-    for message, request, client in ((first, 7, "driver:0.0"), (second, 3, "worker:0.1")):
-        message.request, message.client = request, client
+    first, second, nameless = named(1, 1), named(1, 2), named(1, 3, "")
+    for request, message in ((7, first), (3, second), (9, nameless)):
+        message.request, message.client = request, f"worker:0.{request}"
         scheduler.handle("node:0", message)
-    scheduler.handle("node:0", named(1, 3, ""))
     assert ctx.take(GroupCreated, "node:0") == [
-        GroupCreated(7, "driver:0.0", first.group),
-        GroupCreated(3, "worker:0.1", first.group),
+        GroupCreated(7, "worker:0.7", first.group),
+        GroupCreated(3, "worker:0.3", first.group),
+        GroupCreated(9, "worker:0.9", nameless.group),
     ]
 
 

@@ -68,9 +68,6 @@ class Session(ActorCalls):
             self.collect()
             group = self._next_array()
             made = CreateGroup(group.hex(), name, bundles, strategy, detached)
-            if not name:
-                self.client.ctx.send(self.client.node, made)
-                return group
             key, waiter = self.client.ask_table(lambda request: replace(made, request=request))
         self._block(waiter, None)
         if self.client.replies.pop(key) != made.group:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 
 class CreateGroup(Struct, array_like=True, tag=27):
-    """Reserve these bundles; see `placement_groups`. With a ``request`` it is answered."""
+    """Reserve these bundles; answered by `GroupCreated`, see `placement_groups`."""
 
     group: str
     name: str
@@ -20,13 +20,13 @@ class CreateGroup(Struct, array_like=True, tag=27):
     detached: bool = False
     """It outlives its job."""
     request: int = 0
-    """What the answer brings back: a creator that has given a name waits for it."""
+    """What the answer brings back."""
     client: str = ""
     """Who waits, as its node says."""
 
 
 class GroupCreated(Struct, array_like=True, tag=125):
-    """``group``: which one has the name now. If another one had it, none was created."""
+    """The table knows the group. If it names another one, that had the name: none was created."""
 
     request: int
     client: str

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.control.config import Config
-from runtime.control.global_scheduler import GlobalScheduler
+import pytest
+
 from runtime.control.group_names import demand_in
 from runtime.control.ids import job_of, object_id
-from runtime.control.late_groups import LATE_S
 from runtime.control.messages import (
     ActorChanged,
     ActorFailed,
@@ -57,8 +56,8 @@ def test_removed_groups_are_forgotten_in_the_end() -> None:
     assert [row[0] for row in rows] == removed[-len(rows) :]
     assert {row[5] for row in rows} == {"REMOVED"}
     assert not made.table.groups
-    assert made.table.is_removed(in_group(removed[-1]))
-    assert not made.table.is_removed(in_group(removed[0]))
+    for group in (removed[-1], removed[0]):
+        assert made.table.refusal(in_group(group)).startswith("TaskPlacementGroupRemoved")
     made.table.end_job(bytes.fromhex("00010000"))
     assert all(row[6] for row in made.table.rows()), "what the job had removed goes with it"
     assert len(made.table.rows()) == len(rows) // 2
@@ -101,28 +100,17 @@ def ended(ctx: Alone) -> list[bytes]:
 GONE = named(1, 1).group
 
 
-def test_what_is_in_a_forgotten_group_ends_like_in_a_removed_one() -> None:
-    """A job's groups are forgotten with it, where an actor that outlives it may still use one;
-    what it submitted waited for ever."""
+def test_what_is_in_a_group_that_nobody_knows_ends_as_in_a_removed_one() -> None:
     scheduler, ctx = with_nodes({"CPU": 4.0})
     task, actor = in_group(GONE), in_group(GONE, 2)
     assert actor.extra is not None
     actor.extra.actor = ActorInfo()
     scheduler.handle("node:0", PlaceTasks([task, actor]))
-    ctx.pass_time(LATE_S - 0.5)
-    assert not ended(ctx)
-    assert not ctx.take(ActorFailed)
-    ctx.pass_time(1.0)
     assert ended(ctx) == [task.array]
     [failed] = ctx.take(ActorFailed, "gcs")
     assert failed.actor == actor.array
     assert failed.reason.startswith("ActorPlacementGroupRemoved")
-    scheduler.handle("node:0", PlaceTasks([in_group(GONE, 3)]))
-    ctx.pass_time(LATE_S - 0.5)
-    assert not ended(ctx), "its group may be on its way, as before"
-    ctx.pass_time(1.0)
-    assert ended(ctx) == [in_group(GONE, 3).array]
-    assert not ctx.timers
+    assert not scheduler.infeasible
 
 
 def test_another_jobs_task_in_a_forgotten_group_hears_that_it_is_gone() -> None:
@@ -131,53 +119,34 @@ def test_another_jobs_task_in_a_forgotten_group_hears_that_it_is_gone() -> None:
     task = in_group(GONE)
     task.array = bytes.fromhex("00020000") + task.array[4:]
     scheduler.handle("node:0", PlaceTasks([task]))
-    assert not ctx.take(TaskResults)
-    ctx.pass_time(LATE_S + 0.5)
     assert ended(ctx) == [task.array]
 
 
-def test_another_jobs_task_does_not_get_in_before_its_inputs_are_located() -> None:
+@pytest.mark.parametrize("detached", [False, True])
+def test_what_waits_in_a_group_of_another_job_ends_with_that_job(detached: bool) -> None:
+    """An actor that outlives its job may have submitted it."""
+    scheduler, ctx = with_nodes({"CPU": 4.0})
+    group = named(1, 1, detached=detached)
+    group.bundles = [{"CPU": 8.0}]
+    scheduler.handle("node:0", group)
+    task = in_group(group.group)
+    task.array = bytes.fromhex("00010001") + task.array[4:]
+    scheduler.handle("node:0", PlaceTasks([task]))
+    assert not ended(ctx)
+    scheduler.handle("gcs", JobEnded(job_of(bytes.fromhex(group.group)), "it ended"))
+    assert ended(ctx) == ([] if detached else [task.array])
+
+
+def test_a_group_is_removed_while_the_inputs_of_a_task_in_it_are_located() -> None:
     scheduler, ctx = with_nodes({"CPU": 4.0})
     task = in_group(GONE)
-    task.array = bytes.fromhex("00020000") + task.array[4:]
     task.deps = (object_id(task.array, 9, 0),)
-    scheduler.handle("node:0", PlaceTasks([task]))
     scheduler.handle("node:0", named(1, 1))
-    attempt = scheduler.groups.groups[GONE].attempt
-    scheduler.handle("node:0", BundlePrepared(0, GONE, 0, True, attempt))
+    scheduler.handle("node:0", PlaceTasks([task]))
+    scheduler.handle("node:0", RemoveGroup(GONE))
+    assert not ended(ctx)
     scheduler.handle("gcs", ObjectLocations([Location(task.deps[0], (0,), 8)]))
-    assert not ctx.take(AssignTasks)
-    [refused] = [r for m in ctx.take(TaskResults) for r in m.results]
-    assert refused.payload.startswith(b"PlacementGroupOfOtherJobError")
-
-
-def test_nothing_waits_for_a_group_of_a_job_that_is_over() -> None:
-    """The table has forgotten it, and knows all the same that it will not come."""
-    scheduler, ctx = with_nodes({"CPU": 4.0})
-    scheduler.handle("gcs", JobEnded(job_of(bytes.fromhex(GONE)), "it ended"))
-    task = in_group(GONE)
-    task.array = bytes.fromhex("00020000") + task.array[4:]
-    scheduler.handle("node:0", PlaceTasks([task]))
-    [refused] = [r for m in ctx.take(TaskResults) for r in m.results]
-    assert refused.payload.startswith(b"PlacementGroupOfOtherJobError")
-    assert refused.payload.endswith(b"and ended with it")
-
-
-def test_a_task_that_is_here_before_its_group_runs_there() -> None:
-    scheduler, ctx = with_nodes({"CPU": 4.0})
-    scheduler.handle("node:0", PlaceTasks([in_group(GONE), in_group(named(1, 2).group, 2)]))
-    ctx.pass_time(LATE_S - 0.5)
-    scheduler.handle("node:0", named(1, 1))
-    ctx.pass_time(1.0)
-    assert ended(ctx) == [in_group(named(1, 2).group, 2).array], "the other one"
-    attempt = scheduler.groups.groups[GONE].attempt
-    scheduler.handle("node:0", BundlePrepared(0, GONE, 0, True, attempt))
-    assert [m.tasks[0].array for m in ctx.take(AssignTasks)] == [in_group(GONE).array]
-
-
-def test_a_silent_node_has_time_to_create_a_group() -> None:
-    scheduler = GlobalScheduler(Alone(), Config(heartbeat_timeout_s=30.0))
-    assert scheduler._late.wait_s > 30.0
+    assert ended(ctx) == [task.array]
 
 
 def test_removed_groups_leave_nothing_in_the_book_of_actors() -> None:
