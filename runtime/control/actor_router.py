@@ -20,10 +20,10 @@ Cost: two dictionary entries a call, one message an actor and turn.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from runtime.control.actor_table import ALIVE, DEAD, PENDING, STARTING
+from runtime.control.bounded_map import BoundedMap
 from runtime.control.call_route import CallRoute
 from runtime.control.call_runs import singles
 from runtime.control.cancelled import cancelled_result
@@ -45,8 +45,8 @@ from runtime.control.messages import (
 )
 from runtime.control.pieces import cut, task_bytes
 
-ROUTES_MAX = 65_536
-"""Ways to dead actors that are remembered; the GCS knows them for longer."""
+BURIED_MAX = 65_536
+"""How many dead actors a node remembers, at most; of others it asks the GCS again."""
 
 
 class ActorRouter:
@@ -75,7 +75,10 @@ class ActorRouter:
         """Told of an actor that takes calls now, or does when a client creates it once more."""
         self._dead = dead
         """Told of an actor that is dead, and why."""
-        self._routes: OrderedDict[bytes, CallRoute] = OrderedDict()
+        self._routes: dict[bytes, CallRoute] = {}
+        """By actor, but for those that are buried."""
+        self._buried: BoundedMap[bytes, CallRoute] = BoundedMap(BURIED_MAX)
+        """By actor: dead ones, from which nothing more comes."""
         self._under_way: dict[bytes, CallRoute] = {}
         """By call."""
         self._draining: dict[bytes, CallRoute] = {}
@@ -123,7 +126,7 @@ class ActorRouter:
 
     def watch(self, actor: bytes) -> CallRoute:
         """Be told where an actor is; return what is known of it."""
-        route = self._routes.get(actor)
+        route = self._routes.get(actor) or self._buried.get(actor)
         if route is None:
             route = self._routes[actor] = CallRoute(actor)
             self._watch.append(actor)
@@ -131,9 +134,7 @@ class ActorRouter:
 
     def created(self, actor: bytes) -> None:
         """A client of this node creates the actor, maybe once more: ask anew where it is."""
-        route = self._routes.get(actor)
-        if route is not None and route.state == DEAD and actor not in self._draining:
-            del self._routes[actor]
+        self._buried.pop(actor, None)
         if self.watch(actor).state == ALIVE:
             self.on_alive(actor)
 
@@ -223,7 +224,7 @@ class ActorRouter:
 
     def on_changed(self, message: ActorChanged) -> None:
         """The GCS says where an actor is, or that it is not."""
-        route = self._routes.get(message.actor)
+        route = self._routes.get(message.actor) or self._buried.get(message.actor)
         if route is None:
             return
         if route.state == DEAD:
@@ -373,11 +374,7 @@ class ActorRouter:
         for spec in ended:
             self._under_way.pop(spec.array, None)
             self._end(spec, route.reason)
-        self._routes.move_to_end(route.actor)
-        if len(self._routes) > ROUTES_MAX:
-            oldest = next(iter(self._routes.values()))
-            if oldest.state == DEAD and oldest.actor not in self._draining:
-                del self._routes[oldest.actor]
+        self._buried[route.actor] = self._routes.pop(route.actor)
         self._dead(route.actor, route.reason)
 
     def _end(self, spec: TaskSpec, reason: str) -> None:

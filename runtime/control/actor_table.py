@@ -35,6 +35,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from runtime.control.bounded_map import BoundedMap
 from runtime.control.context import Context, node_of
 from runtime.control.ids import job_id, job_number, job_of, same_job
 from runtime.control.jobs import JobTable
@@ -69,7 +70,7 @@ from runtime.control.too_long import error_text
 PENDING, STARTING, ALIVE, DEAD = range(4)
 
 DEAD_MAX = 65_536
-"""How many dead actors are remembered, for those who come late."""
+"""How many dead actors are remembered, at most, for those who come late."""
 
 OUTGREW = (
     "its log of calls outgrew actor_log_bytes_max, which all actors share, and was given up;"
@@ -113,6 +114,15 @@ class ActorRow(Struct):
         return self.spec.extra.actor
 
 
+class DeadActor(Struct):
+    """What the GCS remembers of an actor that died."""
+
+    reason: str
+    again: int = 0
+    """The incarnation that it is if it is created once more: it ended with its handles or its
+    owner, and its creator may have to run again. 0: it is not to be."""
+
+
 class ActorTable:
     """The part of the GCS that knows actors."""
 
@@ -133,11 +143,7 @@ class ActorTable:
         self.past = PastCalls()
         self.rows: dict[bytes, ActorRow] = {}
         self.names: dict[tuple[str, str], bytes] = {}
-        self.dead: dict[bytes, str] = {}
-        """Why they died, oldest first."""
-        self.let_go: dict[bytes, int] = {}
-        """Dead ones that may be created once more, and the incarnation that each would be:
-        they ended with their handles or owner, and their creator may have to run again."""
+        self.dead: BoundedMap[bytes, DeadActor] = BoundedMap(DEAD_MAX)
         self.on_settled: Callable[[bytes], None] = lambda actor: None
         """Called when one that was being rebuilt is, or cannot be."""
         self.on_branch_ended: Callable[[bytes, str], None] = lambda job, reason: None
@@ -172,12 +178,13 @@ class ActorTable:
             # Its creator ran again: the actor is there, with another owner.
             row.spec.owner = spec.owner
             return
-        again = self.let_go.pop(spec.array, 0)
-        if again:
-            del self.dead[spec.array]
-        if spec.array in self.dead or job_of(spec.array) in self._jobs.ended:
+        dead = self.dead.get(spec.array)
+        if job_of(spec.array) in self._jobs.ended or (dead is not None and not dead.again):
             return  # those who watch it have been told, or will be when they ask
-        row = self.rows[spec.array] = ActorRow(spec, incarnation=again)
+        row = self.rows[spec.array] = ActorRow(spec)
+        if dead is not None:
+            row.incarnation = dead.again
+            del self.dead[spec.array]
         row.restarts_left = row.info.max_restarts
         if row.info.detached:
             row.info.branch = self._jobs.next_branch(spec.array)
@@ -188,7 +195,7 @@ class ActorTable:
                 return
         self._log("actor_created", spec.name)
         self._place(row)
-        if again:
+        if dead is not None:
             # Nobody watches a dead actor.
             for node in sorted(self._alive):
                 self.ctx.send(f"node:{node}", self._change(row))
@@ -295,7 +302,7 @@ class ActorTable:
     def _may_come_again(self, row: ActorRow) -> None:
         """It ended because nobody could call it any more, not by what it did or was told."""
         if row.spec.array in self.dead:
-            self.let_go[row.spec.array] = row.incarnation + 1
+            self.dead[row.spec.array].again = row.incarnation + 1
 
     def _stop(self, row: ActorRow, again: bool = False, graceful: bool = False) -> None:
         if row.node in self._alive:
@@ -319,11 +326,7 @@ class ActorTable:
             name = (row.info.namespace, row.info.name)
             if self.names.get(name) == actor:
                 del self.names[name]
-            self.dead[actor] = reason
-            if len(self.dead) > DEAD_MAX:
-                oldest = next(iter(self.dead))
-                del self.dead[oldest]
-                self.let_go.pop(oldest, None)
+            self.dead[actor] = DeadActor(reason)
             self.on_settled(actor)
             if row.info.detached and row.info.branch:
                 self.on_branch_ended(job_id(job_number(actor), row.info.branch), reason)
@@ -343,8 +346,9 @@ class ActorTable:
     def _on_watch(self, source: str, message: WatchActors) -> None:
         for actor in message.actors:
             row = self.rows.get(actor)
-            if actor in self.dead:
-                self.ctx.send(source, ActorChanged(actor, DEAD, -1, 0, self.dead[actor]))
+            dead = self.dead.get(actor)
+            if dead is not None:
+                self.ctx.send(source, ActorChanged(actor, DEAD, -1, 0, dead.reason))
                 continue
             # It may be unknown: its creation is on its way by another path.
             self._pubsub.subscribe(actor, source)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 
+from runtime.control.bounded_map import BoundedMap
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
 from runtime.control.flush import TaskHistory
@@ -20,7 +21,6 @@ from runtime.control.messages import (
     ObjectLocations,
 )
 from runtime.control.pubsub import PubSub
-from runtime.control.recent import Recent
 from runtime.control.tables import ArrayRow
 from runtime.control.unheard import Unheard
 
@@ -66,12 +66,12 @@ class ArrayRows:
         self.tombstones: dict[bytes, dict[int, int]] = {}
         self.waited: dict[bytes, dict[bytes, None]] = {}
         """By array, the objects that somebody waits for."""
-        self._released: Recent[bytes, tuple[str, int, str]] = Recent(RELEASED_MAX)
+        self._released: BoundedMap[bytes, tuple[str, int, str]] = BoundedMap(RELEASED_MAX)
         """The last dropped rows, oldest first: owner, if known, node that released it,
         and why it is lost for who asks."""
-        self._early: Recent[bytes, int] = Recent(RELEASED_MAX)
+        self._early: BoundedMap[bytes, int] = BoundedMap(RELEASED_MAX)
         """Arrays that were released before they were heard of, oldest first: by which node."""
-        self._bereaved: Recent[bytes, None] = Recent(RELEASED_MAX)
+        self._bereaved: BoundedMap[bytes, None] = BoundedMap(RELEASED_MAX)
         """Released arrays whose owner has died, oldest first."""
         self.replays: Callable[[bytes, bytes], bool] = lambda actor, array: False
         """Whether an actor is being rebuilt, and makes that array again by it."""

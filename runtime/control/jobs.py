@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from runtime.control.bounded_map import BoundedMap
 from runtime.control.context import Context
 from runtime.control.ids import JOBS_MAX, job_id, job_number, job_of, same_job
 from runtime.control.messages import (
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from runtime.control.local_scheduler import LocalScheduler
 
 ENDED_ROWS_MAX = 1024
-"""Of how many ended jobs the table keeps a row."""
+"""Of how many ended jobs the table keeps a row, at most."""
 
 
 # -- at the GCS ------------------------------------------------------------------
@@ -65,6 +66,8 @@ class JobTable:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self.rows: dict[int, JobInfo] = {}
+        """Of jobs that are not over, by number."""
+        self._ended_rows: BoundedMap[int, JobInfo] = BoundedMap(ENDED_ROWS_MAX)
         self.ended: set[bytes] = set()
         """IDs of jobs and branches that are over: what comes of them is late."""
         self._last = 0
@@ -97,12 +100,10 @@ class JobTable:
     def end(self, job: bytes, reason: str) -> None:
         """A driver, or a detached actor, is gone."""
         self.ended.add(job)
-        row = self.rows.get(job_number(job))
-        if row is not None and job == job_id(row.number):
+        number = job_number(job)
+        if number in self.rows and job == job_id(number):
+            row = self._ended_rows[number] = self.rows.pop(number)
             row.alive, row.reason, row.ended_s = False, reason, self._ctx.now()
-            over = [number for number, row in self.rows.items() if not row.alive]
-            for number in over[: max(0, len(over) - ENDED_ROWS_MAX)]:
-                del self.rows[number]
 
     def next_branch(self, job: bytes) -> int:
         """Return the number of a new detached actor of a job; 0 if there are none left."""
@@ -125,7 +126,7 @@ class JobTable:
                 row.number, row.driver, row.pid, row.namespace or namespace_of(row.number),
                 row.entrypoint, row.alive, row.reason,
             ]
-            for row in self.rows.values()
+            for _, row in sorted({**self._ended_rows, **self.rows}.items())
         ]  # fmt: skip
 
 

@@ -85,8 +85,8 @@ class Lineage:
     def overweight(self) -> Iterator[bytes]:
         """Yield the oldest kept arrays until the others weigh little enough.
 
-        That is somewhat less than the limit, so that it is seldom: see `recent` for what it
-        would cost to look for the oldest one each time.
+        That is somewhat less than the limit, so that it is seldom: see `bounded_map` for what
+        it would cost to look for the oldest one each time.
         """
         if self._bytes <= self._bytes_max:
             return

@@ -35,6 +35,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from runtime.control.bounded_map import BoundedMap
 from runtime.control.bundle_placement import Free, place
 from runtime.control.context import Context
 from runtime.control.group_names import (
@@ -56,7 +57,6 @@ from runtime.control.messages import (
     ReturnBundle,
     TaskSpec,
 )
-from runtime.control.recent import Recent
 
 RETRY_S = 0.1
 """Pause before the next try when no node has room: heartbeats tell of room so often."""
@@ -131,7 +131,7 @@ class GroupTable:
         """Those of them that lack bundles, or whose nodes have not answered."""
         self._names: dict[tuple[str, str], str] = {}
         """By `Group.names`: who has that name."""
-        self._removed: Recent[str, list[Any]] = Recent(REMOVED_MAX)
+        self._removed: BoundedMap[str, list[Any]] = BoundedMap(REMOVED_MAX)
         """Rows of those that were there."""
         self._created = 0
         self._attempts = 0

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from runtime.control.bounded_map import BoundedMap
 from runtime.control.context import Context
 from runtime.control.messages import RangeResult, TaskSpec, Timing
-from runtime.control.recent import Recent
 
 TASK, ACTOR, CALL, REPLAY = "task", "actor", "call", "replay"
 """What a range was: an actor's creation is ``ACTOR``, a call repeated to rebuild it
@@ -37,18 +37,15 @@ class RangeLog:
         self._rows: deque[tuple[Any, ...]] = deque()
         self._size = 0
         """Rows and their inputs."""
-        self._accepted: dict[bytes, float] = {}
+        self._accepted: BoundedMap[bytes, float] = BoundedMap(2 * ranges_max)
         """When the node took an array's first range, of those that may still run."""
-        self._before: dict[bytes, float] = {}
-        """The same, an older generation: what is never taken out ages and goes."""
-        self._again: Recent[tuple[bytes, int], int] = Recent(AGAIN_MAX)
+        self._again: BoundedMap[tuple[bytes, int], int] = BoundedMap(AGAIN_MAX)
         """How often this node has queued an element again."""
 
     def accepted(self, spec: TaskSpec) -> None:
         """The node has taken a range: from now on it waits."""
-        if len(self._accepted) >= self._max:
-            self._before, self._accepted = self._accepted, {}
-        self._accepted.setdefault(spec.array, self._ctx.now())
+        if spec.array not in self._accepted:
+            self._accepted[spec.array] = self._ctx.now()
 
     def again(self, array: bytes, index: int) -> None:
         """An element has run, or begun to, and is queued once more on this node."""
@@ -64,8 +61,6 @@ class RangeLog:
         if kind is TASK:
             single = spec.first < 0  # else more of the array may follow
             since_s = (self._accepted.pop if single else self._accepted.get)(array, UNKNOWN_S)
-            if since_s < 0 and self._before:
-                since_s = self._before.get(array, UNKNOWN_S)
         extra = spec.extra
         attempt = 0
         if extra is not None:

@@ -45,7 +45,8 @@ def leftovers(world: World) -> dict[str, Any]:
         look(f"{at}.router", scheduler.router, "_draining")
         for actor in scheduler.actors.actors.values():
             look(f"{at}.actor", actor, "early")
-        for route in scheduler.router._routes.values():
+        router = scheduler.router
+        for route in (*router._routes.values(), *router._buried.values()):
             look(f"{at}.route", route, "waiting", "sent", "out", "probes", "received")
         if scheduler.pool.free != scheduler.pool.total:
             found[f"{at}.pool"] = scheduler.pool.free

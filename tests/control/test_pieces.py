@@ -146,7 +146,7 @@ def test_a_lineage_that_does_not_travel_is_the_actors_end() -> None:
     told = too_long.too_long("node:0", ActorLineage(ACTOR, 0, 0, b"", [], []), "why")
     assert told is not None
     gcs.handle("gcs", told)
-    assert "cannot be rebuilt" in gcs.actors.dead[ACTOR]
+    assert "cannot be rebuilt" in gcs.actors.dead[ACTOR].reason
 
 
 def test_what_a_client_cannot_send_ends_with_the_error() -> None:

@@ -1,10 +1,11 @@
-"""A mapping that remembers what was put last, and forgets the rest, at a constant cost.
+"""A mapping of a bounded size: what was put last is there, what was put before is forgotten.
 
-Two dictionaries: what comes goes into the newer, and when that has half of the limit it
-becomes the older, and the older is gone. So it has at least the last half, and at most all,
-of the limit. One dictionary whose first entry is deleted for each that comes would be
-simpler, but finding the first gets slower with every one deleted: Python leaves its place
-empty until the dictionary grows. With 65,536 entries that was half of what the GCS did.
+For what is remembered of things that are over, in case that a message about them comes late.
+
+Cost: constant. Entries go into the newer of two dictionaries; when that has half of the limit,
+it becomes the older one, and the older one is dropped. One dictionary whose first entry is
+deleted for each that comes would be slower the larger it is: to find its first entry Python
+walks over the places of those that were deleted.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Recent(MutableMapping[K, V]):
-    """The last entries, by key; a key that is set again is as good as new."""
+class BoundedMap(MutableMapping[K, V]):
+    """Has at least the last ``limit // 2`` entries that were put, and at most ``limit``.
+
+    A key that is put again counts as put last; to look one up does not change its place.
+    Iteration is from the oldest entry on. ``limit`` is 2 or more.
+    """
 
     def __init__(self, limit: int) -> None:
         assert limit >= 2
@@ -27,6 +32,7 @@ class Recent(MutableMapping[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         self._older.pop(key, None)
+        self._newer.pop(key, None)
         self._newer[key] = value
         if len(self._newer) >= self._half:
             self._older, self._newer = self._newer, {}
@@ -45,7 +51,6 @@ class Recent(MutableMapping[K, V]):
         return key in self._newer or key in self._older
 
     def __iter__(self) -> Iterator[K]:
-        """From the oldest on."""
         yield from self._older
         yield from self._newer
 
