@@ -21,6 +21,7 @@ from runtime.backend.init_options import names_of
 from scenarios.bench.large import LARGE
 from scenarios.bench.run import NAMES
 from scenarios.cli import app
+from tests.chaos.test_mutants import LATER_MUTANTS, MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -137,6 +138,14 @@ def test_the_control_planes_table_has_every_file() -> None:
         if path.name not in ("__init__.py", "__pycache__")
     ]
     assert sorted(named) == sorted(there)
+
+
+def test_every_mutant_holds_a_promise() -> None:
+    text = (ROOT / "docs" / "promises.md").read_text()
+    rows = re.findall(r"(?m)^\| defects \| (.*) \|$", text)
+    assert len(rows) == text.count("\n## G")
+    named = {name for row in rows for name in re.findall(r'"([^"]+)"', row)}
+    assert named == MUTANTS.keys() | LATER_MUTANTS.keys()
 
 
 def test_the_options_of_init_are_its_options() -> None:
