@@ -7,13 +7,14 @@ matters; and by their own snapshots, so it shows even if it does not.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from functools import partial
 from typing import Any
 
 import pytest
 
 from runtime.control import state
+from runtime.control.bounded_map import BoundedMap
 from runtime.control.config import Config
 from runtime.control.gcs_machine import make_machine
 from runtime.control.ranges import Ranges
@@ -67,13 +68,13 @@ def test_these_commands_reach_every_part_of_the_state() -> None:
             rows = [*gcs.arrays.values(), *gcs.actors.rows.values()]
             parts = [
                 gcs, gcs.history, gcs.table, gcs.table.lineage, gcs.actors,
-                scheduler, scheduler.groups, scheduler._actors, scheduler._late,
+                scheduler, scheduler.groups, scheduler._actors,
                 *scheduler.groups.groups.values(),
             ]  # fmt: skip
             for part in [*parts, *rows]:
                 for field, found in fields_of(part):
                     value = list(found) if isinstance(found, Ranges) else found
-                    if isinstance(value, dict | list | set) or hasattr(value, "maxlen"):
+                    if isinstance(value, dict | list | set | deque | BoundedMap):
                         names.add(f"{type(part).__name__}.{field}")
                         if len(value):
                             filled.add(f"{type(part).__name__}.{field}")
