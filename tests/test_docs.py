@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -170,22 +168,3 @@ def test_the_benchmark_has_the_cases() -> None:
     listed = text.split("a row per case: ")[1].split(".\n")[0]
     assert sorted(code(listed)) == sorted(NAMES)
     assert all(f"`{name}`" in text for name in LARGE)
-
-
-@pytest.mark.parametrize("backend", [pytest.param("local", marks=pytest.mark.slow), "sim"])
-def test_the_programs_of_the_front_page_run(backend: str) -> None:
-    first, second = re.findall(r"(?ms)^```python\n(.*?)^```", (ROOT / "README.md").read_text())
-    call = re.search(r"ray\.init\((.*?)\)", first)
-    assert call is not None
-    first = first.replace(call[0], f"ray.init({call[1]}, backend={backend!r})")
-    use = (
-        "counter = Counter.remote()\nprint(ray.get([counter.add.remote(n) for n in range(12)])[-1])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", f"{first}\n{second}\n{use}\n"],
-        cwd=ROOT, capture_output=True, text=True, timeout=100, check=True,
-    )  # fmt: skip
-    squares, total, _, counted = done.stdout.splitlines()
-    assert squares == str([i * i for i in range(100)])
-    assert int(total) == sum(i * i for i in range(1000))
-    assert int(counted) == sum(range(12))

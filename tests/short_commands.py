@@ -1,0 +1,35 @@
+"""``raytwin`` as `test_pages_run` runs it: the same command line, with less behind it.
+
+What no option of a command makes shorter is shorter here: `raytwin reproduce` knows one figure,
+and `raytwin bench` takes one short round.
+
+    python -m tests.short_commands COMMAND [ARGUMENT...]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import raytwin
+import scenarios.bench
+from scenarios import registry
+
+FIGURE = "fig11b"
+
+
+def shorten(arguments: list[str]) -> None:
+    """Take away what makes a command long."""
+    if arguments[:1] == ["reproduce"]:
+        found = registry.scenarios()[FIGURE]
+        registry.scenarios = lambda: {FIGURE: replace(found, backends=("sim",))}  # type: ignore[assignment]
+    if arguments[:1] == ["bench"]:
+        scenarios.bench.FULL = replace(
+            scenarios.bench.FULL, rounds=1, round_s=0.1, warm_up_rounds=0, large_rounds=1
+        )
+
+
+if __name__ == "__main__":
+    import sys
+
+    shorten(sys.argv[1:])
+    raytwin.main()

@@ -1,0 +1,331 @@
+"""Every command and every program in the pages for readers runs.
+
+Commands are the lines of blocks that are marked ``sh``, forms of commands in other blocks
+(``raytwin status [--address host:port|auto]``: every option of a form is given, placeholders are
+filled in), and what stands in backquotes with arguments. `SHORT` makes long ones short. They run
+in a copy of the repository, which is removed.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from scenarios.cli import app
+from tests.requirements import require
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TIMEOUT_S = 100.0
+NOT_COPIED = (
+    ".git", ".venv", "venv", "results", ".hypothesis", ".pytest_cache", ".mypy_cache",
+    ".ruff_cache", ".import_linter_cache", ".benchmarks",
+)  # fmt: skip
+
+ENDS_BY_CTRL_C = "raytwin start"
+NAMES = "|".join(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:raytwin|make)(?: .*)?|\. \S+")
+PLACEHOLDERS = {
+    "N": "2", "C": "1", "S": "3", "BYTES": "100000000", "NAME": "fig11b",
+    "PLAN": "scenarios/examples/faults.json", "SCRIPT": "scenarios/examples/counter.py",
+    "ARGS...": "", "script.py": "scenarios/examples/counter.py",
+}  # fmt: skip
+
+CASES = "--cases tasks_sync"
+FEW_ACTORS = "--set actors=10 --set period_s=0.05"
+SHORT = {
+    "raytwin run fig8b --backend sim --scale full": "--scale quick --nodes 1,2 --set tasks=1000",
+    "raytwin run fig8b --nodes 10,100 --set tasks=1e7": (
+        "--backend sim --nodes 1,2 --set tasks=1e3"
+    ),
+    "raytwin run fig11b --backend local --faults scenarios/examples/faults.json": FEW_ACTORS,
+    "raytwin run fig11b --faults scenarios/examples/faults.json": f"--backend sim {FEW_ACTORS}",
+    "raytwin fuzz --seeds 2000": "--seeds 3",
+    "raytwin bench --peers ray,dask --json bench.json": CASES,
+    "raytwin bench --peers ray --json bench.json": CASES,
+    "raytwin bench --peers ray,dask --json results/bench.json": CASES,
+    "raytwin bench --cases create_2000_actors,start_100_nodes,memory_100_nodes": (
+        "--cases start_100_nodes"
+    ),
+    "python -m tests.in_lanes": "-k links_lead",
+    "python -m pytest tests/api": "--collect-only -q",
+    'python -m pytest -m "not (browser or ray or docker or toxiproxy or slow)"': (
+        "tests/control/test_ids.py"
+    ),
+    (
+        "python -m pytest tests/benchmarks --benchmark-only "
+        "--benchmark-json=results/microbenchmarks.json"
+    ): "-k put_small --benchmark-min-time=0.0001 --benchmark-max-time=0.1",
+    "mypy": "runtime/control/ids.py",
+}
+"""What is added to a long command. The last of two options of one name counts."""
+
+BEFORE = {
+    "raytwin report results": "raytwin run fig8b --backend sim --nodes 1,2 --set tasks=1000",
+    "raytwin timeline results/fig11a/local": (
+        "raytwin run fig11a --backend local --set time_factor=0.03 --set task_ms=10"
+    ),
+}
+"""What writes that which a command reads, whether or not its checks hold."""
+
+SHORT_PROGRAMS = {"range(1000)": "range(100)"}
+"""What makes a program of a page shorter."""
+
+USES = {
+    "def square": "assert ray.get(square.map(range(9))) == [x * x for x in range(9)]\n",
+    "class Counter": (
+        "counter = Counter.remote()\n"
+        "assert ray.get([counter.add.remote(n) for n in range(12)])[-1] == 66\n"
+    ),
+}
+"""What is added to a program that defines something, by how it begins to."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a page, as it can be typed."""
+
+    page: str
+    text: str
+    server: str = ""
+    """The command before it in its block that keeps running meanwhile."""
+
+
+def blocks(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the mark and the lines of each fenced block, then those of indented ones."""
+    for mark, block in re.findall(r"(?ms)^```(\w*)\n(.*?)^```", text):
+        yield mark, block.splitlines()
+    prose = re.sub(r"(?ms)^```.*?^```", "", text)
+    for block in re.findall(r"(?m)(?:^ {4}\S.*\n)+", prose):
+        yield "", [line.strip() for line in block.splitlines()]
+
+
+def filled(form: str) -> str:
+    """Return the command that a form stands for, with all of its options."""
+    form = re.sub(r"[][]", "", form)
+    words = [word.rpartition("|")[2] for word in form.split()]
+    return " ".join(filter(None, (PLACEHOLDERS.get(word, word) for word in words)))
+
+
+def commands_of(page: str, text: str) -> Iterator[Command]:
+    """Yield the commands of one page."""
+    for mark, lines in blocks(text):
+        server = ""
+        for line in lines:
+            typed = " ".join(re.sub(r"(^|\s)#.*", "", line).split())
+            if mark == "python" or not typed or (mark != "sh" and not COMMAND.fullmatch(typed)):
+                continue
+            assert COMMAND.fullmatch(typed), f"{page}: {line!r} in a block of commands"
+            command = Command(page, filled(typed), server)
+            yield command
+            if command.text.startswith(ENDS_BY_CTRL_C):
+                server = command.text
+    for span in re.findall(r"(?s)(?<!`)`([^`]+)`(?!`)", re.sub(r"(?ms)^```.*?^```", "", text)):
+        typed = " ".join(span.split())
+        # A name alone, as of a command that the text is about, is no command to type.
+        if re.fullmatch(rf"(?:[A-Z_]+=\S+ )*(?:raytwin (?:{NAMES}) \S.*|make \w+.*)", typed):
+            yield Command(page, filled(typed))
+
+
+COMMANDS: dict[str, Command] = {}
+"""Each once, by its text, where it stands first."""
+for each in PAGES:
+    for found in commands_of(each.name, each.read_text()):
+        COMMANDS.setdefault(found.text, found)
+
+
+def programs_of(page: str, text: str) -> Iterator[tuple[str, str]]:
+    """Yield a name and the source of the programs of one page, one after the other.
+
+    If they start a cluster in two ways, the second as a comment, there are two.
+    """
+    source = ""
+    for mark, lines in blocks(text):
+        if mark == "python":
+            block = "\n".join(lines) + "\n"
+            source += block + "".join(use for begin, use in USES.items() if begin in block)
+    for long, short in SHORT_PROGRAMS.items():
+        source = source.replace(long, short)
+    if source:
+        yield page, source
+    other, found = re.subn(r"(?m)^ray\.init\(.*\n# (ray\.init\(.*?\)).*$", r"\1", source)
+    if found:
+        yield f"{page}, started otherwise", other
+
+
+PROGRAMS = dict(each for page in PAGES for each in programs_of(page.name, page.read_text()))
+
+
+def recipe(command: str) -> list[str]:
+    """Return what a ``make`` command would run, but for the installing."""
+    variables, target = re.fullmatch(r"((?:[A-Z_]+=\S+ )*)make (.*)", command).groups()  # type: ignore[union-attr]
+    stamps = [f"--old-file={sys.prefix}/.raytwin-{stamp}"
+              for stamp in ("created", "installed", "installed-dev", "installed-ray")]  # fmt: skip
+    done = subprocess.run(
+        ["make", "--dry-run", *stamps, *shlex.split(target), f"VENV={sys.prefix}"],
+        cwd=ROOT, capture_output=True, text=True, check=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    lines = [line.replace(f"{sys.prefix}/bin/", "") for line in done.stdout.splitlines()]
+    skipped = (" -m pip ", " -m venv ", "touch ", "echo ", "command -v", "||", " -c ")
+    kept = [line.strip() for line in lines if not any(word in f" {line}" for word in skipped)]
+    return [variables + line for line in kept]
+
+
+@functools.cache
+def steps(command: str) -> tuple[str, ...]:
+    """Return the short commands that are run for a command."""
+    if re.match(r"(?:[A-Z_]+=\S+ )*make ", command):
+        return tuple(step for each in recipe(command) for step in steps(each))
+    return (f"{command} {SHORT.get(without_variables(command), '')}".strip(),)
+
+
+def without_variables(command: str) -> str:
+    """Return a command without what is set for it alone."""
+    return re.sub(r"^(?:[A-Z_]+=\S+ )+", "", command)
+
+
+def parameters() -> Iterator[Any]:
+    """Yield a parameter for each command, with its name and marks."""
+    for command in COMMANDS.values():
+        peers = "--peers" in command.text or "make bench" in command.text
+        marks = [pytest.mark.ray] if peers else []
+        yield pytest.param(command, id=f"{command.page}: {command.text}", marks=marks)
+
+
+# -- where they run --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A copy of the repository, in which ``raytwin`` is its own."""
+    # Unix sockets are below it, whose paths have at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="rtd-", dir="/tmp") as name:
+        copy = Path(name) / "raytwin"
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        (copy.parent / "bin").mkdir()
+        program = copy.parent / "bin" / "raytwin"
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tests.short_commands "$@"\n')
+        program.chmod(0o755)
+        yield copy
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return that of a shell in `folder` in which the environment is active."""
+    (folder.parent / "run").mkdir(mode=0o700, exist_ok=True)
+    path = [str(folder.parent / "bin"), os.path.join(sys.prefix, "bin"), os.environ["PATH"]]
+    variables = {
+        **os.environ, "PATH": os.pathsep.join(path), "PYTHONPATH": str(folder),
+        "XDG_RUNTIME_DIR": str(folder.parent / "run"),
+    }  # fmt: skip
+    for name in ("RAYTWIN_ADDRESS", "RAYTWIN_REQUIRE", "RAYTWIN_SOAK", "PYTEST_ADDOPTS"):
+        variables.pop(name, None)
+    return variables
+
+
+def run(command: str, folder: Path, codes: tuple[int, ...] = (0,)) -> None:
+    """Run a command to its end and look at its exit code."""
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=folder, env=environment(folder), stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode in codes, (
+        f"{command}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+    )
+
+
+@contextmanager
+def kept_running(command: str, folder: Path) -> Iterator[None]:
+    """Start a server and wait for its first line; end it with Ctrl-C."""
+    with subprocess.Popen(
+        ["sh", "-c", f"exec {command}"], cwd=folder, env=environment(folder), text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            assert re.search(r"\d+\.\d+\.\d+\.\d+:\d+", process.stdout.readline())
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
+            process.wait(TIMEOUT_S)
+    assert process.returncode in (0, 128 + signal.SIGINT, -signal.SIGINT)
+
+
+# -- the tests ---------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("command", list(parameters()))
+def test_a_command_runs(command: Command, folder: Path, request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("ray"):
+        for peer, package in ("ray", "ray"), ("peers", "distributed"):
+            require(peer, find_spec(package) is not None, f"{package} is not installed")
+    if command.text.startswith(ENDS_BY_CTRL_C):
+        with kept_running(command.text, folder):
+            pass
+        return
+    if command.text in BEFORE:
+        run(BEFORE[command.text], folder, (0, 1))
+    for step in steps(command.text):
+        if command.server:
+            with kept_running(command.server, folder):
+                run(step, folder)
+        else:
+            run(step, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_runs(name: str, folder: Path) -> None:
+    (folder / "program.py").write_text(PROGRAMS[name])
+    run("python program.py", folder)
+
+
+def test_commands_and_programs_are_found_wherever_they_stand() -> None:
+    page = (
+        "`raytwin list`, `raytwin fuzz --seeds\nN`\n\n"
+        "    raytwin status [--address host:port|auto]\n"
+        "```sh\nraytwin start  # until Ctrl-C\nX=1 raytwin exec a.py\n```\n"
+        "```text\nraytwin does this\n```\n```python\nmake = 1\n```\n"
+    )
+    found = [(each.text, each.server) for each in commands_of("page", page)]
+    assert found == [
+        ("raytwin start", ""), ("X=1 raytwin exec a.py", "raytwin start"),
+        ("raytwin does this", ""), ("raytwin status --address auto", ""),
+        ("raytwin fuzz --seeds 2", ""),
+    ]  # fmt: skip
+    with pytest.raises(AssertionError, match="in a block of commands"):
+        list(commands_of("page", "```sh\nrm -r everything\n```\n"))
+
+
+@pytest.mark.parametrize("command", ["raytwin nothing", "raytwin exec absent.py", "false"])
+def test_a_command_that_fails_is_seen(command: str, folder: Path) -> None:
+    with pytest.raises(AssertionError, match="exit"):
+        run(command, folder)
+
+
+def test_no_entry_of_the_tables_is_left_over() -> None:
+    texts = set(COMMANDS)
+    ran = {without_variables(each) for each in texts}
+    ran |= {without_variables(line) for each in texts if re.match(r".*\bmake ", each)
+            for line in recipe(each)}  # fmt: skip
+    assert set(SHORT) <= ran
+    assert set(BEFORE) <= texts
+    sources = "".join(page.read_text() for page in PAGES)
+    assert all(text in sources for text in (*USES, *SHORT_PROGRAMS))
