@@ -12,6 +12,8 @@ calls that actors repeat.
 
 from __future__ import annotations
 
+from math import inf
+
 from runtime.control.acceptance import Acceptance
 from runtime.control.actor_host import ActorHost
 from runtime.control.config import Config
@@ -22,6 +24,9 @@ from runtime.control.messages import Heartbeat, Load, Registered
 from runtime.control.moving import Starving
 from runtime.control.objects import ObjectDirectory
 from runtime.control.resources import ResourcePool
+
+LATE = 1.5
+"""After so many times its period a heartbeat is late: its node was busy when it was due."""
 
 
 class Heartbeats:
@@ -52,6 +57,7 @@ class Heartbeats:
         self._acceptance = acceptance
         self._actors = actors
         self._starving = starving
+        self._beat_s = -inf
 
     def on_registered(self, source: str, message: Registered) -> None:
         """The GCS has let this node in."""
@@ -60,6 +66,10 @@ class Heartbeats:
         self._beat()
 
     def _beat(self) -> None:
+        now = self._ctx.now()
+        if now - self._beat_s < LATE * self._config.heartbeat_s:
+            self._dispatcher.on_beat_in_time()
+        self._beat_s = now
         load = Load(
             queue=self._dispatcher.queue,
             mean_task_s=self._dispatcher.mean_task_s,

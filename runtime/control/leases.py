@@ -30,6 +30,9 @@ from runtime.control.worker_table import State, Worker
 
 WORKERS_WITHOUT_CPU_MAX = 64
 """How many workers a node starts for tasks that need no CPU and do not wait."""
+QUIET_BEATS = 2
+"""After so many heartbeats in time without news a worker's task goes on: what it was to run
+had left by the first, and what it has sent before the second is here."""
 STUCK_AHEADS = 4
 """After so many ``ahead_s`` without news, twice, what was given ahead is taken back."""
 
@@ -71,7 +74,9 @@ class Leases:
     def busy_s(self) -> float:
         """How long it may be until one of the tasks that run here ends; 0 if none runs.
 
-        What has taken longer than others of its function is taken to last as long again.
+        What has taken longer than others of its function is taken to last as long again. Of
+        that a worker's silence tells only while this scheduler listens: it may be busy for
+        longer than the task, with what it hands out or with news that come before.
         """
         least_s = -1.0
         now, means = self._ctx.now(), self.means
@@ -79,10 +84,21 @@ class Leases:
             if worker.state is State.LEASED and worker.assigned:
                 ran_s = now - worker.news_s
                 mean_s = means.get(worker.assigned[0].function, 0.0)
-                left_s = mean_s - ran_s if ran_s < mean_s else ran_s
+                overdue_s = ran_s if worker.quiet_beats >= QUIET_BEATS else 0.0
+                left_s = mean_s - ran_s if ran_s < mean_s else overdue_s
                 if least_s < 0.0 or left_s < least_s:
                     least_s = left_s
         return max(0.0, least_s)
+
+    def on_beat_in_time(self) -> None:
+        """Count a heartbeat that was not late: this scheduler was free when it was due.
+
+        Not for who was heard of in the same turn, whose end is still to come.
+        """
+        now = self._ctx.now()
+        for worker in self.workers.values():
+            if worker.news_s < now:
+                worker.quiet_beats += 1
 
     def start(self) -> None:
         """Start the workers that a node begins with."""
@@ -159,6 +175,7 @@ class Leases:
 
     def _heard_of(self, worker: Worker) -> None:
         worker.news_s = self._ctx.now()
+        worker.quiet_beats = 0
 
     def _give(self, worker: Worker) -> None:
         """Give a worker ranges worth ``ahead_s``, its fair share at most."""

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,24 @@ def test_the_rate_of_a_node_does_not_depend_on_the_window(window: int) -> None:
     finally:
         ray.shutdown()
     assert 10 * window / elapsed_s > 0.9 * 18_000
+
+
+@pytest.mark.parametrize("window", [700, 4_000, 20_000])
+@pytest.mark.parametrize("nodes", [4, 10])
+def test_task_arrays_pass_the_head_by(nodes: int, window: int) -> None:
+    """Each node runs what is submitted there, however busy with that its scheduler is."""
+    tasks = 5 * nodes * window
+    cluster: Any = ray.init(backend="sim", nodes=nodes).cluster
+    try:
+        scheduler = cluster.head.components["global"]
+        began_busy_s = cluster.head.busy_s
+        elapsed_s = bag_of_tasks(nodes, tasks, window, False)
+        assert scheduler.placed <= 2 * nodes, "more than the submitters"
+        # To place one there takes 28 us.
+        assert cluster.head.busy_s - began_busy_s < 2e-7 * tasks
+        assert tasks / elapsed_s > 0.95 * 18_000 * nodes
+    finally:
+        ray.shutdown()
 
 
 def test_fig8b_measures_real_processes() -> None:
