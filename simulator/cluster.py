@@ -123,7 +123,8 @@ class SimCluster:
         self.journal = Journal(Path(journal)) if journal is not None else None
         self.journaled: set[str] = {"gcs", "global"}
         self.working = 0
-        """What will end by itself: programs that use time or wait with a timeout, transfers."""
+        """What will end by itself: programs that use time or wait with a timeout, transfers,
+        long turns."""
         self.stall_s = max(STALL_S, 10 * config.heartbeat_timeout_s, 2 * config.actor_end_s)
         """How long nothing may happen while a driver waits."""
         self.frames = 0

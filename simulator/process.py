@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from simulator.cluster import SimCluster
 
 
+LONG_TURN_S = 1.0
+"""A turn that takes longer is work under way: that of a heartbeat never does."""
+
 Frame = tuple[str, str, list[Any], int]
 """Source, destination, messages, bytes."""
 
@@ -130,6 +133,8 @@ class SimProcess:
         self._frames: dict[str, list[tuple[str, list[Any]]]] = {}
         self._timers: list[SimTimer] = []
         self._busy = False
+        self._long = False
+        """Whether the turn under way counts among what the cluster is `working` on."""
         self._leaving: list[Frame] | None = None
         """Frames of the turn under way, which leave when it is over."""
         self._last: Callable[[], None] | None = None
@@ -210,6 +215,9 @@ class SimProcess:
             if self.dirty:
                 cost_s += self._collect(frames)
         self.busy_s += cost_s
+        if cost_s > LONG_TURN_S:
+            self._long = True
+            self.cluster.working += 1
         if cost_s:
             self.host.run(cost_s - costs.after_s, partial(self._end, frames), self)
         else:
@@ -253,6 +261,7 @@ class SimProcess:
         return cost_s
 
     def _end(self, frames: list[Frame]) -> None:
+        self._end_long()
         if not self.alive:
             return
         after_s = self.costs.after_s
@@ -268,6 +277,12 @@ class SimProcess:
             self.host.run(after_s, self._rest, self)
         elif (self._frames or self._timers) and not self._busy:
             self._begin()
+
+    def _end_long(self) -> None:
+        """The turn under way is over, or its process is: nothing waits for it."""
+        if self._long:
+            self._long = False
+            self.cluster.working -= 1
 
     def _rest(self) -> None:
         """The turn is over to the last."""
@@ -331,6 +346,7 @@ class SimProcess:
     def kill(self) -> None:
         """End at once: nothing of it runs on, nothing reaches it."""
         self.alive = False
+        self._end_long()
         self.host.cancel(self)
         for address in self.components:
             self.cluster.processes.pop(address, None)

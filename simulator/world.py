@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 STALL_S = 60.0
 """Virtual time without a sign of progress after which waiting is given up.
 
-Programs that use time or wait with a timeout, and transfers, are progress; the
-control plane's own timers are shorter, see `SimCluster.stall_s`.
+Programs that use time or wait with a timeout, transfers and long turns are progress;
+the control plane's own timers are shorter, see `SimCluster.stall_s`.
 """
 
 

@@ -129,3 +129,30 @@ def test_a_transfer_or_a_sleep_is_no_standstill(free: str) -> None:
     there = size.options(resources={"node:1": 0.1})
     assert ray.get(there.remote(ray.put(ray.Blob(nbytes)))) == nbytes
     assert ray.get(sleep.remote(3 * cluster.stall_s, "up")) == "up"
+
+
+def test_a_long_turn_is_no_standstill() -> None:
+    cluster = start(nodes=4, policy="centralized").cluster
+    count = 3_000_000
+    head_s, began_s = cluster.head.busy_s, ray.now()
+    assert len(ray.get(increment.map(range(count)))) == count
+    assert cluster.head.busy_s - head_s > cluster.stall_s, "to place them takes no longer"
+    assert ray.now() - began_s > cluster.stall_s
+    waits = increment.options(num_cpus=100).remote(1)
+    with pytest.raises(RaySystemError, match="resources no node has"):
+        ray.get(waits)
+
+
+def test_a_long_turn_ends_with_its_process() -> None:
+    cluster = start(nodes=2, cpus_per_node=64).cluster
+    there = increment.options(resources={"node:1": 0.001})
+    assert ray.get(there.remote(1)) == 2
+    process = cluster.processes["node:1"]
+    began_s, waits = process.busy_s, there.map(range(200_000))
+    while process.busy_s < began_s + 1.0:  # counted as the turn begins
+        ray.sleep(0.1)
+    assert cluster.working == 1
+    cluster.kill_node(1)
+    assert not cluster.working
+    with pytest.raises(RaySystemError, match="resources no node has"):
+        ray.get(waits)
