@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
+import tempfile
 import threading
 import time
 from typing import Any
@@ -117,7 +119,6 @@ def ends_at_once(ray: Any) -> Any:
     """Tasks and actors whose process ends itself."""
     import os
     import signal
-    import tempfile
 
     @ray.remote
     def end(path: str, last: int, by_signal: bool) -> int:
@@ -234,22 +235,26 @@ def cancelled_calls(ray: Any) -> Any:
             found.append((method, type(error.value).__name__, ray.get(actor.seen.remote())))
 
     @ray.remote
-    def task() -> Any:
+    def task(path: str) -> Any:
         try:
-            sleep(100)
+            open(path, "w").close()
+            sleep(5)  # Ray interrupts it when it has slept
         except KeyboardInterrupt:
             return ray.get_runtime_context().is_canceled()
 
-    ref = task.remote()
-    sleep(1.5)
-    ray.cancel(ref)
-    return [*found, ray.get(ref)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "started")
+        ref = task.remote(path)
+        while not os.path.exists(path):
+            sleep(0.1)
+        sleep(0.5)
+        ray.cancel(ref)
+        return [*found, ray.get(ref)]
 
 
 def ends_of_actors(ray: Any) -> Any:
     """What actors do at their ends, by what they write to a file."""
     import atexit
-    import tempfile
     from pathlib import Path
 
     sleep = getattr(ray, "sleep", time.sleep)
