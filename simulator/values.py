@@ -18,24 +18,12 @@ from typing import Any
 
 import cloudpickle
 
-from runtime.backend.apart import load_apart
+from runtime.backend.frames import framed
 from runtime.backend.pickling import SHARED_BYTES_MIN, Pickler, dig
 from simulator import exits
 
 deserialize = pickle.loads
 """Return the value of a pickle."""
-
-
-def deserialize_values(payload: bytes) -> list[Any]:
-    """As in `runtime.store.serialization`."""
-    try:
-        return pickle.loads(payload)
-    except Exception as error:
-        first = error
-    try:
-        return load_apart(payload, (), first)
-    finally:
-        del first
 
 
 _PLAIN = {int, float, bool, str, bytes, type(None)}
@@ -151,13 +139,22 @@ def _read_only(make: Callable[..., Any], made_of: tuple[Any, ...], *state: Any) 
     return array
 
 
-def _dumps(value: Any) -> bytes:
+def _pickler(file: io.BytesIO) -> _Pickler:
     numpy = sys.modules.get("numpy")
     if numpy is not None and not _REDUCERS:
         _REDUCERS[numpy.ndarray] = _reduce_array
+    return _Pickler(file, None)
+
+
+def _dumps(value: Any) -> bytes:
     file = io.BytesIO()
-    _Pickler(file, None).dump(value)
+    _pickler(file).dump(value)
     return file.getvalue()
+
+
+def _dumps_values(values: list[Any]) -> bytes:
+    file = io.BytesIO()
+    return pickle.dumps(framed(values, _pickler(file), file, []), 5)
 
 
 class SimSerialized:
@@ -186,16 +183,23 @@ def serialize(value: Any) -> SimSerialized:
     if kind in _PLAIN or (kind is list and _is_plain(value)):
         payload = pickle.dumps(value, 5)
         return SimSerialized(payload, len(payload))
-    return dig(lambda: _serialize_any(value))
+    return dig(lambda: _serialize_any(value, _dumps))
 
 
-def _serialize_any(value: Any) -> SimSerialized:
+def serialize_values(values: list[Any]) -> SimSerialized:
+    """As in `runtime.store.serialization`."""
+    if len(values) == 1 or _is_plain(values):
+        return serialize(values)
+    return dig(lambda: _serialize_any(values, _dumps_values))
+
+
+def _serialize_any(value: Any, dumps: Callable[[Any], bytes]) -> SimSerialized:
     global _claimed_bytes
     _claimed_bytes = 0
     contained: list[Any] = []
     outer = sink.set(contained)
     try:
-        payload = _dumps(value)
+        payload = dumps(value)
     finally:
         sink.reset(outer)
     return SimSerialized(payload, len(payload) + _claimed_bytes, contained)

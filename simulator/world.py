@@ -379,7 +379,7 @@ class SimWorld:
     sink = values.sink
     serialize = staticmethod(values.serialize)
     deserialize = staticmethod(values.deserialize)
-    deserialize_values = staticmethod(values.deserialize_values)
+    serialize_values = staticmethod(values.serialize_values)
 
     def dumps_function(self, function: Callable[..., Any]) -> bytes:
         return values.dumps_function(function)

@@ -66,7 +66,8 @@ class Reporter:
             ):
                 # Each on its own at once, so that the large ones are serialized once.
                 return self._large(spec, started_s, values)
-            payload = self.world.serialize(values)
+            serialize = self.world.serialize if spec.returns == 1 else self.world.serialize_values
+            payload = serialize(values)
             if payload.nbytes <= self.session.client.config.inline_bytes_max:
                 result = RangeResult(
                     spec.array, start, count, OK, payload.to_bytes(), self.node, spec.returns
@@ -109,7 +110,7 @@ class Reporter:
                 offsets.append(self.session.store(oid, serialized))
                 sizes.append(serialized.nbytes)
                 small.append(None)
-            payload = self.world.serialize(small).to_bytes()
+            payload = self.world.serialize_values(small).to_bytes()
         except Exception as error:
             with self.world:
                 for ret, offset in enumerate(offsets):

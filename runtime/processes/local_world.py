@@ -435,7 +435,7 @@ class LocalWorld:
 
     deserialize = staticmethod(serialization.deserialize)
 
-    deserialize_values = staticmethod(serialization.deserialize_values)
+    serialize_values = staticmethod(serialization.serialize_values)
 
     def dumps_function(self, function: Callable[..., Any]) -> bytes:
         return serialization.dumps_function(function)

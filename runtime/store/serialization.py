@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 
-from runtime.backend.apart import load_apart
+from runtime.backend.frames import framed
 from runtime.backend.pickling import SHARED_BYTES_MIN, Pickler, dig
 
 from . import copying
@@ -194,6 +194,32 @@ def _serialize_any(value: Any) -> Serialized:
     return Serialized(file.getvalue(), [buffer.raw() for buffer in buffers], contained)
 
 
+def serialize_values(values: list[Any]) -> Serialized:
+    """Return a list of values of which each can be loaded whether others can or not.
+
+    `deserialize` returns something that has them by index; see `frames`. Raises what pickling
+    one of them raises.
+    """
+    if len(values) == 1 or _is_plain(values, _PLAIN_DEPTH_MAX):
+        return serialize(values)
+    if _ndarray is None and "numpy" in sys.modules:
+        _learn_numpy()
+    return dig(lambda: _serialize_frames(values))
+
+
+def _serialize_frames(values: list[Any]) -> Serialized:
+    file = io.BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
+    contained: list[Any] = []
+    outer = sink.set(contained)
+    try:
+        frames = framed(values, _Pickler(file, buffers.append), file, buffers)
+    finally:
+        sink.reset(outer)
+    pickle.Pickler(file, _PROTOCOL, buffer_callback=buffers.append).dump(frames)
+    return Serialized(file.getvalue(), [buffer.raw() for buffer in buffers], contained)
+
+
 def deserialize(data: bytes | memoryview, on_release: Callable[[], None] | None = None) -> Any:
     """Return the value that `data`, the whole of what `Serialized` wrote, stands for.
 
@@ -239,38 +265,6 @@ def deserialize(data: bytes | memoryview, on_release: Callable[[], None] | None 
         return _load(view[slice(*layout.pickle)], buffers)
     finally:
         del view, buffers  # as in `_load`
-
-
-def deserialize_values(data: bytes) -> list[Any]:
-    """Return the list that `data` stands for, of values that have nothing to do with one another.
-
-    If some of them cannot be loaded it raises, asked for one of those, what `deserialize` would
-    of that one alone. Raises as that does if none is there or `data` is malformed.
-    """
-    bare = data[:2] == BARE
-    try:
-        return pickle.loads(data) if bare else deserialize(data)
-    except Exception as error:
-        first = error
-    # Not while it is handled: what is raised now would have it as its context.
-    try:
-        if bare:
-            return load_apart(data, (), first, _as_raised)
-        view = memoryview(data).toreadonly()
-        layout = parse(view)
-        buffers = [view[start:end] for start, end in layout.buffers]
-        return load_apart(view[slice(*layout.pickle)], buffers, first, _as_raised)
-    finally:
-        del first  # its traceback has this frame
-
-
-def _as_raised(error: Exception) -> Exception:
-    """Return what `deserialize` raises where pickle raises `error`."""
-    if not isinstance(error, pickle.UnpicklingError | EOFError):
-        return error
-    malformed = SerializationError(_NOT_A_PICKLE.format(error))
-    malformed.__cause__ = error
-    return malformed
 
 
 class Layout(NamedTuple):

@@ -36,8 +36,6 @@ _ITEM_BYTES = 4
 """Of an item of a container, at least: a number's."""
 _FOREIGN_MAX = 3
 """Errors of others, after which a `get` of many does not look among its own any more."""
-_TAKEN = object()
-"""In place of a value that was handed out already: everybody gets one of his own."""
 
 
 class Values(Numbering, Waiting):
@@ -209,7 +207,7 @@ class Values(Numbering, Waiting):
         assert result is not None
         if result.sizes or result.status != OK:
             return None
-        value = self.world.deserialize_values(result.payload)[entry.position]
+        value = self.world.deserialize(result.payload)[entry.position]
         if self.received:
             self.came_in_value(oid)
         return [value]
@@ -255,20 +253,23 @@ class Values(Numbering, Waiting):
             return None
         found = []
         payload: bytes | None = None
-        values: list[Any] = []
+        values: Sequence[Any] = ()
+        taken: set[int] = set()
         for oid, entry in zip(oids, entries, strict=True):
-            result = entry.result
+            result, position = entry.result, entry.position
             assert result is not None
             if result.sizes or result.status != OK:
                 return None
-            if result.payload is not payload or values[entry.position] is _TAKEN:
+            # What was handed out is loaded again: everybody gets one of his own.
+            if result.payload is not payload or position in taken:
                 payload = result.payload
-                values = self.world.deserialize_values(payload)
-                if self.received:
-                    self.came_in_value(oid)
-                    payload = None
-            found.append(values[entry.position])
-            values[entry.position] = _TAKEN
+                values = self.world.deserialize(payload)
+                taken.clear()
+            found.append(values[position])
+            taken.add(position)
+            if self.received:
+                self.came_in_value(oid)
+                payload = None
         return found
 
     def _look_at(self, oids: Sequence[bytes]) -> list[ObjectValue]:
@@ -324,7 +325,7 @@ class Values(Numbering, Waiting):
                 values.append(fetched[result.start])
             else:
                 first = result.position
-                found = self.world.deserialize_values(result.payload)
+                found = self.world.deserialize(result.payload)
                 values += found[first + skip : first + result.count]
                 if self.received:
                     self.came_in_value(result.array)
@@ -415,7 +416,7 @@ class Values(Numbering, Waiting):
         """Return a small value, or raise the error that it is."""
         if value.status != OK:
             raise self.error_of(value.status, value.payload, value.object)
-        decoded = self.world.deserialize_values(value.payload)[value.position]
+        decoded = self.world.deserialize(value.payload)[value.position]
         if self.received:
             self.came_in_value(value.object)
         return decoded
@@ -425,7 +426,7 @@ class Values(Numbering, Waiting):
         if not value.size:
             if value.status != OK:
                 raise self.error_of(value.status, value.payload)
-            return self.world.deserialize_values(value.payload)[value.position]
+            return self.world.deserialize(value.payload)[value.position]
         oid = value.object
         return self.world.read(oid, value.offset, value.size, lambda: self._inputs_done.append(oid))
 
