@@ -81,7 +81,7 @@ def __getattr__(name: str) -> Any:
     if name in modules.AT_ASKING:
         return importlib.import_module(modules.PUBLIC[name])
     if name != "__version__":
-        raise modules.absent(name)
+        raise AttributeError(modules.missing(name))
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -15,12 +15,10 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
-from opcode import opmap
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
-_IMPORT_FROM = opmap["IMPORT_FROM"]
 FRONT = "raytwin"
 AS_RAY = "RAYTWIN_AS_RAY"
 """Environment variable: workers install the name ``ray``, too."""
@@ -72,22 +70,11 @@ def missing(name: str) -> str:
     return f"raytwin has no ray.{name}: {why}"
 
 
-def absent(name: str, depth: int = 2) -> Exception:
-    """Return what to raise for a missing name of a module's ``__getattr__``.
-
-    An AttributeError, but an ImportError for ``from module import name``, which Python
-    would otherwise put words of its own in place of. `depth` frames above is who asked.
-    """
-    asking = sys._getframe(depth)
-    importing = asking.f_code.co_code[asking.f_lasti] == _IMPORT_FROM
-    return ImportError(missing(name)) if importing else AttributeError(missing(name))
-
-
 def refuser(module: str) -> Callable[[str], Any]:
     """Return a ``__getattr__`` for a module that has no other."""
 
     def refuse(name: str) -> Any:
-        raise absent(f"{module}.{name}")
+        raise AttributeError(missing(f"{module}.{name}"))
 
     return refuse
 
@@ -145,7 +132,8 @@ class _Finder:
         if first != self.prefix or fullname == FRONT:
             return None
         if name not in PUBLIC:
-            raise ModuleNotFoundError(missing(name), name=fullname)
+            # With `name`, Python would put words of its own in its place for `from ray import x`.
+            raise ModuleNotFoundError(missing(name))
         package = any(other.startswith(f"{name}.") for other in PUBLIC) or not name
         return ModuleSpec(fullname, cast(Any, _Alias(self.prefix, name)), is_package=package)
 

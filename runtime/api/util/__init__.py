@@ -11,7 +11,7 @@ from typing import Any
 from runtime.api import strategies as scheduling_strategies
 from runtime.api.calls import get, wait
 from runtime.api.cluster import nodes
-from runtime.api.modules import PUBLIC, absent
+from runtime.api.modules import PUBLIC, missing
 from runtime.api.placement_group import (
     PlacementGroup,
     get_current_placement_group,
@@ -98,4 +98,4 @@ def map_unordered(
 def __getattr__(name: str) -> Any:
     if f"util.{name}" in PUBLIC:
         raise AttributeError(f"module 'raytwin.util' has no {name!r} yet: import it first")
-    raise absent(f"util.{name}")
+    raise AttributeError(missing(f"util.{name}"))
