@@ -15,22 +15,13 @@ ended: exit_actor()          kills: those are answered
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from copy import deepcopy
 
-from runtime.api.exceptions import (
-    ActorDiedError,
-    ActorPlacementGroupRemoved,
-    TaskPlacementGroupRemoved,
-)
+from runtime.control.errors import ActorDeath, DeathCause
 from runtime.control.ids import ARRAY_BYTES
 
 ARRAY_DIGITS = 2 * ARRAY_BYTES
-_KILLED = "ActorDiedError: it was killed by kill()"
-_LEFT = re.compile(r"ActorDiedError: (a\d+r-?\d+) has ended: exit_actor\(\) was called")
-_RESTARTS = re.compile(r"a\d+r(-?\d+)")
-_GROUP = re.compile(r" was in placement group ([0-9a-f]+), which is gone")
 
 
 class Ended:
@@ -49,8 +40,6 @@ class Ended:
         """The group that an actor is in."""
         self.within: set[str] = set()
         """Arrays whose tasks run in a group, or that need one which does."""
-        self.actors: dict[str, str] = {}
-        """Names of actors, by their IDs in hexadecimal."""
         self._seen: Ended | None = None
 
     def forget(self) -> None:
@@ -78,11 +67,9 @@ class Ended:
     def seen(self, error: BaseException, value: str) -> None:
         """The driver has seen that a value is an error; what is ended later does not explain it."""
         if self._seen is None:
-            lasting = self.actors, self.within
-            self.actors, self.within = {}, set()
+            lasting, self.within = self.within, set()
             self._seen = deepcopy(self)
-            self.actors, self.within = lasting
-            self._seen.actors, self._seen.within = lasting
+            self.within = self._seen.within = lasting
         error.__dict__.setdefault("ended_then", self._seen)
         error.__dict__.setdefault("ended_value", value)
 
@@ -101,32 +88,21 @@ class Ended:
         value = error.__dict__.get("ended_value")
         return value is None or value[:ARRAY_DIGITS] in self.within
 
-    def judge(self, error: BaseException, text: str, kills: int, within: bool = True) -> str | None:
-        """Return why an error may not come after so many kills by the plan, "" if it may.
+    def judge(self, death: ActorDeath, kills: int) -> str:
+        """Return why an actor may not have been killed by the program, or left, after so many
+        kills by the plan; "" if it may."""
+        if death.cause is DeathCause.EXITED:
+            may = death.name in self.left and kills
+            return "" if may else "calls before the last one are answered"
+        times = self.kills[death.name]
+        restarted = times and 0 <= times_again(death.name) < kills + times
+        may = death.name in self.final or restarted
+        return "" if may else f"{death.name} was killed {times} times"
 
-        None: it is not about what a program ends itself. `within`: it is seen where a
-        placement group may have ended something.
-        """
-        if isinstance(error, TaskPlacementGroupRemoved | ActorPlacementGroupRemoved):
-            group = _GROUP.search(str(error))
-            removed = group is not None and group[1] in self.groups
-            return "" if removed and within else f"{text} (it was not removed)"
-        if not isinstance(error, ActorDiedError):
-            return None
-        left = _LEFT.match(text)
-        if left is not None:
-            may = left[1] in self.left and kills
-            return "" if may else f"{text} (calls before the last one are answered)"
-        if not text.startswith(_KILLED):
-            return None
-        name = self.actors.get(error.actor_id or "", "")
-        restarts = _RESTARTS.fullmatch(name)
-        if restarts is None:
-            return f"{text} (it does not name its actor)"
-        most = int(restarts[1])
-        times = self.kills[name]
-        may = name in self.final or (times and 0 <= most < kills + times)
-        return "" if may else f"{text} ({name} was killed {times} times)"
+
+def times_again(name: str) -> int:
+    """Return how often what a program has named so may begin again; -1: without end."""
+    return int(name.rpartition("r")[2])
 
 
 ended_here = Ended()

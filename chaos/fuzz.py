@@ -40,7 +40,6 @@ without the death of a node nothing is lost at all.
 from __future__ import annotations
 
 import gc
-import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,7 +49,7 @@ from chaos import invariants
 from chaos.attach import attach
 from chaos.bodies import Teller
 from chaos.cases import HEARTBEAT_TIMEOUT_S, STORE_BYTES, Case
-from chaos.ended import ended_here
+from chaos.ended import Ended, ended_here, times_again
 from chaos.groups import SLOT
 from chaos.injector import Injection
 from chaos.interpreter import run_body
@@ -65,14 +64,20 @@ from chaos.programs import (
     told_here,
 )
 from chaos.sequential import Sequential
-from runtime.api.exceptions import (
-    ActorDiedError,
-    ActorUnavailableError,
-    ObjectLostError,
-    ObjectStoreFullError,
-    RayTaskError,
-    TaskCancelledError,
-    WorkerCrashedError,
+from runtime.api.exceptions import ObjectStoreFullError, RayError, RayTaskError
+from runtime.control.errors import (
+    ActorDeath,
+    ActorUnavailable,
+    Cancellation,
+    DeathCause,
+    Failure,
+    FullCause,
+    GroupRemoved,
+    Loss,
+    LossCause,
+    StoreFull,
+    Unmade,
+    WorkerCrash,
 )
 from simulator.backend import connect
 
@@ -82,26 +87,6 @@ KILLS = ("kill", "restart", "pause", "remove_node")
 """Actions that may take a running task along."""
 NOT_ITS_OWN = ("replica", "head")
 """Targets that have no task to take along."""
-
-_OBJECT = re.compile(r"\bobject ([0-9a-f]{36}) is lost")
-_CAUSE = re.compile(
-    r" (?:has not yielded it again|needs an input that is lost):"
-    r" (?:ObjectLost|OwnerDied)Error: (.+)",
-    re.S,
-)
-_NOT_BY_TASK = re.compile(r"\bit was put, and |\ban actor made it, and ")
-_STRAYED = re.compile(r"(t\d+r-?\d+) raised when it was repeated")
-_LET_GO = re.compile(
-    r"\bit was made for an earlier run of its caller, which has let go of it, and "
-)
-_GONE_ON = re.compile(
-    r"\bthe actor that made it has gone on since(?:$|: (?:ActorUnavailableError: (.+))?)", re.S
-)
-_TASK = re.compile(r"\bk\d+r(-?\d+)\b")
-_CANCELLED = re.compile(r": ([kt]\d+r-?\d+) was cancelled")
-_ACTOR = re.compile(r"ActorDiedError: (a\d+r(-?\d+)) died: ")
-_CALL = re.compile(r"ActorUnavailableError: (t\d+r(-?\d+)): ")
-
 
 NONE_TOLD: Mapping[str, Teller] = {}
 
@@ -245,66 +230,100 @@ def excuse(
     within = own.is_within(error)
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
+    failure = error.failure if isinstance(error, RayError) else None
+    oracle = Oracle(own, within, kills, deaths, puts, store_bytes, told, ended, cancelled)
+    wrong = "the system did not say so" if failure is None else oracle.judge(failure)
     text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    if isinstance(error, ObjectStoreFullError) and store_bytes < STORE_BYTES and "in use" in text:
-        return ""
-    if isinstance(error, TaskCancelledError):
-        named = _CANCELLED.search(text)
-        return "" if named is not None and named[1] in cancelled else text
-    judged = own.judge(error, text, kills, within)
-    if judged is not None:
-        return judged
-    for pattern in (_ACTOR, _CALL):
-        found = pattern.match(str(error)) or pattern.match(text)
-        if found is not None:
-            most = int(found[2])
-            teller = told.get(found[1])
-            name = actor_name(teller) if teller is not None else found[1]
-            kills += own.kills[name]
-            if own.removed(name):
-                return ""
-            return f"{text} (there were {kills} kills)" if most < 0 or kills <= most else ""
-    if isinstance(error, ActorDiedError) and "it cannot be rebuilt: " in text:
-        cause = text.partition("it cannot be rebuilt: ")[2]
-        strayed = _STRAYED.match(cause)
-        if strayed is not None:
-            teller = told.get(strayed[1])
-            return "" if teller is not None and not teller.exact and kills else text
-        kind = ObjectStoreFullError if "ObjectStoreFullError: " in cause else ObjectLostError
-        return excuse(kind(cause), kills, deaths, puts, store_bytes, told, ended)
-    if not isinstance(error, WorkerCrashedError | ObjectLostError):
-        return text
-    if isinstance(error, ObjectLostError):
-        # What needs a lost input, or was to be yielded by what does, names the cause.
-        blamed = _CAUSE.search(str(error))
-        if blamed is not None:
-            return excuse(ObjectLostError(blamed[1]), kills, deaths, puts, store_bytes, told, ended)
-        lost = _OBJECT.search(str(error))
-        if lost is not None and _LET_GO.search(str(error)):
-            return "" if lost[1] in told and kills else text
-        if not deaths:
-            return f"{text} (no node died)"
-        if lost is not None and lost[1] in puts and _NOT_BY_TASK.search(str(error)):
+    return f"{text} ({wrong})" if wrong else ""
+
+
+@dataclass
+class Oracle:
+    """What has happened to a program, as `excuse` has it, and so which failures may come."""
+
+    own: Ended
+    within: bool
+    """A placement group may have ended something where the failure was seen."""
+    kills: int
+    deaths: int
+    puts: Container[str]
+    store_bytes: int
+    told: Mapping[str, Teller]
+    ended: Container[str]
+    cancelled: Container[str]
+
+    def judge(self, failure: Failure) -> str:
+        """Return why a failure may not come, "" if it may."""
+        if isinstance(failure, StoreFull):
+            small = self.store_bytes < STORE_BYTES and failure.cause is FullCause.IN_USE
+            return "" if small else "there was room"
+        if isinstance(failure, Cancellation):
+            return "" if failure.task in self.cancelled else "it was not cancelled"
+        if isinstance(failure, GroupRemoved):
+            removed = failure.group in self.own.groups and self.within
+            return "" if removed else "it was not removed"
+        if isinstance(failure, ActorDeath):
+            return self._judge_death(failure)
+        if isinstance(failure, ActorUnavailable):
+            teller = self.told.get(failure.call)
+            actor = actor_name(teller) if teller is not None else failure.call
+            return self._judge_ended(failure.call, actor)
+        if isinstance(failure, WorkerCrash):
+            return self._judge_task(failure.task)
+        if isinstance(failure, Loss):
+            return self._judge_loss(failure)
+        return "nothing explains it"
+
+    def _judge_death(self, death: ActorDeath) -> str:
+        if death.cause in (DeathCause.KILLED, DeathCause.EXITED):
+            return self.own.judge(death, self.kills)
+        if death.cause in (DeathCause.WORKER_DIED, DeathCause.NODE_DIED):
+            return self._judge_ended(death.name, death.name)
+        if death.cause is DeathCause.STRAYED:
+            teller = self.told.get(death.detail)
+            may = teller is not None and not teller.exact and self.kills
+            return "" if may else "its calls do the same every time"
+        if death.cause is DeathCause.NOT_REBUILT and death.root is not None:
+            return self.judge(death.root)
+        return "nothing has ended it"
+
+    def _judge_ended(self, name: str, actor: str) -> str:
+        """Judge a failure whose subject, an actor or a call of it, may begin again so often."""
+        if self.own.removed(actor):
             return ""
-        gone_on = _GONE_ON.search(str(error)) if lost is not None else None
-        if lost is not None and gone_on is not None:
-            teller = told.get(lost[1])
-            if _may_go_on(teller, ended):
+        return _too_few(self.kills + self.own.kills[actor], name)
+
+    def _judge_task(self, name: str) -> str:
+        return _too_few(self.kills, name) if name.startswith("k") else "it does not name its task"
+
+    def _judge_loss(self, loss: Loss) -> str:
+        if loss.unmade in (Unmade.INPUT_LOST, Unmade.NOT_YIELDED) and isinstance(loss.root, Loss):
+            return self.judge(loss.root)
+        teller = self.told.get(loss.object.hex())
+        if loss.cause is LossCause.EARLIER_RUN:
+            return "" if teller is not None and self.kills else "no call was made again"
+        if not self.deaths:
+            return "no node died"
+        if loss.unmade is Unmade.PUT and loss.object.hex() in self.puts:
+            return ""
+        if loss.unmade is Unmade.ACTOR_WENT_ON:
+            if self._may_go_on(teller):
                 return ""
-            if teller is None or gone_on[1] is None:
-                return f"{text} (it is replayed)"
-            return excuse(ActorUnavailableError(gone_on[1]), kills, deaths, told=told)
-    named = _TASK.search(str(error))
-    if named is None:
-        return f"{text} (it does not name its task)"
-    retries = int(named[1])
-    return f"{text} (there were {kills} kills)" if retries < 0 or kills <= retries else ""
+            if teller is None or not isinstance(loss.root, ActorUnavailable):
+                return "it is replayed"
+            return self.judge(loss.root)
+        return self._judge_task(loss.task)
+
+    def _may_go_on(self, teller: Teller | None) -> bool:
+        """Whether an actor may leave lost what its calls have made.
+
+        One that starts again is told them all once more, and makes it again: unless it
+        begins from a checkpoint, or has died for good, be it as the program has let go of it.
+        """
+        return teller is not None and (teller.interval > 0 or actor_name(teller) in self.ended)
 
 
-def _may_go_on(teller: Teller | None, ended: Container[str]) -> bool:
-    """Whether an actor may leave lost what its calls have made.
-
-    One that starts again is told them all once more, and makes it again: unless it
-    begins from a checkpoint, or has died for good, be it as the program has let go of it.
-    """
-    return teller is not None and (teller.interval > 0 or actor_name(teller) in ended)
+def _too_few(kills: int, name: str) -> str:
+    """Return why so many kills do not explain a failure of what may begin again so often."""
+    most = times_again(name)
+    return "" if 0 <= most < kills else f"there were {kills} kills"

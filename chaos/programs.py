@@ -37,7 +37,7 @@ from runtime.api.placement_group import (
     remove_placement_group,
 )
 from runtime.api.strategies import PlacementGroupSchedulingStrategy
-from runtime.control.cancelled import WHILE_IT_RAN
+from runtime.control.errors import Cancellation
 from runtime.control.ids import ARRAY_BYTES
 from runtime.control.streams import item_id
 
@@ -204,7 +204,6 @@ class Api:
     def actor(self, teller: Teller, **more: Any) -> Any:
         actor = _actor_class(teller).options(**more).remote(teller)
         _started[actor._actor_id] = teller
-        ended_here.actors[actor._actor_id.hex()] = actor_name(teller)
         return actor
 
     def tell(self, actor: Any, call: Call, inputs: list[Any], actors: list[Any]) -> Any:
@@ -313,7 +312,8 @@ def misplaced(row: Mapping[str, Any]) -> str:
 
 def _never_began(outcome: Any) -> bool:
     """Whether a call was cancelled before it had begun: one that had says so, and goes on."""
-    return isinstance(outcome, TaskCancelledError) and WHILE_IT_RAN not in str(outcome)
+    failure = outcome.failure if isinstance(outcome, TaskCancelledError) else None
+    return isinstance(failure, Cancellation) and not failure.begun
 
 
 def _told(items: Any, teller: Teller) -> Iterator[Any]:

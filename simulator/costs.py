@@ -38,6 +38,7 @@ from typing import Any
 import msgspec
 
 from runtime.control.call_runs import args_bytes
+from runtime.control.errors import pack
 from runtime.control.messages import (
     AssignTasks,
     ChainCommands,
@@ -221,7 +222,7 @@ def _size_of_updates(message: TaskUpdates) -> Size:
     nbytes += 30 * len(message.puts)
     ranges = len(message.added) + len(message.done) + len(message.copies) + len(message.puts)
     gone = len(message.released) + len(message.bereaved) + len(message.handed)
-    nbytes += 12 * len(message.holding) + sum(12 + len(why) for _, why in message.barren)
+    nbytes += 12 * len(message.holding) + sum(12 + len(pack(why)) for _, why in message.barren)
     return ranges + len(message.released), elements, nbytes + 12 * gone
 
 

@@ -40,6 +40,7 @@ from runtime.api.modules import not_there, refuser, says_what_is_missing
 from runtime.api.refs import ObjectRef
 from runtime.api.state import current
 from runtime.api.streams import ObjectRefGenerator
+from runtime.control.errors import ActorDeath
 from runtime.control.messages import READY_METHOD, STREAM, TaskExtra
 
 ASYNC_CONCURRENCY = 1000
@@ -423,6 +424,10 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
 
 class ActorExit(BaseException):
     """Raised by `exit_actor`, and caught where the call was begun."""
+
+    def __init__(self, why: ActorDeath) -> None:
+        super().__init__(why)
+        self.why = why
 
 
 def exit_actor() -> None:

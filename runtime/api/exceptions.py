@@ -8,24 +8,20 @@ from contextlib import suppress
 from types import BuiltinFunctionType
 from typing import Any
 
-from runtime.api.ids import TaskID
 from runtime.api.modules import refuser
-from runtime.control.cancelled import INTERRUPTED, WHILE_IT_RAN
-from runtime.control.ids import ARRAY_BYTES, TASK_BYTES
-from runtime.control.messages import OF_ACTOR
+from runtime.control.errors import ActorDeath, DeathCause, Failure
 
 log = logging.getLogger("raytwin")
 
-ACTOR_DIGITS = 2 * ARRAY_BYTES
 __getattr__ = refuser("exceptions")
-
-
-CONSTRUCTOR_RAISED = "its constructor raised"
-"""How the text says so of an actor that could not be made."""
 
 
 class RayError(Exception):
     """Base of all errors that do not come from the calling code itself."""
+
+    failure: Failure | None = None
+    """The cause and what it befell, as data, of an error that the control plane has found;
+    see `runtime.control.errors`."""
 
 
 class RaySystemError(RayError):
@@ -162,7 +158,8 @@ class RayActorError(RayError):
     @property
     def actor_init_failed(self) -> bool:
         """Whether its constructor raised."""
-        return CONSTRUCTOR_RAISED in str(self)
+        death = self.failure
+        return isinstance(death, ActorDeath) and death.cause is DeathCause.CONSTRUCTOR_RAISED
 
 
 class ActorDiedError(RayActorError):
@@ -314,37 +311,3 @@ def _copy_members(source: BaseException, target: BaseException) -> None:
                     # Some cannot be set; what they tell is in `cause` too.
                     with suppress(AttributeError, TypeError):
                         setattr(target, name, value)
-
-
-SYSTEM_ERRORS: dict[str, type[RayError]] = {
-    name: cls
-    for name, cls in list(globals().items())
-    if inspect.isclass(cls) and issubclass(cls, RayError)
-}
-"""By name, as a SYSTEM_ERROR's payload has them."""
-
-
-def system_error(payload: bytes, oid: bytes = b"") -> RayError:
-    """Return the exception that a SYSTEM_ERROR payload stands for.
-
-    `oid` is the object whose value it is, if that is known.
-    """
-    name, _, text = payload.decode().partition(": ")
-    text, *actors = text.split(OF_ACTOR)
-    for number, more in enumerate(actors):
-        # What comes after the ID is of a text that this error's is part of.
-        text += more[ACTOR_DIGITS:]
-        actors[number] = more[:ACTOR_DIGITS]
-    if name == INTERRUPTED:
-        cancelled = TaskCancelledError(text)
-        cancelled.task_id = TaskID(oid[:TASK_BYTES]) if oid else None
-        function = text.partition(WHILE_IT_RAN)[0]
-        return make_task_error(function, f"TaskCancelledError: {text}\n", cancelled)
-    error = SYSTEM_ERRORS.get(name, RaySystemError)(text)
-    if isinstance(error, RayActorError) and actors:
-        error.actor_id = actors[-1]
-    elif isinstance(error, ObjectLostError):
-        error.object_ref_hex = oid.hex()
-    elif isinstance(error, TaskCancelledError) and oid:
-        error.task_id = TaskID(oid[:TASK_BYTES])
-    return error

@@ -28,6 +28,7 @@ from runtime.backend.ends import ConstructorFailed, is_error, last_words
 from runtime.backend.plain import again, plain_bytes
 from runtime.backend.session.numbering import Frame, frame_of_call
 from runtime.backend.tracebacks import all_lines_of, lines_of
+from runtime.control.errors import ActorDeath, DeathCause
 from runtime.control.ids import task_id
 from runtime.control.messages import Assignment, RestoreActor, TaskSpec
 
@@ -82,10 +83,8 @@ class ActorRunner:
         except BaseException as error:
             if not is_error(error):
                 raise
-            # As text: the control plane, which does not deserialize, answers calls with it.
-            raise ConstructorFailed(
-                f"{creation.spec.name} died: its constructor raised\n{lines_of(error)}"
-            ) from None
+            # As text: the control plane, which does not deserialize, tells it to callers.
+            raise ConstructorFailed(lines_of(error)) from None
 
     def _create_in_loop(self, creation: Assignment, cls: Any) -> None:
         """Start the event loop and run the constructor there, which may be async."""
@@ -150,7 +149,8 @@ class ActorRunner:
             self._instance = None
             with self._world:
                 self._executor.queue.clear()
-                self._executor.exit_actor(f"its __ray_restore__ raised\n{lines_of(error)}")
+                why = ActorDeath(DeathCause.RESTORE_RAISED, detail=lines_of(error))
+                self._executor.exit_actor(why)
             return False
         self._calls = restore.calls
         return True
@@ -311,12 +311,12 @@ class ActorRunner:
 
     @staticmethod
     def _terminate() -> None:
-        raise ActorExit("it was asked to terminate")
+        raise ActorExit(ActorDeath(DeathCause.TERMINATED))
 
     def exit(self, leaving: ActorExit) -> None:
         """A call has raised what ends the actor, and the calls beside it run on."""
         with self._world:
-            self._executor.leave(str(leaving))
+            self._executor.leave(leaving.why)
         self._world.nudge()
 
     def is_idle(self) -> bool:
@@ -361,7 +361,8 @@ class ActorRunner:
         if self._executor.leaving and (loop is None or loop.is_running()):
             return  # it ends as it is, when the calls that run have ended
         with self._world:
-            self._executor.exit_actor(last_words(error), crashed=True)
+            why = ActorDeath(DeathCause.WORKER_DIED, detail=last_words(error))
+            self._executor.exit_actor(why, crashed=True)
         self._world.nudge()
         if self._world.is_for_driver(error):
             raise error
@@ -377,7 +378,7 @@ class ActorRunner:
         if self._executor.leaving:
             log.error("%s: %s", type(self._instance).__name__, why)  # its end says why it left
         with self._world:
-            self._executor.exit_actor(why, crashed=True)
+            self._executor.exit_actor(ActorDeath(DeathCause.WORKER_DIED, detail=why), crashed=True)
         self._world.nudge()
 
     # -- beside one another ----------------------------------------------------

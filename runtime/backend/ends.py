@@ -14,7 +14,7 @@ from runtime.api.checks import encodable
 
 
 class ConstructorFailed(Exception):
-    """There will be no actor; the text has the constructor's traceback."""
+    """There will be no actor; the text is the constructor's traceback."""
 
 
 def was_cancelled(error: BaseException) -> bool:

@@ -20,7 +20,7 @@ from runtime.backend.session import Session
 from runtime.backend.session.values import looks_large
 from runtime.backend.submission import ANY
 from runtime.backend.tracebacks import users_frames
-from runtime.control.cancelled import cancelled_midway
+from runtime.control.errors import ActorDeath, Cancellation, DeathCause, pack
 from runtime.control.executor import Executor
 from runtime.control.ids import STREAM_BASE, object_id
 from runtime.control.messages import (
@@ -194,10 +194,13 @@ class Reporter:
         if self.wants_retry(spec, error):
             status, payload = RETRY, b""
             self._end_try(error)
-        elif isinstance(error, ObjectStoreFullError):
-            status, payload = SYSTEM_ERROR, _named("ObjectStoreFullError", error)
+        elif isinstance(error, ObjectStoreFullError) and error.failure is not None:
+            status, payload = SYSTEM_ERROR, pack(error.failure)
         elif isinstance(error, ConstructorFailed):
-            status, payload = SYSTEM_ERROR, _named("ActorDiedError", error)
+            death = ActorDeath(
+                DeathCause.CONSTRUCTOR_RAISED, spec.name, spec.array, encodable(str(error))
+            )
+            status, payload = SYSTEM_ERROR, pack(death)
         else:
             status, payload = USER_ERROR, self._pack_error(spec.name, error)
         return self._failure(spec, started_s, status, payload)
@@ -211,8 +214,8 @@ class Reporter:
 
     def cancelled(self, spec: TaskSpec, started_s: float, interrupted: bool = True) -> float:
         """Report an element that a cancellation has ended, or a call that has gone on."""
-        error = cancelled_midway(spec.name, interrupted)
-        return self._failure(spec, started_s, error.status, error.payload)
+        midway = Cancellation(spec.name, begun=True, interrupted=interrupted)
+        return self._failure(spec, started_s, SYSTEM_ERROR, pack(midway))
 
     def wants_retry(self, spec: TaskSpec, error: Exception) -> bool:
         """Whether an error counts as one of the system, and tries are left.
@@ -287,8 +290,3 @@ def one_of(spec: TaskSpec, index: int) -> TaskSpec:
         spec.array, index, 1, spec.function, b"", spec.owner, spec.demand, (), spec.returns,
         spec.retries, spec.first, spec.name, spec.extra,
     )  # fmt: skip
-
-
-def _named(name: str, error: Exception) -> bytes:
-    """Return the payload of a system error."""
-    return encodable(f"{name}: {error}").encode()

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from runtime.control.actor_host import ActorHost
 from runtime.control.context import incarnation_of, node_of
+from runtime.control.errors import unpack
+from runtime.control.failed import is_lost
 from runtime.control.jobs import NodeJobs
-from runtime.control.lost import is_lost
 from runtime.control.messages import AssignTasks, ObjectValue, RangeResult, TaskSpec
 from runtime.control.objects import ObjectDirectory
 from runtime.control.results import Results
@@ -95,7 +96,7 @@ class Acceptance:
             self._actors.creation_failed(spec, error)
             return
         if is_lost(error) and self._results.is_kept(spec.array, spec.owner):
-            self._log.barren(spec.array, error.payload.decode(errors="replace"))
+            self._log.barren(spec.array, unpack(error.payload))
         self._results.finish(
             RangeResult(
                 spec.array, spec.start, spec.count, error.status, error.payload, self._node,

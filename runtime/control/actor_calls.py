@@ -13,19 +13,26 @@ from __future__ import annotations
 
 from collections import deque
 
-from runtime.control.actor_router import call_error
 from runtime.control.actors_here import CALLS_AGAIN, Actor, ActorsHere, QueuedCall, State
 from runtime.control.call_answers import forgotten, is_stream, lacks_items, lost
 from runtime.control.call_memory import comes_once
 from runtime.control.call_runs import arrays_of, is_run, singles
-from runtime.control.cancelled import cancelled_result
 from runtime.control.context import node_of
 from runtime.control.direct_calls import is_ahead
+from runtime.control.errors import (
+    ActorDeath,
+    ActorUnavailable,
+    DeathCause,
+    Loss,
+    LossCause,
+    brief,
+    unpack,
+)
+from runtime.control.failed import call_failed, cancelled_result, failed_value
 from runtime.control.ids import same_job
 from runtime.control.messages import (
     OK,
     SYSTEM_ERROR,
-    USER_ERROR,
     ActorCalls,
     ActorFailed,
     Assignment,
@@ -38,11 +45,6 @@ from runtime.control.messages import (
     TaskSpec,
 )
 from runtime.control.streams import item_id
-
-UNAVAILABLE = (
-    "ActorUnavailableError: {}: the actor started anew before the call took effect, and the"
-    " call has no retries left (max_task_retries)"
-)
 
 
 class QueuedCalls(ActorsHere):
@@ -74,7 +76,8 @@ class QueuedCalls(ActorsHere):
                 if spec.array in message.cancelled:
                     error = cancelled_result(spec, self._node)
                 else:
-                    error = call_error(spec, UNAVAILABLE.format(spec.name), self._node)
+                    missed = ActorUnavailable(spec.name, actor.id)
+                    error = call_failed(spec, missed, self._node)
                 self._scheduler.results.finish_call(error, spec.owner)
 
     def _answer_early(self, actor: Actor) -> None:
@@ -338,8 +341,8 @@ class QueuedCalls(ActorsHere):
                 value = call.known.get(oid) or self._scheduler.objects.lookup(oid)
                 if value is None:
                     # Released meanwhile: its owner has died.
-                    gone = f"ObjectLostError: object {oid.hex()} is lost: its owner has died"
-                    self._input_failed(actor, spec, ObjectValue(oid, 2, gone.encode()))
+                    gone = Loss(LossCause.OWNER_DIED, object=oid)
+                    self._input_failed(actor, spec, failed_value(gone, oid))
                     break
                 values.append(value)
             else:
@@ -349,8 +352,8 @@ class QueuedCalls(ActorsHere):
 
     def _input_failed(self, actor: Actor, spec: TaskSpec, error: ObjectValue) -> None:
         if spec.array in actor.replaying:
-            text = error.payload.decode() if error.status != USER_ERROR else "an input is an error"
-            self._end_of_rebuilding(actor, text)
+            root = unpack(error.payload) if error.status == SYSTEM_ERROR else None
+            self._end_of_rebuilding(actor, ActorDeath(DeathCause.NOT_REBUILT, root=root))
             return
         actor.repeated.discard(spec.array)
         end = RangeResult(spec.array, 0, 1, error.status, error.payload, self._node, spec.returns)
@@ -358,13 +361,13 @@ class QueuedCalls(ActorsHere):
 
     def _too_late(self, actor: Actor, spec: TaskSpec) -> None:
         """The actor leaves: say so at once, since a call that runs may wait for this one."""
-        text = f"ActorDiedError: {actor.spec.name} has ended: {actor.leaving}"
-        self._input_failed(actor, spec, ObjectValue(spec.array, SYSTEM_ERROR, text.encode()))
+        assert actor.leaving is not None
+        why = actor.death(actor.leaving)
+        self._input_failed(actor, spec, failed_value(why, spec.array))
 
-    def _end_of_rebuilding(self, actor: Actor, why: str) -> None:
-        reason = f"ActorDiedError: it cannot be rebuilt: {why}"
-        self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
-        self._drop(actor, reason)
+    def _end_of_rebuilding(self, actor: Actor, why: ActorDeath) -> None:
+        self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, why, True))
+        self._drop(actor, brief(why))
 
     def _give(self, actor: Actor, spec: TaskSpec, values: tuple[ObjectValue, ...]) -> None:
         assert actor.worker is not None

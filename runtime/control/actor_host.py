@@ -36,6 +36,7 @@ from runtime.control.actor_rebuilding import Rebuilding
 from runtime.control.actors_here import REPLAYED, Actor, State
 from runtime.control.call_memory import comes_once
 from runtime.control.call_runs import results_of, split
+from runtime.control.errors import ActorDeath, DeathCause, Failure, Unsendable, brief, unpack
 from runtime.control.ids import job_of
 from runtime.control.jobs import job_of_task
 from runtime.control.messages import (
@@ -141,8 +142,8 @@ class ActorHost(Rebuilding):
     def _on_created(self, actor: Actor, result: RangeResult) -> None:
         owner = actor.spec.owner
         if result.status != OK:
-            error = self._error_text(actor, result)
-            self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, error, True))
+            why = self._why_unmade(actor, result)
+            self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, why, True))
             self._scheduler.results.finish_call(result, owner)
             self._drop(actor, "its constructor failed")
             return
@@ -151,14 +152,11 @@ class ActorHost(Rebuilding):
         self._restore(actor)
 
     @staticmethod
-    def _error_text(actor: Actor, result: RangeResult) -> str:
+    def _why_unmade(actor: Actor, result: RangeResult) -> Failure:
         if result.status == USER_ERROR:
-            # Its constructor's own error would be text.
-            return (
-                f"ActorDiedError: {actor.spec.name} did not start: an argument of its"
-                " constructor is a task's error"
-            )
-        return result.payload.decode()
+            # Its constructor's own error would be the system's.
+            return actor.death(ActorDeath(DeathCause.ARGUMENT_RAISED))
+        return unpack(result.payload)
 
     def end_job(self, job: bytes) -> None:
         """A job has ended: its actors end, and its calls do not begin any more."""
@@ -330,13 +328,13 @@ class ActorHost(Rebuilding):
                 first += len(piece)
             actor.records = []
 
-    def end(self, actor: bytes, incarnation: int, reason: str) -> None:
+    def end(self, actor: bytes, incarnation: int, why: Unsendable) -> None:
         """End an actor for good: it cannot go on, and could not be rebuilt either."""
         ended = self._current(actor, incarnation)
         if ended is not None:
-            text = f"ActorDiedError: {ended.spec.name} died: {reason}"
-            self._ctx.send("gcs", ActorFailed(actor, incarnation, text, True))
-            self._drop(ended, text)
+            death = ActorDeath(DeathCause.UNSENDABLE, root=why)
+            self._ctx.send("gcs", ActorFailed(actor, incarnation, death, True))
+            self._drop(ended, brief(death))
 
     def on_heartbeat(self) -> None:
         """Tell the event log of replays: rarely, and before the node can be missed for long."""
@@ -353,8 +351,8 @@ class ActorHost(Rebuilding):
             if actor.leaving:
                 self._has_left(actor)
                 return
-            text = f"ActorDiedError: {actor.spec.name} died: its worker ended: {reason}"
-            self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, text))
+            death = ActorDeath(DeathCause.WORKER_DIED, detail=reason)
+            self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, death))
             held, actor.held = actor.held, deque()
             self._forget(actor)
             if held:
@@ -366,7 +364,7 @@ class ActorHost(Rebuilding):
         """The actor ends itself; its process leaves."""
         if message.crashed:
             worker.restarts = self.may_restart(worker)
-            self.on_worker_died(worker, message.reason)
+            self.on_worker_died(worker, message.reason.detail)
             return
         actor = self.actors.get(worker.actor)
         if actor is not None and actor.worker is worker:
@@ -378,8 +376,8 @@ class ActorHost(Rebuilding):
 
     def _has_left(self, actor: Actor) -> None:
         """Its process is gone, by its own will."""
-        reason = f"ActorDiedError: {actor.spec.name} has ended: {actor.leaving}"
-        self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, reason, True))
+        assert actor.leaving is not None
+        self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, actor.leaving, True))
         self._let_out(actor)
         self._forget(actor)
 

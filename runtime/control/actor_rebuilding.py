@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from runtime.control.actor_calls import QueuedCalls
 from runtime.control.actors_here import Actor, State
+from runtime.control.errors import ActorDeath, DeathCause
 from runtime.control.messages import (
     OK,
     USER_ERROR,
@@ -14,10 +15,6 @@ from runtime.control.messages import (
     TaskSpec,
 )
 
-STRAYED = (
-    "{} raised when it was repeated, which it had not done before: what it needs is gone, or it"
-    " does not do the same every time"
-)
 REPLAY_PATIENCE_S = 1.0
 """How long a replayed call of a concurrent actor may hold up the next one."""
 
@@ -92,7 +89,7 @@ class Rebuilding(QueuedCalls):
             or actor.info.max_concurrency > 1
         ):
             return False
-        self._end_of_rebuilding(actor, STRAYED.format(spec.name))
+        self._end_of_rebuilding(actor, ActorDeath(DeathCause.STRAYED, detail=spec.name))
         return True
 
     def _on_restored(self, actor: Actor) -> None:

@@ -26,14 +26,13 @@ from runtime.control.actor_table import ALIVE, DEAD, PENDING, STARTING
 from runtime.control.bounded_map import BoundedMap
 from runtime.control.call_route import CallRoute
 from runtime.control.call_runs import singles
-from runtime.control.cancelled import cancelled_result
 from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.direct_calls import is_ahead
 from runtime.control.early_answers import questions, to_ask
+from runtime.control.errors import Failure
+from runtime.control.failed import call_failed, cancelled_result
 from runtime.control.messages import (
-    OF_ACTOR,
-    SYSTEM_ERROR,
     ActorCalls,
     ActorChanged,
     CallsReceived,
@@ -59,7 +58,7 @@ class ActorRouter:
         config: Config,
         deliver: Callable[[ActorCalls], None],
         fail: Callable[[RangeResult, str], None],
-        dead: Callable[[bytes, str], None],
+        dead: Callable[[bytes, Failure], None],
         cancel: Callable[[CancelCall], None],
     ) -> None:
         self._ctx = ctx
@@ -375,10 +374,12 @@ class ActorRouter:
             self._under_way.pop(spec.array, None)
             self._end(spec, route.reason)
         self._buried[route.actor] = self._routes.pop(route.actor)
+        assert route.reason is not None
         self._dead(route.actor, route.reason)
 
-    def _end(self, spec: TaskSpec, reason: str) -> None:
-        self._fail(call_error(spec, reason, self._node), spec.owner)
+    def _end(self, spec: TaskSpec, failure: Failure | None) -> None:
+        assert failure is not None, "its actor is dead, and nobody said why"
+        self._fail(call_failed(spec, failure, self._node), spec.owner)
 
     def _acknowledge(self) -> None:
         self._timer_set = False
@@ -387,10 +388,3 @@ class ActorRouter:
             if route.state != DEAD:
                 self._ctx.send("gcs", CallsReceived(route.actor, route.received))
             route.received = []
-
-
-def call_error(spec: TaskSpec, reason: str, node: int) -> RangeResult:
-    """Return the result of a call that ends with a system error."""
-    if spec.extra is not None:
-        reason += OF_ACTOR + spec.extra.call.hex()
-    return RangeResult(spec.array, 0, 1, SYSTEM_ERROR, reason.encode(), node, spec.returns)

@@ -37,6 +37,7 @@ from msgspec.structs import replace
 
 from runtime.control.bounded_map import BoundedMap
 from runtime.control.context import Context, node_of
+from runtime.control.errors import ActorDeath, DeathCause, Failure, Unschedulable, brief
 from runtime.control.ids import job_id, job_number, job_of, same_job
 from runtime.control.jobs import JobTable
 from runtime.control.messages import (
@@ -65,17 +66,12 @@ from runtime.control.messages import (
 from runtime.control.past_calls import PastCalls
 from runtime.control.pieces import cut, record_bytes
 from runtime.control.pubsub import PubSub
-from runtime.control.too_long import error_text
+from runtime.control.too_long import unsendable
 
 PENDING, STARTING, ALIVE, DEAD = range(4)
 
 DEAD_MAX = 65_536
 """How many dead actors are remembered, at most, for those who come late."""
-
-OUTGREW = (
-    "its log of calls outgrew actor_log_bytes_max, which all actors share, and was given up;"
-    " with checkpoints (checkpoint_interval) it stays short"
-)
 
 
 class ActorRow(Struct):
@@ -86,7 +82,7 @@ class ActorRow(Struct):
     node: int = -1
     incarnation: int = 0
     restarts_left: int = 0
-    reason: str = ""
+    reason: Failure | None = None
     checkpoint: bytes = b""
     saved: int = 0
     """Calls that the checkpoint contains."""
@@ -117,7 +113,7 @@ class ActorRow(Struct):
 class DeadActor(Struct):
     """What the GCS remembers of an actor that died."""
 
-    reason: str
+    reason: Failure
     again: int = 0
     """The incarnation that it is if it is created once more: it ended with its handles or its
     owner, and its creator may have to run again. 0: it is not to be."""
@@ -189,9 +185,8 @@ class ActorTable:
         if row.info.detached:
             row.info.branch = self._jobs.next_branch(spec.array)
             if not row.info.branch:
-                self._fail(
-                    row, "ActorUnschedulableError: its job has no detached actors left", True
-                )
+                text = "its job has no detached actors left"
+                self._fail(row, Unschedulable(spec.name, text, actor=True), True)
                 return
         self._log("actor_created", spec.name)
         self._place(row)
@@ -259,15 +254,14 @@ class ActorTable:
     def on_node_died(self, node: int, reason: str) -> None:
         """Start what was there on another node, or let it be dead."""
         for row in [r for r in self.rows.values() if r.node == node]:
-            text = f"ActorDiedError: {row.spec.name} died: its node died: {reason}"
-            self._fail(row, text, False)
+            self._fail(row, ActorDeath(DeathCause.NODE_DIED, detail=reason), False)
 
     def drop_orphans(self, died: Callable[[str], bool]) -> None:
         """End what dead clients own, unless somebody else owns it since."""
         for row in list(self.rows.values()):
             if not row.info.detached and died(row.spec.owner):
                 self._stop(row)
-                self._fail(row, "ActorDiedError: its owner's node died", True)
+                self._fail(row, ActorDeath(DeathCause.OWNERS_NODE_DIED), True)
                 self._may_come_again(row)
 
     def end_job(self, job: bytes) -> None:
@@ -276,7 +270,7 @@ class ActorTable:
         for actor, row in list(self.rows.items()):
             if job_of(actor) == job and not row.info.detached and actor in self.rows:
                 self._stop(row)
-                self._fail(row, "ActorDiedError: its job has ended", True)
+                self._fail(row, ActorDeath(DeathCause.JOB_ENDED), True)
 
     def classes(self) -> set[bytes]:
         """Return the functions that make detached actors."""
@@ -309,16 +303,17 @@ class ActorTable:
             stop = StopActor(row.spec.array, row.incarnation, again, graceful)
             self.ctx.send(f"node:{row.node}", stop)
 
-    def _fail(self, row: ActorRow, reason: str, final: bool) -> None:
+    def _fail(self, row: ActorRow, reason: Failure, final: bool) -> None:
         actor = row.spec.array
-        if row.dropped and not final:
-            final = True
-            reason += f"; it does not start again: {OUTGREW}"
+        outgrown = bool(row.dropped) and not final
+        final = final or outgrown
+        if isinstance(reason, ActorDeath):
+            reason = replace(reason, name=row.spec.name, actor=actor, outgrown=outgrown)
         row.reason = reason
         if final or row.restarts_left == 0:
             self._shrink(row, len(row.log))
             row.state = DEAD
-            self._log("actor_died", row.spec.name, reason)
+            self._log("actor_died", row.spec.name, brief(reason))
             self._tell(row)
             self._pubsub.close(actor)
             del self.rows[actor]
@@ -329,11 +324,11 @@ class ActorTable:
             self.dead[actor] = DeadActor(reason)
             self.on_settled(actor)
             if row.info.detached and row.info.branch:
-                self.on_branch_ended(job_id(job_number(actor), row.info.branch), reason)
+                self.on_branch_ended(job_id(job_number(actor), row.info.branch), brief(reason))
             return
         row.restarts_left -= row.restarts_left > 0
         row.incarnation += 1
-        self._log("actor_restarting", row.spec.name, reason)
+        self._log("actor_restarting", row.spec.name, brief(reason))
         self._place(row)
         self._tell(row)
 
@@ -385,7 +380,8 @@ class ActorTable:
         row = self._current(message.actor, message.incarnation)
         if row is not None:
             self._stop(row)
-            self._fail(row, f"ActorDiedError: it cannot be rebuilt: {error_text(message)}", True)
+            death = ActorDeath(DeathCause.UNSENDABLE, root=unsendable(message))
+            self._fail(row, death, True)
 
     # -- lineage ---------------------------------------------------------------
 

@@ -6,11 +6,14 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from runtime.control.actor_router import call_error
+from msgspec.structs import replace
+
 from runtime.control.call_heirs import CallHeirs
 from runtime.control.call_items import CallItems
 from runtime.control.call_memory import CallMemory
 from runtime.control.context import Context, Timer, incarnation_of, node_of
+from runtime.control.errors import ActorDeath, ActorOfOtherJob
+from runtime.control.failed import call_failed
 from runtime.control.ids import job_number
 from runtime.control.messages import (
     ActorInfo,
@@ -101,8 +104,12 @@ class Actor:
         self.held: deque[tuple[int, RangeResult, str]] = deque()
         """Results that wait for the log: (number of the call, result, owner)."""
         self.heirs = CallHeirs()
-        self.leaving = ""
+        self.leaving: ActorDeath | None = None
         """Why it ends itself: its process is about to end."""
+
+    def death(self, why: ActorDeath) -> ActorDeath:
+        """Return why it is dead with its name and ID, as its callers are told."""
+        return replace(why, name=self.spec.name, actor=self.id)
 
 
 class ActorsHere:
@@ -131,11 +138,9 @@ class ActorsHere:
 
     def _refused(self, actor: Actor, spec: TaskSpec) -> RangeResult:
         """Another job has come by a handle of an actor that has no name."""
-        reason = (
-            f"ActorOfOtherJobError: {actor.spec.name} belongs to job {job_number(actor.id)} and"
-            f" has no name: job {job_number(spec.array)} has no access to it"
-        )
-        return call_error(spec, reason, self._node)
+        owner, job = job_number(actor.id), job_number(spec.array)
+        refused = ActorOfOtherJob(actor.spec.name, actor.id, owner, job)
+        return call_failed(spec, refused, self._node)
 
     def _let_out(self, actor: Actor) -> None:
         """What was reported took effect, and nobody will ask for it again."""

@@ -11,10 +11,10 @@ from functools import lru_cache, partial
 from runtime.control.bounded_map import BoundedMap
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
+from runtime.control.errors import Loss, LossCause, Unmade
 from runtime.control.flush import TaskHistory
 from runtime.control.ids import ARRAY_BYTES
 from runtime.control.lineage import Lineage
-from runtime.control.lost import OWNER_DIED, PUT, RELEASED
 from runtime.control.messages import (
     Location,
     NodeInfo,
@@ -24,7 +24,9 @@ from runtime.control.pubsub import PubSub
 from runtime.control.tables import ArrayRow
 from runtime.control.unheard import Unheard
 
-JOB_ENDED = "its job has ended"
+JOB_ENDED = Loss(LossCause.JOB_ENDED)
+OWNER_DIED = Loss(LossCause.OWNER_DIED)
+RELEASED = Loss(LossCause.RELEASED)
 RELEASED_MAX = 65_536
 """How many dropped rows are remembered, at most, for messages that come late."""
 LOST_S = 1.0
@@ -40,10 +42,10 @@ Log = Callable[[str, str, str, int], None]
 
 
 @lru_cache(maxsize=1024)
-def dropped(owner: str, node: int, why: str) -> tuple[str, int, str]:
+def dropped(owner: str, node: int, why: Loss) -> tuple[str, int, Loss]:
     """Return what is remembered of a dropped row: one tuple for all that are alike.
 
-    They are few, and the rows are many: without it each would have a text of its own.
+    They are few, and the rows are many: without it each would have a reason of its own.
     """
     return owner, node, why
 
@@ -66,7 +68,7 @@ class ArrayRows:
         self.tombstones: dict[bytes, dict[int, int]] = {}
         self.waited: dict[bytes, dict[bytes, None]] = {}
         """By array, the objects that somebody waits for."""
-        self._released: BoundedMap[bytes, tuple[str, int, str]] = BoundedMap(RELEASED_MAX)
+        self._released: BoundedMap[bytes, tuple[str, int, Loss]] = BoundedMap(RELEASED_MAX)
         """The last dropped rows, oldest first: owner, if known, node that released it,
         and why it is lost for who asks."""
         self._early: BoundedMap[bytes, int] = BoundedMap(RELEASED_MAX)
@@ -107,19 +109,22 @@ class ArrayRows:
         return next((o for o in reversed(row.owners.values()) if not self._is_dead(o)), "")
 
     def _was_released(self, array: bytes, by: str) -> bool:
-        owner, node, _ = self._released.get(array, ("", -1, ""))
+        found = self._released.get(array)
+        if found is None:
+            return False
+        owner, node, _ = found
         return owner == by or (not owner and node == node_of(by))
 
     def _bereave(self, array: bytes) -> None:
         """Whoever asks for the array is told that its owner has died."""
         self._bereaved[array] = None
 
-    def _why_released(self, array: bytes) -> str:
+    def _why_released(self, array: bytes) -> Loss:
         return OWNER_DIED if array in self._bereaved else RELEASED
 
     def _was_put(self, array: bytes) -> bool:
         """Whether a dropped row was of a value that was put, so that no task makes it again."""
-        return array in self._released and self._released[array][2].startswith(PUT)
+        return array in self._released and self._released[array][2].unmade is Unmade.PUT
 
     def _is_gone(self, array: bytes) -> bool:
         return array in self._released or array in self._early

@@ -26,10 +26,10 @@ from runtime.control.array_rows import (
     LOST_S,
     ORPHANED_S,
 )
+from runtime.control.errors import Loss, LossCause, Unmade
 from runtime.control.holdings import NOWHERE
 from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, job_of
 from runtime.control.jobs import without_ended
-from runtime.control.lost import GONE_ON, LET_GO, UNTOLD
 from runtime.control.messages import (
     ClaimTasks,
     ForwardResults,
@@ -204,7 +204,7 @@ class ArrayTable(Releasing):
         orphans = []
         lost: dict[int, list[bytes]] = {}
         """By their owners' nodes: what calls have made."""
-        why = f"the only copy was on node {node}, which died: {reason}"
+        why = Loss(LossCause.NODE_DIED, node, reason)
         for array, row in list(self.rows.items()):
             unfinished = row.lose_node(node, why)
             if node in row.owners:
@@ -222,7 +222,7 @@ class ArrayTable(Releasing):
                     if owner:
                         self._rerun(array, row, spec, start, count, owner, reason)
                     elif row.released:
-                        why_not = f"the node that made it again died: {reason}"
+                        why_not = Loss(LossCause.MAKER_DIED, node, reason)
                         row.finish(Done(start, count, node, (), why_not))
             self._seek(array, row, self._waited_for(array))
             self._settle(array, row)
@@ -245,7 +245,7 @@ class ArrayTable(Releasing):
                 # Another node has said so before, where its caller ran at first.
                 self._adopt(array, row, owner)
         for array in message.gone:
-            self._made_unheard(array, UNTOLD)
+            self._made_unheard(array, Loss(LossCause.UNTOLD))
         # Of what has a row its owner has told all there is to tell.
         told = [array for array in message.owned if array in self.rows]
         if told:
@@ -265,11 +265,11 @@ class ArrayTable(Releasing):
         row = self._row(array)
         row.actor = b""
         self._adopt(array, row, owner)
-        row.finish(Done(0, 1, NOWHERE, sizes, UNTOLD))
+        row.finish(Done(0, 1, NOWHERE, sizes, Loss(LossCause.UNTOLD)))
         self._on_made(array, row, 0, 1)
         self._seek(array, row, self._waited_for(array))
 
-    def _made_unheard(self, array: bytes, why: str) -> None:
+    def _made_unheard(self, array: bytes, why: Loss) -> None:
         """What was made is gone, and there is no row of it.
 
         A call's, whose node died before it said what it had made: a task's has a row before it
@@ -277,13 +277,12 @@ class ArrayTable(Releasing):
         when no actor is being rebuilt that makes it again.
         """
         if array not in self.rows:
-            self._released.setdefault(array, ("", -1, f"{why}{GONE_ON}"))
+            gone_on = replace(why, unmade=Unmade.ACTOR_WENT_ON)
+            self._released.setdefault(array, ("", -1, gone_on))
 
     def on_objects_missing(self, source: str, message: ObjectsMissing) -> None:
         """A node does not have what the table says it has."""
-        why = f"the only copy was on node {message.node}, which does not have it any more"
-        if message.reason:
-            why += f": {message.reason}"
+        why = Loss(LossCause.COPY_MISSING, message.node, message.reason)
         for oid in message.objects:
             row = self.rows.get(oid[:ARRAY_BYTES])
             if row is None:
@@ -291,7 +290,7 @@ class ArrayTable(Releasing):
             elif message.node in self._alive:
                 # An owner's node has it until that lets go, of which we are yet to hear.
                 let_go = message.node in row.owners and not message.reason
-                row.lose_object(oid, message.node, LET_GO if let_go else why)
+                row.lose_object(oid, message.node, Loss(LossCause.LET_GO) if let_go else why)
 
     def on_claim(self, source: str, message: ClaimTasks) -> None:
         """A task that was placed again submits: what is there is not made twice."""

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from runtime.control.group_names import group_of, group_resources, is_of_job, removed_error
+from runtime.control.errors import GroupRemoved
+from runtime.control.failed import failed_value
+from runtime.control.group_names import group_of, group_resources, is_of_job
 from runtime.control.messages import (
-    SYSTEM_ERROR,
     BundlePrepared,
     CommitBundle,
     KillWorker,
-    ObjectValue,
     PlaceTasks,
     PrepareBundle,
     ReturnBundle,
@@ -109,7 +109,7 @@ class Bundles:
 
     def end(self, spec: TaskSpec) -> None:
         """End a range that was accepted here and whose bundle is being returned, or was."""
-        error = ObjectValue(b"", SYSTEM_ERROR, removed_error(spec.name, group_of(spec)).encode())
+        error = failed_value(GroupRemoved(spec.name, group_of(spec)))
         self._scheduler.inputs.unclaim(spec)
         self._scheduler.inputs.fail(spec, error)
 
@@ -129,8 +129,7 @@ class Bundles:
         for worker in self._scheduler.dispatcher.workers.values():
             if worker.kill_error is None and self._uses(worker.demand, bundle):
                 running = worker.assigned[0].name if worker.assigned else "a task"
-                payload = removed_error(running, message.group).encode()
-                worker.kill_error = ObjectValue(b"", SYSTEM_ERROR, payload)
+                worker.kill_error = failed_value(GroupRemoved(running, message.group))
                 ctx = self._scheduler.ctx
                 ctx.send(f"pool:{self._scheduler.node}", KillWorker(worker.address))
 

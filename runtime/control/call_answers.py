@@ -19,20 +19,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from runtime.control.errors import Loss, LossCause, Unmade
+from runtime.control.failed import call_failed, failed_result
 from runtime.control.ids import object_id
-from runtime.control.lost import lost_error
-from runtime.control.messages import OK, SYSTEM_ERROR, RangeResult, TaskSpec
+from runtime.control.messages import OK, RangeResult, TaskSpec
 from runtime.control.objects import ObjectDirectory
-
-LET_GO = (
-    "it was made for an earlier run of its caller, which has let go of it, and the actor that"
-    " made it has gone on since"
-)
-
-FORGOTTEN = (
-    "its call took effect for an earlier run of its caller, and so many came since that its"
-    " result is not remembered"
-)
 
 
 def as_it_is(result: RangeResult, objects: ObjectDirectory, node: int) -> RangeResult:
@@ -57,14 +48,14 @@ def as_it_is(result: RangeResult, objects: ObjectDirectory, node: int) -> RangeR
 
 def lost(result: RangeResult, oid: bytes, node: int) -> RangeResult:
     """Return what a call ends with if what it made is gone."""
-    error = lost_error(oid, LET_GO).encode()
-    return RangeResult(result.array, result.start, 1, SYSTEM_ERROR, error, node, result.returns)
+    loss = Loss(LossCause.EARLIER_RUN, unmade=Unmade.ACTOR_WENT_ON, object=oid)
+    return replace(failed_result(result, loss, node), count=1)
 
 
 def forgotten(spec: TaskSpec, node: int) -> RangeResult:
     """Return what a call ends with that took effect, and whose result is not known any more."""
-    error = lost_error(object_id(spec.array, 0, 0), FORGOTTEN).encode()
-    return RangeResult(spec.array, 0, 1, SYSTEM_ERROR, error, node, spec.returns)
+    loss = Loss(LossCause.FORGOTTEN, object=object_id(spec.array, 0, 0))
+    return call_failed(spec, loss, node)
 
 
 def lacks_items(spec: TaskSpec, result: RangeResult) -> bool:

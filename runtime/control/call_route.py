@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from runtime.control.actor_table import ALIVE, PENDING
 from runtime.control.call_runs import is_run, singles
+from runtime.control.errors import Failure
 from runtime.control.messages import TaskSpec
 
 
@@ -32,7 +33,8 @@ class CallRoute:
         self.node = -1
         self.incarnation = -1
         self.logged = False
-        self.reason = ""
+        self.reason: Failure | None = None
+        """Why it is dead or starts again."""
         self.waiting: list[TaskSpec] = []
         self.sent: dict[bytes, TaskSpec] = {}
         """Calls without a result, by array, in order."""

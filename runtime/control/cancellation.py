@@ -34,8 +34,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from runtime.control.cancelled import cancelled_error
 from runtime.control.context import is_gcs
+from runtime.control.errors import Cancellation
+from runtime.control.failed import failed_value
 from runtime.control.ids import ARRAY_BYTES, ELEMENTS_MAX, element_of
 from runtime.control.messages import (
     CancelTask,
@@ -79,7 +80,7 @@ class Canceller:
         for spec in scheduler.dispatcher.ready.cancel(message) + inputs.cancel(message):
             inputs.unclaim(spec)
             scheduler.dispatcher.begun.discard((spec.array, spec.start))
-            inputs.fail(spec, cancelled_error(spec.name))
+            inputs.fail(spec, failed_value(Cancellation(spec.name)))
 
     def on_back(self, worker: Worker) -> None:
         """Something that a worker had waits again, asked for or not, or it has answered.

@@ -79,8 +79,8 @@ class Client(ClientSubmits):
                 self._on_ready(value)
         elif isinstance(message, ObjectAllocated):
             self.allocations[message.object] = message.offset
-            if message.offset < 0:
-                self.full_reasons[message.object] = message.reason
+            if message.full is not None:
+                self.full[message.object] = message.full
             self._wake(message.object)
         elif isinstance(message, KvReply | TaskFound):
             found = message.value if isinstance(message, KvReply) else message.row

@@ -20,6 +20,7 @@ from runtime.control.config import Config
 from runtime.control.context import Context, Timer
 from runtime.control.direct_calls import DirectWays
 from runtime.control.entries import Entry, Waiter
+from runtime.control.errors import StoreFull
 from runtime.control.ids import (
     ARRAY_BYTES,
     split_object_id,
@@ -62,7 +63,7 @@ class ClientCounts:
         """How many errors have come, in place of results or of objects."""
         self.replies: dict[int, Any] = {}
         self.allocations: dict[bytes, int] = {}
-        self.full_reasons: dict[bytes, str] = {}
+        self.full: dict[bytes, StoreFull] = {}
         """Why an allocation failed, until its asker has looked."""
         self.collect: Callable[[], None] = _nothing
         """Counts what the garbage collector has dropped since the last turn."""

@@ -12,6 +12,7 @@ from typing import Any
 from runtime.control.call_runs import RUN_MAX
 from runtime.control.client_waits import ClientWaits
 from runtime.control.entries import Entry, Waiter
+from runtime.control.errors import ActorDeath, DeathCause
 from runtime.control.ids import (
     ARRAY_BYTES,
     STREAM_BASE,
@@ -258,11 +259,11 @@ class ClientSubmits(ClientWaits):
         entry.missing = 0
         self.release_if_free(entry)
 
-    def kill_actor(self, actor: bytes, reason: str, restart: bool) -> None:
+    def kill_actor(self, actor: bytes, restart: bool) -> None:
         """End an actor, after what was sent to it before."""
         self.flush()
         self.direct.forget(actor)
-        self.ctx.send(self.node, KillActor(actor, reason, restart))
+        self.ctx.send(self.node, KillActor(actor, ActorDeath(DeathCause.KILLED), restart))
 
     def ask_table(self, make: Callable[[int], Any]) -> tuple[int, Waiter]:
         """Send what `make` returns for a key; `replies` will hold the table's answer."""

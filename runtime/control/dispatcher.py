@@ -28,14 +28,14 @@ from runtime.control.cancellation import Canceller
 from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.custody import Custody
+from runtime.control.errors import WorkerCrash
+from runtime.control.failed import failed_value
 from runtime.control.ids import job_of
 from runtime.control.leases import Leases
 from runtime.control.messages import (
     RETRY,
-    SYSTEM_ERROR,
     Blocked,
     Event,
-    ObjectValue,
     RangeResult,
     Resume,
     StreamItems,
@@ -302,9 +302,8 @@ class Dispatcher(Leases):
             self._canceller.cancel_waiting(worker.killed_for)
             return
         if running.retries == 0:
-            text = f"{worker.address} died while it ran {running.name}: {reason}"
-            error = ObjectValue(b"", SYSTEM_ERROR, f"WorkerCrashedError: {text}".encode())
-            self._inputs.fail(running, error)
+            crash = WorkerCrash(running.name, worker.address, reason)
+            self._inputs.fail(running, failed_value(crash))
             return
         self._ctx.send("gcs", Event("task_retried", running.name, reason, running.count))
         # One by one: of a range, only one element brought the worker down.

@@ -37,6 +37,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from runtime.control.context import Context
+from runtime.control.errors import FullCause, StoreFull
 from runtime.control.messages import DropSpilled, NoRoom, Spill, Spilled
 
 CLIENT = -1
@@ -57,7 +58,7 @@ class Request:
         rank: int,
         until_s: float,
         retry: Callable[[], None],
-        fail: Callable[[str], None],
+        fail: Callable[[StoreFull], None],
     ) -> None:
         self.size = size
         self.rank = rank
@@ -209,7 +210,7 @@ class Eviction:
                 request.retry()
                 continue
             reason = self._hopeless(request)
-            if not reason and self._changed:
+            if reason is None and self._changed:
                 victims = self._choose(request)
                 for oid in victims:
                     self._evict(oid)
@@ -219,13 +220,13 @@ class Eviction:
                     # They may hold what they do not look at any more.
                     request.asked = True
                     self._ask_back()
-            if not reason and self._ctx.now() < request.until_s:
+            if reason is None and self._ctx.now() < request.until_s:
                 self._changed = False
                 self._watch(request.until_s)
                 return
             heappop(self._requests)
             self._changed = True
-            request.fail(reason or self._full_text(request))
+            request.fail(reason or self._in_use(request))
 
     def on_spilled(self, message: Spilled) -> None:
         """The store has written an object to disk, or could not."""
@@ -257,27 +258,18 @@ class Eviction:
             self._spilling[oid] = offset = self._place_of(oid)
             self._ctx.send(self._store, Spill(oid, offset, self._sizes[oid]))
 
-    def _hopeless(self, request: Request) -> str:
+    def _hopeless(self, request: Request) -> StoreFull | None:
         """Return why a request cannot be served whatever happens."""
         if request.size > self.capacity:
-            return (
-                f"no room for {request.size:,} bytes: the whole object store has {self.capacity:,}"
-            )
+            return StoreFull(FullCause.TOO_LARGE, request.size, self.capacity)
         if self._disk_error:
             error, self._disk_error = self._disk_error, ""
-            return (
-                f"no room for {request.size:,} bytes in the object store of"
-                f" {self.capacity:,}, and what is in it cannot be written to disk: {error}"
-            )
-        return ""
+            return StoreFull(FullCause.DISK_FAILED, request.size, self.capacity, detail=error)
+        return None
 
-    def _full_text(self, request: Request) -> str:
+    def _in_use(self, request: Request) -> StoreFull:
         pinned = self.stored_bytes - self._idle_bytes
-        return (
-            f"no room for {request.size:,} bytes in the object store of {self.capacity:,}:"
-            f" {pinned:,} of its objects are in use and cannot leave,"
-            f" {self.spilled_bytes:,} are on disk"
-        )
+        return StoreFull(FullCause.IN_USE, request.size, self.capacity, pinned, self.spilled_bytes)
 
     def _watch(self, until_s: float) -> None:
         """Look again when a request has waited for too long."""

@@ -28,6 +28,7 @@ from runtime.control.cancelled_calls import CancelledCalls
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
 from runtime.control.direct_calls import DirectCalls, is_ahead
+from runtime.control.errors import ActorDeath
 from runtime.control.ids import ARRAY_BYTES, STREAM_BASE, task_id
 from runtime.control.messages import (
     NOT_BEGUN,
@@ -71,7 +72,7 @@ class Executor:
         self.functions: dict[bytes, bytes] = {}
         self.exiting = False
         """Nothing more begins."""
-        self.leaving = ""
+        self.leaving: ActorDeath | None = None
         """Why the actor ends itself, once the calls that run have ended."""
         self.crashed = False
         """Its process is about to end, whatever runs."""
@@ -422,13 +423,13 @@ class Executor:
         self.flush()
         self.ctx.send(self.node, SaveActor(b"", 0, upto, state))
 
-    def leave(self, reason: str) -> None:
+    def leave(self, why: ActorDeath) -> None:
         """The actor is to end itself: no call begins any more, those that run go on."""
         self.exiting = True
         if not self.leaving:
-            self.leaving = reason
+            self.leaving = why
             self.flush()
-            self.ctx.send(self.node, ExitActor(reason, running=True))
+            self.ctx.send(self.node, ExitActor(why, running=True))
             self._refuse_queue()
 
     def refuse(self, spec: TaskSpec) -> None:
@@ -446,14 +447,14 @@ class Executor:
             self._give_up(self.queue.popleft().spec)
         self.flush()
 
-    def exit_actor(self, reason: str, crashed: bool = False) -> None:
+    def exit_actor(self, why: ActorDeath, crashed: bool = False) -> None:
         """The actor ends itself; with `crashed` its process does, and it may start again."""
         self.flush()
         self.exiting = True
         self.crashed = crashed
         if self.leaving:
-            reason, crashed = self.leaving, False
-        self.ctx.send(self.node, ExitActor(reason, crashed))
+            why, crashed = self.leaving, False
+        self.ctx.send(self.node, ExitActor(why, crashed))
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -27,13 +27,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from runtime.control.actor_placement import ActorPlacement
-from runtime.control.cancelled import cancelled_result
 from runtime.control.config import Config
 from runtime.control.context import Context, incarnation_of, node_of
+from runtime.control.errors import Failure, Unschedulable
+from runtime.control.failed import cancelled_result, failed_result
 from runtime.control.ids import job_of
 from runtime.control.jobs import job_of_task
 from runtime.control.messages import (
-    SYSTEM_ERROR,
     ActorChanged,
     ActorFailed,
     ActorPlaced,
@@ -228,18 +228,20 @@ class GlobalScheduler:
     def _is_refused(self, spec: TaskSpec) -> bool:
         """Whether a range or an actor may not run in its group; who waits for it is told."""
         refusal = self.groups.refusal(spec)
-        if refusal and spec.extra is not None and spec.extra.actor is not None:
+        if refusal is None:
+            return False
+        if spec.extra is not None and spec.extra.actor is not None:
             self._fail_actor(spec, refusal)
-        elif refusal:
-            self._end(spec, refusal.encode())
-        return bool(refusal)
+        else:
+            self._end(spec, refusal)
+        return True
 
     def _place_actor(self, spec: TaskSpec, incarnation: int) -> None:
         strategy = strategy_of(spec)
         node = self._actors.place(spec, strategy)
         if node < 0 and self._is_in_vain(spec, strategy):
             text = f"no living {strategy} has what it needs ({spec.demand})"
-            self._fail_actor(spec, f"ActorUnschedulableError: {spec.name}: {text}")
+            self._fail_actor(spec, Unschedulable(spec.name, text, actor=True))
             return
         if node < 0:
             self._set_aside(spec)
@@ -259,7 +261,7 @@ class GlobalScheduler:
         self.ctx.send(f"node:{node}", AssignTasks([spec]))
         self.log.placed(spec, node)
 
-    def _fail_actor(self, spec: TaskSpec, reason: str) -> None:
+    def _fail_actor(self, spec: TaskSpec, reason: Failure) -> None:
         """No node will ever run it: it is dead before it was alive."""
         assert spec.extra is not None and spec.extra.actor is not None
         incarnation = spec.extra.actor.incarnation
@@ -353,15 +355,11 @@ class GlobalScheduler:
 
     def _refuse(self, spec: TaskSpec, reason: str) -> None:
         """Tell a range's owner that no node will ever run it."""
-        text = f"TaskUnschedulableError: {spec.name} cannot be scheduled: {reason}"
-        self._end(spec, text.encode())
+        self._end(spec, Unschedulable(spec.name, reason))
 
-    def _end(self, spec: TaskSpec, payload: bytes) -> None:
+    def _end(self, spec: TaskSpec, failure: Failure) -> None:
         """A range ends here, with an error of the system's."""
-        result = RangeResult(
-            spec.array, spec.start, spec.count, SYSTEM_ERROR, payload, -1, spec.returns
-        )
-        self._tell_owner(spec.owner, result)
+        self._tell_owner(spec.owner, failed_result(spec, failure, -1))
 
     def _tell_owner(self, owner: str, result: RangeResult) -> None:
         self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))

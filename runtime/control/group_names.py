@@ -65,11 +65,6 @@ def is_of_job(group: str, some_id: bytes) -> bool:
     return group.startswith(some_id[:NUMBER_BYTES].hex())
 
 
-def whose(group: str) -> str:
-    """Return the job that a group belongs to, for a message to its users."""
-    return f"job {int(group[: 2 * NUMBER_BYTES], 16)}"
-
-
-def removed_error(name: str, group: str, kind: str = "Task") -> str:
-    """Return the error for a task whose group was removed, or an ``Actor`` that waits."""
-    return f"{kind}PlacementGroupRemoved: {name} was in placement group {group}, which is gone"
+def owner_of(group: str) -> int:
+    """Return the number of the job that a group belongs to."""
+    return int(group[: 2 * NUMBER_BYTES], 16)

@@ -35,9 +35,10 @@ from msgspec.structs import replace
 
 from runtime.control.bounded_map import BoundedMap
 from runtime.control.context import Context
+from runtime.control.errors import ObjectOfOtherJob
+from runtime.control.failed import failed_value
 from runtime.control.ids import JOBS_MAX, job_id, job_number, job_of, same_job
 from runtime.control.messages import (
-    SYSTEM_ERROR,
     CancelTask,
     DescribeJob,
     Event,
@@ -161,11 +162,7 @@ def without_ended(message: TaskUpdates, ended: Iterable[bytes]) -> TaskUpdates:
 
 def foreign_object(oid: bytes, job: bytes) -> ObjectValue:
     """Return what an object is to a job that it does not belong to."""
-    text = (
-        f"ObjectOfOtherJobError: object {oid.hex()} belongs to job {job_number(oid)}, and job"
-        f" {job_number(job)} has no access to it: jobs share named actors, and no objects"
-    )
-    return ObjectValue(oid, SYSTEM_ERROR, text.encode())
+    return failed_value(ObjectOfOtherJob(oid, job_number(oid), job_number(job)), oid)
 
 
 class NodeJobs:

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from runtime.control.actor_router import ActorRouter
 from runtime.control.context import Context
 from runtime.control.custody import Custody
+from runtime.control.errors import ActorDeath, DeathCause
 from runtime.control.messages import FreeObjects, KillActor, Release
 from runtime.control.objects import ObjectDirectory
 from runtime.control.orphans import Orphans
@@ -78,7 +79,7 @@ class LettingGo:
             for actor in [array for array in arrays if array in owned.actors]:
                 owned.actors.discard(actor)
                 owner = self._objects.owners.get(actor) or self._orphans.former_owner(actor)
-                reason = "ActorDiedError: no handle of the actor is left, or its owner has died"
+                reason = ActorDeath(DeathCause.NO_OWNER)
                 self._ctx.send("gcs", KillActor(actor, reason, owner=owner, graceful=graceful))
         if owned.lent:
             owned.lent.difference_update(arrays)

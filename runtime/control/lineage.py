@@ -18,7 +18,7 @@ Three books are kept, all by array:
             Values of a released array may exist only while this is not empty
 
 What was put cannot be made again, nor what has no retries left, nor what has no
-spec any more, nor what needs any of these; `refusal` says so in words. That an input
+spec any more, nor what needs any of these; `refusal` says so. That an input
 is lost for good is found out by the run that asks for it: its node says so, and no
 other run is tried.
 """
@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from runtime.control.lost import GONE_ON, NEEDS_LOST, PUT, root_of
+from runtime.control.errors import Loss, Unmade, root_of
 from runtime.control.messages import TaskExtra, TaskSpec
 from runtime.control.ready_queue import part_of
 from runtime.control.tables import ArrayRow, attempt_of
@@ -142,22 +142,23 @@ def placed_again(
     return part
 
 
-def refusal(row: ArrayRow, spec: TaskSpec | None, lost: str, let_go: bool = False) -> str:
-    """Return why a value cannot be made again, or an empty string.
+def refusal(row: ArrayRow, spec: TaskSpec | None, lost: Loss, let_go: bool = False) -> Loss | None:
+    """Return why a lost value cannot be made again; None: it can.
 
     One that was let go of may be whose task has been run again before.
     """
     if row.put:
-        return f"{PUT}{lost}"
+        return replace(lost, unmade=Unmade.PUT)
     if row.actor is not None:
-        return f"{lost}{GONE_ON}"
+        return replace(lost, unmade=Unmade.ACTOR_WENT_ON)
     if spec is None:
-        return f"{lost}, and the record of its task is gone"
-    if row.barren:
-        return f"{lost}, and {spec.name}{NEEDS_LOST}{root_of(row.barren)}"
+        return replace(lost, unmade=Unmade.NO_RECORD)
+    if row.barren is not None:
+        root = root_of(row.barren)
+        return replace(lost, unmade=Unmade.INPUT_LOST, task=spec.name, root=root)
     if not spec.retries and not (let_go and attempt_of(spec)):
-        return f"{lost}, and {spec.name} has no retries left"
-    return ""
+        return replace(lost, unmade=Unmade.NO_RETRIES, task=spec.name)
+    return None
 
 
 def by_recipe(row: ArrayRow, indices: list[int]) -> Iterator[tuple[TaskSpec | None, int, int]]:

@@ -43,6 +43,7 @@ from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.custody import Custody
 from runtime.control.dispatcher import Dispatcher
+from runtime.control.errors import Failure, pack
 from runtime.control.heartbeats import Heartbeats
 from runtime.control.inheritance import Inheritance
 from runtime.control.jobs import NodeJobs
@@ -377,11 +378,11 @@ class LocalScheduler:
     def _finish_call(self, result: RangeResult, owner: str) -> None:
         self.results.finish_call(result, owner)
 
-    def _on_actor_dead(self, actor: bytes, reason: str) -> None:
+    def _on_actor_dead(self, actor: bytes, reason: Failure) -> None:
         """If its constructor has never ended its owner waits for that."""
         owner = self.objects.owners.get(actor)
         if owner is not None and not self.objects.has_array(actor):
-            error = RangeResult(actor, 0, 1, SYSTEM_ERROR, reason.encode(), self.node)
+            error = RangeResult(actor, 0, 1, SYSTEM_ERROR, pack(reason), self.node)
             self.results.finish(error, owner)
 
     def _on_cancel(self, source: str, message: CancelTask) -> None:

@@ -29,10 +29,11 @@ from msgspec.structs import replace
 
 from runtime.control.config import Config
 from runtime.control.context import Context
+from runtime.control.errors import Loss, LossCause, StoreFull, unpack
 from runtime.control.eviction import CLIENT, Request
+from runtime.control.failed import failed_value
 from runtime.control.holdings import NOWHERE, Holdings, end_of, start_of
 from runtime.control.ids import ARRAY_BYTES, job_of, split_object_id
-from runtime.control.lost import RELEASED, lost_error
 from runtime.control.messages import (
     SYSTEM_ERROR,
     Fetch,
@@ -81,7 +82,7 @@ class ObjectDirectory(Holdings):
         """What the store was asked for, and which node has the primary (-1: unknown)."""
         self._pulling: dict[bytes, int] = {}
         """Small objects that were asked of a node, which may die instead of answering."""
-        self._blaming: dict[bytes, str] = {}
+        self._blaming: dict[bytes, Loss] = {}
         """Lost items, and why, of which a node is asked how their task has ended."""
         self._asking: list[bytes] = []
         """What to ask the GCS for at the end of the turn: in one message."""
@@ -209,13 +210,12 @@ class ObjectDirectory(Holdings):
             else:
                 del self._fetching[oid]  # nobody waits for it any more
 
-        def fail(reason: str) -> None:
+        def fail(full: StoreFull) -> None:
             if outdated():
                 return
             del self._fetching[oid]
             if oid in self._wanted:
-                text = f"ObjectStoreFullError: {reason}"
-                self._tell(ObjectValue(oid, SYSTEM_ERROR, text.encode()))
+                self._tell(failed_value(full, oid))
 
         rank = self._ranks.get(oid, CLIENT)
         until_s = self._ctx.now() + self._wait_s
@@ -265,7 +265,7 @@ class ObjectDirectory(Holdings):
         oid = location.object
         if oid not in self._wanted or oid in self._fetching:
             return
-        if location.lost:
+        if location.lost is not None:
             if location.ended in (-1, self._node) or location.ended in self._dead:
                 end = self.end_instead_of(oid) if location.ended == self._node else None
                 self._lost(oid, location.lost, end)
@@ -288,16 +288,14 @@ class ObjectDirectory(Holdings):
                 self._pulling[oid] = node
                 self._ctx.send(f"node:{node}", PullObject(oid))
 
-    def _lost(self, oid: bytes, why: str, end: RangeResult | None) -> None:
+    def _lost(self, oid: bytes, why: Loss, end: RangeResult | None) -> None:
         """An object is lost; `end` is the error of the task that was to yield it again."""
         if end is not None and end.status != SYSTEM_ERROR:
             # It raised this time. Whoever asks for the item hears what, and where.
             self._tell(ObjectValue(oid, end.status, end.payload))
             return
-        message = lost_error(oid, why)
-        if end is not None:
-            message += f": {end.payload.decode(errors='replace')}"
-        self._tell(ObjectValue(oid, SYSTEM_ERROR, message.encode()))
+        root = why.root if end is None else unpack(end.payload)
+        self._tell(failed_value(replace(why, object=oid, root=root), oid))
 
     def on_node_changed(self, node: int, alive: bool) -> None:
         """Look elsewhere for what a node was asked for that is dead."""
@@ -329,10 +327,10 @@ class ObjectDirectory(Holdings):
     def on_payload(self, message: ObjectPayload) -> bool:
         """A small object arrived from another node; return whether it is kept."""
         asked = self._pulling.pop(message.object, None)
-        why = self._blaming.pop(message.object, "")
+        why = self._blaming.pop(message.object, None)
         if message.object not in self._wanted:
             return False
-        if why:
+        if why is not None:
             self._lost(message.object, why, message.result)
             return False
         if message.result is None:
@@ -435,4 +433,4 @@ class ObjectDirectory(Holdings):
 
 def released_error(oid: bytes) -> ObjectValue:
     """Return what an object is whose owner has died, or released it."""
-    return ObjectValue(oid, SYSTEM_ERROR, lost_error(oid, RELEASED).encode())
+    return failed_value(Loss(LossCause.RELEASED, object=oid), oid)

@@ -19,8 +19,8 @@ Such a copy is not the owner's result, which is missing until it comes.
 from __future__ import annotations
 
 from runtime.control.context import node_of
+from runtime.control.failed import is_lost
 from runtime.control.ids import STREAM_BASE
-from runtime.control.lost import is_lost
 from runtime.control.messages import RangeResult
 from runtime.control.objects import ObjectDirectory
 from runtime.control.ranges import Ranges

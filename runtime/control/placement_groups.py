@@ -38,14 +38,8 @@ from typing import Any
 from runtime.control.bounded_map import BoundedMap
 from runtime.control.bundle_placement import Free, place
 from runtime.control.context import Context
-from runtime.control.group_names import (
-    group_of,
-    group_resources,
-    is_of_job,
-    job_of,
-    removed_error,
-    whose,
-)
+from runtime.control.errors import GroupOfOtherJob, GroupRemoved
+from runtime.control.group_names import group_of, group_resources, is_of_job, job_of, owner_of
 from runtime.control.ids import NUMBER_BYTES, job_number
 from runtime.control.messages import (
     BundlePrepared,
@@ -167,7 +161,7 @@ class GroupTable:
         if group is None:
             return
         if message.job and not self._is_open(group.id, message.job):
-            reason = f"placement group {group.id} belongs to {whose(group.id)}"
+            reason = f"placement group {group.id} belongs to job {owner_of(group.id)}"
             self._ctx.send("gcs", Event("refused", f"job {job_number(message.job)}", reason))
             return
         self._remove(group)
@@ -194,20 +188,17 @@ class GroupTable:
             if job_of(key) == ended and not row[-1]:
                 del self._removed[key]
 
-    def refusal(self, spec: TaskSpec) -> str:
-        """Return why a task or an actor may not run in its group, an empty string if it may."""
+    def refusal(self, spec: TaskSpec) -> GroupOfOtherJob | GroupRemoved | None:
+        """Return why a task or an actor may not run in its group, None if it may."""
         group = group_of(spec)
         if not group:
-            return ""
+            return None
         if not self._is_open(group, spec.array):
-            return (
-                f"PlacementGroupOfOtherJobError: {spec.name} cannot be in placement group {group},"
-                f" which belongs to {whose(group)} and is not detached"
-            )
+            return GroupOfOtherJob(spec.name, group, owner_of(group))
         if group in self.groups:
-            return ""
+            return None
         is_actor = spec.extra is not None and spec.extra.actor is not None
-        return removed_error(spec.name, group, "Actor" if is_actor else "Task")
+        return GroupRemoved(spec.name, group, is_actor)
 
     def _is_open(self, group: str, some_id: bytes) -> bool:
         """Whether the job that something belongs to may use a group; one nobody knows is open."""

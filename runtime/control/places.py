@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from runtime.control.config import Config
 from runtime.control.context import Context
+from runtime.control.errors import StoreFull
 from runtime.control.eviction import CLIENT, Request
 from runtime.control.ids import object_id
 from runtime.control.messages import (
@@ -78,8 +79,8 @@ class Places:
         def retry() -> None:
             self._ctx.send(self._store, Allocate(oid, size, client))
 
-        def fail(reason: str) -> None:
-            self._ctx.send(client, ObjectAllocated(oid, -1, reason))
+        def fail(full: StoreFull) -> None:
+            self._ctx.send(client, ObjectAllocated(oid, -1, full))
 
         until_s = self._ctx.now() + self._config.allocate_wait_s
         self._objects.eviction.need(Request(size, CLIENT, until_s, retry, fail), message)

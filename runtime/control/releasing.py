@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from msgspec.structs import replace
+
 from runtime.control.array_rows import ORPHANED_S, dropped
 from runtime.control.context import node_of
-from runtime.control.lost import GONE_ON, PUT
+from runtime.control.errors import Unmade
 from runtime.control.messages import (
     ForwardResults,
     FreeObjects,
@@ -28,7 +30,7 @@ class Releasing(Remaking):
 
     def _adopt(self, array: bytes, row: ArrayRow, owner: str) -> None:
         """A client waits for the array's results, or has put it."""
-        row.barren = ""  # its task puts and submits again what was lost
+        row.barren = None  # its task puts and submits again what was lost
         if row.released:
             row.released = False
             self._bereaved.pop(array, None)
@@ -141,12 +143,14 @@ class Releasing(Remaking):
             self._released.pop(array, None)
             why = self._why_released(array)
             if row.put:
-                why = f"{PUT}{why}"
+                why = replace(why, unmade=Unmade.PUT)
             elif array in self.lineage.uses:
-                why += ", and the record of its task is gone"
+                why = replace(why, unmade=Unmade.NO_RECORD)
             # Who asks later is told when no actor is being rebuilt that makes it again: a
             # checkpoint contains the call that made it, or the actor is dead.
-            later = why if row.actor is None or row.put else f"{why}{GONE_ON}"
+            later = why
+            if row.actor is not None and not row.put:
+                later = replace(why, unmade=Unmade.ACTOR_WENT_ON)
             self._released[array] = dropped(row.former, node, later)
             for oid in self._waited_for(array):
                 self._tell(oid, Location(oid, (), 0, lost=why))

@@ -15,19 +15,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
+from msgspec.structs import replace
+
 from runtime.control.array_rows import LOST_S, ArrayRows
 from runtime.control.context import node_of
+from runtime.control.errors import Failure, Loss, LossCause, Unmade, WorkerCrash, brief
+from runtime.control.failed import failed_result
 from runtime.control.holdings import NOWHERE
 from runtime.control.ids import STREAM_BASE, object_id, split_object_id
 from runtime.control.lineage import by_recipe, placed_again, refusal
-from runtime.control.lost import MADE_BY_ACTOR, OWNER_DIED, PUT, UNTOLD
 from runtime.control.messages import (
     DROPPED,
-    SYSTEM_ERROR,
     FreeObjects,
     Location,
     PlaceTasks,
-    RangeResult,
     ResultsMissing,
     TaskResults,
     TaskSpec,
@@ -60,7 +61,7 @@ class Remaking(ArrayRows):
             else:
                 self.unheard.ask_all(array)
         for spec, start, count in by_recipe(row, list(absent)):
-            lost = next((done.lost for done in row.ended(start)), "")
+            lost = next((done.lost for done in row.ended(start)), None)
             if start >= STREAM_BASE and row.actor is not None and not any(row.ended(0)):
                 # Items come before their call is logged. It runs, or does so again: then they
                 # come again, or its end does, which says that they will not.
@@ -71,33 +72,40 @@ class Remaking(ArrayRows):
                 if not row.actor and self.remakes(array):
                     self._ctx.after(LOST_S, partial(self._seek_again, array))
                     continue
-                lost = f"{MADE_BY_ACTOR}{self._why_released(array)}"
-            elif lost == UNTOLD and start < STREAM_BASE and not row.actor and self.remakes(array):
+                lost = self._why_released(array)
+            elif (
+                lost is not None
+                and lost.cause is LossCause.UNTOLD
+                and start < STREAM_BASE
+                and not row.actor
+                and self.remakes(array)
+            ):
                 # Its owner's node does not know which actor it was.
                 self._ctx.after(LOST_S, partial(self._seek_again, array))
                 continue
-            if not lost and row.released:
+            if lost is None and row.released:
                 lost = self._why_released(array)
-            lost = lost or "its owner and the node that was to make it died"
+            lost = lost or Loss(LossCause.MAKER_DIED)
             why = refusal(row, spec, lost, row.was_let_go(start))
             if row.put and not row.owners and row.former and self._is_dead(row.former):
-                why = f"{PUT}{OWNER_DIED}, and {lost}"
+                why = Loss(LossCause.OWNER_DIED, unmade=Unmade.PUT)
             ended = -1
             if start >= STREAM_BASE and row.actor is not None:
                 # If its call has ended in an error that is why it does not yield it again.
                 ended = row.end_of_task(start, self._alive)
             elif not why and row.unrepeated(start):
                 assert spec is not None
-                why = f"{lost}, and {spec.name} has not yielded it again"
+                why = replace(lost, unmade=Unmade.NOT_YIELDED, task=spec.name)
                 ended = row.end_of_task(start, self._alive)
             if not why:
                 assert spec is not None
                 if start < STREAM_BASE:
-                    self._place(array, row, spec, start, count, lost)
+                    self._place(array, row, spec, start, count, brief(lost))
                 elif not row.pending(start, self._alive):
-                    self._place(array, row, spec, task_of(start), 1, lost)
+                    self._place(array, row, spec, task_of(start), 1, brief(lost))
                 continue
-            self._log("object_lost", spec.name if spec is not None else array.hex(), why, count)
+            name = spec.name if spec is not None else array.hex()
+            self._log("object_lost", name, brief(why), count)
             for index in range(start, start + count):
                 for oid in absent[index]:
                     self._tell(oid, Location(oid, (), 0, lost=why, ended=ended))
@@ -124,7 +132,8 @@ class Remaking(ArrayRows):
             return
         for oid in self._waited_for(array):
             if row.is_untold(oid, self._alive):
-                row.finish(Done(split_object_id(oid)[1], 1, NOWHERE, (), UNTOLD))
+                untold = Loss(LossCause.UNTOLD)
+                row.finish(Done(split_object_id(oid)[1], 1, NOWHERE, (), untold))
                 for node in row.owners:
                     row.copied(oid, node, DROPPED)  # it would have told of a small one
         self._seek(array, row, self._waited_for(array))
@@ -164,17 +173,18 @@ class Remaking(ArrayRows):
         self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, owner: str,
         reason: str,
     ) -> None:  # fmt: skip
-        lost = next((done.lost for done in row.ended(start)), "")
-        if not refusal(row, spec, lost, row.was_let_go(start)):
-            self._place(array, row, spec, start, count, lost or reason)
-        elif lost or row.barren:
-            lost = lost or f"the node that ran {spec.name} died: {reason}"
-            self._fail(
-                array, row, spec, start, count, owner, _lost_text(spec.name, row, spec, lost)
-            )
+        lost = next((done.lost for done in row.ended(start)), None)
+        died = Loss(LossCause.MAKER_DIED, detail=reason)
+        why = refusal(row, spec, lost or died, row.was_let_go(start))
+        if why is None:
+            detail = reason if lost is None else brief(lost)
+            self._place(array, row, spec, start, count, detail)
+        elif lost is not None or row.barren is not None:
+            error = replace(why, task=spec.name)
+            self._fail(array, row, spec, start, count, owner, error)
         else:
-            text = f"WorkerCrashedError: the node that ran {spec.name} died: {reason}"
-            self._fail(array, row, spec, start, count, owner, text)
+            crash = WorkerCrash(spec.name, detail=reason)
+            self._fail(array, row, spec, start, count, owner, crash)
 
     def on_results_missing(self, source: str, message: ResultsMissing) -> None:
         """A node died while its clients' results were on their way from it."""
@@ -199,27 +209,28 @@ class Remaking(ArrayRows):
             ]
             for spec, first, length in by_recipe(row, gone):
                 lost = next(done.lost for done in row.ended(first))
+                assert lost is not None
                 why = refusal(row, spec, lost)
-                if why:
+                if why is not None:
                     name = spec.name if spec is not None else array.hex()
                     returns = spec or TaskSpec(array, first, length, b"", b"", owner)
-                    text = _lost_text(name, row, spec, lost)
-                    self._fail(array, row, returns, first, length, owner, text)
+                    error = replace(why, task=name)
+                    self._fail(array, row, returns, first, length, owner, error)
                 else:
                     assert spec is not None
-                    self._place(array, row, spec, first, length, lost)
+                    self._place(array, row, spec, first, length, brief(lost))
 
     def _fail(
         self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, owner: str,
-        text: str,
+        error: Failure,
     ) -> None:  # fmt: skip
         """Elements will never be made: their error is their value, at their owners."""
-        result = RangeResult(array, start, count, SYSTEM_ERROR, text.encode(), -1, spec.returns)
+        result = replace(failed_result(spec, error, -1), start=start, count=count)
         # Whoever else owns it may wait for the same run.
         others = (other for other in row.owners.values() if not self._is_dead(other))
         for each in dict.fromkeys((owner, *others)):
             self._ctx.send(f"node:{node_of(each)}", TaskResults(each, [result]))
-        self._log("object_lost", spec.name, text, count)
+        self._log("object_lost", spec.name, brief(error), count)
         row.finish(Done(start, count, node_of(owner), ()))
         self._on_made(array, row, start, count)
 
@@ -281,7 +292,3 @@ class Remaking(ArrayRows):
 
 def _is_item(oid: bytes) -> bool:
     return split_object_id(oid)[1] >= STREAM_BASE
-
-
-def _lost_text(name: str, row: ArrayRow, spec: TaskSpec | None, lost: str) -> str:
-    return f"ObjectLostError: what {name} made is lost: {refusal(row, spec, lost)}"

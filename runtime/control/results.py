@@ -21,8 +21,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from runtime.control.call_answers import as_it_is
 from runtime.control.context import Context, is_gcs, node_of
 from runtime.control.custody import Custody
+from runtime.control.failed import is_lost
 from runtime.control.ids import STREAM_BASE, job_of, object_id
-from runtime.control.lost import is_lost
 from runtime.control.messages import (
     SYSTEM_ERROR,
     ForwardResults,

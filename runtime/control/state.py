@@ -7,14 +7,16 @@ TypeError, when it is dumped and not when it is missed.
 
 Rules
 -----
-* Values are None, bool, int, float, str, bytes, and lists, tuples, dicts, sets
-  and deques of values, in their order. A set is written sorted: its order is no
-  state, and no component may send in the order of one.
+* Values are None, bool, int, float, str, bytes, members of the control plane's
+  enums, its frozen structs, and lists, tuples, dicts, sets and deques of values,
+  in their order. A set is written sorted: its order is no state, and no component
+  may send in the order of one.
 * Objects are instances of classes of ``runtime.control``, msgspec structs among
   them. Their attributes are written, never their code; `load` makes instances
   without calling their constructors, except that structs are plain data.
-* What is reachable twice, a container or an instance, is one afterwards too. A
-  bound method is written as its instance and its name.
+* What is reachable twice, a container or an instance, is one afterwards too, but
+  for what cannot change: a tuple, a frozen struct. A bound method is written as
+  its instance and its name.
 * *Anchors* are objects that exist on both sides already (a context, the
   configuration): written by name only.
 * An attribute named in `TRANSIENT` is not state but made by the constructor.
@@ -27,6 +29,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
+from enum import Enum
 from functools import cache
 from importlib import import_module
 from types import MethodType
@@ -39,7 +42,10 @@ TRANSIENT = frozenset(
     {"_handlers", "handlers", "policy", "on_branch_ended", "on_settled", "replays", "remakes"}
 )
 
-_LIST, _TUPLE, _DICT, _SET, _DEQUE, _OBJECT, _AGAIN, _ANCHOR, _PLAIN, _COUNTER, _METHOD = range(11)
+(
+    _LIST, _TUPLE, _DICT, _SET, _DEQUE, _OBJECT, _AGAIN, _ANCHOR, _PLAIN, _COUNTER, _METHOD,
+    _MEMBER, _FROZEN,
+) = range(13)  # fmt: skip
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -85,6 +91,16 @@ def _fields(cls: type) -> tuple[str, ...] | None:
 
 
 @cache
+def _is_enum(cls: type) -> bool:
+    return issubclass(cls, Enum)
+
+
+@cache
+def _is_frozen(cls: type) -> bool:
+    return issubclass(cls, msgspec.Struct) and cls.__struct_config__.frozen
+
+
+@cache
 def _name_of(cls: type) -> str:
     if not cls.__module__.startswith(HOME):
         raise TypeError(f"{cls.__module__}.{cls.__qualname__} is no state of the control plane")
@@ -122,6 +138,9 @@ class _Writer:
         anchor = self._anchors.get(id(value))
         if anchor is not None and not anchor.startswith("+"):
             return [_ANCHOR, anchor]
+        fixed = self._write_fixed(value, kind)
+        if fixed is not None:
+            return fixed
         self._seen[id(value)] = len(self._kept)
         self._kept.append(value)  # its id must stay its own
         if kind is list:
@@ -142,6 +161,15 @@ class _Writer:
             flat.append(self.write(key))
             flat.append(self.write(value))
         return flat
+
+    def _write_fixed(self, value: Any, kind: type) -> list[Any] | None:
+        """Write what cannot change, and so is the same wherever it is; None: it is not that."""
+        if _is_enum(kind):
+            return [_MEMBER, _name_of(kind), value.value]
+        if _is_frozen(kind):
+            fields = _fields(kind) or ()
+            return [_FROZEN, _name_of(kind), *[self.write(getattr(value, f)) for f in fields]]
+        return None
 
     def _write_object(self, value: Any, kind: type, anchor: str | None) -> list[Any]:
         name = anchor or _name_of(kind)
@@ -172,6 +200,10 @@ class _Reader:
         read = self.read
         if code == _TUPLE:
             return tuple([read(item) for item in value[1:]])
+        if code == _MEMBER:
+            return _class_of(value[1])(value[2])
+        if code == _FROZEN:
+            return _class_of(value[1])(*[read(item) for item in value[2:]])
         if code == _METHOD:
             return getattr(read(value[1]), value[2])
         if code == _AGAIN:

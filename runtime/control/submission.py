@@ -29,6 +29,7 @@ from runtime.control.array_rows import LOST_S
 from runtime.control.call_runs import arrays_of, singles
 from runtime.control.context import Context
 from runtime.control.dispatcher import Dispatcher
+from runtime.control.errors import unpack
 from runtime.control.ids import STREAM_BASE
 from runtime.control.jobs import NodeJobs
 from runtime.control.keeping import Keeping
@@ -254,7 +255,7 @@ class Submission:
         """End what a client may not submit; an actor was dead before it was alive."""
         if spec.extra is not None and spec.extra.actor is not None:
             self._router.watch(spec.array)
-            reason = error.payload.decode()
+            reason = unpack(error.payload)
             self._router.on_changed(ActorChanged(spec.array, DEAD, -1, 0, reason))
         else:
             self._inputs.fail(spec, error)

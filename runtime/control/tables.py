@@ -28,8 +28,8 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from runtime.control.context import node_of
+from runtime.control.errors import Failure, Loss, LossCause
 from runtime.control.ids import STREAM_BASE, split_object_id
-from runtime.control.lost import LET_GO
 from runtime.control.messages import DROPPED, Location, TaskSpec
 from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import part_of, without
@@ -43,7 +43,12 @@ class Done:
     __slots__ = ("count", "lost", "node", "sizes", "start")
 
     def __init__(
-        self, start: int, count: int, node: int, sizes: tuple[int, ...], lost: str = ""
+        self,
+        start: int,
+        count: int,
+        node: int,
+        sizes: tuple[int, ...],
+        lost: Loss | None = None,
     ) -> None:
         self.start = start
         self.count = count
@@ -51,7 +56,7 @@ class Done:
         self.sizes = sizes
         """Per return value, 0 for small ones; empty: all are small."""
         self.lost = lost
-        """Why its values are not on `node` any more; empty while they are."""
+        """Why its values are not on `node` any more; None while they are."""
 
 
 class ArrayRow:
@@ -88,8 +93,8 @@ class ArrayRow:
         """Some elements ran twice, so ranges in `done` may overlap."""
         self.inner: tuple[bytes, ...] = ()
         """Of values that have references inside: the arrays that arguments named."""
-        self.barren = ""
-        """The error of an input without which it cannot be made again; empty: none is lost."""
+        self.barren: Failure | None = None
+        """The error of an input without which it cannot be made again; None: none is lost."""
         self.copies: dict[bytes, dict[int, int]] = {}
         """Object -> {node: size} of copies beyond the first."""
 
@@ -129,7 +134,7 @@ class ArrayRow:
         """Note a further copy of an object, or that it was dropped."""
         self.copies.setdefault(oid, {})[node] = size
 
-    def lose_node(self, node: int, why: str) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
+    def lose_node(self, node: int, why: Loss) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
         """A node is gone with all it held; return what it had not done: (spec, gaps)."""
         unfinished = self.unfinished_at(node)
         self.lineage += [spec for spec, at in self.accepted if at == node]
@@ -141,7 +146,7 @@ class ArrayRow:
             self.uncopied(oid, node)
         return unfinished
 
-    def lose_object(self, oid: bytes, node: int, why: str) -> None:
+    def lose_object(self, oid: bytes, node: int, why: Loss) -> None:
         """A living node does not have what the table says it has."""
         # It may have other parts of the array, and is told when that is freed.
         self.copied(oid, node, DROPPED)
@@ -168,7 +173,7 @@ class ArrayRow:
         self.lineage += over
         for done in self.done:
             if done.node == node and not done.lost:
-                done.lost = LET_GO
+                done.lost = Loss(LossCause.LET_GO)
                 self._retire(node, done.start, _end(done))
         for oid in [oid for oid, nodes in self.copies.items() if node in nodes]:
             self.uncopied(oid, node)
@@ -239,7 +244,7 @@ class ArrayRow:
         nodes = dict.fromkeys(n for n, s in copies.items() if n in alive and s != DROPPED)
         size = max(0, max(copies.values(), default=0))
         made = False
-        gone = ""
+        gone: Loss | None = None
         primary = -1
         for done in self.ended(index):
             made = True
@@ -248,7 +253,7 @@ class ArrayRow:
                 nodes[done.node] = None
                 primary = done.node
             else:
-                gone = done.lost or "its node died"
+                gone = done.lost or Loss(LossCause.NODE_DIED, done.node)
         if made and size == 0 and (self.again is None or index not in self.again):
             # Its owners were sent it, and one that did not get it has said so.
             told = [n for n in self.owners if n in alive and copies.get(n) != DROPPED]
@@ -291,8 +296,10 @@ class ArrayRow:
 
     def was_let_go(self, index: int) -> bool:
         """Whether an element is to be made again though no fault has taken it."""
-        lost = [done.lost for done in self.ended(index)]
-        return all(why == LET_GO for why in lost) if lost else self.released
+        ended = list(self.ended(index))
+        if not ended:
+            return self.released
+        return all(d.lost is not None and d.lost.cause is LossCause.LET_GO for d in ended)
 
     def is_untold(self, oid: bytes, alive: set[int]) -> bool:
         """Whether a call has ended, and nobody has told of this item of it.

@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from runtime.control.context import Context
+from runtime.control.failed import is_lost
 from runtime.control.ids import job_of
 from runtime.control.jobs import job_of_task
-from runtime.control.lost import is_lost
 from runtime.control.messages import (
     OK,
     CancelTask,

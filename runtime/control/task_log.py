@@ -29,6 +29,7 @@ from typing import Any
 
 from runtime.control.config import Config
 from runtime.control.context import Context
+from runtime.control.errors import Failure
 from runtime.control.messages import OK, RangeResult, TaskSpec, TaskUpdates
 from runtime.control.ranges import Ranges
 from runtime.control.ready_queue import without
@@ -60,7 +61,7 @@ class TaskLog:
         self._puts: dict[bytes, int] = {}
         self._calls: dict[bytes, tuple[str, bytes]] = {}
         self._holding: dict[bytes, None] = {}
-        self._barren: dict[bytes, str] = {}
+        self._barren: dict[bytes, Failure] = {}
         self._deps: dict[bytes, tuple[bytes, ...]] = {}
         """Of arrays accepted in this batch: the arrays that they have as inputs."""
         self._uses: dict[bytes, int] = {}
@@ -107,7 +108,7 @@ class TaskLog:
                 done.add(result.start, result.count)
         self._touch(array)
 
-    def barren(self, array: bytes, why: str) -> None:
+    def barren(self, array: bytes, why: Failure) -> None:
         """What was to run here cannot be made, because of an input that is lost."""
         self._begin_again(array)
         self._barren[array] = why

@@ -24,8 +24,9 @@ from __future__ import annotations
 from typing import Any
 
 from runtime.control.call_runs import singles
+from runtime.control.errors import Unsendable
+from runtime.control.failed import failed_result
 from runtime.control.messages import (
-    SYSTEM_ERROR,
     ActorCalls,
     ActorLineage,
     LogCalls,
@@ -67,10 +68,9 @@ def results_of(told: TooLong, node: int) -> list[RangeResult]:
 
 
 def _error(told: TooLong, of: TaskSpec | RangeResult, node: int) -> RangeResult:
-    error = error_text(told).encode()
-    return RangeResult(of.array, of.start, of.count, SYSTEM_ERROR, error, node, of.returns)
+    return failed_result(of, unsendable(told), node)
 
 
-def error_text(told: TooLong) -> str:
+def unsendable(told: TooLong) -> Unsendable:
     """Return the error of what the message was about."""
-    return f"RaySystemError: a {told.kind} could not be sent: {told.reason}"
+    return Unsendable(told.kind, told.reason)

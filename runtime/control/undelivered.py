@@ -10,9 +10,10 @@ from runtime.control.actor_host import ActorHost
 from runtime.control.call_runs import singles
 from runtime.control.context import Context
 from runtime.control.dispatcher import Dispatcher
+from runtime.control.errors import brief
 from runtime.control.messages import TaskResults, TooLong
 from runtime.control.results import Results
-from runtime.control.too_long import error_text, results_of
+from runtime.control.too_long import results_of, unsendable
 from runtime.control.worker_deaths import WorkerDeaths
 
 
@@ -39,9 +40,9 @@ class Undelivered:
         """Something that this node has sent does not travel."""
         worker = self._dispatcher.workers.get(message.to)
         if worker is not None:
-            self._deaths.end(worker, error_text(message))
+            self._deaths.end(worker, brief(unsendable(message)))
         elif message.actor:
-            self._actors.end(message.actor, message.incarnation, error_text(message))
+            self._actors.end(message.actor, message.incarnation, unsendable(message))
         elif message.results:
             self._ctx.send(message.to, TaskResults(message.owner, message.results))
         else:

@@ -14,8 +14,9 @@ from runtime.api.exceptions import (
     ObjectLostError,
     TaskCancelledError,
     UnserializableException,
-    system_error,
 )
+from runtime.api.failures import exception_of
+from runtime.control.errors import ActorDeath, Cancellation, DeathCause, Loss, LossCause
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -75,10 +76,25 @@ def test_an_actors_error_names_it() -> None:
         assert (again.actor_id, str(again)) == (error.actor_id, str(error))
 
 
-def test_a_text_inside_a_text_keeps_its_actor_out_of_it() -> None:
-    error = system_error(f"ActorDiedError: one \0{'a' * 24} and more\0{'b' * 24}".encode())
-    assert isinstance(error, ActorDiedError)
-    assert (str(error), error.actor_id) == ("one  and more", "b" * 24)
+def test_an_actors_error_in_that_of_another_keeps_its_actor_to_itself() -> None:
+    root = ActorDeath(DeathCause.KILLED, "Input", b"a" * 12)
+    error = exception_of(ActorDeath(DeathCause.NOT_REBUILT, "Actor", b"b" * 12, root=root))
+    assert isinstance(error, ActorDiedError) and error.actor_id == (b"b" * 12).hex()
+    assert str(error).endswith(": ActorDiedError: Input was killed by kill()")
+
+
+@pytest.mark.parametrize("cause", DeathCause)
+def test_every_cause_of_an_actors_death_has_its_words(cause: DeathCause) -> None:
+    error = exception_of(ActorDeath(cause, "Actor", detail="detail", outgrown=True))
+    assert str(error).startswith("Actor ") and "actor_log_bytes_max" in str(error)
+
+
+def test_what_the_system_failed_at_is_data_that_travels_with_the_error() -> None:
+    actor = Actor.remote()
+    ray.kill(actor)
+    error = error_of(ActorDiedError, actor.leave.remote())
+    assert error.failure == ActorDeath(DeathCause.KILLED, "Actor", actor._actor)
+    assert pickle.loads(pickle.dumps(error)).failure == error.failure
 
 
 def test_errors_of_objects_name_them() -> None:
@@ -86,7 +102,8 @@ def test_errors_of_objects_name_them() -> None:
     ray.cancel(never)
     error = error_of(TaskCancelledError, never)
     assert error.task_id == never.task_id() and error.error_message == str(error)
-    lost = system_error(b"ObjectLostError: it is gone", bytes(18))
+    assert error.failure == Cancellation("fail")
+    lost = exception_of(Loss(LossCause.RELEASED), bytes(18))
     assert isinstance(lost, ObjectLostError) and lost.object_ref_hex == bytes(18).hex()
     assert (lost.call_site, lost.owner_address) == ("", None)
 

@@ -5,91 +5,108 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from chaos.bodies import Teller
+from chaos.cases import STORE_BYTES
 from chaos.ended import Ended
 from chaos.fuzz import excuse
 from chaos.invariants import Violation
 from chaos.outcomes import Stream
-from runtime.api.exceptions import (
-    ActorDiedError,
-    ActorUnavailableError,
-    ObjectLostError,
-    RaySystemError,
-    TaskCancelledError,
-    TaskPlacementGroupRemoved,
-    WorkerCrashedError,
+from runtime.api.exceptions import ObjectLostError, RaySystemError
+from runtime.api.failures import exception_of
+from runtime.control.errors import (
+    ActorDeath,
+    ActorUnavailable,
+    Cancellation,
+    DeathCause,
+    Failure,
+    FullCause,
+    GroupRemoved,
+    Loss,
+    LossCause,
+    StoreFull,
+    Unmade,
+    Unsendable,
+    WorkerCrash,
 )
 
-PUT = "12" * 18
-LOST_PUT = f"ObjectLostError: object {PUT} is lost: it was put, and node 1 died"
-LOST_ONCE = "ObjectLostError: object 34 is lost: node 1 died, and k2r1 has no retries left"
+PUT = bytes.fromhex("12" * 18)
+LOST_PUT = Loss(LossCause.NODE_DIED, 1, unmade=Unmade.PUT, object=PUT)
+LOST_ONCE = Loss(LossCause.NODE_DIED, 1, "", Unmade.NO_RETRIES, "k2r1", object=b"34")
+MISSING = Loss(LossCause.COPY_MISSING, 1, object=bytes(18))
+GONE_ON = Loss(LossCause.NODE_DIED, 1, "gone", Unmade.ACTOR_WENT_ON, object=PUT)
+
+
+def told(failure: Failure, *args: Any, **more: Any) -> str:
+    """Return why the error that a failure is may not come."""
+    return excuse(exception_of(failure), *args, **more)
 
 
 @pytest.mark.parametrize(
-    ("error", "kills", "deaths", "ok"),
+    ("failure", "kills", "deaths", "ok"),
     [
-        (WorkerCrashedError("worker:1.1 died while it ran k3r0: killed"), 1, 0, True),
-        (WorkerCrashedError("worker:1.1 died while it ran k3r0: killed"), 0, 0, False),
-        (WorkerCrashedError("the node that ran k3r1 died: gone"), 1, 1, False),
-        (WorkerCrashedError("the node that ran k3r1 died: gone"), 2, 1, True),
-        (WorkerCrashedError("the node that ran k3r-1 died: gone"), 9, 9, False),
-        (WorkerCrashedError("something died"), 9, 9, False),
-        (ObjectLostError(f"object {PUT} is lost: it was put, and node 1 died"), 1, 1, True),
-        (ObjectLostError(f"object {PUT} is lost: it was put, and node 1 died"), 1, 0, False),
-        (ObjectLostError(f"object {PUT} is lost: its owner has died or released it"), 9, 9, False),
-        (ObjectLostError(f"object {'34' * 18} is lost: it was put, and node 1 died"), 9, 9, False),
-        (
-            ObjectLostError("what k1r3 made is lost: k1r3 has no retries left"),
-            2,
-            2,
-            False,
-        ),
-        (ObjectLostError("what k1r1 made is lost: gone, and k1r1 has no retries left"), 2, 1, True),
-        (ActorDiedError("a3r1 died: its node died: gone"), 2, 1, True),
-        (ActorDiedError("a3r1 died: its worker ended: killed"), 1, 1, False),
-        (ActorDiedError("a3r-1 died: its worker ended: killed"), 9, 9, False),
-        (ActorDiedError(f"it cannot be rebuilt: {LOST_PUT}"), 1, 1, True),
-        (ActorDiedError("it cannot be rebuilt: an input is an error"), 9, 9, False),
-        (ActorUnavailableError("t7r2: the actor started anew"), 3, 0, True),
-        (ActorUnavailableError("t7r2: the actor started anew"), 2, 2, False),
-        (RaySystemError("nothing has happened"), 9, 9, False),
-        (Violation("wait"), 9, 9, False),
+        (WorkerCrash("k3r0", "worker:1.1", "killed"), 1, 0, True),
+        (WorkerCrash("k3r0", "worker:1.1", "killed"), 0, 0, False),
+        (WorkerCrash("k3r1"), 1, 1, False),
+        (WorkerCrash("k3r1"), 2, 1, True),
+        (WorkerCrash("k3r-1"), 9, 9, False),
+        (WorkerCrash("something"), 9, 9, False),
+        (LOST_PUT, 1, 1, True),
+        (LOST_PUT, 1, 0, False),
+        (Loss(LossCause.RELEASED, object=PUT), 9, 9, False),
+        (replace(LOST_PUT, object=bytes.fromhex("34" * 18)), 9, 9, False),
+        (Loss(LossCause.MAKER_DIED, unmade=Unmade.NO_RETRIES, task="k1r3"), 2, 2, False),
+        (Loss(LossCause.MAKER_DIED, unmade=Unmade.NO_RETRIES, task="k1r1"), 2, 1, True),
+        (ActorDeath(DeathCause.NODE_DIED, "a3r1"), 2, 1, True),
+        (ActorDeath(DeathCause.WORKER_DIED, "a3r1"), 1, 1, False),
+        (ActorDeath(DeathCause.WORKER_DIED, "a3r-1"), 9, 9, False),
+        (ActorDeath(DeathCause.NO_OWNER, "a3r1"), 9, 9, False),
+        (ActorDeath(DeathCause.NOT_REBUILT, "a3r1", root=LOST_PUT), 1, 1, True),
+        (ActorDeath(DeathCause.NOT_REBUILT, "a3r1"), 9, 9, False),
+        (ActorUnavailable("t7r2", b""), 3, 0, True),
+        (ActorUnavailable("t7r2", b""), 2, 2, False),
+        (Unsendable("RunTasks", "it is too long"), 9, 9, False),
     ],
 )
-def test_which_errors_are_legitimate(error: Exception, kills: int, deaths: int, ok: bool) -> None:
-    assert (excuse(error, kills, deaths, puts={PUT}) == "") == ok
+def test_which_errors_are_legitimate(failure: Failure, kills: int, deaths: int, ok: bool) -> None:
+    assert (told(failure, kills, deaths, puts={PUT.hex()}) == "") == ok
 
 
-def test_what_a_killed_worker_owned_may_not_be_lost() -> None:
-    oid = "ab" * 18
-    assert excuse(ObjectLostError(f"object {oid} is lost: its owner has died"), 1, 0)
-
-
-def test_what_a_value_refers_to_is_not_lost_while_others_need_the_value() -> None:
-    error = ObjectLostError(f"object {'ab' * 18} is lost: its owner has died or released it")
+@pytest.mark.parametrize("error", [RaySystemError("nothing has happened"), Violation("wait")])
+def test_what_the_control_plane_has_not_said_is_not_legitimate(error: Exception) -> None:
     assert excuse(error, 9, 9)
 
 
+def test_what_a_killed_worker_owned_may_not_be_lost() -> None:
+    assert told(Loss(LossCause.OWNER_DIED, object=bytes(18)), 1, 0)
+
+
+def test_what_a_value_refers_to_is_not_lost_while_others_need_the_value() -> None:
+    assert told(Loss(LossCause.RELEASED, object=bytes(18)), 9, 9)
+
+
 @pytest.mark.parametrize(
-    ("why", "kills", "deaths", "ok"),
+    ("unmade", "task", "root", "kills", "deaths", "ok"),
     [
-        ("does not have it any more, and k3r1 has no retries left", 2, 1, True),
-        ("does not have it any more, and k3r1 has no retries left", 1, 1, False),
-        ("does not have it any more, and k3r1 has no retries left", 2, 0, False),
-        ("does not have it any more, and k3r-1 has no retries left", 9, 9, False),
-        ("died, and k3r-1 has not yielded it again", 9, 9, False),
-        ("died, and k3r-1 has not yielded it again: OSError: no disk", 9, 9, False),
-        (f"died, and k3r-1 has not yielded it again: {LOST_PUT}", 1, 1, True),
-        (f"died, and k3r-1 needs an input that is lost: {LOST_PUT}", 1, 1, True),
-        (f"died, and k3r-1 needs an input that is lost: {LOST_PUT}", 1, 0, False),
-        (f"died, and k3r-1 needs an input that is lost: {LOST_ONCE}", 2, 1, True),
-        (f"died, and k3r-1 needs an input that is lost: {LOST_ONCE}", 1, 1, False),
+        (Unmade.NO_RETRIES, "k3r1", None, 2, 1, True),
+        (Unmade.NO_RETRIES, "k3r1", None, 1, 1, False),
+        (Unmade.NO_RETRIES, "k3r1", None, 2, 0, False),
+        (Unmade.NO_RETRIES, "k3r-1", None, 9, 9, False),
+        (Unmade.NOT_YIELDED, "k3r-1", None, 9, 9, False),
+        (Unmade.NOT_YIELDED, "k3r-1", Unsendable("RunTasks", ""), 9, 9, False),
+        (Unmade.NOT_YIELDED, "k3r-1", LOST_PUT, 1, 1, True),
+        (Unmade.INPUT_LOST, "k3r-1", LOST_PUT, 1, 1, True),
+        (Unmade.INPUT_LOST, "k3r-1", LOST_PUT, 1, 0, False),
+        (Unmade.INPUT_LOST, "k3r-1", LOST_ONCE, 2, 1, True),
+        (Unmade.INPUT_LOST, "k3r-1", LOST_ONCE, 1, 1, False),
     ],
 )
-def test_which_lost_results_are_legitimate(why: str, kills: int, deaths: int, ok: bool) -> None:
-    error = ObjectLostError(f"object 12 is lost: the only copy was on node 1, which {why}")
-    assert (excuse(error, kills, deaths, puts={PUT}) == "") == ok
+def test_which_lost_results_are_legitimate(
+    unmade: Unmade, task: str, root: Failure | None, kills: int, deaths: int, ok: bool
+) -> None:
+    loss = replace(MISSING, unmade=unmade, task=task, root=root)
+    assert (told(loss, kills, deaths, puts={PUT.hex()}) == "") == ok
 
 
 @pytest.mark.parametrize(
@@ -106,58 +123,66 @@ def test_which_lost_results_are_legitimate(why: str, kills: int, deaths: int, ok
 def test_an_actor_that_is_replayed_loses_nothing(
     teller: Teller | None, ended: set[str], ok: bool
 ) -> None:
-    lost = f"object {PUT} is lost: the only copy was on node 1, which died: gone"
-    error = ObjectLostError(f"{lost}, and the actor that made it has gone on since")
-    told = {PUT: teller} if teller is not None else {}
-    assert (excuse(error, 9, 1, puts={PUT}, told=told, ended=ended) == "") == ok
+    tellers = {PUT.hex(): teller} if teller is not None else {}
+    assert (told(GONE_ON, 9, 1, puts={PUT.hex()}, told=tellers, ended=ended) == "") == ok
 
 
 @pytest.mark.parametrize(
-    ("cause", "interval", "kills", "deaths", "ok"),
+    ("root", "interval", "kills", "deaths", "ok"),
     [
-        ("ActorUnavailableError: t7r0: the actor started anew", 0, 1, 1, True),
-        ("ActorUnavailableError: t7r0: the actor started anew", 0, 0, 1, False),
-        ("ActorUnavailableError: t7r0: the actor started anew", 0, 1, 0, False),
-        ("ActorUnavailableError: t7r1: the actor started anew", 0, 1, 1, False),
-        ("ActorUnavailableError: t7r-1: the actor started anew", 0, 9, 9, False),
-        ("ActorUnavailableError: t7r-1: the actor started anew", 2, 9, 9, True),
-        ("ActorUnavailableError: nobody knows", 0, 9, 9, False),
-        ("ObjectLostError: an item is lost", 0, 9, 9, False),
-        ("ObjectLostError: an item is lost", 2, 9, 9, True),
+        (ActorUnavailable("t7r0", b""), 0, 1, 1, True),
+        (ActorUnavailable("t7r0", b""), 0, 0, 1, False),
+        (ActorUnavailable("t7r0", b""), 0, 1, 0, False),
+        (ActorUnavailable("t7r1", b""), 0, 1, 1, False),
+        (ActorUnavailable("t7r-1", b""), 0, 9, 9, False),
+        (ActorUnavailable("t7r-1", b""), 2, 9, 9, True),
+        (LOST_PUT, 0, 9, 9, False),
+        (LOST_PUT, 2, 9, 9, True),
     ],
 )
 def test_an_item_is_lost_if_its_call_may_have_ended_without_effect(
-    cause: str, interval: int, kills: int, deaths: int, ok: bool
+    root: Failure, interval: int, kills: int, deaths: int, ok: bool
 ) -> None:
-    lost = f"object {PUT} is lost: the only copy was on node 1, which died: gone"
-    error = ObjectLostError(f"{lost}, and the actor that made it has gone on since: {cause}")
-    told = {PUT: Teller(1, 3, 0, interval=interval)}
-    assert (excuse(error, kills, deaths, puts={PUT}, told=told) == "") == ok
-    assert excuse(error, kills, deaths, puts={PUT})
+    loss = replace(GONE_ON, root=root)
+    tellers = {PUT.hex(): Teller(1, 3, 0, interval=interval)}
+    assert (told(loss, kills, deaths, puts={PUT.hex()}, told=tellers) == "") == ok
+    assert told(loss, kills, deaths, puts={PUT.hex()})
 
 
 @pytest.mark.parametrize(("restarts", "ok"), [(-1, False), (3, True)])
 def test_of_an_actor_without_end_nothing_fails_that_its_calls_need(restarts: int, ok: bool) -> None:
-    why = "t7r-1 raised when it was repeated, which it had not done before"
-    error = ActorDiedError(f"it cannot be rebuilt: {why}")
-    assert (excuse(error, 9, 1, told={"t7r-1": Teller(1, restarts, -1)}) == "") == ok
+    death = ActorDeath(DeathCause.STRAYED, "a1r3", detail="t7r-1")
+    assert (told(death, 9, 1, told={"t7r-1": Teller(1, restarts, -1)}) == "") == ok
 
 
 @pytest.mark.parametrize(("name", "ok"), [("t7r-1", True), ("k8r3", False)])
 def test_only_what_was_cancelled_may_say_so(name: str, ok: bool) -> None:
-    error = TaskCancelledError(f"{name} was cancelled")
-    assert (excuse(error, 9, 9, cancelled={"t7r-1"}) == "") == ok
+    assert (told(Cancellation(name), 9, 9, cancelled={"t7r-1"}) == "") == ok
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_so_may_what_was_interrupted(interrupted: bool) -> None:
+    failure = Cancellation("k8r3", True, interrupted)
+    assert told(failure, 0, 0) and not told(failure, 0, 0, cancelled={"k8r3"})
+
+
+@pytest.mark.parametrize(("cause", "ok"), [(FullCause.IN_USE, True), (FullCause.TOO_LARGE, False)])
+def test_a_small_store_may_be_full_of_what_is_in_use(cause: FullCause, ok: bool) -> None:
+    full = StoreFull(cause, 500, 400)
+    assert (told(full, 0, 0, store_bytes=STORE_BYTES // 2) == "") == ok
+    assert told(full, 0, 0, store_bytes=STORE_BYTES)
 
 
 # -- what the program itself ends ----------------------------------------------------
 
 GROUP = "ab" * 12
-REMOVED = f"k9r0 was in placement group {GROUP}, which is gone"
+REMOVED = GroupRemoved("k9r0", GROUP)
+KILLED = ActorDeath(DeathCause.KILLED, "a1r1")
+LEFT = ActorDeath(DeathCause.EXITED, "a1r1")
 
 
 def what_ended(**more: Any) -> Ended:
     ended = Ended()
-    ended.actors["01"] = "a1r1"
     for actor, restart in more.get("kills", ()):
         ended.kill(actor, restart)
     for actor in more.get("left", ()):
@@ -168,35 +193,27 @@ def what_ended(**more: Any) -> Ended:
     return ended
 
 
-def killed() -> ActorDiedError:
-    error = ActorDiedError("it was killed by kill()")
-    error.actor_id = "01"
-    return error
-
-
-LEFT = "a1r1 has ended: exit_actor() was called"
-
-
 @pytest.mark.parametrize(
-    ("error", "more", "kills", "ok"),
+    ("failure", "more", "kills", "ok"),
     [
-        (killed(), {}, 9, False),
-        (killed(), {"kills": [("a1r1", False)]}, 0, True),
-        (killed(), {"kills": [("a2r1", False)]}, 0, False),
-        (killed(), {"kills": [("a1r1", True)]}, 0, False),
-        (killed(), {"kills": [("a1r1", True)]}, 1, True),
-        (killed(), {"kills": [("a1r1", True)] * 2}, 0, True),
-        (ActorDiedError(LEFT), {"left": ["a1r1"]}, 0, False),
-        (ActorDiedError(LEFT), {"left": ["a1r1"]}, 1, True),
-        (ActorDiedError(LEFT), {}, 9, False),
-        (TaskPlacementGroupRemoved(REMOVED), {"groups": [GROUP], "within": ["cd" * 12]}, 0, True),
-        (TaskPlacementGroupRemoved(REMOVED), {"groups": [GROUP]}, 0, False),
-        (TaskPlacementGroupRemoved(REMOVED), {"within": ["cd" * 12]}, 9, False),
+        (KILLED, {}, 9, False),
+        (KILLED, {"kills": [("a1r1", False)]}, 0, True),
+        (KILLED, {"kills": [("a2r1", False)]}, 0, False),
+        (KILLED, {"kills": [("a1r1", True)]}, 0, False),
+        (KILLED, {"kills": [("a1r1", True)]}, 1, True),
+        (KILLED, {"kills": [("a1r1", True)] * 2}, 0, True),
+        (LEFT, {"left": ["a1r1"]}, 0, False),
+        (LEFT, {"left": ["a1r1"]}, 1, True),
+        (LEFT, {}, 9, False),
+        (REMOVED, {"groups": [GROUP], "within": ["cd" * 12]}, 0, True),
+        (REMOVED, {"groups": [GROUP]}, 0, False),
+        (REMOVED, {"within": ["cd" * 12]}, 9, False),
     ],
 )
 def test_what_the_program_has_ended_explains_just_that(
-    error: Exception, more: dict[str, Any], kills: int, ok: bool
+    failure: Failure, more: dict[str, Any], kills: int, ok: bool
 ) -> None:
+    error = exception_of(failure)
     ended = what_ended(**more)
     ended.seen(error, "cd" * 18)
     assert (excuse(error, kills, 0) == "") == ok

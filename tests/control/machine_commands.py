@@ -14,6 +14,7 @@ from typing import Any
 
 from runtime.control.actor_table import ActorRow, ActorTable
 from runtime.control.context import WORKERS_PER_LIFE
+from runtime.control.errors import ActorDeath, DeathCause
 from runtime.control.gcs import Gcs
 from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.group_names import demand_in
@@ -206,15 +207,25 @@ class Commands:
         if row.node >= 0 and rng.random() < 0.3:
             return ActorStarted(actor, life, row.node, rng.randint(0, 2))
         draws = [
-            ActorFailed(actor, life, "its worker died"),
-            ActorFailed(actor, max(0, life - 1), "its worker died", final=rng.random() < 0.2),
+            ActorFailed(actor, life, ActorDeath(DeathCause.WORKER_DIED)),
+            ActorFailed(
+                actor,
+                max(0, life - 1),
+                ActorDeath(DeathCause.WORKER_DIED),
+                final=rng.random() < 0.2,
+            ),
             WatchActors([actor, *list(table.dead)[:1]]),
             self._log(row, owner),
             self._log(row, owner),
             SaveActor(actor, life, row.saved + rng.randint(0, len(row.log)), b"state"),
             CallsReceived(actor, [r.task.array for r in [*row.kept.values(), *row.log][::2]]),
             FetchLineage(actor, life),
-            KillActor(actor, "killed", restart=rng.random() < 0.7, owner=rng.choice(["", owner])),
+            KillActor(
+                actor,
+                ActorDeath(DeathCause.KILLED),
+                restart=rng.random() < 0.7,
+                owner=rng.choice(["", owner]),
+            ),
             FindActor(1, owner, "space", f"name{rng.randrange(4)}"),
         ]
         return rng.choice(draws)

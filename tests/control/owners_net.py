@@ -18,6 +18,7 @@ from runtime.control.client import Client
 from runtime.control.config import Config
 from runtime.control.context import node_of
 from runtime.control.custody import Custody
+from runtime.control.errors import WorkerCrash, pack
 from runtime.control.ids import ARRAY_BYTES, object_id, root_task_id
 from runtime.control.membership import Membership
 from runtime.control.messages import (
@@ -37,6 +38,8 @@ from runtime.control.messages import (
 )
 
 CLIENTS = ("driver:0.0", "worker:0.1", "worker:1.1", "worker:1.2", "worker:2.1")
+
+CRASHED = pack(WorkerCrash("task"))
 
 
 class Ctx:
@@ -196,7 +199,7 @@ class Net:
             self.send(me, owner, TaskResults(owner, [result]))
 
     def _fail(self, node: int, array: bytes, owner: str) -> None:
-        error = RangeResult(array, 0, 1, SYSTEM_ERROR, b"", node)
+        error = RangeResult(array, 0, 1, SYSTEM_ERROR, CRASHED, node)
         self._result(node, f"node:{node}", owner, error)
 
     # -- what programs do ------------------------------------------------------
@@ -351,7 +354,7 @@ class Net:
             self.send(f"node:{node_of(address)}", address, BorrowersGone(node, 1))
             for entry in list(client.entries.values()):
                 if entry.missing and node_of(self.targets[entry.array]) == node:
-                    error = RangeResult(entry.array, 0, 1, SYSTEM_ERROR, b"", 0)
+                    error = RangeResult(entry.array, 0, 1, SYSTEM_ERROR, CRASHED, 0)
                     self.send(f"node:{node_of(address)}", address, TaskResults(address, [error]))
 
     # -- what must hold --------------------------------------------------------

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from runtime.api.failures import words_of
 from runtime.control.call_runs import split
 from runtime.control.client import Client
+from runtime.control.errors import unpack
 from runtime.control.ids import object_id
 from runtime.control.messages import (
     OK,
@@ -262,7 +264,12 @@ class Shell:
 
     def decode(self, value: ObjectValue) -> Any:
         if value.status != OK:
-            raise TaskFailed(value.status, value.payload.decode())
+            text = (
+                value.payload.decode()
+                if value.status == USER_ERROR
+                else words_of(unpack(value.payload))
+            )
+            raise TaskFailed(value.status, text)
         if not value.size:
             return msgspec.msgpack.decode(value.payload)[value.position]
         return self.node_store.read(value.object, value.offset, value.size)
@@ -272,8 +279,7 @@ class Shell:
         yield lambda: not waiter.missing
         offset = self.client.allocations.pop(oid)
         if offset < 0:
-            reason = self.client.full_reasons.pop(oid)
-            raise TaskFailed(USER_ERROR, f"ObjectStoreFullError: {reason}")
+            raise TaskFailed(USER_ERROR, words_of(self.client.full.pop(oid)))
         self.node_store.values[offset] = value
         return offset
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from runtime.control.actor_table import ALIVE
 from runtime.control.config import Config
+from runtime.control.errors import ActorDeath, DeathCause
 from runtime.control.gcs import Gcs
 from runtime.control.messages import (
     ActorChanged,
@@ -74,11 +75,10 @@ def test_it_dies_when_it_would_start_again_and_says_why() -> None:
     log(gcs, LONG, 0, 21)
     log(gcs, SHORT, 0, 5)
     ctx.take(ActorChanged)
-    gcs.handle("node:0", ActorFailed(LONG, 0, "ActorDiedError: its worker ended"))
+    gcs.handle("node:0", ActorFailed(LONG, 0, ActorDeath(DeathCause.WORKER_DIED)))
     (change,) = ctx.take(ActorChanged, "node:0")
-    assert "outgrew actor_log_bytes_max" in change.reason
-    assert change.reason.startswith("ActorDiedError: its worker ended")
-    gcs.handle("node:0", ActorFailed(SHORT, 0, "ActorDiedError: its worker ended"))
+    assert change.reason.cause is DeathCause.WORKER_DIED and change.reason.outgrown
+    gcs.handle("node:0", ActorFailed(SHORT, 0, ActorDeath(DeathCause.WORKER_DIED)))
     (change,) = ctx.take(ActorChanged, "node:0")
     assert change.incarnation == 1
     gcs.handle("node:0", FetchLineage(SHORT, 1))
@@ -97,7 +97,7 @@ def test_with_a_checkpoint_it_can_be_rebuilt_again() -> None:
     log(gcs, LONG, 25, 5)
     gcs.handle("node:0", SaveActor(LONG, 0, 30, b"state"))
     log(gcs, LONG, 30, 2)
-    gcs.handle("node:0", ActorFailed(LONG, 0, "ActorDiedError: its worker ended"))
+    gcs.handle("node:0", ActorFailed(LONG, 0, ActorDeath(DeathCause.WORKER_DIED)))
     gcs.handle("node:0", FetchLineage(LONG, 1))
     pieces = ctx.take(ActorLineage)
     assert (pieces[0].checkpoint, pieces[0].upto) == (b"state", 30)
@@ -110,5 +110,5 @@ def test_what_logs_take_is_given_back() -> None:
     log(gcs, SHORT, 0, 6)
     gcs.handle("node:0", SaveActor(LONG, 0, 4, b"state"))
     assert gcs.actors.log_bytes == 8 * ONE
-    gcs.handle("node:0", KillActor(SHORT, "killed"))
+    gcs.handle("node:0", KillActor(SHORT, ActorDeath(DeathCause.KILLED)))
     assert gcs.actors.log_bytes == 2 * ONE == gcs.actors.rows[LONG].log_bytes

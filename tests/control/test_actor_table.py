@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from runtime.control.call_memory import LIGHT_BYTES
 from runtime.control.config import Config
+from runtime.control.errors import ActorDeath, DeathCause, LossCause, unpack
 from runtime.control.gcs import Gcs
 from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.ids import job_of
@@ -98,7 +99,7 @@ def test_an_actor_that_is_killed_while_it_fits_nowhere_is_never_placed() -> None
     placer = Alone()
     placement = GlobalScheduler(placer, Config())
     placement.handle("gcs", PlaceTasks([creation("GPU:1"), spec(2, demand="GPU:1")]))
-    gcs.handle("node:0", KillActor(ACTOR, "killed"))
+    gcs.handle("node:0", KillActor(ACTOR, ActorDeath(DeathCause.KILLED)))
     (change,) = ctx.take(ActorChanged, "global")
     placement.handle("gcs", change)
     assert [waiting.array for waiting in placement.infeasible] == [array(2)]
@@ -127,7 +128,8 @@ def test_calls_of_those_who_may_run_again_are_known_beyond_a_checkpoint() -> Non
     found = {result.array: result for result in lineage_of(gcs, ctx)}
     assert found.keys() == {array(10), array(11), array(13)}
     assert found[array(10)] == calls[0].result and found[array(11)] == calls[1].result
-    assert found[array(13)].status == SYSTEM_ERROR and b"not remembered" in found[array(13)].payload
+    assert found[array(13)].status == SYSTEM_ERROR
+    assert unpack(found[array(13)].payload).cause is LossCause.FORGOTTEN
     gcs.actors.end_job(job_of(array(10)))
     assert gcs.actors.past.nbytes == 0 and not gcs.actors.past.of(ACTOR)
 
@@ -138,7 +140,7 @@ def test_they_end_with_their_actor() -> None:
     gcs.handle("node:0", CallsReceived(ACTOR, [array(10), array(11)]))
     gcs.handle("node:0", SaveActor(ACTOR, 0, 1, b"state"))
     assert len(gcs.actors.past.of(ACTOR)) == 1
-    gcs.handle("node:0", KillActor(ACTOR, "killed"))
+    gcs.handle("node:0", KillActor(ACTOR, ActorDeath(DeathCause.KILLED)))
     assert gcs.actors.past.nbytes == 0 and not gcs.actors.past.of(ACTOR)
 
 

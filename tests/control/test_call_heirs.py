@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from runtime.control.call_heirs import CallHeirs
+from runtime.control.errors import Loss, LossCause, pack
 from runtime.control.ids import STREAM_BASE
 from runtime.control.messages import (
     OK,
@@ -152,7 +153,7 @@ def test_it_does_not_take_the_place_of_a_value_that_one_of_them_has() -> None:
     node = Node()
     node.scheduler.objects.own(array(1), DRIVER)
     node.turn("node:1", TaskResults(DRIVER, [result(1, node=1)]))
-    failed = result(1, status=SYSTEM_ERROR, payload=b"ObjectLostError: lost", node=-1)
+    failed = result(1, status=SYSTEM_ERROR, payload=pack(Loss(LossCause.RELEASED)), node=-1)
     node.turn("gcs", TaskResults(DRIVER, [failed]))
     value = node.scheduler.objects.lookup(array(1) + bytes(6))
     assert value is not None and value.status == OK

@@ -27,6 +27,7 @@ from runtime.control.call_runs import (
 from runtime.control.client import Client
 from runtime.control.client_counts import UNHURRIED_S
 from runtime.control.config import Config
+from runtime.control.errors import ActorDeath, DeathCause
 from runtime.control.executor import Executor
 from runtime.control.messages import (
     NOT_BEGUN,
@@ -248,7 +249,7 @@ def test_calls_of_a_run_that_the_actor_does_not_live_for_fail() -> None:
     submit(router, run(1, 2, 3))
     router.end_turn()
     assert router.received(array(2))
-    router.on_changed(ActorChanged(ACTOR, DEAD, 0, 0, "ActorDiedError: gone"))
+    router.on_changed(ActorChanged(ACTOR, DEAD, 0, 0, ActorDeath(DeathCause.KILLED)))
     submit(router, run(4, 5))
     assert [error.array for error in failed] == [array(n) for n in (1, 3, 4, 5)]
 

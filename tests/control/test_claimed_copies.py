@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from runtime.control.errors import Loss, LossCause, pack
 from runtime.control.ids import object_id
 from runtime.control.messages import (
     SYSTEM_ERROR,
@@ -34,7 +35,7 @@ from tests.control.alone import array, result, spec
 from tests.control.test_local_scheduler import DRIVER, W1, Node
 
 CHILD = object_id(array(1), 0, 0)
-LOST = b"ObjectLostError: object 09 is lost: its owner has died"
+LOST = pack(Loss(LossCause.OWNER_DIED))
 HERE, THERE = "node:0.0", "node:1.0"
 
 

@@ -267,7 +267,7 @@ def test_an_object_that_is_not_there_yet_is_told_of_when_it_is() -> None:
     world.turn("gcs", lambda: gcs.handle("node:0", LocateObjects([oid], subscribe=False)))
     world.run(for_s=0.1)
     told = [m for *_, m in world.trace if isinstance(m, ObjectLocations)]
-    assert [(loc.nodes, loc.lost) for m in told for loc in m.locations] == [((), "")]
+    assert [(loc.nodes, loc.lost) for m in told for loc in m.locations] == [((), None)]
     assert not gcs.table.waited
 
 

@@ -222,7 +222,7 @@ def test_nothing_goes_ahead_of_a_kill() -> None:
     world, driver = quiet()
     actor = driver.call(conversation(driver))
     before = len(sent_ahead(world))
-    driver.client.kill_actor(actor.oid[: len(ACTOR)], "ActorDiedError: killed", False)
+    driver.client.kill_actor(actor.oid[: len(ACTOR)], False)
     _, error = driver.call(outcome_of(driver, driver.tell(actor.oid, {"tag": 7})))
     assert error == DIED
     assert len(sent_ahead(world)) == before

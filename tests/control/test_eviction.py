@@ -8,6 +8,8 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.api.failures import words_of
+from runtime.control.errors import FullCause, Loss, LossCause, StoreFull
 from runtime.control.eviction import CLIENT, Eviction, Request
 from runtime.control.ids import object_id
 from runtime.control.messages import (
@@ -47,7 +49,7 @@ class Arena:
         self.copies: set[bytes] = set()
         self.disk: dict[bytes, int] = {}
         self.left: list[bytes] = []
-        self.failed: list[str] = []
+        self.failed: list[StoreFull] = []
         self.asked = 0
         self.eviction = Eviction(
             self.ctx, 0, lambda oid: 7, self.leave, self.copies.__contains__,
@@ -129,12 +131,14 @@ def test_pinned_objects_stay_and_the_error_says_what_is_where() -> None:
     arena.put(b"c", 30)
     arena.go_on()
     assert arena.left == [b"z"]
-    (text,) = arena.failed
+    (full,) = arena.failed
+    assert full == StoreFull(FullCause.IN_USE, 30, 100, pinned=90, spilled=60)
+    text = words_of(full)
     for number in ("30 bytes", "store of 100", "90 of its objects are in use", "60 are on disk"):
         assert number in text
     arena.put(b"c", 101)
     arena.go_on()
-    assert "no room for 101 bytes: the whole object store has 100" in arena.failed[1]
+    assert arena.failed[1] == StoreFull(FullCause.TOO_LARGE, 101, 100)
 
 
 def test_nothing_is_written_in_vain() -> None:
@@ -234,7 +238,8 @@ def test_a_disk_that_cannot_be_written_is_an_error_and_costs_nothing() -> None:
     failed = Spilled(b"a", spill.offset, 60, -1, "No space left on device")
     arena.eviction.on_spilled(failed)
     arena.go_on()
-    assert "cannot be written to disk: No space left on device" in arena.failed[0]
+    assert arena.failed[0].cause is FullCause.DISK_FAILED
+    assert arena.failed[0].detail == "No space left on device"
     arena.put(b"b", 60)
     arena.go_on()
     assert b"b" in arena.sizes
@@ -323,7 +328,7 @@ class Directory(ObjectDirectory):
         super().__init__(self.alone, 0, lambda _, oid, size: self.copies.append((oid, size)))
         self.told: list[ObjectValue] = []
 
-    def make_room(self, size: int = 500, fail: Callable[[str], None] = print) -> None:
+    def make_room(self, size: int = 500, fail: Callable[[StoreFull], None] = print) -> None:
         request = Request(size, CLIENT, 0.0, lambda: None, fail)
         self.eviction.need(request, NoRoom(b"", size, 500, 0))
         self.eviction.make_room()
@@ -380,9 +385,10 @@ def test_what_the_disk_does_not_give_back_is_asked_for_and_may_be_made_again() -
 def test_the_gcs_says_why_a_disk_lost_what_cannot_be_made_again() -> None:
     row = ArrayRow()
     row.finish(Done(0, 1, 2, (500,)))
-    row.lose_object(OID, 2, "Input/output error")
+    failed = Loss(LossCause.COPY_MISSING, 2, "Input/output error")
+    row.lose_object(OID, 2, failed)
     location = row.locate(OID, {2})
-    assert location is not None and not location.nodes and location.lost == "Input/output error"
+    assert location is not None and not location.nodes and location.lost == failed
     assert row.holders() == {2}, "it may have notes of it, and must hear of the release"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runtime.control.config import Config
+from runtime.control.errors import ActorDeath, DeathCause
 from runtime.control.executor import Executor
 from runtime.control.messages import (
     Assignment,
@@ -121,13 +122,15 @@ def test_exit_and_nonsense() -> None:
 
 
 def test_an_actor_that_leaves_has_one_reason_and_does_not_come_back() -> None:
+    terminated = ActorDeath(DeathCause.TERMINATED)
     ctx, executor = made((1, 0, 1))
-    executor.leave("it was asked to terminate")
-    executor.leave("exit_actor() was called")
-    leaves = ExitActor("it was asked to terminate", running=True)
+    executor.leave(terminated)
+    executor.leave(ActorDeath(DeathCause.EXITED))
+    leaves = ExitActor(terminated, running=True)
     assert executor.exiting and ctx.take(ExitActor, NODE) == [leaves], "what runs goes on"
-    executor.exit_actor("a call raised SystemExit", crashed=True)
-    assert ctx.take(ExitActor, NODE) == [ExitActor("it was asked to terminate", False)]
+    crash = ActorDeath(DeathCause.WORKER_DIED, detail="a call raised SystemExit")
+    executor.exit_actor(crash, crashed=True)
+    assert ctx.take(ExitActor, NODE) == [ExitActor(terminated, False)]
 
 
 # -- straight to the driver ------------------------------------------------------

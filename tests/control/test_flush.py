@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from runtime.control.config import Config
+from runtime.control.errors import Loss, LossCause
 from runtime.control.flush import ROW_BYTES, STORAGE, TaskHistory, pack, unpack
 from runtime.control.gcs import Gcs
 from runtime.control.ids import object_id
@@ -91,7 +92,7 @@ def test_a_row_that_comes_again_takes_the_place_of_the_first() -> None:
     history.add(array(1), row(1))
     nbytes = history.nbytes
     again = row(1)
-    again.lose_node(3, "it burnt")
+    again.lose_node(3, Loss(LossCause.NODE_DIED, 3))
     again.accept(spec(1), 4)
     again.finish(Done(0, 1, 4, ()))
     history.add(array(1), again)

@@ -7,10 +7,12 @@ import tracemalloc
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from runtime.control.array_rows import LOST_S
 from runtime.control.config import Config
 from runtime.control.entries import Waiter
+from runtime.control.errors import Loss, LossCause, Unmade
 from runtime.control.gcs import EVENTS_MAX, Gcs
 from runtime.control.health import FailureDetector
 from runtime.control.ids import object_id
@@ -35,6 +37,8 @@ from tests.control.world import World
 NO_NEWS: dict[str, list[Any]] = {
     "added": [], "done": [], "copies": [], "released": [], "puts": [],
 }  # fmt: skip
+
+BURNT = Loss(LossCause.NODE_DIED, 1, "it burnt")
 
 
 def test_silence_is_suspected_after_the_timeout_and_not_before() -> None:
@@ -87,7 +91,7 @@ def test_where_an_object_is() -> None:
     found = row.locate(small, alive)
     assert found is not None and set(found.nodes) == {0, 1} and found.size == 0
     found = row.locate(large, alive)
-    assert found is not None and (found.nodes, found.size, found.lost) == ((2,), 5000, "")
+    assert found is not None and (found.nodes, found.size, found.lost) == ((2,), 5000, None)
     assert row.locate(never, alive) is None
     row.copied(large, 1, 5000)
     found = row.locate(large, alive)
@@ -99,12 +103,12 @@ def test_what_is_lost_and_what_the_owner_still_has() -> None:
     row.owners[0] = "driver:0.0"
     done(row, 0, 2, 1)
     done(row, 2, 1, 1, 5000)
-    row.lose_node(1, "it burnt")
+    row.lose_node(1, BURNT)
     small = row.locate(object_id(array(1), 1, 0), {0, 2})
     assert small is not None and small.nodes == (0,) and not small.lost
     oid = object_id(array(1), 2, 0)
     large = row.locate(oid, {0, 2})
-    assert large is not None and large.nodes == () and large.lost == "it burnt"
+    assert large is not None and large.nodes == () and large.lost == BURNT
     row.copied(oid, 2, 5000)
     large = row.locate(oid, {0, 2})
     assert large is not None and large.nodes == (2,) and not large.lost
@@ -116,12 +120,12 @@ def test_a_small_value_that_its_owner_did_not_get_is_lost_with_its_node() -> Non
     oid = object_id(array(1), 0, 0)
     row.accept(spec(1, 0, 1), 1)
     done(row, 0, 1, 1)
-    row.lose_node(1, "it burnt")
+    row.lose_node(1, BURNT)
     found = row.locate(oid, {0, 2})
     assert found is not None and found.nodes == (0,), "it was sent there"
-    row.lose_object(oid, 0, "it was not")
+    row.lose_object(oid, 0, Loss(LossCause.COPY_MISSING, 0))
     found = row.locate(oid, {0, 2})
-    assert found is not None and found.nodes == () and found.lost == "it burnt"
+    assert found is not None and found.nodes == () and found.lost == BURNT
 
 
 def test_ranges_that_ran_twice_hide_nothing(seed: int) -> None:
@@ -184,7 +188,7 @@ def test_a_lost_value_is_found_where_it_was_made_again() -> None:
     row.accept(spec(1, 0, 10), 1)
     for index in range(10):
         done(row, index, 1, 1, 500)
-    row.lose_node(1, "it burnt")
+    row.lose_node(1, BURNT)
     assert row.recipe(3) is row.recipe(9) is not None
     assert not row.pending(3, {2})
     row.accept(again, 2)
@@ -196,7 +200,7 @@ def test_a_lost_value_is_found_where_it_was_made_again() -> None:
         found = row.locate(object_id(array(1), index, 0), {2})
         assert found is not None and found.nodes == nodes
     # A living node that does not have it after all.
-    row.lose_object(object_id(array(1), 3, 0), 2, "it is not there")
+    row.lose_object(object_id(array(1), 3, 0), 2, Loss(LossCause.COPY_MISSING, 2))
     assert not row.pending(3, {2}) and row.recipe(3) is not None
     assert row.outstanding() == {}
 
@@ -344,12 +348,13 @@ def test_lineage_books() -> None:
 
 def test_why_a_value_cannot_be_made_again() -> None:
     row = ArrayRow()
-    assert "record of its task is gone" in refusal(row, None, "x")
-    assert "no retries left" in refusal(row, spec(1, retries=0), "x")
-    assert refusal(row, spec(1, retries=-1), "x") == ""
+    assert refusal(row, None, BURNT) == replace(BURNT, unmade=Unmade.NO_RECORD)
+    used_up = replace(BURNT, unmade=Unmade.NO_RETRIES, task="task1")
+    assert refusal(row, spec(1, retries=0), BURNT) == used_up
+    assert refusal(row, spec(1, retries=-1), BURNT) is None
     assert placed_again(spec(1, retries=-1), 0, 1, "").retries == -1
     row.put = True
-    assert refusal(row, None, "y") == "it was put, and y"
+    assert refusal(row, None, BURNT) == replace(BURNT, unmade=Unmade.PUT)
 
 
 @pytest.mark.parametrize("how", ["its node died", "released first", "made again"])

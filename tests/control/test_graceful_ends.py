@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from runtime.control.actor_table import ALIVE, ActorTable
 from runtime.control.config import Config
+from runtime.control.errors import ActorDeath, DeathCause, unpack
 from runtime.control.executor import Executor
 from runtime.control.gcs import Gcs
 from runtime.control.messages import (
@@ -40,6 +41,7 @@ from runtime.control.messages import (
 from tests.control.alone import Alone, array, result, spec
 from tests.control.one_node import W1, Node
 
+EXITED = ActorDeath(DeathCause.EXITED)
 LIMIT_S = Config().actor_end_s
 
 
@@ -90,7 +92,7 @@ def test_who_does_not_get_done_is_ended(how: str) -> None:
     if how == "asked":
         node.turn("gcs", StopActor(actor, 0, graceful=True))
     else:
-        node.turn(W1, ExitActor("exit_actor() was called"))
+        node.turn(W1, ExitActor(EXITED))
     node.ctx.pass_time(LIMIT_S - 0.001)
     assert not node.ctx.take(KillWorker)
     node.ctx.pass_time(0.001)
@@ -109,13 +111,13 @@ def test_nobody_is_ended_in_the_place_of_one_that_is_gone() -> None:
 
 def test_who_leaves_is_gone_with_its_process_and_does_not_come_back() -> None:
     node, _ = living(restarts=-1)
-    node.turn(W1, ExitActor("exit_actor() was called"))
+    node.turn(W1, ExitActor(EXITED))
     assert not node.ctx.take(ActorFailed), "what it does at its end is not over"
     worker = node.scheduler.dispatcher.workers[W1]
     assert not node.scheduler.actors.may_restart(worker)
     node.turn("pool:0", WorkerDied(W1, "killed by SIGSEGV"))
     (failed,) = node.ctx.take(ActorFailed, "gcs")
-    assert failed.final and failed.reason.endswith("has ended: exit_actor() was called")
+    assert failed.final and failed.reason == EXITED
     assert node.free() == {"CPU": 1.0}
 
 
@@ -132,13 +134,13 @@ def test_what_has_not_begun_when_an_actor_leaves_is_refused_behind_the_news(
     assert first is not None
     if concurrent:
         executor.run_beside(first.spec)
-    executor.leave("exit_actor() was called")
+    executor.leave(EXITED)
     assert isinstance(ctx.sent[0][1], ExitActor) and executor.next() is None
     assert refused(ctx) == [2, 3]
     executor.handle("node:0", RunTasks([Assignment(spec(4))]))
     executor.refuse(spec(5))  # taken, and not begun
     assert refused(ctx) == [4, 5]
-    executor.leave("again")
+    executor.leave(ActorDeath(DeathCause.TERMINATED))
     assert not refused(ctx)
 
 
@@ -154,13 +156,13 @@ def test_what_a_leaving_actor_refuses_its_caller_hears_of_at_once() -> None:
     calls = [replace(spec(n, owner="driver:1.0", demand=""), extra=extra) for n in (1, 2)]
     node.turn("node:1", ActorCalls(actor, 0, calls, []))
     assert [each[0] for each in node.given(W1)] == [array(1), array(2)]
-    node.turn(W1, ExitActor("exit_actor() was called", running=True))
+    node.turn(W1, ExitActor(EXITED, running=True))
     assert not node.ctx.take(TaskResults)
     timing = Timing("t", 0.0, 0.0, 1)
     node.turn(W1, TasksDone([replace(result(2), status=NOT_BEGUN, payload=b"")], [timing]))
     (told,) = [r for m in node.ctx.take(TaskResults, "node:1") for r in m.results]
     assert told.array == array(2)
-    assert told.payload.startswith(b"ActorDiedError: task9 has ended: exit_actor() was called")
+    assert unpack(told.payload) == replace(EXITED, name="task9", actor=actor)
 
 
 def test_what_a_leaving_actor_ran_ahead_of_its_node_has_its_value() -> None:
@@ -169,7 +171,7 @@ def test_what_a_leaving_actor_ran_ahead_of_its_node_has_its_value() -> None:
     extra = TaskExtra(call=actor, method="m", ahead=True)
     ran = replace(spec(1, owner="driver:1.0", demand=""), extra=extra)
     node.turn(W1, TasksDone([result(1)], [Timing("t", 0.0, 1e-4, 1)]))
-    node.turn(W1, ExitActor("exit_actor() was called", running=True))
+    node.turn(W1, ExitActor(EXITED, running=True))
     node.turn("node:1", ActorCalls(actor, 0, [ran], []))
     (told,) = [r for m in node.ctx.take(TaskResults, "node:1") for r in m.results]
     assert (told.array, told.status, told.payload) == (array(1), OK, result(1).payload)
@@ -186,5 +188,8 @@ def test_the_gcs_passes_on_how_an_actor_is_to_end(graceful: bool) -> None:
     gcs.handle("node:0", ActorStarted(made.array, 0, 0))
     table: ActorTable = gcs.actors
     assert table.rows[made.array].state == ALIVE
-    gcs.handle("node:0", KillActor(made.array, "no handle", owner=made.owner, graceful=graceful))
+    gcs.handle(
+        "node:0",
+        KillActor(made.array, ActorDeath(DeathCause.NO_OWNER), owner=made.owner, graceful=graceful),
+    )
     assert ctx.take(StopActor, "node:0") == [StopActor(made.array, 0, False, graceful)]

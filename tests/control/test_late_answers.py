@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from runtime.control.config import Config
+from runtime.control.errors import Cancellation, unpack
 from runtime.control.leases import STUCK_AHEADS
 from runtime.control.messages import (
     RETRY,
+    SYSTEM_ERROR,
     ActorInfo,
     AssignTasks,
     Blocked,
@@ -44,7 +46,7 @@ def cancelled(node: Node) -> list[bytes]:
         r.array
         for m in node.ctx.take(TaskResults, DRIVER)
         for r in m.results
-        if r.payload.startswith(b"TaskCancelledError")
+        if r.status == SYSTEM_ERROR and isinstance(unpack(r.payload), Cancellation)
     ]
 
 

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from runtime.control.config import Config
+from runtime.control.errors import Loss, LossCause, unpack
 from runtime.control.ids import object_id
 from runtime.control.leases import WORKERS_WITHOUT_CPU_MAX
 from runtime.control.local_scheduler import LocalScheduler
@@ -137,7 +138,7 @@ def test_what_lacked_an_input_here_for_another_owner_is_made_for_a_new_one_of_he
     node = Node(2)
     put, first = object_id(array(9), 0, 0), object_id(array(1), 0, 0)
     node.turn("gcs.1", AssignTasks([spec(1, owner="worker:1.1", deps=(put,))]))
-    node.turn("gcs.2", ObjectLocations([Location(put, (), 0, lost="its node died")]))
+    node.turn("gcs.2", ObjectLocations([Location(put, (), 0, lost=Loss(LossCause.NODE_DIED, 1))]))
     [news] = node.ctx.take(TaskUpdates)
     assert [lost for lost, _ in news.barren] == [array(1)]
     parent = replace(spec(3, owner="worker:1.1"), extra=TaskExtra(attempt=1))
@@ -163,7 +164,7 @@ def test_what_lacked_an_input_here_for_a_dead_owner_of_here_is_no_news() -> None
     node = Node()
     put = object_id(array(9), 0, 0)
     node.turn("gcs.1", AssignTasks([spec(1, owner="worker:0.7", deps=(put,))]))
-    node.turn("gcs.2", ObjectLocations([Location(put, (), 0, lost="its owner has died")]))
+    node.turn("gcs.2", ObjectLocations([Location(put, (), 0, lost=Loss(LossCause.OWNER_DIED))]))
     node.ctx.pass_time(1.0)
     assert node.ctx.take(TaskUpdates) == []
     assert not node.scheduler.log.knows(array(1))
@@ -190,7 +191,7 @@ def test_what_was_in_an_earlier_store_of_the_node_is_lost() -> None:
     node.turn("node:1", TaskResults(W1, [before]))
     [told] = node.ctx.take(TaskResults, W1)
     assert [each.status for each in told.results] == [SYSTEM_ERROR]
-    assert b"ObjectLostError" in told.results[0].payload
+    assert isinstance(unpack(told.results[0].payload), Loss)
 
 
 def test_a_lease_holds_what_one_task_needs_and_ends_with_the_last() -> None:
@@ -391,7 +392,7 @@ def test_an_input_that_its_owner_released_fails_the_task_and_not_the_node() -> N
     node.turn(W2, WorkerReady(2))
     results = [r for m in node.ctx.take(TaskResults, DRIVER) for r in m.results]
     assert [(r.array, r.status) for r in results] == [(array(3), SYSTEM_ERROR)]
-    assert results[0].payload.startswith(b"ObjectLostError")
+    assert isinstance(unpack(results[0].payload), Loss)
     assert node.free() == {"CPU": 1}
 
 

@@ -1,31 +1,72 @@
-"""Which error says that an object is lost."""
+"""Which error says that an object is lost, and what it says."""
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
-from runtime.api.exceptions import ObjectLostError, OwnerDiedError, system_error
-from runtime.control.lost import MADE_BY_ACTOR, OWNER_DIED, PUT, RELEASED, lost_error
+from runtime.api.exceptions import ObjectLostError, OwnerDiedError
+from runtime.api.failures import exception_of
+from runtime.control.errors import Loss, LossCause, Unmade, pack, unpack
 
 OID = bytes(range(18))
+LOST = f"object {OID.hex()} is lost: "
+PUT = Loss(LossCause.OWNER_DIED, unmade=Unmade.PUT, object=bytes(18))
 
 
 @pytest.mark.parametrize(
-    ("why", "kind"),
+    ("loss", "kind", "text"),
     [
-        (OWNER_DIED, OwnerDiedError),
-        (PUT + OWNER_DIED, OwnerDiedError),
-        (MADE_BY_ACTOR + OWNER_DIED, OwnerDiedError),
-        (f"{OWNER_DIED}, and the record of its task is gone", OwnerDiedError),
-        (RELEASED, ObjectLostError),
-        (PUT + RELEASED, ObjectLostError),
-        (f"{RELEASED}, and the record of its task is gone", ObjectLostError),
-        ("the only copy was on node 1, and f has no retries left", ObjectLostError),
-        (f"f was put, and its task needs 12, which is lost: {OWNER_DIED}", ObjectLostError),
+        (Loss(LossCause.OWNER_DIED), OwnerDiedError, "its owner has died"),
+        (
+            Loss(LossCause.OWNER_DIED, unmade=Unmade.PUT),
+            OwnerDiedError,
+            "its owner has died, and it was put, so no task makes it again",
+        ),
+        (
+            Loss(LossCause.OWNER_DIED, unmade=Unmade.ACTOR_WENT_ON),
+            OwnerDiedError,
+            "its owner has died, and the actor that made it has gone on since",
+        ),
+        (
+            Loss(LossCause.RELEASED, unmade=Unmade.NO_RECORD),
+            ObjectLostError,
+            "its owner has died or released it, and the record of its task is gone",
+        ),
+        (
+            Loss(LossCause.NODE_DIED, 1, "no heartbeat", Unmade.NO_RETRIES, "f"),
+            ObjectLostError,
+            "the only copy was on node 1, which died: no heartbeat, and f has no retries left",
+        ),
+        (
+            Loss(LossCause.NODE_DIED, 1, "gone", Unmade.INPUT_LOST, "f", root=PUT),
+            ObjectLostError,
+            "the only copy was on node 1, which died: gone, and f needs an input that is lost:"
+            f" OwnerDiedError: object {bytes(18).hex()} is lost: its owner has died, and it was"
+            " put, so no task makes it again",
+        ),
     ],
 )
-def test_the_owners_death_alone_makes_it_an_owner_died_error(why: str, kind: type) -> None:
-    error = system_error(lost_error(OID, why).encode(), OID)
+def test_the_owners_death_alone_makes_it_an_owner_died_error(
+    loss: Loss, kind: type, text: str
+) -> None:
+    error = exception_of(unpack(pack(loss)), OID)
     assert type(error) is kind
-    assert str(error) == f"object {OID.hex()} is lost: {why}"
+    assert str(error) == LOST + text
     assert isinstance(error, ObjectLostError) and error.object_ref_hex == OID.hex()
+    assert error.failure == loss
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.failure, str(again)) == (loss, str(error))
+
+
+@pytest.mark.parametrize("cause", LossCause)
+@pytest.mark.parametrize("unmade", [None, *Unmade])
+def test_every_cause_has_its_words(cause: LossCause, unmade: Unmade | None) -> None:
+    error = exception_of(Loss(cause, 7, "detail", unmade, "f"), OID)
+    assert str(error).startswith(LOST) and "detail" in str(error)
+
+
+def test_what_a_task_was_to_make_is_called_by_its_name() -> None:
+    loss = Loss(LossCause.MAKER_DIED, unmade=Unmade.NO_RETRIES, task="f")
+    assert str(exception_of(loss)).startswith("what f made is lost: ")

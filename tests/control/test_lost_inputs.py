@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from runtime.control.array_rows import LOST_S
 from runtime.control.config import Config
+from runtime.control.errors import Loss, LossCause, Unmade
 from runtime.control.gcs import Gcs
 from runtime.control.ids import STREAM_BASE, object_id
 from runtime.control.lineage import placed_again, refusal
-from runtime.control.lost import GONE_ON, LET_GO, RELEASED
 from runtime.control.messages import (
     FreeObjects,
     LocateObjects,
@@ -35,7 +35,7 @@ from runtime.control.messages import (
 )
 from tests.control.alone import Alone, array, spec
 
-LOST = "ObjectLostError: object 09 is lost: it was put, and its owner has let go of it"
+LOST = Loss(LossCause.LET_GO, unmade=Unmade.PUT, object=bytes(18))
 
 
 def oid(number: int, index: int = 0) -> bytes:
@@ -107,7 +107,7 @@ def test_who_asks_for_a_put_that_was_let_go_of_does_not_wait_for_time_to_pass() 
     for node in (0, 1, 3):
         table.gcs.handle(f"node:{node}", OwnersFound(node, [], [array(1)]))
     [location] = table.told()
-    assert location.lost == "it was put, and its owner has died or released it"
+    assert location.lost == Loss(LossCause.RELEASED, unmade=Unmade.PUT)
 
 
 def test_a_put_that_has_an_owner_again_is_awaited() -> None:
@@ -141,18 +141,20 @@ def test_a_run_that_lacked_an_input_is_the_last_and_its_cause_is_what_is_said() 
             assert table.freed() == [array(2)]
     assert table.placed() == []
     [location] = table.told()
-    assert location.lost.endswith(f", and task2 needs an input that is lost: {LOST}")
+    lost = location.lost
+    assert (lost.unmade, lost.task, lost.root) == (Unmade.INPUT_LOST, "task2", LOST)
     # In a long chain of such errors each says where it began, and no more.
-    table.gcs.arrays[array(4)].barren = f"ObjectLostError: object 02 is lost: {location.lost}"
-    why = refusal(table.gcs.arrays[array(4)], spec(4), "it burnt")
-    assert why == f"it burnt, and task4 needs an input that is lost: {LOST}"
+    table.gcs.arrays[array(4)].barren = replace(lost, object=oid(2))
+    burnt = Loss(LossCause.NODE_DIED, 1, "it burnt")
+    why = refusal(table.gcs.arrays[array(4)], spec(4), burnt)
+    assert why == replace(burnt, unmade=Unmade.INPUT_LOST, task="task4", root=LOST)
 
 
 def test_what_lacked_an_input_is_made_when_its_owners_task_has_run_again() -> None:
     table = used_and_let_go_of()
     table.gcs.arrays[array(3)].barren = LOST
     table.news(1, added=[spec(3, deps=(oid(2),), owner="worker:1.1")])
-    assert table.gcs.arrays[array(3)].barren == ""
+    assert table.gcs.arrays[array(3)].barren is None
 
 
 def test_what_a_repeated_task_needs_and_is_still_to_come_is_awaited() -> None:
@@ -185,7 +187,7 @@ def test_a_small_value_of_an_unknown_actor_that_was_let_go_of_is_lost() -> None:
     table.news(2, added=table.placed())
     table.ask(oid(1), node=2)
     [location] = table.told()
-    assert location.lost.startswith("an actor made it, and ")
+    assert location.lost == Loss(LossCause.RELEASED, unmade=Unmade.ACTOR_WENT_ON)
 
 
 def test_who_runs_again_hears_that_an_actor_had_made_what_its_earlier_run_let_go_of() -> None:
@@ -199,7 +201,7 @@ def test_who_runs_again_hears_that_an_actor_had_made_what_its_earlier_run_let_go
     for node in (0, 2, 3):
         table.gcs.handle(f"node:{node}", OwnersFound(node, [], [array(1)]))
     [location] = table.told()
-    assert location.lost == f"{RELEASED}{GONE_ON}"
+    assert location.lost == Loss(LossCause.RELEASED, unmade=Unmade.ACTOR_WENT_ON)
 
 
 def test_who_fetches_in_vain_hears_that_an_actor_had_made_what_nobody_has_told_of() -> None:
@@ -217,8 +219,7 @@ def test_who_fetches_in_vain_hears_that_an_actor_had_made_what_nobody_has_told_o
     rebuilt = True
     table.ctx.pass_time(LOST_S)
     [location] = table.told()
-    where = "the only copy was on node 1, which does not have it any more"
-    assert location.lost == f"{where}{GONE_ON}"
+    assert location.lost == Loss(LossCause.COPY_MISSING, 1, unmade=Unmade.ACTOR_WENT_ON)
 
 
 # -- items of streams --------------------------------------------------------------
@@ -234,7 +235,7 @@ def test_who_asks_for_an_item_that_was_not_yielded_again_learns_who_knows_why() 
     [again] = table.placed()
     table.news(2, added=[again], done=[(array(1), 0, 1, ())])
     [location] = table.told()
-    assert location.lost.endswith("and task1 has not yielded it again")
+    assert (location.lost.unmade, location.lost.task) == (Unmade.NOT_YIELDED, "task1")
     assert location.ended == 2
 
 
@@ -245,7 +246,7 @@ def test_items_that_are_told_of_with_the_end_of_their_task_are_not_taken_for_los
     table.ask(*items)
     large = [(array(1), STREAM_BASE, 1, (500,)), (array(1), STREAM_BASE + 1, 1, (500,))]
     table.news(1, done=[(array(1), 0, 1, ()), *large])
-    assert [(each.nodes, each.lost) for each in table.told()] == [((1,), "")] * 2
+    assert [(each.nodes, each.lost) for each in table.told()] == [((1,), None)] * 2
     assert not table.placed()
 
 
@@ -292,8 +293,8 @@ def test_each_fault_while_it_is_made_for_others_costs_one() -> None:
         table.kill(node)
     assert table.placed() == []
     [location] = table.told()
-    why = "the node that made it again died: it burnt, and task1 has no retries left"
-    assert location.lost == why
+    assert (location.lost.cause, location.lost.detail) == (LossCause.MAKER_DIED, "it burnt")
+    assert (location.lost.unmade, location.lost.task) == (Unmade.NO_RETRIES, "task1")
 
 
 def test_its_owners_node_has_let_go_of_what_it_does_not_have() -> None:
@@ -311,7 +312,8 @@ def test_who_may_run_once_more_for_others(retries: int, attempt: int, may: bool)
     table.made(replace(spec(1, retries=retries), extra=TaskExtra(attempt=attempt)), 0)
     task = replace(spec(1, retries=retries), extra=TaskExtra(attempt=attempt))
     row = table.gcs.table._row(array(1))
-    assert (refusal(row, task, LET_GO, let_go=True) == "") == may
+    let_go = Loss(LossCause.LET_GO)
+    assert (refusal(row, task, let_go, let_go=True) is None) == may
     if may:
         assert placed_again(task, 0, 1, "", let_go=True).retries == retries
 
@@ -344,7 +346,7 @@ def test_what_a_value_made_again_refers_to_is_there_until_that_is_not_needed() -
     table = nested(holding=True)
     assert table.freed() == []
     table.ask(oid(1))
-    assert [location.lost for location in table.told() if location.object == oid(1)] == [""]
+    assert [location.lost for location in table.told() if location.object == oid(1)] == [None]
     table.news(2, done=[(array(3), 0, 1, (500,))])
     assert sorted(table.freed()) == [array(1), array(2)]
     assert not table.gcs.table.lineage.needed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runtime.control.array_rows import LOST_S
+from runtime.control.errors import LossCause
 from runtime.control.ids import STREAM_BASE
 from runtime.control.messages import (
     OwnersFound,
@@ -61,7 +62,7 @@ def test_it_is_lost_when_the_call_has_ended_without_it() -> None:
     table.ask(ITEM, node=0)
     ended(table)
     [location] = table.told()
-    assert location.lost.startswith("the only copy was on node 1, which died")
+    assert (location.lost.cause, location.lost.node) == (LossCause.NODE_DIED, 1)
     assert location.ended == 3, "who has its end knows whether that is an error, and why"
     table.ask(ITEM, node=0)
     assert [(each.lost, each.ended) for each in table.told()] == [(location.lost, 3)]
@@ -96,7 +97,7 @@ def test_it_is_lost_when_its_node_died_before_it_told_of_it(asked_first: bool) -
     answered(table, 3)
     locations = table.told()
     assert [(each.nodes, each.ended) for each in locations] == [((), 3)] * 2
-    assert all("was on a node that died" in each.lost for each in locations)
+    assert all(each.lost.cause is LossCause.UNTOLD for each in locations)
     table.ask(ITEM, node=0)
     assert [each.lost for each in table.told()] == [locations[0].lost]
     table.ctx.pass_time(100.0)

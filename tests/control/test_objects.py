@@ -4,6 +4,18 @@ from __future__ import annotations
 
 import random
 
+from msgspec.structs import replace
+
+from runtime.control.errors import (
+    FullCause,
+    Loss,
+    LossCause,
+    StoreFull,
+    Unmade,
+    WorkerCrash,
+    pack,
+    unpack,
+)
 from runtime.control.ids import STREAM_BASE, object_id
 from runtime.control.messages import (
     OK,
@@ -22,6 +34,9 @@ from runtime.control.messages import (
 from runtime.control.objects import RETRY_S, ObjectDirectory
 from tests.control.alone import Alone, array, result
 
+LOST = pack(Loss(LossCause.RELEASED))
+CRASHED = pack(WorkerCrash("task"))
+NOT_YIELDED = Loss(LossCause.UNTOLD, unmade=Unmade.NOT_YIELDED, task="t")
 OID = object_id(array(1), 0, 0)
 
 
@@ -80,17 +95,17 @@ def test_an_error_stands_for_the_large_values_that_it_came_instead_of() -> None:
     for index in (0, 1):
         directory.add(result(1, index, size=500, node=1))
     directory.on_node_changed(1, alive=False)
-    directory.add(result(1, 0, 2, status=SYSTEM_ERROR, payload=b"lost", node=-1))
+    directory.add(result(1, 0, 2, status=SYSTEM_ERROR, payload=LOST, node=-1))
     for index in (0, 1):
         value = directory.lookup(object_id(array(1), index, 0))
-        assert value is not None and value.payload == b"lost"
+        assert value is not None and value.payload == LOST
 
 
 def test_an_error_of_a_second_run_does_not_stand_for_the_value_of_the_first() -> None:
     """Its node died after it had sent the value, and the inputs were let go of since."""
     directory = Directory()
     directory.own(array(1), "driver:0.0")
-    error = result(1, 0, 2, status=SYSTEM_ERROR, payload=b"an input is lost", node=2)
+    error = result(1, 0, 2, status=SYSTEM_ERROR, payload=LOST, node=2)
     directory.add(result(1, 0, payload=b"small", node=1))
     assert not directory.outdoes(error)
     directory.add(result(1, 1, size=500, node=3))
@@ -107,10 +122,10 @@ def test_an_error_that_was_told_stays() -> None:
     directory.own(array(1), "driver:0.0")
     value = result(1, 0, 2, payload=b"late", node=1)
     assert not directory.has_failed(value)
-    directory.add(result(1, 0, status=SYSTEM_ERROR, payload=b"its node died", node=-1))
+    directory.add(result(1, 0, status=SYSTEM_ERROR, payload=CRASHED, node=-1))
     assert directory.has_failed(result(1, 0, payload=b"late", node=1))
     assert not directory.has_failed(value), "one of the two was not told"
-    directory.add(result(1, 1, status=SYSTEM_ERROR, payload=b"its node died", node=-1))
+    directory.add(result(1, 1, status=SYSTEM_ERROR, payload=CRASHED, node=-1))
     assert directory.has_failed(value)
     directory.release(array(1))
     assert not directory.has_failed(value)
@@ -176,10 +191,10 @@ def test_a_fetch_that_fails_asks_again_after_a_pause() -> None:
     ctx.pass_time(RETRY_S)
     directory.end_turn()
     assert ctx.take(LocateObjects) == [LocateObjects([OID])]
-    directory.on_location(Location(OID, (), 500, lost="node 2 died"))
+    directory.on_location(Location(OID, (), 500, lost=Loss(LossCause.NODE_DIED, 2)))
     [value] = directory.told
     assert value.status == SYSTEM_ERROR
-    assert value.payload.startswith(b"ObjectLostError") and b"node 2 died" in value.payload
+    assert unpack(value.payload) == Loss(LossCause.NODE_DIED, 2, object=OID)
     assert directory.is_empty()
 
 
@@ -189,7 +204,7 @@ def test_what_the_store_can_never_hold_is_an_error_at_once() -> None:
     directory.on_location(Location(OID, (2,), 500))
     directory.on_no_room(NoRoom(OID, 500, 400, 400, node=2))
     directory.eviction.make_room()
-    assert directory.told[0].payload.startswith(b"ObjectStoreFullError: no room for 500 bytes")
+    assert unpack(directory.told[0].payload) == StoreFull(FullCause.TOO_LARGE, 500, 400)
 
 
 def test_what_was_released_on_its_way_is_freed() -> None:
@@ -197,7 +212,7 @@ def test_what_was_released_on_its_way_is_freed() -> None:
     directory.ask()
     directory.on_location(Location(OID, (2,), 500))
     directory.release(array(1))
-    directory.on_location(Location(OID, (), 0, lost="it was released"))
+    directory.on_location(Location(OID, (), 0, lost=Loss(LossCause.RELEASED)))
     assert directory.told == [], "what is on its way is still good for who waits"
     directory.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
     assert directory.told[0].offset == 7
@@ -215,7 +230,7 @@ def test_what_is_released_while_it_is_wanted_is_asked_for() -> None:
     assert directory.told == []
     directory.end_turn()
     assert directory.alone.take(LocateObjects, "gcs") == [LocateObjects([OID])]
-    directory.on_location(Location(OID, (), 0, lost="it was released"))
+    directory.on_location(Location(OID, (), 0, lost=Loss(LossCause.RELEASED)))
     assert directory.told[0].status == SYSTEM_ERROR and directory.is_empty()
 
 
@@ -224,20 +239,21 @@ def test_an_item_that_is_not_yielded_again_says_why() -> None:
     directory.own(array(1), "driver:0.0")
     item = object_id(array(1), STREAM_BASE + 1, 0)
     directory.add(result(1, 0, payload=b"two items", node=1))
-    directory.ended_again(result(1, 0, status=SYSTEM_ERROR, payload=b"OSError: no disk", node=-1))
+    directory.ended_again(result(1, 0, status=SYSTEM_ERROR, payload=CRASHED, node=-1))
     told: list[ObjectValue] = []
     directory.want(item, told.append)
-    directory.on_location(Location(item, (), 0, lost="t has not yielded it again", ended=0))
-    assert told[0].payload.endswith(b" lost: t has not yielded it again: OSError: no disk")
+    directory.on_location(Location(item, (), 0, lost=NOT_YIELDED, ended=0))
+    assert unpack(told[0].payload) == replace(NOT_YIELDED, object=item, root=unpack(CRASHED))
 
 
 def test_who_knows_how_a_stream_ended_is_asked_why_an_item_is_lost() -> None:
     item = object_id(array(1), STREAM_BASE + 1, 0)
-    ended = Location(item, (), 0, lost="t has not yielded it again", ended=2)
-    for status, payload, text in (
+    ended = Location(item, (), 0, lost=NOT_YIELDED, ended=2)
+    lost = replace(NOT_YIELDED, object=item)
+    for status, payload, told in (
         (USER_ERROR, b"its error", b"its error"),
-        (SYSTEM_ERROR, b"OSError: no disk", b"yielded it again: OSError: no disk"),
-        (None, b"", b"yielded it again"),
+        (SYSTEM_ERROR, CRASHED, pack(replace(lost, root=unpack(CRASHED)))),
+        (None, b"", pack(lost)),
     ):
         directory, other = Directory(), Directory()
         if status is not None:
@@ -248,7 +264,7 @@ def test_who_knows_how_a_stream_ended_is_asked_why_an_item_is_lost() -> None:
         directory.on_payload(ObjectPayload(item, other.end_instead_of(item)))
         [value] = directory.told
         assert value.status == (status or SYSTEM_ERROR)
-        assert value.payload.endswith(text)
+        assert value.payload == told
         directory.end_turn()
         assert not directory.alone.take(LocateObjects, "gcs")[1:] and directory.is_empty()
     # It may die before it answers: another one may know, or make it.
@@ -260,7 +276,7 @@ def test_who_knows_how_a_stream_ended_is_asked_why_an_item_is_lost() -> None:
     directory.end_turn()
     assert directory.alone.take(LocateObjects, "gcs") == [LocateObjects([item])]
     directory.on_location(ended)
-    assert directory.told[0].payload.endswith(b"t has not yielded it again")
+    assert directory.told[0].payload == pack(lost)
 
 
 def test_an_error_that_a_second_run_raised_does_not_stand_for_the_value_of_the_first() -> None:
@@ -289,7 +305,9 @@ def test_what_a_stream_has_yielded_is_not_hidden_by_its_end() -> None:
     directory.add(result(1, 0, status=USER_ERROR, payload=b"oh"))
     item = object_id(array(1), STREAM_BASE, 0)
     directory.ask(item)
-    directory.on_location(Location(item, (), 0, lost="t has no retries left"))
+    directory.on_location(
+        Location(item, (), 0, lost=Loss(LossCause.UNTOLD, unmade=Unmade.NO_RETRIES, task="t"))
+    )
     assert directory.told[0].status == SYSTEM_ERROR
     directory = Directory()
     directory.add(result(1, 0, payload=b"all went well"))

@@ -8,6 +8,7 @@ from runtime.control import actor_host, actor_router, actor_table, chain_client,
 from runtime.control.client import Client
 from runtime.control.config import Config
 from runtime.control.entries import Entry
+from runtime.control.errors import DeathCause, Unsendable, unpack
 from runtime.control.gcs import Gcs
 from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (
@@ -99,7 +100,7 @@ def test_who_sent_what_does_not_travel_learns_what_it_was_about() -> None:
     assert told == TooLong("node:1", "ActorCalls", "why", tasks)
     results = too_long.results_of(told, 0)
     assert [result.array for result in results] == [array(1), array(2)]
-    assert all(b"ActorCalls could not be sent: why" in result.payload for result in results)
+    assert all(unpack(each.payload) == Unsendable("ActorCalls", "why") for each in results)
     logged = too_long.too_long("gcs", LogCalls(ACTOR, 3, 0, []), "why")
     assert logged is not None and (logged.actor, logged.incarnation) == (ACTOR, 3)
     assert too_long.too_long("worker:0.1", RunTasks([]), "why") is not None
@@ -126,7 +127,7 @@ def test_calls_that_do_not_travel_end_with_the_error() -> None:
     node.handle("node:0", told)
     node.end_turn()
     (answer,) = ctx.take(TaskResults, "driver:0.0")
-    assert b"could not be sent: why" in answer.results[0].payload
+    assert isinstance(unpack(answer.results[0].payload), Unsendable)
 
 
 def test_results_that_do_not_travel_are_replaced_by_errors() -> None:
@@ -146,7 +147,7 @@ def test_a_lineage_that_does_not_travel_is_the_actors_end() -> None:
     told = too_long.too_long("node:0", ActorLineage(ACTOR, 0, 0, b"", [], []), "why")
     assert told is not None
     gcs.handle("gcs", told)
-    assert "cannot be rebuilt" in gcs.actors.dead[ACTOR].reason
+    assert gcs.actors.dead[ACTOR].reason.cause is DeathCause.UNSENDABLE
 
 
 def test_what_a_client_cannot_send_ends_with_the_error() -> None:
@@ -158,4 +159,4 @@ def test_what_a_client_cannot_send_ends_with_the_error() -> None:
     assert told is not None
     client.handle("driver:0.0", told)
     found = client.entries[submitted.array].result
-    assert found is not None and b"could not be sent" in found.payload
+    assert found is not None and isinstance(unpack(found.payload), Unsendable)

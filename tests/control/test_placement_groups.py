@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from runtime.control.bundle_placement import STRATEGIES, place
 from runtime.control.config import Config
+from runtime.control.errors import GroupRemoved, unpack
 from runtime.control.group_names import demand_in
 from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import (
@@ -323,7 +324,7 @@ class OnNode:
     def ended(self) -> list[tuple[int, int]]:
         """Return (start, count) of what the node says has ended with the group."""
         results = [each for m in self.ctx.take(TaskResults) for each in m.results]
-        assert all(b"PlacementGroupRemoved" in each.payload for each in results)
+        assert all(isinstance(unpack(each.payload), GroupRemoved) for each in results)
         return [(each.start, each.count) for each in results]
 
 

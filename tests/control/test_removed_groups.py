@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from runtime.control.errors import ActorDeath, DeathCause, GroupRemoved, unpack
 from runtime.control.group_names import demand_in
 from runtime.control.ids import job_of, object_id
 from runtime.control.messages import (
@@ -57,7 +58,8 @@ def test_removed_groups_are_forgotten_in_the_end() -> None:
     assert {row[5] for row in rows} == {"REMOVED"}
     assert not made.table.groups
     for group in (removed[-1], removed[0]):
-        assert made.table.refusal(in_group(group)).startswith("TaskPlacementGroupRemoved")
+        gone = in_group(group)
+        assert made.table.refusal(gone) == GroupRemoved(gone.name, group)
     made.table.end_job(bytes.fromhex("00010000"))
     assert all(row[6] for row in made.table.rows()), "what the job had removed goes with it"
     assert len(made.table.rows()) == len(rows) // 2
@@ -93,7 +95,7 @@ def test_an_answer_to_a_group_that_was_forgotten_and_is_created_again() -> None:
 def ended(ctx: Alone) -> list[bytes]:
     """Return the arrays that have ended since last time as in a removed group."""
     results = [each for message in ctx.take(TaskResults) for each in message.results]
-    assert all(b"TaskPlacementGroupRemoved: task" in each.payload for each in results)
+    assert all(isinstance(unpack(each.payload), GroupRemoved) for each in results)
     return [each.array for each in results]
 
 
@@ -109,7 +111,7 @@ def test_what_is_in_a_group_that_nobody_knows_ends_as_in_a_removed_one() -> None
     assert ended(ctx) == [task.array]
     [failed] = ctx.take(ActorFailed, "gcs")
     assert failed.actor == actor.array
-    assert failed.reason.startswith("ActorPlacementGroupRemoved")
+    assert isinstance(failed.reason, GroupRemoved) and failed.reason.actor
     assert not scheduler.infeasible
 
 
@@ -164,7 +166,7 @@ def test_removed_groups_leave_nothing_in_the_book_of_actors() -> None:
         actor.extra.actor = ActorInfo()
         scheduler.handle("gcs", PlaceTasks([actor]))
         scheduler.handle("node:0", RemoveGroup(message.group))
-        change = ActorChanged(actor.array, "DEAD", -1, 0, "it is")
+        change = ActorChanged(actor.array, "DEAD", -1, 0, ActorDeath(DeathCause.KILLED))
         scheduler.handle("gcs", change)
     assert len(ctx.take(AssignTasks)) == 5
     assert book._rooms[0].pool.total == book._rooms[0].pool.free == before

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from chaos.cases import draw_case
 from chaos.fuzz import run_case
 from runtime.control.config import Config
+from runtime.control.errors import Loss, LossCause
 from runtime.control.gcs_machine import make_machine
 from runtime.control.gcs_shard import Shard, ShardedGcs
 from runtime.control.ids import ARRAY_BYTES, object_id
@@ -87,7 +88,7 @@ def test_every_row_of_an_update_goes_to_its_shard_once(rows: Any, shards: int) -
         calls=[(array(n), "driver:0.0", b"") for n, _ in rows],
         bereaved=[array(n) for n, _ in rows],
         holding=[array(n) for n, _ in rows],
-        barren=[(array(n), "it is lost") for n, _ in rows],
+        barren=[(array(n), Loss(LossCause.RELEASED)) for n, _ in rows],
     )
     Router(ctx, shards).send("gcs", whole)
     for name in whole.__struct_fields__:
@@ -414,7 +415,7 @@ def test_a_shard_asks_before_it_makes_an_actors_value_again() -> None:
     assert not shard.alone.sent, "nothing is said before the answer"
     shard.turn("gcs", ActorSettled(b"actor", True))
     (told,) = shard.alone.take(ObjectLocations, "node:0")
-    assert told.locations[0].object == oid and "which died" in told.locations[0].lost
+    assert told.locations[0].object == oid and told.locations[0].lost.cause is LossCause.NODE_DIED
 
 
 # -- snapshots -------------------------------------------------------------------

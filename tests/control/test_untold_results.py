@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from runtime.control.array_rows import LOST_S
+from runtime.control.errors import Loss, LossCause, Unmade
 from runtime.control.ids import job_of, object_id
-from runtime.control.lost import GONE_ON
 from runtime.control.messages import (
     NodeChanged,
     NodeInfo,
@@ -26,6 +26,7 @@ from tests.control.one_node import DRIVER, Node
 from tests.control.test_call_items import call
 from tests.control.test_lost_inputs import Table, oid
 
+UNTOLD = Loss(LossCause.UNTOLD, unmade=Unmade.ACTOR_WENT_ON)
 LARGE, SMALL = object_id(array(1), 0, 0), object_id(array(1), 0, 1)
 
 
@@ -63,7 +64,7 @@ def test_whose_call_was_answered_hears_that_an_actor_had_made_what_nobody_has_to
     for number in (1, 2, 3):
         table.gcs.handle(f"node:{number}", OwnersFound(number, [], [array(1)]))
     [location] = table.told()
-    assert location.lost == f"the only copy was on a node that died{GONE_ON}"
+    assert location.lost == UNTOLD
 
 
 def half_gone() -> tuple[Table, Node]:
@@ -102,8 +103,8 @@ def test_a_small_value_beside_a_large_one_that_has_gone_is_where_its_owner_is() 
     answers(table, node)
     found = {each.object: (each.nodes, each.size, each.lost) for each in table.told()}
     assert found == {
-        SMALL: ((0,), 0, ""),
-        LARGE: ((), 0, f"the only copy was on a node that died{GONE_ON}"),
+        SMALL: ((0,), 0, None),
+        LARGE: ((), 0, UNTOLD),
     }
     node.turn("node:3", PullObject(SMALL))
     [payload] = node.ctx.take(ObjectPayload, "node:3")

@@ -251,6 +251,8 @@ def long_value(kind: Any, where: Any) -> Any:
         return tuple(long_value(item, where) for item in kind.item_types)
     if isinstance(kind, inspect.DictType):
         return {long_value(kind.key_type, where): long_value(kind.value_type, where)}
+    if isinstance(kind, inspect.EnumType):
+        return next(iter(kind.cls))
     if isinstance(kind, inspect.UnionType):
         return long_value(kind.types[0], where)
     plain = {

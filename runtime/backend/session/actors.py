@@ -18,6 +18,7 @@ from runtime.backend.session.numbering import frame_of_call
 from runtime.backend.session.references import arrays_of
 from runtime.backend.session.submitting import Submitting, with_inside
 from runtime.backend.submission import pending_calls, specify
+from runtime.control.errors import ActorDeath, DeathCause
 from runtime.control.ids import FIRST, object_id
 from runtime.control.messages import ActorInfo, TaskExtra, TaskSpec
 
@@ -135,15 +136,15 @@ class ActorCalls(Submitting):
     def kill_actor(self, actor: bytes, restart: bool) -> None:
         self._check_open()
         with self.world:
-            self.client.kill_actor(actor, "ActorDiedError: it was killed by kill()", restart)
+            self.client.kill_actor(actor, restart)
 
     def exit_actor(self) -> None:
         if self.world.executor is None or not self.world.executor.actor:
             raise TypeError("exit_actor is for the methods of actors")
-        reason = "exit_actor() was called"
+        why = ActorDeath(DeathCause.EXITED)
         with self.world:
             # Said here: what a thread or a task of asyncio's raises, no call of the actor does.
-            self.world.executor.leave(reason)
+            self.world.executor.leave(why)
         self.world.nudge()
         retrieve_error_of_task()
         in_loop = (
@@ -151,7 +152,7 @@ class ActorCalls(Submitting):
         )
         if frame_of_call.get() is None and get_ident() != self._thread and not in_loop:
             raise SystemExit  # a thread of the actor's own ends without a word
-        raise ActorExit(reason)
+        raise ActorExit(why)
 
     def own_actor(self) -> tuple[ObjectRef, type]:
         assert self.actor is not None, "it is no actor"

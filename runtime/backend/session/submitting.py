@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from runtime.api.actors import ActorClass
-from runtime.api.exceptions import system_error
+from runtime.api.failures import exception_of
 from runtime.api.options import TaskOptions
 from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.remote_function import RemoteFunction
@@ -24,6 +24,7 @@ from runtime.backend.protocol import World
 from runtime.backend.session.references import arrays_of
 from runtime.backend.session.values import Values
 from runtime.backend.submission import specify
+from runtime.control.errors import unpack
 from runtime.control.ids import ELEMENTS_MAX, function_id, object_id, same_job
 from runtime.control.jobs import foreign_object
 from runtime.control.messages import STREAM, TaskExtra, TaskSpec
@@ -233,7 +234,7 @@ class Submitting(Values):
             return value
         self._check_open([value])
         if not same_job(value.binary(), self.client.job):
-            raise system_error(foreign_object(value.binary(), self.client.job).payload)
+            raise exception_of(unpack(foreign_object(value.binary(), self.client.job).payload))
         deps.append(value.binary())
         return Input(len(deps) - 1)
 

@@ -13,12 +13,11 @@ from typing import Any
 
 from runtime.api.exceptions import (
     GetTimeoutError,
-    ObjectStoreFullError,
     RaySystemError,
     UnserializableException,
     make_task_error,
-    system_error,
 )
+from runtime.api.failures import exception_of
 from runtime.api.refs import ObjectRef, ObjectRefArray
 from runtime.api.streams import Place
 from runtime.backend.futures import FutureDesk
@@ -27,6 +26,7 @@ from runtime.backend.session.numbering import Numbering
 from runtime.backend.session.references import GONE
 from runtime.backend.session.waiting import Waiting
 from runtime.control.entries import Entry, Waiter
+from runtime.control.errors import unpack
 from runtime.control.ids import object_id
 from runtime.control.messages import OK, USER_ERROR, ObjectValue, RangeResult
 from runtime.control.streams import item_id
@@ -90,11 +90,9 @@ class Values(Numbering, Waiting):
         Raises ObjectStoreFullError.
         """
         offset = self._allocate(oid, value.nbytes)
-        reason = self.client.full_reasons.pop(oid, "")
-        if offset < 0:
-            raise ObjectStoreFullError(
-                f"{reason}; start the cluster with a larger object_store_memory, or drop references"
-            )
+        full = self.client.full.pop(oid, None)
+        if full is not None:
+            raise exception_of(full)
         try:
             self.world.write(oid, offset, value)
         except BaseException:
@@ -442,7 +440,7 @@ class Values(Numbering, Waiting):
             if isinstance(cause, bytes):
                 cause = self._cause_of(cause, text)
             return make_task_error(name, text, cause)
-        return system_error(payload, oid)
+        return exception_of(unpack(payload), oid)
 
     def _cause_of(self, pickled: bytes, text: str) -> Any:
         try:

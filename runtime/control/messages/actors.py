@@ -6,6 +6,7 @@ from typing import Union
 
 from msgspec import Struct
 
+from runtime.control.errors import ActorDeath, Failure
 from runtime.control.messages.parts import ObjectValue, RangeResult, TaskSpec
 
 
@@ -37,7 +38,7 @@ class ActorFailed(Struct, array_like=True, tag=73):
 
     actor: bytes
     incarnation: int
-    reason: str
+    reason: Failure
     final: bool = False
 
 
@@ -54,7 +55,7 @@ class ActorChanged(Struct, array_like=True, tag=75):
     state: int
     node: int
     incarnation: int
-    reason: str = ""
+    reason: Union[Failure, None] = None
     logged: bool = False
     """Its calls are logged; the GCS wants `CallsReceived`."""
 
@@ -107,7 +108,7 @@ class CallsReceived(Struct, array_like=True, tag=77):
 
 class KillActor(Struct, array_like=True, tag=78):
     actor: bytes
-    reason: str
+    reason: Failure
     restart: bool = False
     """Start again if it has restarts left."""
     owner: str = ""
@@ -198,7 +199,7 @@ class RestoreActor(Struct, array_like=True, tag=85):
 class ExitActor(Struct, array_like=True, tag=86):
     """The actor on this worker ends itself, after what it has reported; its process leaves."""
 
-    reason: str
+    reason: ActorDeath
     crashed: bool = False
     """It did not mean to: it starts again if it has restarts left."""
     running: bool = False

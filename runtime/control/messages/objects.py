@@ -9,6 +9,7 @@ from typing import Union
 
 from msgspec import Struct
 
+from runtime.control.errors import Loss, StoreFull
 from runtime.control.messages.parts import ObjectValue, RangeResult
 
 
@@ -40,7 +41,7 @@ class ObjectAllocated(Struct, array_like=True, tag=9):
 
     object: bytes
     offset: int
-    reason: str = ""
+    full: Union[StoreFull, None] = None
 
 
 class AbandonObject(Struct, array_like=True, tag=10):
@@ -78,7 +79,7 @@ class Location(Struct, array_like=True, gc=False):
     """Nodes that hold a copy; empty: none yet, or for ``lost`` none any more."""
     size: int
     """0: it is small and rides in messages."""
-    lost: str = ""
+    lost: Union[Loss, None] = None
     """Why it is lost."""
     primary: int = -1
     """The node that made it, while it lives: all other copies may be dropped."""

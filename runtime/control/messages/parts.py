@@ -14,9 +14,7 @@ OK = 0
 USER_ERROR = 1
 """The task's own code raised: `RangeResult.payload` is the pickled exception."""
 SYSTEM_ERROR = 2
-"""The system gave up: `payload` is a UTF-8 ``ExceptionName: message``."""
-OF_ACTOR = "\0"
-"""In such a message: the ID of the actor that was called comes next, in hexadecimal."""
+"""The system gave up: `payload` is a packed `errors.Failure`."""
 RETRY = 3
 """Its own code raised what `TaskExtra.retry_on` names: from worker to node only."""
 NOT_BEGUN = 4

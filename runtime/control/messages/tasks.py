@@ -11,6 +11,7 @@ from typing import Union
 
 from msgspec import Struct
 
+from runtime.control.errors import Failure
 from runtime.control.messages.parts import Assignment, RangeResult, TaskSpec, Timing
 
 
@@ -146,7 +147,7 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     bereaved: list[bytes] = []
     handed: list[bytes] = []
     holding: list[bytes] = []
-    barren: list[tuple[bytes, str]] = []
+    barren: list[tuple[bytes, Failure]] = []
     left: int = -1
     """From the global scheduler: the node that had accepted all of ``added`` until now."""
 
