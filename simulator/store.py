@@ -200,7 +200,7 @@ class SimStore:
             else:
                 self._free(fetch.object, offset)
                 reason = "the connection was lost" if not arrived else "it is not there any more"
-                self._tell(Fetched(fetch.object, -1, fetch.size, elapsed_s, reason, node))
+                self._tell(Fetched(fetch.object, -1, fetch.size, elapsed_s, reason, node, arrived))
             self._next(node)
 
         if node not in cluster.stores:

@@ -98,6 +98,12 @@ def used(module: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{name}.{node.attr}"
 
 
+LOOKS_INTO_TEXT = (
+    "startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition", "split",
+    "index", "find", "compile", "search", "match", "fullmatch",
+)  # fmt: skip
+
+
 def docstrings(tree: ast.Module) -> set[ast.AST]:
     """Return the constants that are text for readers: strings that are statements."""
     return {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -169,7 +175,38 @@ def named_backends(module: str, tree: ast.Module) -> Iterator[str]:
                     yield f"{module}:{node.lineno} asks for a backend by name"
 
 
-RULES = [foreign_hands, impure_control, simulator_reach, figure_numbers, named_backends]
+def compared_prose(module: str, tree: ast.Module) -> Iterator[str]:
+    """State is an enum or a struct: nobody looks for a sentence in what somebody else says."""
+    if not within(module, "runtime.control", "chaos.fuzz", "chaos.ended"):
+        return
+    named = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        sides: list[ast.expr] = []
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            sides = node.args if node.func.attr in LOOKS_INTO_TEXT else []
+        for side in sides:
+            value = named.get(side.id, side) if isinstance(side, ast.Name) else side
+            for part in ast.walk(value):
+                if isinstance(part, ast.Constant) and re.search(r"\w \w", str(part.value)):
+                    yield f"{module}:{node.lineno} looks for {part.value!r}"
+
+
+RULES = [
+    foreign_hands,
+    impure_control,
+    simulator_reach,
+    figure_numbers,
+    named_backends,
+    compared_prose,
+]
 Rule = Callable[[str, ast.Module], Iterator[str]]
 
 
@@ -200,6 +237,9 @@ def test_rule_is_kept(rule: Rule) -> None:
         (figure_numbers, "simulator.costs", "def figure_9(): pass"),
         (named_backends, "runtime.api.pool", "if current().name == 'sim': pass"),
         (named_backends, "runtime.api.pool", "real = 'sim' != state.present().name"),
+        (compared_prose, "runtime.control.gcs", "why == 'its owner has died'"),
+        (compared_prose, "runtime.control.gcs", "PUT = 'it was put'\nwhy.startswith(PUT)"),
+        (compared_prose, "chaos.fuzz", "FOUND = re.compile(r'object (.*) is lost')"),
     ],
 )
 def test_rule_can_be_broken(rule: Rule, module: str, code: str) -> None:
@@ -220,6 +260,8 @@ def test_rule_can_be_broken(rule: Rule, module: str, code: str) -> None:
         (figure_numbers, "scenarios.fig8b", "NAME = 'fig8b'"),
         (named_backends, "runtime.api.pool", "if current().one_thread: pass"),
         (named_backends, "chaos.injectors", "if current().name == 'sim': pass"),
+        (compared_prose, "runtime.control.gcs", "address.startswith('node:')"),
+        (compared_prose, "runtime.api.failures", "text == 'its owner has died'"),
     ],
 )
 def test_rule_allows_what_is_right(rule: Rule, module: str, code: str) -> None:

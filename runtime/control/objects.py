@@ -50,8 +50,6 @@ from runtime.control.messages import (
 )
 from runtime.control.timeline import TransferLog
 
-GONE = "it is not there any more"
-"""What a store says of an object that it was asked for and does not have."""
 RETRY_S = 0.1
 """Pause before asking again where an object is, when its source failed."""
 
@@ -377,7 +375,7 @@ class ObjectDirectory(Holdings):
                 self.eviction.drop_from_disk(oid)
                 self._dropped.add(oid)
                 self._missing(oid, self._node, message.reason)
-            elif far and message.reason == GONE and message.node not in self._dead:
+            elif far and message.gone and message.node not in self._dead:
                 self._missing(oid, message.node)
             self._retry(oid)
 

@@ -132,7 +132,7 @@ class Fetcher:
         streams = self._most if fetch.size >= self._stripe_bytes_min else 1
         self._transfer = _Transfer(fetch, offset, streams)
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, gone: bool = False) -> None:
         """The object is here, or it is given up for `reason`."""
         transfer, self._transfer = self._transfer, None
         assert transfer is not None
@@ -146,7 +146,9 @@ class Fetcher:
             offset = -1
         else:
             self.manager.landed(fetch.object, offset, fetch.size)
-        self.manager.tell(Fetched(fetch.object, offset, fetch.size, elapsed_s, reason, self.node))
+        self.manager.tell(
+            Fetched(fetch.object, offset, fetch.size, elapsed_s, reason, self.node, gone)
+        )
 
     def _close(self, stream: _Stream) -> None:
         self._streams.remove(stream)
@@ -169,7 +171,7 @@ class Fetcher:
 
     def on_absent(self) -> None:
         """The other node does not have the object, or one of another size."""
-        self._end("it is not there any more")
+        self._end("it is not there any more", gone=True)
         self._go_on()
 
     def on_broken(self, stream: _Stream, reason: str) -> None:

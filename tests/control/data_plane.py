@@ -97,7 +97,7 @@ class Store:
             held = self._held_by(message)
         if held is None:
             reason = "it is not there any more"
-            answer = Fetched(message.object, -1, message.size, took_s, reason, message.node)
+            answer = Fetched(message.object, -1, message.size, took_s, reason, message.node, True)
         else:
             offset = self.allocate(message.object, message.size)
             if offset < 0:

@@ -53,6 +53,8 @@ class Fetched(Struct, array_like=True, tag=64):
     reason: str = ""
     node: int = -1
     """The node that was asked."""
+    gone: bool = False
+    """It does not have the object any more."""
 
 
 class Spill(Struct, array_like=True, tag=52):
