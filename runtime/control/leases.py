@@ -13,6 +13,7 @@ for that.
 from __future__ import annotations
 
 from collections import Counter, deque
+from math import inf
 
 from runtime.control.actor_host import ActorHost
 from runtime.control.actors_here import Actor
@@ -30,9 +31,6 @@ from runtime.control.worker_table import State, Worker
 
 WORKERS_WITHOUT_CPU_MAX = 64
 """How many workers a node starts for tasks that need no CPU and do not wait."""
-QUIET_BEATS = 2
-"""After so many heartbeats in time without news a worker's task goes on: what it was to run
-had left by the first, and what it has sent before the second is here."""
 STUCK_AHEADS = 4
 """After so many ``ahead_s`` without news, twice, what was given ahead is taken back."""
 
@@ -69,36 +67,37 @@ class Leases:
         self.mean_task_s = 0.0
         self._idle = self._supply.idle
         self._watch: Timer | None = None
+        self._beat_s = -inf
+        """When the last heartbeat in time was,"""
+        self._listened_s = -inf
+        """and the one before. What a worker was to run before that had left by then, and what it
+        has sent before the last one is here."""
 
     @property
     def busy_s(self) -> float:
         """How long it may be until one of the tasks that run here ends; 0 if none runs.
 
-        What has taken longer than others of its function is taken to last as long again. Of
-        that a worker's silence tells only while this scheduler listens: it may be busy for
-        longer than the task, with what it hands out or with news that come before.
+        What has taken longer than others of its function is taken to last as long again, if
+        its worker has been silent while this scheduler listened. That may be busy for longer
+        than the task, with what it hands out or with news that come before.
         """
+        if not self.assigned:
+            return 0.0
         least_s = -1.0
-        now, means = self._ctx.now(), self.means
+        now, means, listened_s = self._ctx.now(), self.means, self._listened_s
         for worker in self.workers.values():
             if worker.state is State.LEASED and worker.assigned:
                 ran_s = now - worker.news_s
                 mean_s = means.get(worker.assigned[0].function, 0.0)
-                overdue_s = ran_s if worker.quiet_beats >= QUIET_BEATS else 0.0
+                overdue_s = ran_s if worker.news_s < listened_s else 0.0
                 left_s = mean_s - ran_s if ran_s < mean_s else overdue_s
                 if least_s < 0.0 or left_s < least_s:
                     least_s = left_s
         return max(0.0, least_s)
 
     def on_beat_in_time(self) -> None:
-        """Count a heartbeat that was not late: this scheduler was free when it was due.
-
-        Not for who was heard of in the same turn, whose end is still to come.
-        """
-        now = self._ctx.now()
-        for worker in self.workers.values():
-            if worker.news_s < now:
-                worker.quiet_beats += 1
+        """A heartbeat is not late: this scheduler was free when it was due."""
+        self._listened_s, self._beat_s = self._beat_s, self._ctx.now()
 
     def start(self) -> None:
         """Start the workers that a node begins with."""
@@ -175,7 +174,6 @@ class Leases:
 
     def _heard_of(self, worker: Worker) -> None:
         worker.news_s = self._ctx.now()
-        worker.quiet_beats = 0
 
     def _give(self, worker: Worker) -> None:
         """Give a worker ranges worth ``ahead_s``, its fair share at most."""

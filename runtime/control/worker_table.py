@@ -46,7 +46,6 @@ class Worker:
         "news_s",
         "number",
         "pid",
-        "quiet_beats",
         "restarts",
         "state",
     )
@@ -69,8 +68,6 @@ class Worker:
         """What they are estimated to take."""
         self.news_s = 0.0
         """When its lease began, or it last reported something of what it runs."""
-        self.quiet_beats = 0
-        """Heartbeats of its node in time since then."""
         self.functions: set[bytes] = set()
         """Functions it was sent already."""
         self.killed_for: CancelTask | None = None
