@@ -53,11 +53,10 @@ def _run_sim(request: Request) -> Outcome:
     request.progress.begin(f"fig8b on sim, {runs} clusters", runs)
     for policy in ("bottom-up", "centralized"):
         for nodes in sizes:
-            per_node = settings["tasks_per_node"]
+            tasks = settings["tasks"] or nodes * settings["tasks_per_node"]
             if policy == "centralized":
                 # Its rate does not grow with the nodes: neither need the tasks.
-                per_node = max(1, min(per_node, settings["tasks_centralized"] // nodes))
-            tasks = settings["tasks"] or nodes * per_node
+                tasks = min(tasks, nodes * max(1, settings["tasks_centralized"] // nodes))
             # Several windows each, or the pipeline would run empty at the end.
             window = max(1, min(settings["window"], tasks // nodes // WINDOWS_MIN[policy]))
             backend: Any = ray.init(

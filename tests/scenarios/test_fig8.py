@@ -76,6 +76,15 @@ def test_bottom_up_scales_and_centralized_does_not() -> None:
     assert all(check.ok for check in outcome.checks)
 
 
+def test_the_tasks_of_policy_centralized_are_bounded_however_many_there_are() -> None:
+    settings = {**fig8b.SCENARIO.settings("quick", {}), "tasks": 9_000, "tasks_centralized": 500}
+    outcome = fig8b.run(Request("sim", nodes=(3,), settings=settings))
+    assert {row["policy"]: row["tasks"] for row in outcome.rows} == {
+        "bottom-up": 9_000,
+        "centralized": 3 * (500 // 3),
+    }
+
+
 @pytest.mark.parametrize("window", [300, 700, 800, 1000, 3000])
 def test_the_rate_of_a_node_does_not_depend_on_the_window(window: int) -> None:
     """Work that was handed out is not taken back while its scheduler is busy."""
