@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from runtime.control.actors_here import State
+from runtime.control.actor_record import ActorState
 from runtime.control.config import Config
 from runtime.control.ids import ARRAY_BYTES
 from runtime.control.ref_book import PINNED
@@ -218,7 +218,7 @@ def _resources(
 
 def _lasting(scheduler: Any, total: Mapping[str, float], own: Mapping[str, float]) -> list[str]:
     # Those that live may be owned by who is awaited.
-    waiting = [a for a in scheduler.actors.actors.values() if a.state is not State.ALIVE]
+    waiting = [a for a in scheduler.actors.actors.values() if a.state is not ActorState.ALIVE]
     if waiting:
         return [f"actors: {len(waiting)} are left on node {scheduler.node}, and never began"]
     left = len(list(scheduler.bundles.all()))

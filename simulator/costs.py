@@ -37,7 +37,7 @@ from typing import Any
 
 import msgspec
 
-from runtime.control.call_runs import args_bytes
+from runtime.control.call_batches import args_bytes
 from runtime.control.errors import pack
 from runtime.control.messages import (
     AssignTasks,

@@ -17,7 +17,7 @@ cancelled, comes back here and ends with that error.
 
 from __future__ import annotations
 
-from runtime.control.actor_host import ActorHost
+from runtime.control.actor_manager import ActorManager
 from runtime.control.context import incarnation_of, node_of
 from runtime.control.errors import unpack
 from runtime.control.failed import is_lost
@@ -42,7 +42,7 @@ class Acceptance:
         log: TaskLog,
         inputs: TaskInputs,
         jobs: NodeJobs,
-        actors: ActorHost,
+        actors: ActorManager,
         results: Results,
         timeline: RangeLog,
     ) -> None:

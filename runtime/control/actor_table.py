@@ -16,8 +16,8 @@ The lineage of an actor that may restart is kept here: the calls that took
 effect, in order, since its last checkpoint. A call's result leaves its node
 only once the call is logged here, so an effect that anybody has seen survives.
 Results before the checkpoint are kept until their callers have them, and then those of tasks
-and actors in `past_calls`: a caller whose answer was lost with the node, or that runs again,
-asks again and must not make the call twice.
+and actors in `actor_reply_history`: a caller whose answer was lost with the node, or that runs
+again, asks again and must not make the call twice.
 
 The logs of all actors together are bounded by ``actor_log_bytes_max``. Beyond that the
 longest is given up, which an event says: its actor works on, and is dead when it would
@@ -35,6 +35,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from runtime.control.actor_reply_history import ActorReplyHistory
 from runtime.control.bounded_map import BoundedMap
 from runtime.control.context import Context, node_of
 from runtime.control.errors import ActorDeath, DeathCause, Failure, Unschedulable, brief
@@ -63,7 +64,6 @@ from runtime.control.messages import (
     TooLong,
     WatchActors,
 )
-from runtime.control.past_calls import PastCalls
 from runtime.control.pieces import cut, record_bytes
 from runtime.control.pubsub import PubSub
 from runtime.control.too_long import unsendable
@@ -136,7 +136,7 @@ class ActorTable:
         self.log_bytes = 0
         """What the logs of all actors take, roughly; bounded."""
         self._log_bytes_max = log_bytes_max
-        self.past = PastCalls()
+        self.past = ActorReplyHistory()
         self.rows: dict[bytes, ActorRow] = {}
         self.names: dict[tuple[str, str], bytes] = {}
         self.dead: BoundedMap[bytes, DeadActor] = BoundedMap(DEAD_MAX)
@@ -475,6 +475,6 @@ class ActorTable:
         for number, (calls, before) in enumerate(pieces, start=1):
             self.ctx.send(source, ActorLineage(*about, b"", calls, before, number < len(pieces)))
         if pieces and row.state != ALIVE:
-            # Who waits for it may ask it for answers; see `early_answers`.
+            # Who waits for it may ask it for answers; see `actor_reconstruction`.
             there = replace(self._change(row), state=STARTING, node=node_of(source))
             self._pubsub.publish(message.actor, there)

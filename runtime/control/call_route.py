@@ -1,9 +1,9 @@
 """What a node knows of one actor, and the calls that its clients have under way to it.
 
-A caller that runs again submits its calls again. If it ran on another node meanwhile, the
-actor's node has the result of a call that it was sent from here go there, to whoever called
-(`QueuedCalls`). So a call without a result is sent once more, for its caller of now: the
-actor's node has that one take the place of the first, or answers it, and runs it once::
+A caller that runs again makes its calls again. If it ran on another node meanwhile, the
+actor's node has sent a reply there, to the client that called last (`ReplyCache`). So this
+node sends a call without a reply once more, for its caller of now; the actor's node lets that
+one take the place of the first, or replies to it, and runs it once::
 
     submitted again ──it waits here, or leaves with this turn──> takes the other's place
                     ──it was sent──────────────────────────────> sent again as it was, as soon
@@ -13,7 +13,7 @@ actor's node has that one take the place of the first, or answers it, and runs i
 from __future__ import annotations
 
 from runtime.control.actor_table import ALIVE, PENDING
-from runtime.control.call_runs import is_run, singles
+from runtime.control.call_batches import is_run, singles
 from runtime.control.errors import Failure
 from runtime.control.messages import TaskSpec
 

@@ -17,7 +17,7 @@ On a node, an element that is
   worker is asked which one runs, and killed if it does not say so soon;
 * done: stays as it is.
 
-A call of an actor goes another way: `ActorRouter` ends it if no worker can have begun it,
+A call of an actor goes another way: `CallSubmitter` ends it if no worker can have begun it,
 else asks the actor's node (`CancelCall`), behind the call; while the actor starts anew, as
 soon as it is there. What the actor's worker has, only that knows: it has left, or the
 worker has it from its owner, too (`direct_calls`). There and on the way there, it ends at
@@ -61,7 +61,7 @@ class Canceller:
 
     def on_cancel(self, source: str, message: CancelTask) -> None:
         """Cancel what is here; pass on what a client asks for and is elsewhere."""
-        if self._scheduler.router.cancel(message.array):
+        if self._scheduler.submitter.cancel(message.array):
             return
         self.cancel_waiting(message)
         for worker in self._scheduler.dispatcher.workers.values():

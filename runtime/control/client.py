@@ -26,7 +26,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from runtime.control.call_runs import result_of, split
+from runtime.control.call_batches import result_of, split
 from runtime.control.client_submits import ClientSubmits
 from runtime.control.context import node_of
 from runtime.control.entries import Entry, by_start

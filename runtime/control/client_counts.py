@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from runtime.control.borrowing import Borrowing
-from runtime.control.call_runs import run_of
+from runtime.control.call_batches import run_of
 from runtime.control.children import Children
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
@@ -76,7 +76,7 @@ class ClientCounts:
         self._exported: set[bytes] = set()
         self._submitted: list[TaskSpec] = []
         self._run_spec: TaskSpec | None = None
-        """What the calls have in common that the next one may join; see `call_runs`."""
+        """What the calls have in common that the next one may join; see `call_batches`."""
         self._run_extra: TaskExtra | None = None
         self._run_deps: tuple[bytes, ...] = ()
         self._run_arrays: list[bytes] = []

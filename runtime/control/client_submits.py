@@ -1,7 +1,7 @@
 """What a client makes: tasks, calls, puts, and questions to its node.
 
 Tasks and puts wait for a batch (`flush`); calls in a row of one method of an actor
-become one run, see `call_runs`.
+become one run, see `call_batches`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from runtime.control.call_runs import RUN_MAX
+from runtime.control.call_batches import RUN_MAX
 from runtime.control.client_waits import ClientWaits
 from runtime.control.entries import Entry, Waiter
 from runtime.control.errors import ActorDeath, DeathCause

@@ -22,7 +22,7 @@ RunTasks             DirectCall                     runs at the first, once
 
 A driver sends a call ahead only if it waits for no other call of that actor: what a
 caller calls runs in its order. The worker's report may be at the node before the call
-itself: it is kept, and counts when that comes (`ActorHost`); it names no other call, which
+itself: it is kept, and counts when that comes (`ActorManager`); it names no other call, which
 the node may know. So whatever becomes of such a call, its node hands it on: cancelled, it
 goes to the worker and the cancellation behind it, since the worker alone knows whether it
 has begun. Calls of actors that may restart are logged before anybody sees their results:

@@ -22,8 +22,8 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from runtime.control.actor_host import ActorHost
-from runtime.control.call_runs import results_of, split
+from runtime.control.actor_manager import ActorManager
+from runtime.control.call_batches import results_of, split
 from runtime.control.cancellation import Canceller
 from runtime.control.config import Config
 from runtime.control.context import Context
@@ -70,7 +70,7 @@ class Dispatcher(Leases):
         objects: ObjectDirectory,
         inputs: TaskInputs,
         results: Results,
-        actors: ActorHost,
+        actors: ActorManager,
         canceller: Canceller,
         timeline: RangeLog,
         custody: Custody,

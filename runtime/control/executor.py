@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from runtime.control.call_runs import RUN_MAX, is_run, run_of_results, singles
+from runtime.control.call_batches import RUN_MAX, is_run, run_of_results, singles
 from runtime.control.cancelled_calls import CancelledCalls
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer

@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import inf
 
 from runtime.control.acceptance import Acceptance
-from runtime.control.actor_host import ActorHost
+from runtime.control.actor_manager import ActorManager
 from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.dispatcher import Dispatcher
@@ -43,7 +43,7 @@ class Heartbeats:
         objects: ObjectDirectory,
         dispatcher: Dispatcher,
         acceptance: Acceptance,
-        actors: ActorHost,
+        actors: ActorManager,
         starving: Starving,
     ) -> None:
         self._ctx = ctx
@@ -80,6 +80,6 @@ class Heartbeats:
             held=dict(self._pool.held),
             busy_s=self._dispatcher.busy_s,
         )
-        self._actors.on_heartbeat()
+        self._actors.reconstruction.on_heartbeat()
         self._ctx.send("gcs", Heartbeat(self._node, self._incarnation, load))
         self._ctx.after(self._config.heartbeat_s, self._beat)

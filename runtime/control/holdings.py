@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from runtime.control.call_runs import result_of, split
+from runtime.control.call_batches import result_of, split
 from runtime.control.context import Context
 from runtime.control.eviction import Eviction
 from runtime.control.ids import STREAM_BASE, split_object_id
@@ -49,7 +49,7 @@ class Holdings(Owners):
         self._results: dict[bytes, list[RangeResult]] = {}
         """By start."""
         self._runs: dict[bytes, RangeResult] = {}
-        """Of calls that ended together: see `call_runs`. What is in here is not in there."""
+        """Of calls that ended together: see `call_batches`. What is in here is not in there."""
         self._failed: set[bytes] = set()
         """Arrays with errors of the system among the results."""
         self._overlapping: set[bytes] = set()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from runtime.control.actor_router import ActorRouter
+from runtime.control.call_submitter import CallSubmitter
 from runtime.control.context import Context
 from runtime.control.custody import Custody
 from runtime.control.membership import Membership
@@ -41,7 +41,7 @@ class Inheritance:
         owned: Owned,
         orphans: Orphans,
         results: Results,
-        router: ActorRouter,
+        submitter: CallSubmitter,
         log: TaskLog,
         custody: Custody,
         release_all: Callable[[Sequence[bytes]], None],
@@ -54,7 +54,7 @@ class Inheritance:
         self._owned = owned
         self._orphans = orphans
         self._results = results
-        self._router = router
+        self._submitter = submitter
         self._log = log
         self._custody = custody
         self._release_all = release_all
@@ -96,7 +96,7 @@ class Inheritance:
             self._log.hand_over(array)
             self._objects.disown(array)
             self._results.keep_for_others(array)
-            self._router.forget_all((array,))
+            self._submitter.forget_all((array,))
             self._owned.ends.pop(array, None)
             self._owned.lent.discard(array)
             return

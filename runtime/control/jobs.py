@@ -19,7 +19,7 @@ An actor whose driver gave no namespace is named in one that only its job has.
 
 What a job may not do its client's node refuses (`NodeJobs`): to read another job's
 object, to give one to a task, to cancel or kill what it has not made. Calls
-of an actor are checked where it lives (`ActorHost`), since its name is known there, and
+of an actor are checked where it lives (`ActorManager`), since its name is known there, and
 what is said of placement groups at the global scheduler (`GroupTable`).
 
 `JobEnded` says all at once, so nobody has to find out what a job had: each receiver

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from math import inf
 
-from runtime.control.actor_host import ActorHost
-from runtime.control.actors_here import Actor
+from runtime.control.actor_manager import ActorManager
+from runtime.control.actor_record import ActorRecord
 from runtime.control.config import Config
 from runtime.control.context import Context, Timer
 from runtime.control.custody import Custody
@@ -47,7 +47,7 @@ class Leases:
         pool: ResourcePool,
         objects: ObjectDirectory,
         inputs: TaskInputs,
-        actors: ActorHost,
+        actors: ActorManager,
         custody: Custody,
     ) -> None:
         self._ctx = ctx
@@ -226,7 +226,7 @@ class Leases:
     def _begin_actors(self) -> None:
         """Give queued actors resources and workers, oldest first."""
         queued = self._actors.queued
-        waiting: list[Actor] = []
+        waiting: list[ActorRecord] = []
         while queued and self._idle:
             actor = queued.popleft()
             fits = self._pool.fits(actor.spec.demand)

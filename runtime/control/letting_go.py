@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runtime.control.actor_router import ActorRouter
+from runtime.control.call_submitter import CallSubmitter
 from runtime.control.context import Context
 from runtime.control.custody import Custody
 from runtime.control.errors import ActorDeath, DeathCause
@@ -41,7 +41,7 @@ class LettingGo:
         owned: Owned,
         orphans: Orphans,
         results: Results,
-        router: ActorRouter,
+        submitter: CallSubmitter,
         log: TaskLog,
         custody: Custody,
     ) -> None:
@@ -50,7 +50,7 @@ class LettingGo:
         self._owned = owned
         self._orphans = orphans
         self._results = results
-        self._router = router
+        self._submitter = submitter
         self._log = log
         self._custody = custody
 
@@ -74,7 +74,7 @@ class LettingGo:
             for array in arrays:
                 owned.ends.pop(array, None)
         self._results.released(arrays)
-        self._router.forget_all(arrays)
+        self._submitter.forget_all(arrays)
         if not owned.actors.isdisjoint(arrays):
             for actor in [array for array in arrays if array in owned.actors]:
                 owned.actors.discard(actor)

@@ -35,9 +35,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from runtime.control.acceptance import Acceptance
-from runtime.control.actor_host import ActorHost
-from runtime.control.actor_router import ActorRouter
+from runtime.control.actor_manager import ActorManager
 from runtime.control.bundles import Bundles
+from runtime.control.call_submitter import CallSubmitter
 from runtime.control.cancellation import Canceller
 from runtime.control.config import Config
 from runtime.control.context import Context
@@ -172,7 +172,7 @@ class LocalScheduler:
         self.jobs = NodeJobs(self)
         self.canceller = Canceller(self)
         self.bundles = Bundles(self, self.pool)
-        self.actors = ActorHost(ctx, node, self)
+        self.actors = ActorManager(ctx, node, self)
         self.inputs = TaskInputs(ctx, self.objects, self._push)
         self.orphans = Orphans(
             ctx, self.objects, self.members, SETTLE_TIMEOUTS * config.heartbeat_timeout_s,
@@ -184,14 +184,14 @@ class LocalScheduler:
         )  # fmt: skip
         self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
         self.places = Places(ctx, node, config, self.objects, self._lives)
-        self.router = ActorRouter(
+        self.submitter = CallSubmitter(
             ctx, node, config, self.actors.on_calls,
             self._finish_call,
             self._on_actor_dead, self.actors.cancel,
         )  # fmt: skip
         self.results = Results(
             ctx, node, self.objects, self.log, self.places, self.orphans, self.custody,
-            self.router.received, self.router.all_received, self.router.any_under_way,
+            self.submitter.received, self.submitter.all_received, self.submitter.any_under_way,
             self.owned.actors, self.jobs.is_over,
         )  # fmt: skip
         self.dispatcher = Dispatcher(
@@ -204,19 +204,19 @@ class LocalScheduler:
         )  # fmt: skip
         self.submission = Submission(
             ctx, self.objects, self.owned, self.log, self.inputs, self.jobs, self.actors,
-            self.router, self.dispatcher,
+            self.submitter, self.dispatcher,
             Keeping(
                 node, make_policy(config), self.pool, self.members, self.dispatcher, self.bundles
             ),
             self.acceptance, self.results, node,
         )  # fmt: skip
         self.letting_go = LettingGo(
-            ctx, self.objects, self.owned, self.orphans, self.results, self.router, self.log,
+            ctx, self.objects, self.owned, self.orphans, self.results, self.submitter, self.log,
             self.custody,
         )  # fmt: skip
         self.inheritance = Inheritance(
             ctx, node, self.members, self.objects, self.owned, self.orphans, self.results,
-            self.router, self.log, self.custody, self.letting_go.release_all,
+            self.submitter, self.log, self.custody, self.letting_go.release_all,
         )  # fmt: skip
         self.deaths = WorkerDeaths(
             ctx, node, self.dispatcher, self.objects, self.places, self.custody, self.canceller,
@@ -234,7 +234,7 @@ class LocalScheduler:
         self.queries.add("timeline", self.timeline.rows)
         self.queries.add("transfers", self.objects.transfers.rows)
         self.news = NodeNews(
-            ctx, node, self.members, self.objects, self.owned, self.orphans, self.router,
+            ctx, node, self.members, self.objects, self.owned, self.orphans, self.submitter,
             self.queries, self.log,
         )  # fmt: skip
         self.starving = Starving(
@@ -294,12 +294,12 @@ class LocalScheduler:
             PullObject: self.desk.on_pull,
             ActorCalls: lambda _, m: self.actors.on_calls(m),
             CancelCall: lambda _, m: self.actors.cancel(m),
-            ActorChanged: lambda _, m: self.router.on_changed(m),
+            ActorChanged: lambda _, m: self.submitter.on_changed(m),
             ActorLineage: lambda _, m: self.actors.on_lineage(m),
             CallsLogged: lambda _, m: self.actors.on_logged(m),
             StopActor: lambda _, m: self.actors.on_stop(m),
             DrainCalls: self.actors.on_drain,
-            CallsDrained: lambda _, m: self.router.on_drained(m.actor),
+            CallsDrained: lambda _, m: self.submitter.on_drained(m.actor),
             SaveActor: lambda s, m: self.actors.on_save(self.dispatcher.workers[s], m),
             ExitActor: lambda s, m: self.actors.on_exit(self.dispatcher.workers[s], m),
             KillActor: self._on_kill_actor,
@@ -339,7 +339,7 @@ class LocalScheduler:
             while self.inputs.failed:
                 self.acceptance.fail(*self.inputs.failed.popleft())
             self.dispatcher.dispatch()
-        self.router.end_turn()
+        self.submitter.end_turn()
         self.actors.end_turn()
         self.objects.end_turn()
         self.log.end_turn()
@@ -413,6 +413,6 @@ class LocalScheduler:
         self.ctx.send(message.client, message)
 
     def _on_kill_actor(self, source: str, message: KillActor) -> None:
-        self.router.killed(message.actor)
+        self.submitter.killed(message.actor)
         message.job = self.jobs.of(source)
         self.ctx.send("gcs", message)

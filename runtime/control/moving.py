@@ -50,8 +50,8 @@ from runtime.control.resources import ResourcePool
 from runtime.control.strategies import SPREAD, is_hard, strategy_of
 
 if TYPE_CHECKING:
-    from runtime.control.actor_host import ActorHost
-    from runtime.control.actors_here import Actor
+    from runtime.control.actor_manager import ActorManager
+    from runtime.control.actor_record import ActorRecord
     from runtime.control.dispatcher import Dispatcher
     from runtime.control.node_views import Node
     from runtime.control.objects import ObjectDirectory
@@ -84,7 +84,7 @@ class Starving:
         config: Config,
         pool: ResourcePool,
         dispatcher: Dispatcher,
-        actors: ActorHost,
+        actors: ActorManager,
         inputs: TaskInputs,
         objects: ObjectDirectory,
         log: TaskLog,
@@ -101,7 +101,7 @@ class Starving:
         self._log = log
         self._heads: dict[Lane, tuple[object, float]] = {}
         """What is first in each lane, and since when."""
-        self._queued: dict[Actor, float] = {}
+        self._queued: dict[ActorRecord, float] = {}
         """Since when actors wait."""
         self._moved: dict[bytes, list[tuple[float, TaskSpec]]] = {}
         """By array: what was passed on, and when."""

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from runtime.control.actor_router import ActorRouter
+from runtime.control.call_submitter import CallSubmitter
 from runtime.control.context import Context
 from runtime.control.membership import Membership
 from runtime.control.messages import BorrowersGone, NodeChanged, ResultsMissing
@@ -37,7 +37,7 @@ class NodeNews:
         objects: ObjectDirectory,
         owned: Owned,
         orphans: Orphans,
-        router: ActorRouter,
+        submitter: CallSubmitter,
         queries: QueryDesk,
         log: TaskLog,
     ) -> None:
@@ -47,7 +47,7 @@ class NodeNews:
         self._objects = objects
         self._owned = owned
         self._orphans = orphans
-        self._router = router
+        self._submitter = submitter
         self._queries = queries
         self._log = log
 
@@ -58,7 +58,7 @@ class NodeNews:
         self._ctx.send(f"links:{self._node}", message)
         self._queries.on_node_changed(info)
         self._objects.on_node_changed(info.node, info.alive)
-        self._router.on_node_changed(info.node, info.alive)
+        self._submitter.on_node_changed(info.node, info.alive)
         if not info.alive:
             self._report_missing()
             self._orphans.on_node_died(info.node, info.incarnation)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from runtime.control.call_runs import args_bytes
+from runtime.control.call_batches import args_bytes
 from runtime.control.messages import CallRecord, TaskSpec
 
 PIECE_BYTES = 8 << 20

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from runtime.control.call_runs import results_of, split
+from runtime.control.call_batches import results_of, split
 from runtime.control.context import Context, node_of
 from runtime.control.messages import RangeResult, TaskResults
 from runtime.control.objects import ObjectDirectory

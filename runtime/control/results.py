@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from runtime.control.call_answers import as_it_is
 from runtime.control.context import Context, is_gcs, node_of
 from runtime.control.custody import Custody
 from runtime.control.failed import is_lost
@@ -36,6 +35,7 @@ from runtime.control.orphans import Orphans
 from runtime.control.owner_news import OwnerNews
 from runtime.control.places import Places
 from runtime.control.ranges import Ranges
+from runtime.control.replayed_results import as_it_is
 from runtime.control.result_runs import ResultRuns
 from runtime.control.task_log import TaskLog
 
@@ -280,7 +280,7 @@ class Results:
         """A call of an actor ended here: only large values stay, the owner's node has the rest.
 
         A result that is not `fresh` was reported before, and its places may be others' by
-        now; see `call_answers`.
+        now; see `replayed_results`.
         """
         if self._is_over(result.array):
             # An actor of another job has run it; who called is gone.

@@ -12,7 +12,7 @@ task's own is its last item; a failure of the system is the result of element 0.
 A task that runs again yields the same items again; the owner keeps the first.
 An owner that runs again on another node asks for the same stream. The node of a task has
 its items and passes on what there is and what comes (`ForwardResults`); that of an actor,
-whose call does not run again, remembers them for it (`call_items`).
+whose call does not run again, remembers them for it (`reply_cache`).
 An item whose every copy is gone is made again by running its task again, all of
 it; one that this run has not yielded is lost.
 All items live until no reference to any of them is left.

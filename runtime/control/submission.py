@@ -2,11 +2,11 @@
 
 The way of a range in `SubmitTasks`::
 
-    a run of calls ────────────────────────────> `ActorRouter`
+    a run of calls ────────────────────────────> `CallSubmitter`
     an input of another job ───────────────────> refused: ends with an error
     submitted before, as its parent runs again ─> told what it has led to so far; a call that
                                                   has no result is sent once more
-    a call, an actor ──────────────────────────> `ActorRouter`, the GCS
+    a call, an actor ──────────────────────────> `CallSubmitter`, the GCS
     new ──its parent runs again──> ClaimTasks: who has it makes it for this owner, too
       │                                └─ nobody has ──TasksClaimed──┐
       ↓                                                              ↓
@@ -22,11 +22,11 @@ from __future__ import annotations
 from functools import partial
 
 from runtime.control.acceptance import Acceptance
-from runtime.control.actor_host import ActorHost
-from runtime.control.actor_router import ActorRouter
+from runtime.control.actor_manager import ActorManager
 from runtime.control.actor_table import DEAD
 from runtime.control.array_rows import LOST_S
-from runtime.control.call_runs import arrays_of, singles
+from runtime.control.call_batches import arrays_of, singles
+from runtime.control.call_submitter import CallSubmitter
 from runtime.control.context import Context
 from runtime.control.dispatcher import Dispatcher
 from runtime.control.errors import unpack
@@ -69,8 +69,8 @@ class Submission:
         log: TaskLog,
         inputs: TaskInputs,
         jobs: NodeJobs,
-        actors: ActorHost,
-        router: ActorRouter,
+        actors: ActorManager,
+        submitter: CallSubmitter,
         dispatcher: Dispatcher,
         keeping: Keeping,
         acceptance: Acceptance,
@@ -84,7 +84,7 @@ class Submission:
         self._inputs = inputs
         self._jobs = jobs
         self._actors = actors
-        self._router = router
+        self._submitter = submitter
         self._dispatcher = dispatcher
         self._keeping = keeping
         self._acceptance = acceptance
@@ -92,7 +92,7 @@ class Submission:
         self._node = node
         self._created_again: set[bytes] = set()
         """Actors that are there, maybe, and whose creator runs again."""
-        router.on_alive = self._on_actor_alive
+        submitter.on_alive = self._on_actor_alive
 
     def on_submit(self, source: str, message: SubmitTasks) -> None:
         """Take each range on its way."""
@@ -120,7 +120,7 @@ class Submission:
             if new > spec.start:
                 self._tell_made(spec, source)
                 if spec.extra is not None and spec.extra.call:
-                    self._router.submit_again(spec)
+                    self._submitter.submit_again(spec)
                 if array in self._owned.actors:
                     # The GCS ends it for its owner alone.
                     self._ctx.send("gcs", CreateActors([spec]))
@@ -151,7 +151,7 @@ class Submission:
         if not self._objects.own_all(arrays, source):
             self.on_submit(source, SubmitTasks(singles([spec]), parent))
             return
-        self._router.submit_run(spec, arrays)
+        self._submitter.submit_run(spec, arrays)
 
     def _note_children(self, worker: Worker, message: SubmitTasks) -> None:
         """What a task has submitted may be cancelled with it."""
@@ -206,7 +206,7 @@ class Submission:
             for oid in needs_of(spec) if extra.inside else spec.deps:
                 if oid[: len(spec.array)] in self._objects.owners:
                     self._log.expose(oid[: len(spec.array)])
-            self._router.submit(spec)
+            self._submitter.submit(spec)
         elif extra.actor is not None:
             if again:
                 self._created_again.add(spec.array)
@@ -219,7 +219,7 @@ class Submission:
     def _own_actor(self, spec: TaskSpec) -> None:
         assert spec.extra is not None and spec.extra.actor is not None
         self._log.spilled(spec, self._objects.owners)
-        self._router.created(spec.array)
+        self._submitter.created(spec.array)
         if not spec.extra.actor.detached:
             self._owned.actors.add(spec.array)
 
@@ -254,9 +254,9 @@ class Submission:
     def _refuse(self, spec: TaskSpec, error: ObjectValue) -> None:
         """End what a client may not submit; an actor was dead before it was alive."""
         if spec.extra is not None and spec.extra.actor is not None:
-            self._router.watch(spec.array)
+            self._submitter.watch(spec.array)
             reason = unpack(error.payload)
-            self._router.on_changed(ActorChanged(spec.array, DEAD, -1, 0, reason))
+            self._submitter.on_changed(ActorChanged(spec.array, DEAD, -1, 0, reason))
         else:
             self._inputs.fail(spec, error)
 

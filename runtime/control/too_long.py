@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.control.call_runs import singles
+from runtime.control.call_batches import singles
 from runtime.control.errors import Unsendable
 from runtime.control.failed import failed_result
 from runtime.control.messages import (

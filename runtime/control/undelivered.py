@@ -6,8 +6,8 @@ lineages of actors have somebody who waits for what becomes of them.
 
 from __future__ import annotations
 
-from runtime.control.actor_host import ActorHost
-from runtime.control.call_runs import singles
+from runtime.control.actor_manager import ActorManager
+from runtime.control.call_batches import singles
 from runtime.control.context import Context
 from runtime.control.dispatcher import Dispatcher
 from runtime.control.errors import brief
@@ -26,7 +26,7 @@ class Undelivered:
         node: int,
         dispatcher: Dispatcher,
         deaths: WorkerDeaths,
-        actors: ActorHost,
+        actors: ActorManager,
         results: Results,
     ) -> None:
         self._ctx = ctx

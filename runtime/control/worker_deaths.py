@@ -14,7 +14,7 @@ worker is ended with its job, with its actor, and when it was sent what does not
 
 from __future__ import annotations
 
-from runtime.control.actor_host import ActorHost
+from runtime.control.actor_manager import ActorManager
 from runtime.control.cancellation import Canceller
 from runtime.control.context import Context
 from runtime.control.custody import Custody
@@ -38,7 +38,7 @@ class WorkerDeaths:
         places: Places,
         custody: Custody,
         canceller: Canceller,
-        actors: ActorHost,
+        actors: ActorManager,
         inheritance: Inheritance,
     ) -> None:
         self._ctx = ctx

@@ -11,8 +11,8 @@ import pytest
 import raytwin as ray
 from chaos.invariants import at_end, settled
 from runtime.api.exceptions import ObjectLostError
-from runtime.control.call_items import CallItems
 from runtime.control.pieces import ITEM_BYTES
+from runtime.control.reply_cache import ReplyBudget
 
 WAIT_S = 30
 LARGE_BYTES = 150_000
@@ -136,7 +136,7 @@ def test_so_do_those_for_an_actor_that_starts_again_elsewhere(
 def test_what_is_too_much_to_remember_is_lost_and_not_left_out(sim: Any, tmp_path: Path) -> None:
     """Who lacks what came before hears so, and is not given a shorter stream."""
     for scheduler in sim.cluster.schedulers.values():
-        scheduler.actors.items = CallItems(2 * ITEM_BYTES)
+        scheduler.actors.reply_budget = ReplyBudget(2 * ITEM_BYTES)
     mark = tmp_path / "mark"
 
     @ray.remote(max_retries=-1, resources={"callers": 0.1})

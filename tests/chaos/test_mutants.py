@@ -13,11 +13,11 @@ from chaos.cases import draw_case
 from chaos.fuzz import run_case
 from runtime.backend.actor_execution import ActorRunner
 from runtime.control import placement_groups
-from runtime.control.actor_host import ActorHost
+from runtime.control.actor_reconstruction import ActorReconstruction
 from runtime.control.arrays import ArrayTable
 from runtime.control.borrowing import Borrowing
 from runtime.control.bundles import Bundles
-from runtime.control.call_items import CallItems
+from runtime.control.call_replies import CallReplies
 from runtime.control.client import Client
 from runtime.control.custody import Custody
 from runtime.control.dispatcher import Dispatcher
@@ -26,6 +26,7 @@ from runtime.control.gcs import Gcs
 from runtime.control.inheritance import Inheritance
 from runtime.control.letting_go import LettingGo
 from runtime.control.objects import ObjectDirectory
+from runtime.control.reply_cache import ReplyCache
 from runtime.control.resources import ResourcePool, parse_demand
 from runtime.control.task_inputs import TaskInputs
 
@@ -93,13 +94,13 @@ def retries_lost(patch: pytest.MonkeyPatch) -> None:
 
 def never_replayed(patch: pytest.MonkeyPatch) -> None:
     """An actor starts again as if it had never been called."""
-    restore = ActorHost._restore
+    restore = ActorReconstruction.restore
 
-    def wrong(self: ActorHost, actor: Any) -> None:
+    def wrong(self: ActorReconstruction, actor: Any) -> None:
         actor.lineage.clear()
         restore(self, actor)
 
-    patch.setattr(ActorHost, "_restore", wrong)
+    patch.setattr(ActorReconstruction, "restore", wrong)
 
 
 def all_lost(
@@ -222,11 +223,11 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
     ),
     "actors are not rebuilt": (never_replayed, ("value ",)),
     "calls take effect twice": (
-        lambda patch: patch.setattr(ActorHost, "_answer", lambda self, actor, spec: False),
+        lambda patch: patch.setattr(CallReplies, "repeat", lambda self, actor, spec: False),
         ("value ", "AssertionError"),
     ),
     "what calls have yielded is forgotten": (
-        mutant_without(CallItems, "add"),
+        mutant_without(ReplyCache, "add_item"),
         ("value ", "RaySystemError", "has not ended"),
     ),
     "memory is never freed": (mutant_without(ObjectDirectory, "_free"), ("stores:", "value ")),

@@ -41,12 +41,12 @@ def leftovers(world: World) -> dict[str, Any]:
         look(at, scheduler.results, "_for_others", "_heirs")
         look(at, scheduler.results.news, "_told")
         look(f"{at}.actors", scheduler.actors, "actors", "queued", "_dirty")
-        look(f"{at}.router", scheduler.router, "_under_way", "_dirty", "_watch", "_acking")
-        look(f"{at}.router", scheduler.router, "_draining")
+        look(f"{at}.submitter", scheduler.submitter, "_under_way", "_dirty", "_watch", "_acking")
+        look(f"{at}.submitter", scheduler.submitter, "_draining")
         for actor in scheduler.actors.actors.values():
-            look(f"{at}.actor", actor, "early")
-        router = scheduler.router
-        for route in (*router._routes.values(), *router._buried.values()):
+            look(f"{at}.actor", actor, "unclaimed", "asked")
+        submitter = scheduler.submitter
+        for route in (*submitter._routes.values(), *submitter._buried.values()):
             look(f"{at}.route", route, "waiting", "sent", "out", "probes", "received")
         if scheduler.pool.free != scheduler.pool.total:
             found[f"{at}.pool"] = scheduler.pool.free

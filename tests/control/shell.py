@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from runtime.api.failures import words_of
-from runtime.control.call_runs import split
+from runtime.control.call_batches import split
 from runtime.control.client import Client
 from runtime.control.errors import unpack
 from runtime.control.ids import object_id

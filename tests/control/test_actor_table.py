@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.control.call_memory import LIGHT_BYTES
+from runtime.control.actor_reply_history import REPLY_BYTES_MAX, ActorReplyHistory
 from runtime.control.config import Config
 from runtime.control.errors import ActorDeath, DeathCause, LossCause, unpack
 from runtime.control.gcs import Gcs
@@ -34,7 +34,6 @@ from runtime.control.messages import (
     TaskSpec,
     TaskUpdates,
 )
-from runtime.control.past_calls import PastCalls
 from tests.control.alone import Alone, array, spec
 
 ACTOR = array(1)
@@ -119,7 +118,7 @@ def lineage_of(gcs: Gcs, ctx: Alone) -> list[RangeResult]:
 
 def test_calls_of_those_who_may_run_again_are_known_beyond_a_checkpoint() -> None:
     gcs, ctx = gcs_with_an_actor()
-    long = bytes(LIGHT_BYTES + 1)
+    long = bytes(REPLY_BYTES_MAX + 1)
     calls = [call(10, WORKER), call(11, WORKER), call(12), call(13, WORKER, long), call(14, WORKER)]
     gcs.handle("node:0", LogCalls(ACTOR, 0, 0, calls))
     gcs.handle("node:0", CallsReceived(ACTOR, [array(10), array(12), array(13)]))
@@ -145,9 +144,9 @@ def test_they_end_with_their_actor() -> None:
 
 
 def test_they_are_bounded_oldest_first() -> None:
-    one = PastCalls()
+    one = ActorReplyHistory()
     one.keep(ACTOR, call(1, WORKER))
-    past = PastCalls(10 * one.nbytes)
+    past = ActorReplyHistory(10 * one.nbytes)
     for number in range(3_000):
         past.keep(array(number % 3), call(10_000 + number, WORKER))
         assert past.nbytes <= 10 * one.nbytes

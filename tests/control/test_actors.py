@@ -307,4 +307,4 @@ def test_the_news_of_a_death_overtakes_no_result(restarts: int, node_dies: bool)
         return outcomes
 
     assert driver.call(program()) == ["", UNAVAILABLE if restarts else DIED]
-    assert not world.nodes[0].router._draining
+    assert not world.nodes[0].submitter._draining

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.control import actor_router, actor_table, jobs
+from runtime.control import actor_table, call_submitter, jobs
 from runtime.control.bounded_map import BoundedMap
 from runtime.control.config import Config
 from runtime.control.ids import job_id
@@ -70,17 +70,17 @@ def test_the_table_of_jobs_forgets_those_that_ended_long_ago(
 
 
 def test_a_node_asks_again_for_an_actor_that_died_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actor_router, "BURIED_MAX", 4)
+    monkeypatch.setattr(call_submitter, "BURIED_MAX", 4)
 
     def ignore(*_: object) -> None:
         pass
 
-    router = actor_router.ActorRouter(Alone(), 0, Config(), ignore, ignore, ignore, ignore)
-    living = router.watch(array(0))
+    submitter = call_submitter.CallSubmitter(Alone(), 0, Config(), ignore, ignore, ignore, ignore)
+    living = submitter.watch(array(0))
     for number in range(1, 11):
-        router.watch(array(number))
-        router.on_changed(ActorChanged(array(number), actor_table.DEAD, -1, 0, "it died"))
-    router.end_turn()
-    assert router.watch(array(0)) is living
-    assert router.watch(array(10)).reason == "it died"
-    assert router.watch(array(1)).state == actor_table.PENDING
+        submitter.watch(array(number))
+        submitter.on_changed(ActorChanged(array(number), actor_table.DEAD, -1, 0, "it died"))
+    submitter.end_turn()
+    assert submitter.watch(array(0)) is living
+    assert submitter.watch(array(10)).reason == "it died"
+    assert submitter.watch(array(1)).state == actor_table.PENDING

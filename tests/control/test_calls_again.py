@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from runtime.control.actor_table import ALIVE, PENDING, STARTING
-from runtime.control.call_runs import run_of
+from runtime.control.call_batches import run_of
 from runtime.control.errors import Cancellation, unpack
 from runtime.control.messages import (
     ActorCalls,

@@ -269,7 +269,7 @@ def left_of_ways(world: World) -> list[object]:
     actors = [actor for node in nodes for actor in node.actors.actors.values()]
     workers = [shell for shell in world.shells.values() if isinstance(shell, Worker)]
     return [
-        *(early for actor in actors if (early := actor.early)),
+        *(reports for actor in actors if (reports := actor.unclaimed)),
         *(halves for worker in workers if (halves := worker.executor.direct._halves)),
     ]
 

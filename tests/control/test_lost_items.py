@@ -16,8 +16,8 @@ from runtime.control.messages import (
 )
 from tests.control.alone import array, result
 from tests.control.one_node import DRIVER, W1, W2, Node
-from tests.control.test_call_items import call
 from tests.control.test_lost_inputs import Table, oid
+from tests.control.test_stream_replies import call
 
 ACTOR = array(7)
 ITEM = oid(1, STREAM_BASE)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.control import actor_host, actor_router, actor_table, chain_client, pieces, too_long
+from runtime.control import (
+    actor_table,
+    call_replies,
+    call_submitter,
+    chain_client,
+    pieces,
+    too_long,
+)
 from runtime.control.client import Client
 from runtime.control.config import Config
 from runtime.control.entries import Entry
@@ -37,7 +44,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(items: list, weigh: object) -> list:  # type: ignore[type-arg]
         return pieces.cut(items, weigh, SMALL)  # type: ignore[arg-type]
 
-    for module in (actor_host, actor_router, actor_table):
+    for module in (call_replies, call_submitter, actor_table):
         monkeypatch.setattr(module, "cut", cut)
 
 
@@ -48,13 +55,13 @@ def ignore(*told: object) -> None:
 def test_what_waited_for_an_actor_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     small_pieces(monkeypatch)
     ctx = Alone()
-    router = actor_router.ActorRouter(ctx, 0, Config(), ignore, ignore, ignore, ignore)
+    submitter = call_submitter.CallSubmitter(ctx, 0, Config(), ignore, ignore, ignore, ignore)
     calls = [call(number).task for number in range(10, 31)]
     for task in calls:
-        router.submit(task)
-    router.end_turn()
-    router.on_changed(ActorChanged(ACTOR, actor_table.ALIVE, 1, 0))
-    router.end_turn()
+        submitter.submit(task)
+    submitter.end_turn()
+    submitter.on_changed(ActorChanged(ACTOR, actor_table.ALIVE, 1, 0))
+    submitter.end_turn()
     sent = ctx.take(ActorCalls, "node:1")
     assert len(sent) > 3
     assert [task for message in sent for task in message.tasks] == calls

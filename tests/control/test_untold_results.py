@@ -23,8 +23,8 @@ from runtime.control.messages import (
 )
 from tests.control.alone import array, result, spec
 from tests.control.one_node import DRIVER, Node
-from tests.control.test_call_items import call
 from tests.control.test_lost_inputs import Table, oid
+from tests.control.test_stream_replies import call
 
 UNTOLD = Loss(LossCause.UNTOLD, unmade=Unmade.ACTOR_WENT_ON)
 LARGE, SMALL = object_id(array(1), 0, 0), object_id(array(1), 0, 1)

@@ -50,7 +50,7 @@ class ActorInfo(Struct, array_like=True, gc=False):
 
 
 class CallRun(Struct, array_like=True, gc=False):
-    """Calls that differ in their IDs and arguments alone; see `call_runs`."""
+    """Calls that differ in their IDs and arguments alone; see `call_batches`."""
 
     arrays: bytes
     """Their array IDs, one after another."""
@@ -159,7 +159,7 @@ class RangeResult(Struct, array_like=True, gc=False):
     position: int = 0
     """Where in the payload's list the values begin."""
     calls: bytes = b""
-    """Not empty: the results of several calls, whose array IDs these are; see `call_runs`."""
+    """Not empty: the results of several calls, whose array IDs these are; see `call_batches`."""
     cancelled: int = -1
     """Not -1: a call of an actor that was cancelled while it ran, and after so many items."""
 

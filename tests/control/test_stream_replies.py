@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.call_items import CallItems
-from runtime.control.call_memory import REMEMBERED_BYTES
 from runtime.control.ids import STREAM_BASE
 from runtime.control.messages import (
     OK,
@@ -25,7 +23,7 @@ from runtime.control.messages import (
     TaskResults,
     TaskSpec,
 )
-from runtime.control.pieces import ITEM_BYTES
+from runtime.control.reply_cache import REPLY_BYTES_MAX
 from tests.control.alone import array, result, spec
 from tests.control.one_node import DRIVER, W2, Node
 
@@ -63,24 +61,6 @@ def hosting(restarts: int = 0) -> Node:
     return node
 
 
-def test_items_are_known_until_there_are_too_many() -> None:
-    items = CallItems(10 * ITEM_BYTES)
-    first, second = (ACTOR, 0, array(2)), (ACTOR, 0, array(3))
-    items.begin(first)
-    assert items.find(first) == [] and items.find(second) is None
-    items.add(first, item(2, 0))
-    items.begin(second)
-    items.add(second, item(3, 0))
-    assert items.find(first) == [item(2, 0)]
-    items.add(second, item(3, 1, 8 * ITEM_BYTES))
-    assert items.find(first) is None and items.find(second) is None and items.nbytes == 0
-    items.add(first, item(2, 1))
-    assert items.find(first) is None, "with a hole"
-    items.begin(first)
-    items.begin(first)
-    assert items.find(first) == [] and items.nbytes == ITEM_BYTES
-
-
 def test_who_calls_once_more_has_what_came_before_and_what_comes() -> None:
     node = hosting()
     node.turn(W2, StreamItems([item(2, 0)]))
@@ -98,7 +78,7 @@ def test_who_calls_once_more_has_what_came_before_and_what_comes() -> None:
 def test_what_is_too_much_to_remember_is_lost_and_not_a_hole() -> None:
     """Neither the items that come later are sent, nor an end that counts them."""
     node = hosting()
-    node.turn(W2, StreamItems([item(2, 0, REMEMBERED_BYTES)]))
+    node.turn(W2, StreamItems([item(2, 0, REPLY_BYTES_MAX)]))
     node.ctx.sent.clear()
     node.turn("node:2", ActorCalls(ACTOR, 0, [call(2, FARTHER)], []))
     assert told(node, "node:2") == [(-1, SYSTEM_ERROR)]
@@ -141,5 +121,5 @@ def test_a_driver_calls_once_and_its_items_are_not_remembered() -> None:
     node.done(W2, (2, 0, 1))
     node.turn("node:1", ActorCalls(ACTOR, 0, [call(3, DRIVER)], []))
     node.turn(W2, StreamItems([item(3, 0)]))
-    items = node.scheduler.actors.items
-    assert items.nbytes == ITEM_BYTES and items.find((ACTOR, 0, array(3))) is None
+    actor = node.scheduler.actors.actors[ACTOR]
+    assert actor.replies.find(array(3)) is None and actor.replies.find(array(2)) is not None

@@ -1,11 +1,15 @@
-"""Calls before the checkpoints of actors, whose callers have the results and may ask again.
+"""The GCS's memory of calls that the checkpoints of actors contain.
 
-A call that a checkpoint contains is not repeated when its actor is rebuilt, so somebody has
-to know of it that it took effect: a task that made it may run again, and make it again.
-Nobody says when that cannot be any more, so this is bounded: by `PAST_BYTES` for all actors
-together, oldest first. Of long results only the error is kept that they are lost.
+A call that a checkpoint contains is not replayed when its actor is rebuilt, and the replies
+that its node remembered are gone with the incarnation (`ReplyCache`). The task that made it may
+run again, and make it again. So the GCS keeps its record, without arguments, and gives it to
+the next incarnation with the lineage (`ActorLineage.kept`).
 
-Calls of drivers are not in here: their programs do not run again.
+Nobody can tell when a call does not come again, so the records of all actors together have
+`HISTORY_BYTES_MAX`, and the oldest go first. Of a reply above `REPLY_BYTES_MAX` only the error is
+kept that it is lost.
+
+Calls of drivers are not here: their programs do not run again.
 """
 
 from __future__ import annotations
@@ -14,20 +18,22 @@ from collections import deque
 
 from msgspec.structs import replace
 
-from runtime.control.call_answers import forgotten
-from runtime.control.call_memory import LIGHT_BYTES, comes_once
 from runtime.control.ids import job_of
 from runtime.control.messages import CallRecord
 from runtime.control.pieces import record_bytes
+from runtime.control.replayed_results import forgotten
+from runtime.control.reply_cache import may_call_again
 
-PAST_BYTES = 32 << 20
+HISTORY_BYTES_MAX = 32 << 20
 """Some 30,000 calls."""
+REPLY_BYTES_MAX = 1000
+"""Of a longer reply only the error is kept that it is lost."""
 
 
-class PastCalls:
-    """What became of calls, by actor."""
+class ActorReplyHistory:
+    """The calls that checkpoints contain, and their replies, by actor."""
 
-    def __init__(self, bytes_max: int = PAST_BYTES) -> None:
+    def __init__(self, bytes_max: int = HISTORY_BYTES_MAX) -> None:
         self._of: dict[bytes, dict[bytes, CallRecord]] = {}
         self._order: deque[tuple[bytes, bytes]] = deque()
         """Actor and call, oldest first; those that were forgotten since may be among them."""
@@ -38,9 +44,9 @@ class PastCalls:
     def keep(self, actor: bytes, record: CallRecord) -> None:
         """Remember a call that a checkpoint contains, unless nobody can make it again."""
         task, result = record.task, record.result
-        if comes_once(task.owner):
+        if not may_call_again(task.owner):
             return
-        if len(result.payload) > LIGHT_BYTES:
+        if len(result.payload) > REPLY_BYTES_MAX:
             result = forgotten(task, result.node)
         calls = self._of.setdefault(actor, {})
         if task.array in calls:

@@ -1,19 +1,20 @@
-"""The caller's side of actors on a node: from its clients' calls to the actor's node.
+"""The caller's side of actors on a node: sends its clients' calls to the actors' nodes.
 
-Calls of one actor by the clients of this node take one way, in order::
+All clients of a node share one way to an actor, which keeps their calls in order::
 
     submit ──> WAITING ──actor is ALIVE──> SENT ──its result passes by──> done
                   ↑                          │
                   │   the actor starts anew: ├── retries left: sent again, first
                   │                          └── none left: a probe: its result if
                   │                              it took effect, else an error
-                  └─ and what came meanwhile; while it is being rebuilt its node is asked
-                     for results of earlier incarnations: what it needs may need these
+                  └─ while the actor is being rebuilt: its node is asked for the reply
+                     (`actor_reconstruction`), if the call may have taken effect before
                      the actor is DEAD: ActorDiedError for all, once its node has
                      sent what was still to come (`DrainCalls`)
 
-So a call is lost neither with the actor's worker nor with its node, and it never
-takes effect twice: the actor's side knows the calls that it has logged.
+So a call is lost neither with the actor's worker nor with its node, and it never takes effect
+twice: the actor's node knows the calls of the incarnation (`ReplyCache`), and the GCS those
+of the ones before.
 
 Cost: two dictionary entries a call, one message an actor and turn.
 """
@@ -22,14 +23,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from runtime.control.actor_table import ALIVE, DEAD, PENDING, STARTING
 from runtime.control.bounded_map import BoundedMap
+from runtime.control.call_batches import singles
 from runtime.control.call_route import CallRoute
-from runtime.control.call_runs import singles
 from runtime.control.config import Config
 from runtime.control.context import Context
 from runtime.control.direct_calls import is_ahead
-from runtime.control.early_answers import questions, to_ask
 from runtime.control.errors import Failure
 from runtime.control.failed import call_failed, cancelled_result
 from runtime.control.messages import (
@@ -43,12 +45,13 @@ from runtime.control.messages import (
     WatchActors,
 )
 from runtime.control.pieces import cut, task_bytes
+from runtime.control.reply_cache import may_call_again
 
 BURIED_MAX = 65_536
 """How many dead actors a node remembers, at most; of others it asks the GCS again."""
 
 
-class ActorRouter:
+class CallSubmitter:
     """Sends calls to actors, again where it has to."""
 
     def __init__(
@@ -266,16 +269,22 @@ class ActorRouter:
             self._ask(route, [*route.sent.values(), *route.waiting])
 
     def _ask(self, route: CallRoute, calls: Sequence[TaskSpec]) -> None:
-        """Ask an actor that is being rebuilt for answers; see `early_answers`."""
+        """Ask an actor that is being rebuilt for replies; see `actor_reconstruction`.
+
+        Calls that may have taken effect for an earlier run of their caller go, without
+        arguments.
+        """
         if route.starting is not None:
-            route.early += to_ask(calls)
+            asked = [call for call in calls if may_call_again(call.owner)]
+            route.early += [replace(call, args=b"", deps=()) for call in asked]
             self._dirty[route.actor] = route
 
     def _let_out_early(self, route: CallRoute) -> None:
         early, route.early = route.early, []
         if early and route.starting is not None:
             node, incarnation = route.starting
-            for calls in questions(route.actor, incarnation, early):
+            for piece in cut(early, task_bytes):
+                calls = ActorCalls(route.actor, incarnation, [], [], early=piece)
                 if node == self._node:
                     self._deliver(calls)
                 else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.call_heirs import CallHeirs
 from runtime.control.errors import Loss, LossCause, pack
 from runtime.control.ids import STREAM_BASE
 from runtime.control.messages import (
@@ -28,6 +27,7 @@ from runtime.control.messages import (
     TaskUpdates,
     Timing,
 )
+from runtime.control.reply_cache import ReplyBudget, ReplyCache
 from tests.control.alone import array, result, spec
 from tests.control.one_node import DRIVER, W2, Node
 from tests.control.test_lost_inputs import Table
@@ -57,15 +57,15 @@ def told(node: Node, to: str) -> list[bytes]:
 
 
 def test_there_is_one_for_each_node_but_that_of_the_owner() -> None:
-    heirs = CallHeirs()
-    heirs.asked(b"c", "worker:1.1", "worker:1.2")
-    assert not heirs
-    heirs.asked(b"c", "worker:1.2", "worker:2.1")
-    heirs.asked(b"c", "worker:2.1", "worker:3.1")
-    assert heirs.of(b"c") == ["worker:1.2", "worker:2.1"] and heirs.of(b"d") == []
-    heirs.asked(b"c", "worker:3.1", "worker:1.3")
-    assert heirs.ended(b"c") == ["worker:2.1", "worker:3.1"]
-    assert heirs.ended(b"c") == [] and not heirs
+    replies = ReplyCache(ReplyBudget())
+    replies.called_again(b"c", "worker:1.1", "worker:1.2")
+    assert not replies.has_waiters
+    replies.called_again(b"c", "worker:1.2", "worker:2.1")
+    replies.called_again(b"c", "worker:2.1", "worker:3.1")
+    assert replies.waiters(b"c") == ["worker:1.2", "worker:2.1"] and replies.waiters(b"d") == []
+    replies.called_again(b"c", "worker:3.1", "worker:1.3")
+    assert replies.take_waiters(b"c") == ["worker:2.1", "worker:3.1"]
+    assert replies.take_waiters(b"c") == [] and not replies.has_waiters
 
 
 @pytest.mark.parametrize("restarts", [0, -1])
@@ -77,7 +77,7 @@ def test_both_callers_have_the_answer(restarts: int) -> None:
         assert told(node, "node:") == []
         node.turn("gcs", CallsLogged(ACTOR, 0, 1))
     assert told(node, "node:1") == told(node, "node:2") == [array(2)]
-    assert not node.scheduler.actors.actors[ACTOR].heirs
+    assert not node.scheduler.actors.actors[ACTOR].replies.has_waiters
 
 
 def test_so_they_have_if_one_asks_while_the_answer_waits_for_the_log() -> None:

@@ -9,21 +9,19 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.actor_router import ActorRouter
 from runtime.control.actor_table import ALIVE, DEAD, PENDING
-from runtime.control.call_memory import CallMemory
-from runtime.control.call_runs import (
+from runtime.control.call_batches import (
     RUN_MAX,
     args_bytes,
     arrays_of,
     is_run,
-    result_of,
     results_of,
     run_of,
     run_of_results,
     singles,
     split,
 )
+from runtime.control.call_submitter import CallSubmitter
 from runtime.control.client import Client
 from runtime.control.client_counts import UNHURRIED_S
 from runtime.control.config import Config
@@ -116,18 +114,6 @@ def test_results_one_by_one_say_where_their_value_is() -> None:
     assert answers(5).calls == b""
 
 
-def test_memory_finds_each_call_of_a_run_until_it_goes_as_one() -> None:
-    memory = CallMemory(4 * 500 + 100)
-    calls = [array(n) for n in (1, 2, 3)]
-    memory.keep(ACTOR, 0, answers(1, 2, 3), calls)
-    assert memory.find(ACTOR, 0, array(2)) == result_of(answers(1, 2, 3), 1, array(2))
-    assert memory.knows_any([array(8), array(3)]) and not memory.knows_any([array(8)])
-    memory.keep(ACTOR, 1, result(2))  # it ran again
-    memory.keep(ACTOR, 0, result(4))
-    assert memory.find(ACTOR, 0, array(1)) is None
-    assert memory.find(ACTOR, 1, array(2)) == result(2)
-
-
 def test_a_message_that_is_too_long_ends_each_call() -> None:
     told = too_long(NODE, SubmitTasks([run(1, 2), call(3)]), "long")
     assert told is not None
@@ -207,36 +193,36 @@ def test_each_call_is_released_on_its_own_and_the_actor_after_the_last() -> None
     assert value is not None and value.position == 1
 
 
-# -- the router -----------------------------------------------------------------
+# -- the submitter -----------------------------------------------------------------
 
 
-def made_router() -> tuple[Alone, ActorRouter, list[RangeResult]]:
+def made_submitter() -> tuple[Alone, CallSubmitter, list[RangeResult]]:
     ctx = Alone()
     failed: list[RangeResult] = []
-    router = ActorRouter(
+    submitter = CallSubmitter(
         ctx, 0, Config(), lambda calls: ctx.send("here", calls),
         lambda error, owner: failed.append(error), lambda actor, reason: None,
         lambda message: ctx.send("here", message),
     )  # fmt: skip
-    router.watch(ACTOR)
-    router.on_changed(ActorChanged(ACTOR, ALIVE, 0, 0))
-    return ctx, router, failed
+    submitter.watch(ACTOR)
+    submitter.on_changed(ActorChanged(ACTOR, ALIVE, 0, 0))
+    return ctx, submitter, failed
 
 
-def submit(router: ActorRouter, made: TaskSpec) -> None:
-    router.submit_run(made, arrays_of(made))
+def submit(submitter: CallSubmitter, made: TaskSpec) -> None:
+    submitter.submit_run(made, arrays_of(made))
 
 
 def test_a_run_is_sent_as_it_came_and_again_call_by_call() -> None:
-    ctx, router, failed = made_router()
-    submit(router, run(1, 2, 3, 4))
-    router.end_turn()
+    ctx, submitter, failed = made_submitter()
+    submit(submitter, run(1, 2, 3, 4))
+    submitter.end_turn()
     [sent] = ctx.take(ActorCalls)
     assert [is_run(spec) for spec in sent.tasks] == [True]
-    assert router.all_received([array(1), array(3)])
-    assert not router.all_received([array(2), array(3)]), "one has come before"
-    router.on_changed(ActorChanged(ACTOR, ALIVE, 0, 1))
-    router.end_turn()
+    assert submitter.all_received([array(1), array(3)])
+    assert not submitter.all_received([array(2), array(3)]), "one has come before"
+    submitter.on_changed(ActorChanged(ACTOR, ALIVE, 0, 1))
+    submitter.end_turn()
     [sent] = ctx.take(ActorCalls)
     assert [(s.array, s.args, s.retries) for s in sent.tasks] == [
         (array(2), b"2", 2), (array(4), b"4", 2),
@@ -245,39 +231,39 @@ def test_a_run_is_sent_as_it_came_and_again_call_by_call() -> None:
 
 
 def test_calls_of_a_run_that_the_actor_does_not_live_for_fail() -> None:
-    _, router, failed = made_router()
-    submit(router, run(1, 2, 3))
-    router.end_turn()
-    assert router.received(array(2))
-    router.on_changed(ActorChanged(ACTOR, DEAD, 0, 0, ActorDeath(DeathCause.KILLED)))
-    submit(router, run(4, 5))
+    _, submitter, failed = made_submitter()
+    submit(submitter, run(1, 2, 3))
+    submitter.end_turn()
+    assert submitter.received(array(2))
+    submitter.on_changed(ActorChanged(ACTOR, DEAD, 0, 0, ActorDeath(DeathCause.KILLED)))
+    submit(submitter, run(4, 5))
     assert [error.array for error in failed] == [array(n) for n in (1, 3, 4, 5)]
 
 
 def test_one_call_of_a_run_is_cancelled_before_it_leaves_and_after() -> None:
-    ctx, router, failed = made_router()
-    submit(router, run(1, 2, 3))
-    assert router.cancel(array(2))
+    ctx, submitter, failed = made_submitter()
+    submit(submitter, run(1, 2, 3))
+    assert submitter.cancel(array(2))
     assert [error.array for error in failed] == [array(2)]
-    router.end_turn()
+    submitter.end_turn()
     [sent] = ctx.take(ActorCalls)
     assert [s.array for s in singles(sent.tasks)] == [array(1), array(3)]
-    assert router.cancel(array(3))
+    assert submitter.cancel(array(3))
     assert ctx.take(CancelCall) == [CancelCall(ACTOR, array(3))]
 
 
 def test_a_call_that_may_have_begun_is_cancelled_by_its_actor_as_soon_as_that_lives() -> None:
     """The actor starts anew, and has the call logged, maybe."""
-    ctx, router, failed = made_router()
-    submit(router, run(1, 2))
-    router.end_turn()
-    router.on_changed(ActorChanged(ACTOR, PENDING, -1, 1))
-    submit(router, run(3))
-    assert router.cancel(array(2)) and router.cancel(array(3))
+    ctx, submitter, failed = made_submitter()
+    submit(submitter, run(1, 2))
+    submitter.end_turn()
+    submitter.on_changed(ActorChanged(ACTOR, PENDING, -1, 1))
+    submit(submitter, run(3))
+    assert submitter.cancel(array(2)) and submitter.cancel(array(3))
     assert [error.array for error in failed] == [array(3)], "it has never left"
     ctx.sent.clear()
-    router.on_changed(ActorChanged(ACTOR, ALIVE, 0, 1))
-    router.end_turn()
+    submitter.on_changed(ActorChanged(ACTOR, ALIVE, 0, 1))
+    submitter.end_turn()
     [calls, cancel] = [message for _, message in ctx.sent]
     assert [s.array for s in calls.tasks] == [array(1), array(2)] and calls.again == 2
     assert cancel == CancelCall(ACTOR, array(2)) and len(failed) == 1
@@ -285,19 +271,19 @@ def test_a_call_that_may_have_begun_is_cancelled_by_its_actor_as_soon_as_that_li
 
 def test_a_call_that_its_actor_has_from_its_driver_as_well_is_cancelled_there() -> None:
     """It never ends here: not before it leaves, nor while the actor is being killed, maybe."""
-    ctx, router, failed = made_router()
-    router.end_turn()
+    ctx, submitter, failed = made_submitter()
+    submitter.end_turn()
     ctx.sent.clear()
     for number, killed in ((1, False), (2, True)):
         if killed:
-            router.killed(ACTOR)
+            submitter.killed(ACTOR)
         ahead = run(number)
         assert ahead.extra is not None
         ahead.extra = replace(ahead.extra, run=None, ahead=True)
-        router.submit(ahead)
-        assert router.cancel(array(number))
-        router.on_changed(ActorChanged(ACTOR, ALIVE, 0, 0))
-        router.end_turn()
+        submitter.submit(ahead)
+        assert submitter.cancel(array(number))
+        submitter.on_changed(ActorChanged(ACTOR, ALIVE, 0, 0))
+        submitter.end_turn()
         assert [type(message) for _, message in ctx.sent] == [ActorCalls, CancelCall]
         assert ctx.take(CancelCall) == [CancelCall(ACTOR, array(number))]
         ctx.sent.clear()

@@ -1,18 +1,19 @@
-"""What a call is answered with that comes again: the result that it had, as far as it is there.
+"""What is left of the result of a call that comes again.
 
-A result is remembered with the places of its large values (`call_memory`, the actor's
-log), and these are somebody's only until he lets go of them. So of one that comes again::
+The reply cache and the actor's log remember a result with the places of its large values, and
+a place is another object's as soon as the value's owner has released it. So a call that comes
+again gets::
 
     small values ────────────────────────────────> the same
-    large ones, here ────────────────────────────> the same, where they are by now
+    large ones, here ────────────────────────────> the same, at the place where they are now
     large ones that were made here, gone ────────> ObjectLostError
     large ones that were made elsewhere ─────────> the same: who fetches them finds out
-    the items of a stream, remembered ───────────> the same, as a result of their kind is
+    the items of a stream, remembered ───────────> each of them as above
     the items of a stream, not known here ───────> ObjectLostError
-    not remembered, but that it took effect ─────> ObjectLostError
+    a reply that made room (`CallState.EXECUTED`) > ObjectLostError
 
-The call does not run again for it: its actor has gone on since. One that is being rebuilt
-makes the large values again that nobody living has let go of (`Results.replayed`).
+The call does not run again for it: its actor has gone on since. An actor that is being
+rebuilt makes the large values again that a living owner has not released (`Results.replayed`).
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from runtime.control.objects import ObjectDirectory
 
 
 def as_it_is(result: RangeResult, objects: ObjectDirectory, node: int) -> RangeResult:
-    """Return a remembered result with its large values where they are on this node, or the
-    error that they are lost."""
+    """Return a remembered result with the places that its large values have on this node now.
+
+    If one of them is gone, return the error that it is lost.
+    """
     large = [
         (ret, object_id(result.array, result.start, ret))
         for ret, size in enumerate(result.sizes)

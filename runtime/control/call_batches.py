@@ -5,10 +5,10 @@ But in a loop over ``actor.method.remote(x)`` they differ in nothing except ID a
 arguments, and what is done with them on their way is done with all::
 
     client    calls of one method, one after another, without inputs  ──> a run
-    router    the actor takes calls: the run is sent as it came       else ┐
-    host      nobody of its caller waits, none was sent before        else ├─> `singles`
+    submitter the actor takes calls: the run is sent as it came       else ┐
+    queue     nobody of its caller waits, none was sent before        else ├─> `singles`
     worker    takes it apart; plain results next to each other        ──> a run of results
-    host,     all calls are awaited here by one owner, for the        else ┐
+    replies,  all calls are awaited here by one owner, for the        else ┐
     results   first time                                                   ├─> `results_of`
     client    notes for each call where in the payload its value is        ┘
 
