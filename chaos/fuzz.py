@@ -22,6 +22,7 @@ ObjectLostError    a node had died before, and what is lost was put, and says so
                    and then ended in a legitimate ActorUnavailableError, and says so
                    or it is a call's that a task has made, and let go of, and made again when
                    it ran once more, and says so
+OwnerDiedError     names an object that a worker owned which has died; or as above
 ActorDiedError     names an actor of r restarts, and at least r + 1 kills came before,
                    or one that cannot be rebuilt, as an input of a call is lost, or what
                    a call needs has failed, which of actors without end it may not
@@ -49,7 +50,7 @@ from chaos import invariants
 from chaos.attach import attach
 from chaos.bodies import Teller
 from chaos.cases import HEARTBEAT_TIMEOUT_S, STORE_BYTES, Case
-from chaos.ended import Ended, ended_here, times_again
+from chaos.ended import ARRAY_DIGITS, Ended, ended_here, times_again
 from chaos.groups import SLOT
 from chaos.injector import Injection
 from chaos.interpreter import run_body
@@ -60,6 +61,7 @@ from chaos.programs import (
     cancelled_here,
     forget,
     give_back_groups,
+    owners_here,
     put_here,
     told_here,
 )
@@ -184,6 +186,8 @@ def _compare(
     events = _events(session)
     deaths = sum(row[1] == "node_died" for row in events)
     ended = {row[2] for row in events if row[1] == "actor_died"}
+    workers = {row[2] for row in events if row[1] == "worker_died"}
+    ownerless = {array for array, owners in owners_here.items() if owners & workers}
     for number, (right, got) in enumerate(zip(expected, outcomes, strict=True)):
         if right == got:
             continue
@@ -193,7 +197,9 @@ def _compare(
             continue
         small = report.case.store_bytes
         wrong = [
-            excuse(each, kills, deaths, put_here, small, told_here, ended, cancelled_here)
+            excuse(
+                each, kills, deaths, put_here, small, told_here, ended, cancelled_here, ownerless
+            )
             for each in strange
         ]
         report.failures += [f"value {number}: {line}" for line in wrong if line]
@@ -219,19 +225,22 @@ def excuse(
     told: Mapping[str, Teller] = NONE_TOLD,
     ended: Container[str] = frozenset(),
     cancelled: Container[str] = frozenset(),
+    ownerless: Container[str] = frozenset(),
 ) -> str:
     """Return why an error may not come after so many kills and deaths of nodes; "" if it may.
 
     In hexadecimal, `puts` are the objects that were put, and `told` has the actors whose
     calls made some; `ended` are the names of those that have died, `cancelled` those of
-    tasks and calls that were.
+    tasks and calls that were; `ownerless` are the arrays whose owner, a worker, has died.
     """
     own = ended_here.then(error)
     within = own.is_within(error)
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
     failure = error.failure if isinstance(error, RayError) else None
-    oracle = Oracle(own, within, kills, deaths, puts, store_bytes, told, ended, cancelled)
+    oracle = Oracle(
+        own, within, kills, deaths, puts, store_bytes, told, ended, cancelled, ownerless
+    )
     wrong = "the system did not say so" if failure is None else oracle.judge(failure)
     text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return f"{text} ({wrong})" if wrong else ""
@@ -251,6 +260,7 @@ class Oracle:
     told: Mapping[str, Teller]
     ended: Container[str]
     cancelled: Container[str]
+    ownerless: Container[str]
 
     def judge(self, failure: Failure) -> str:
         """Return why a failure may not come, "" if it may."""
@@ -299,6 +309,9 @@ class Oracle:
     def _judge_loss(self, loss: Loss) -> str:
         if loss.unmade in (Unmade.INPUT_LOST, Unmade.NOT_YIELDED) and isinstance(loss.root, Loss):
             return self.judge(loss.root)
+        array = loss.object.hex()[:ARRAY_DIGITS]
+        if loss.cause is LossCause.OWNER_DIED and array in self.ownerless:
+            return ""
         teller = self.told.get(loss.object.hex())
         if loss.cause is LossCause.EARLIER_RUN:
             return "" if teller is not None and self.kills else "no call was made again"

@@ -33,6 +33,7 @@ from typing import Any
 from runtime.control.actor_record import ActorState
 from runtime.control.config import Config
 from runtime.control.ids import ARRAY_BYTES
+from runtime.control.owners import NOBODY
 from runtime.control.ref_book import PINNED
 from runtime.control.resources import UNIT, is_cpu, parse_demand
 
@@ -185,7 +186,7 @@ def _kept(session: Any) -> set[bytes]:
         if entry.book and PINNED in entry.book.has
     }
     for scheduler in cluster.schedulers.values():
-        kept.update(scheduler.orphans.arrays())
+        kept.update(a for a, owner in scheduler.objects.owners.items() if owner == NOBODY)
     for table in (tables.table for tables in cluster.gcs_tables):
         for array, row in table.rows.items():
             # A released row is what makes those again that had it as an input.

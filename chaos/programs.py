@@ -52,8 +52,13 @@ told_here: dict[str, Teller] = {}
 """Of results of actors' calls, and of the calls' names: which actor's."""
 
 
+owners_here: dict[str, set[str]] = {}
+"""By array, in hexadecimal: the drivers and workers that have submitted or put it."""
+
+
 def forget() -> None:
     """Begin a program: what others have made does not count any more."""
+    owners_here.clear()
     put_here.clear()
     told_here.clear()
     cancelled_here.clear()
@@ -83,6 +88,13 @@ def call_name(call: Call) -> str:
 def actor_name(teller: Teller) -> str:
     """Return the actor's class, by which errors call it."""
     return f"a{teller.key}r{teller.restarts}"
+
+
+def _own(ref: Any, made: Any = None) -> Any:
+    """Note who owns a reference; return it, or what was made with it."""
+    owner = api.get_runtime_context().get_worker_id()
+    owners_here.setdefault(ref.hex()[:ARRAY_DIGITS], set()).add(owner)
+    return ref if made is None else made
 
 
 _started: dict[Any, Teller] = {}
@@ -148,23 +160,26 @@ class Api:
             api.sleep(seconds)
 
     def call(self, call: Call, inputs: list[Any]) -> Any:
-        return _options(call).remote(call, [], *inputs)
+        return _own(_options(call).remote(call, [], *inputs))
 
     def lend(self, call: Call, inputs: list[Any]) -> Any:
-        return _options(call).remote(call, inputs)
+        return _own(_options(call).remote(call, inputs))
 
     def hand(self, call: Call, inputs: list[Any], actors: list[Any]) -> Any:
-        return _options(call, _handed).remote(call, actors, *inputs)
+        return _own(_options(call, _handed).remote(call, actors, *inputs))
 
     def map(self, call: Call, count: int) -> Any:
-        return _options(call, _element).map([call] * count, range(count))
+        refs = _options(call, _element).map([call] * count, range(count))
+        return _own(refs[0], refs)
 
     def stream(self, call: Call, inputs: list[Any]) -> Stream:
-        return Stream(_options(call, _stream).remote(call, *inputs))
+        items = _options(call, _stream).remote(call, *inputs)
+        return Stream(_own(items.completed(), items))
 
     def returns(self, call: Call, inputs: list[Any]) -> list[Any]:
         task = _options(call).options(num_returns=call.parts)
-        return list(task.remote(call, [], *inputs))
+        refs = list(task.remote(call, [], *inputs))
+        return [_own(ref) for ref in refs]
 
     def group(self, op: Group) -> Any:
         group = placement_group([dict(bundle) for bundle in op.bundles], op.strategy)
@@ -191,9 +206,9 @@ class Api:
         if op.do == "map":
             task = _options(op.call, _element).options(**more)
             refs = task.map([op.call] * op.count, range(op.count))
-            return self.within(refs, refs[0])
+            return self.within(refs, _own(refs[0]))
         ref = _options(op.call).options(**more).remote(op.call, [], *inputs)
-        return self.within(ref, ref)
+        return self.within(ref, _own(ref))
 
     @staticmethod
     def within(made: Any, ref: Any) -> Any:
@@ -214,7 +229,7 @@ class Api:
             ref = actor.tell_with.options(name=name).remote(actors, call, *inputs)
         else:
             ref = actor.tell.options(name=name).remote(call, *inputs)
-        put_here.add(ref.hex())
+        put_here.add(_own(ref).hex())
         teller = told_here[ref.hex()] = told_here[name] = _started[actor._actor_id]
         if actor_name(teller) in ended_here.placed:
             self.within(ref, ref)
@@ -226,7 +241,7 @@ class Api:
         told_here[name] = teller
         items = actor.parts.options(name=name).remote(call, *inputs)
         # If its items are lost before the first was taken, that is the one that the end names.
-        told_here[item_id(items.completed().binary()[:ARRAY_BYTES], 0).hex()] = teller
+        told_here[item_id(_own(items.completed()).binary()[:ARRAY_BYTES], 0).hex()] = teller
         return Stream(_told(items, teller))
 
     def cancel(self, ref: Any, call: Call, force: bool) -> None:
@@ -254,7 +269,7 @@ class Api:
         return [TALLIED if found == right else found]
 
     def put(self, value: Any) -> Any:
-        ref = api.put(value)
+        ref = _own(api.put(value))
         put_here.add(ref.hex())
         return ref
 

@@ -252,6 +252,41 @@ def cancelled_calls(ray: Any) -> Any:
         return [*found, ray.get(ref)]
 
 
+def owners(ray: Any) -> Any:
+    """What an actor has put is lost with it, for those with references, too."""
+
+    @ray.remote(num_cpus=0)
+    class Owner:
+        def give(self) -> Any:
+            return [ray.put("small"), ray.put(bytes(1_000_000))]
+
+        def end(self) -> None:
+            ray.actor.exit_actor()
+
+    @ray.remote(num_cpus=0)
+    def read(refs: list[Any]) -> str:
+        return lost(refs[0])
+
+    def lost(ref: Any) -> str:
+        try:
+            return repr(type(ray.get(ref, timeout=60)))
+        except ray.exceptions.OwnerDiedError as error:
+            return f"OwnerDiedError {isinstance(error, ray.exceptions.ObjectLostError)}"
+
+    found = []
+    for killed in (True, False):
+        actor = Owner.remote()
+        refs = ray.get(actor.give.remote())
+        if killed:
+            ray.kill(actor)
+        else:
+            found.append(caught(ray, actor.end.remote()))
+        getattr(ray, "sleep", time.sleep)(2.0)
+        found += [lost(ref) for ref in refs]
+        found.append(ray.get(read.remote([refs[0]])))
+    return found
+
+
 def ends_of_actors(ray: Any) -> Any:
     """What actors do at their ends, by what they write to a file."""
     import atexit

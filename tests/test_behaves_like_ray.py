@@ -38,6 +38,7 @@ from tests.ray_programs_of_actors import (
     event_loops,
     failing_early,
     names,
+    owners,
     threads,
 )
 from tests.requirements import require
@@ -48,7 +49,7 @@ pytestmark = pytest.mark.ray
 PROGRAMS = [
     streams, nested, retries, cancelling, awaiting, waiting, groups, context, affinity, pools,
     errors, failing_early, event_loops, ends_at_once, threads, arrays, cancelled_calls,
-    ends_of_actors, names,
+    ends_of_actors, names, owners,
 ]  # fmt: skip
 
 

@@ -24,8 +24,10 @@ returns after `LINGER_S`, many together: on one link they keep their order.
 
 When a worker dies its node tells the owners that have heard of it (`GONE`); when a node
 dies every node tells its own owners (`BorrowersGone`). They strike off whoever it was,
-and for good: what is said of it later is not entered. A task whose submitter has died
-may find that what was inside its arguments is lost; nobody waits for its result.
+and for good: what is said of it later is not entered. What a client has borrowed from an
+owner that dies is lost (`owner_failure`); it is told so when it asks for the value. A task
+whose submitter has died may find that what was inside its arguments is lost; nobody waits
+for its result.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from runtime.control.context import Context, Timer, incarnation_of, node_of
-from runtime.control.messages import BorrowersGone, OwnerDied, RefUpdates, ResultRefs
+from runtime.control.messages import BorrowersGone, RefUpdates, ResultRefs
 from runtime.control.ref_book import (
     ENTER,
     ENTER_AND_SAY_SO,
@@ -96,12 +98,6 @@ class Returns:
             self._send(owner, self._updates.pop(owner))
         elif self._timer is None:
             self._timer = self._ctx.after(LINGER_S, self._flush)
-
-    def flush(self) -> None:
-        """Send what is held back."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._flush()
 
     def _flush(self) -> None:
         self._timer = None
@@ -218,13 +214,6 @@ class Borrowing:
                 self._tell(array, loan, ENTER)
                 kept.append((array, loan.owner, self._client.address, loan.epoch))
         return tuple(kept)
-
-    def on_owner_died(self, message: OwnerDied) -> None:
-        """Its node stands in for an owner, and has no book of it."""
-        for array, loan in self.loans.items():
-            if loan.owner == message.owner:
-                waits = loan.asked and not loan.entered
-                self._tell(array, loan, ENTER_AND_SAY_SO if waits else ENTER)
 
     # -- what is lent ----------------------------------------------------------
 

@@ -46,7 +46,6 @@ from runtime.control.messages import (
     ObjectAllocated,
     ObjectsReady,
     ObjectValue,
-    OwnerDied,
     QueryReply,
     RangeResult,
     RefUpdates,
@@ -99,8 +98,6 @@ class Client(ClientSubmits):
             self.borrowing.on_updates(message)
         elif isinstance(message, BorrowersGone):
             self.borrowing.on_gone(message)
-        elif isinstance(message, OwnerDied):
-            self.borrowing.on_owner_died(message)
         elif isinstance(message, DirectOpen):
             self.direct.opened(message.actor, source)
         elif isinstance(message, DirectClosed):

@@ -24,12 +24,11 @@ from msgspec.structs import replace
 from runtime.control.borrowing import Returns
 from runtime.control.context import WORKERS_PER_LIFE, Context, incarnation_of, node_of
 from runtime.control.membership import Membership
-from runtime.control.messages import OwnerDied, RangeResult, RefUpdates, ResultRefs
+from runtime.control.messages import RangeResult, RefUpdates, ResultRefs
 from runtime.control.ref_book import (
     ENTER,
     GONE,
     PINNED,
-    RESTATE,
     STRIKE,
     Update,
     keeper_of,
@@ -48,17 +47,14 @@ class Custody:
         members: Membership,
         lent: Callable[[bytes], None],
         lives: Callable[[str], bool],
-        inherit: Callable[[RefUpdates], None],
     ) -> None:
-        """`lent` is told of arrays that are inside values, if their owner is on this node;
-        `inherit` gets what is for an owner of this node that does not live any more."""
+        """`lent` is told of arrays that are inside values, if their owner is on this node."""
         self._ctx = ctx
         self._node = node
         self._keeper = f"node:{node}.{(incarnation - 1) * WORKERS_PER_LIFE}"
         self._members = members
         self._lent = lent
         self._lives = lives
-        self._inherit = inherit
         self._returns = Returns(ctx, self._send)
         self.contained: dict[bytes, list[tuple[bytes, str]]] = {}
         """By the array of the value that is here: arrays inside of it, and their owners."""
@@ -113,23 +109,6 @@ class Custody:
                 self._strike(array, owner)
         for owner in self._told.pop(worker, ()):
             self._send(owner, [(b"", worker, 0, GONE)])
-
-    def on_owner_died(self, message: OwnerDied) -> None:
-        """Say once more what is here of an owner's; so do clients that have told it."""
-        owner = message.owner
-        self._returns.flush()
-        kept: Counter[bytes] = Counter()
-        for pairs in self.contained.values():
-            kept.update(array for array, of in pairs if of == owner)
-        for promised in self._promised.values():
-            for (array, of), count in promised.items():
-                kept[array] += count if of == owner else 0
-        updates = [(array, self._keeper, count, RESTATE) for array, count in kept.items() if count]
-        if updates:
-            self._send(owner, updates)
-        for client, owners in self._told.items():
-            if owner in owners:
-                self._ctx.send(client, message)
 
     # -- values ----------------------------------------------------------------
 
@@ -191,7 +170,5 @@ class Custody:
         message = RefUpdates(owner, updates)
         if node_of(owner) != self._node:
             self._ctx.send(f"node:{node_of(owner)}", message)
-        elif self._lives(owner):
+        elif self._lives(owner):  # else its arrays have died with it
             self._ctx.send(owner, message)
-        else:
-            self._inherit(message)

@@ -233,7 +233,7 @@ class NodeJobs:
         node.inputs.forget_functions(self.ended, used)
         for worker in workers:
             node.deaths.end(worker, reason)
-        node.orphans.end_job(job)
+        node.owned.end_job(job)
         node.actors.end_job(job)
         node.results.end_job(job)
         for array in node.objects.of_job(job):

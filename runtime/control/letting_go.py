@@ -2,7 +2,7 @@
 
 ::
 
-    Release from its owner ──others own it, or an orphan is wanted──> it stays
+    Release from its owner ──others own it──> it stays
               │
               ↓
           released: an actor ends, what is inside its values is struck off, its values go
@@ -25,7 +25,6 @@ from runtime.control.custody import Custody
 from runtime.control.errors import ActorDeath, DeathCause
 from runtime.control.messages import FreeObjects, KillActor, Release
 from runtime.control.objects import ObjectDirectory
-from runtime.control.orphans import Orphans
 from runtime.control.owned import Owned
 from runtime.control.results import Results
 from runtime.control.task_log import TaskLog
@@ -39,7 +38,6 @@ class LettingGo:
         ctx: Context,
         objects: ObjectDirectory,
         owned: Owned,
-        orphans: Orphans,
         results: Results,
         submitter: CallSubmitter,
         log: TaskLog,
@@ -48,7 +46,6 @@ class LettingGo:
         self._ctx = ctx
         self._objects = objects
         self._owned = owned
-        self._orphans = orphans
         self._results = results
         self._submitter = submitter
         self._log = log
@@ -59,8 +56,6 @@ class LettingGo:
         arrays: Sequence[bytes] = message.arrays
         if self._objects.others:
             arrays = [array for array in arrays if self._objects.let_go(array, source)]
-        if len(self._orphans):
-            arrays = self._orphans.let_go(arrays)
         self.release_all(arrays, graceful=True)
 
     def release_all(self, arrays: Sequence[bytes], graceful: bool = False) -> None:
@@ -78,11 +73,14 @@ class LettingGo:
         if not owned.actors.isdisjoint(arrays):
             for actor in [array for array in arrays if array in owned.actors]:
                 owned.actors.discard(actor)
-                owner = self._objects.owners.get(actor) or self._orphans.former_owner(actor)
+                owner = self._objects.owners.get(actor) or owned.died.get(actor, "")
                 reason = ActorDeath(DeathCause.NO_OWNER)
                 self._ctx.send("gcs", KillActor(actor, reason, owner=owner, graceful=graceful))
-        if owned.lent:
-            owned.lent.difference_update(arrays)
+        if owned.died:
+            for array in arrays:
+                if owned.died.pop(array, None) is not None:
+                    # Whoever has borrowed it from the dead owner asks the GCS.
+                    self._log.bereave(array)
         self._log.release_all(arrays)
         self._objects.release_all(arrays)
         if self._custody.contained:

@@ -20,7 +20,7 @@ turn; each part has a page of its own. How a range comes in is in `submission` a
 `acceptance`, whether it stays in `keeping`; what it needs before it runs in `task_inputs`;
 which worker runs it in `dispatcher`; what becomes of its values in `results`, of the places
 they are written to in `places`, and how they leave in `letting_go`; what becomes of what a
-dead worker's tasks had submitted in `inheritance` and `orphans`.
+dead worker owned in `owner_failure`.
 
 Dispatching ahead of need hides the round trip to the worker: a range of short
 tasks costs one message each way. A function that has never been timed gets one
@@ -45,7 +45,6 @@ from runtime.control.custody import Custody
 from runtime.control.dispatcher import Dispatcher
 from runtime.control.errors import Failure, pack
 from runtime.control.heartbeats import Heartbeats
-from runtime.control.inheritance import Inheritance
 from runtime.control.jobs import NodeJobs
 from runtime.control.keeping import Keeping
 from runtime.control.letting_go import LettingGo
@@ -91,7 +90,6 @@ from runtime.control.messages import (
     NoRoom,
     ObjectLocations,
     ObjectPayload,
-    OwnerDied,
     PlaceTasks,
     PrepareBundle,
     PullObject,
@@ -129,8 +127,8 @@ from runtime.control.moving import Starving
 from runtime.control.node_news import NodeNews
 from runtime.control.object_desk import ObjectDesk
 from runtime.control.objects import ObjectDirectory
-from runtime.control.orphans import Orphans
 from runtime.control.owned import Owned
+from runtime.control.owner_failure import OwnerFailure
 from runtime.control.places import Places
 from runtime.control.policies import make_policy
 from runtime.control.queries import QueryDesk
@@ -142,10 +140,6 @@ from runtime.control.task_log import TaskLog
 from runtime.control.timeline import RangeLog
 from runtime.control.undelivered import Undelivered
 from runtime.control.worker_deaths import WorkerDeaths
-
-SETTLE_TIMEOUTS = 2.0
-"""How long borrowers have to enter themselves once more, in timeouts of heartbeats: they
-may be slow, and who is slower than that is dead."""
 
 
 class LocalScheduler:
@@ -174,14 +168,7 @@ class LocalScheduler:
         self.bundles = Bundles(self, self.pool)
         self.actors = ActorManager(ctx, node, self)
         self.inputs = TaskInputs(ctx, self.objects, self._push)
-        self.orphans = Orphans(
-            ctx, self.objects, self.members, SETTLE_TIMEOUTS * config.heartbeat_timeout_s,
-            self.owned.actors, self.owned.is_made, self._lose,
-        )  # fmt: skip
-        self.custody = Custody(
-            ctx, node, incarnation, self.members, self.owned.lend, self._lives,
-            self.orphans.on_updates,
-        )  # fmt: skip
+        self.custody = Custody(ctx, node, incarnation, self.members, self.owned.lend, self._lives)
         self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
         self.places = Places(ctx, node, config, self.objects, self._lives)
         self.submitter = CallSubmitter(
@@ -190,7 +177,7 @@ class LocalScheduler:
             self._on_actor_dead, self.actors.cancel,
         )  # fmt: skip
         self.results = Results(
-            ctx, node, self.objects, self.log, self.places, self.orphans, self.custody,
+            ctx, node, self.objects, self.log, self.places, self.custody,
             self.submitter.received, self.submitter.all_received, self.submitter.any_under_way,
             self.owned.actors, self.jobs.is_over,
         )  # fmt: skip
@@ -211,16 +198,15 @@ class LocalScheduler:
             self.acceptance, self.results, node,
         )  # fmt: skip
         self.letting_go = LettingGo(
-            ctx, self.objects, self.owned, self.orphans, self.results, self.submitter, self.log,
-            self.custody,
+            ctx, self.objects, self.owned, self.results, self.submitter, self.log, self.custody,
         )  # fmt: skip
-        self.inheritance = Inheritance(
-            ctx, node, self.members, self.objects, self.owned, self.orphans, self.results,
-            self.submitter, self.log, self.custody, self.letting_go.release_all,
+        self.owner_failure = OwnerFailure(
+            ctx, self.objects, self.owned, self.results, self.submitter, self.log,
+            self.letting_go.release_all,
         )  # fmt: skip
         self.deaths = WorkerDeaths(
             ctx, node, self.dispatcher, self.objects, self.places, self.custody, self.canceller,
-            self.actors, self.inheritance,
+            self.actors, self.owner_failure,
         )  # fmt: skip
         self.desk = ObjectDesk(
             ctx, node, self.objects, self.places, self.owned, self.log, self.custody, self.jobs,
@@ -234,8 +220,8 @@ class LocalScheduler:
         self.queries.add("timeline", self.timeline.rows)
         self.queries.add("transfers", self.objects.transfers.rows)
         self.news = NodeNews(
-            ctx, node, self.members, self.objects, self.owned, self.orphans, self.submitter,
-            self.queries, self.log,
+            ctx, node, self.members, self.objects, self.owned, self.submitter, self.queries,
+            self.log,
         )  # fmt: skip
         self.starving = Starving(
             ctx, node, incarnation, config, self.pool, self.dispatcher, self.actors, self.inputs,
@@ -312,7 +298,6 @@ class LocalScheduler:
             TaskFound: self._on_answer,
             KvReply: self._on_answer,
             RefUpdates: self.desk.on_refs,
-            OwnerDied: lambda _, m: self.custody.on_owner_died(m),
             Query: self.queries.on_query,
             QueryReply: self.queries.on_reply,
             TooLong: self.undelivered.on_too_long,
@@ -371,9 +356,6 @@ class LocalScheduler:
             self.actors.ready(spec)
         else:
             self.dispatcher.ready.push(spec)
-
-    def _lose(self, array: bytes) -> None:
-        self.inheritance.lose(array)
 
     def _finish_call(self, result: RangeResult, owner: str) -> None:
         self.results.finish_call(result, owner)

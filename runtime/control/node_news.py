@@ -4,8 +4,8 @@
 
     NodeChanged ──> the node table, this node's links, and all here that deal with other
          │          nodes: questions under way, pulls, actors and calls on their way to them
-         └─ it is dead: what its clients had borrowed is free of them (`orphans`; owners that
-            live here are told by `BorrowersGone`), and the GCS is told which results have
+         └─ it is dead: owners that live here are told that neither the node nor its clients
+            borrow from them any more (`BorrowersGone`), and the GCS is told which results have
             not come of all that it knows of and clients here own (`ResultsMissing`): one may
             have been on its way
 """
@@ -17,7 +17,6 @@ from runtime.control.context import Context
 from runtime.control.membership import Membership
 from runtime.control.messages import BorrowersGone, NodeChanged, ResultsMissing
 from runtime.control.objects import ObjectDirectory
-from runtime.control.orphans import Orphans
 from runtime.control.owned import Owned
 from runtime.control.queries import QueryDesk
 from runtime.control.task_log import TaskLog
@@ -36,7 +35,6 @@ class NodeNews:
         members: Membership,
         objects: ObjectDirectory,
         owned: Owned,
-        orphans: Orphans,
         submitter: CallSubmitter,
         queries: QueryDesk,
         log: TaskLog,
@@ -46,7 +44,6 @@ class NodeNews:
         self._members = members
         self._objects = objects
         self._owned = owned
-        self._orphans = orphans
         self._submitter = submitter
         self._queries = queries
         self._log = log
@@ -61,7 +58,6 @@ class NodeNews:
         self._submitter.on_node_changed(info.node, info.alive)
         if not info.alive:
             self._report_missing()
-            self._orphans.on_node_died(info.node, info.incarnation)
             for client in self._objects.clients():
                 self._ctx.send(client, BorrowersGone(info.node, info.incarnation))
 

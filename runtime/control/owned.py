@@ -1,13 +1,13 @@
 """What a node knows of the arrays that its clients own, besides whose they are (`owners`).
 
-From an array's submission or put until its owner lets go of it (`letting_go`), or is lost
-with it (`inheritance`)::
+From an array's submission or put until its owner releases it (`letting_go`), or it is lost
+with its owner (`owner_failure`)::
 
     SubmitTasks ──> so far it was submitted, in order (`ends`)
                 ──> it is an actor that ends with its owner (`actors`)
-    RefUpdates, a value with it inside ──> others have, or had, references (`lent`)
+    WorkerDied ───> its owner has died, and it waits to be claimed, or was claimed (`died`)
 
-Of most arrays there is nothing here: one task is submitted at once, and lent to nobody.
+Of most arrays there is nothing here: one task is submitted at once, and its owner lives.
 
 A task that runs again, here for the first time, may submit what another task of this node
 has had as an input: a **copy** is here, of which the new owner has not heard, and the node
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from runtime.control.context import node_of
 from runtime.control.failed import is_lost
-from runtime.control.ids import STREAM_BASE
+from runtime.control.ids import STREAM_BASE, job_of
 from runtime.control.messages import RangeResult
 from runtime.control.objects import ObjectDirectory
 from runtime.control.ranges import Ranges
@@ -36,10 +36,15 @@ class Owned:
         self._log = log
         self.actors: set[bytes] = set()
         """Actors that are not detached."""
-        self.lent: set[bytes] = set()
-        """Arrays that clients here own and of which others have, or had, references."""
+        self.died: dict[bytes, str] = {}
+        """Arrays whose owner has died, and which worker that was; see `owner_failure`."""
         self.ends: dict[bytes, int] = {}
         """Of arrays of several elements: the end of what was submitted, in order."""
+
+    def end_job(self, job: bytes) -> None:
+        """Forget a job's arrays: nobody asks why they are lost."""
+        for array in [array for array in self.died if job_of(array) == job]:
+            del self.died[array]
 
     def missing(self, array: bytes) -> list[tuple[int, int]]:
         """Return (start, count) of what was submitted of it and has not ended, as far as is
@@ -49,10 +54,6 @@ class Owned:
             if not self._is_foreign(result):
                 made.add(result.start, result.count)
         return made.missing(0, self.ends.get(array, 1))
-
-    def is_made(self, array: bytes) -> bool:
-        """Whether all that was submitted of an array has ended, as far as is known here."""
-        return not self.missing(array)
 
     def copies(self, array: bytes, start: int, count: int) -> list[RangeResult]:
         """Return what its new owner is to hear of a range that others here had brought.
@@ -82,5 +83,4 @@ class Owned:
     def lend(self, array: bytes) -> None:
         """A reference of it is somewhere else: the GCS has to know of it."""
         if array in self._objects.owners:
-            self.lent.add(array)
             self._log.expose(array)

@@ -1,7 +1,7 @@
 """Which clients of a node own which arrays: who submitted or put them, and waits for them.
 
 An array has one owner, unless the task that submits it runs twice at once. The arrays of
-a dead client whose task may run again are kept for the next one, for `NOBODY` meanwhile.
+a dead worker whose task or actor runs again belong to `NOBODY` until that run claims them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 NOBODY = ""
-"""Owns the arrays of a dead client while its task is retried."""
+"""Owns the arrays of a dead worker that its task or actor may claim, see `owner_failure`."""
 
 
 class Owners:
@@ -68,8 +68,8 @@ class Owners:
         self._disown(client)
         return False
 
-    def orphan(self, array: bytes) -> None:
-        """Its owner died, and may be run again: keep the array for the next one."""
+    def await_claim(self, array: bytes) -> None:
+        """The array's owner has died: who submits or puts it again owns it."""
         self._disown(self.owners[array])
         self._owned[NOBODY] = self._owned.get(NOBODY, 0) + 1
         self.owners[array] = NOBODY

@@ -30,8 +30,6 @@ STRIKE = -1
 ENTER_AND_SAY_SO = 2
 """Only for clients: the owner answers with `ENTERED`."""
 ENTERED = 0
-RESTATE = 4
-"""Only for nodes: how many values it keeps stands for the epoch; see `orphans`."""
 GONE = 3
 """Of a client and no array: it has died, and has nothing any more."""
 

@@ -13,7 +13,6 @@ from runtime.control.call_batches import results_of, split
 from runtime.control.context import Context, node_of
 from runtime.control.messages import RangeResult, TaskResults
 from runtime.control.objects import ObjectDirectory
-from runtime.control.orphans import Orphans
 from runtime.control.owner_news import OwnerNews
 from runtime.control.task_log import TaskLog
 
@@ -27,7 +26,6 @@ class ResultRuns:
         node: int,
         objects: ObjectDirectory,
         log: TaskLog,
-        orphans: Orphans,
         news: OwnerNews,
         heirs: Mapping[bytes, Collection[str]],
         all_received: Callable[[Sequence[bytes]], bool],
@@ -42,7 +40,6 @@ class ResultRuns:
         self._node = node
         self._objects = objects
         self._log = log
-        self._orphans = orphans
         self._news = news
         self._heirs = heirs
         self._all_received = all_received
@@ -68,7 +65,7 @@ class ResultRuns:
         arrays = split(run.calls)
         if self._end_calls(run, arrays, owner, b""):
             return True
-        if self._heirs or self._orphans or self._any_awaited(arrays):
+        if self._heirs or self._any_awaited(arrays):
             return False
         if not self._objects.may_add_run(arrays, owner):
             return False
@@ -92,7 +89,7 @@ class ResultRuns:
         self, run: RangeResult, arrays: Sequence[bytes], owner: str, actor: bytes
     ) -> bool:
         """Keep a run of results and tell its owner, if nothing is to be decided call by call."""
-        if self._heirs or self._orphans or not self._objects.may_add_run(arrays, owner):
+        if self._heirs or not self._objects.may_add_run(arrays, owner):
             return False
         if not self._all_received(arrays):
             return False
@@ -106,7 +103,7 @@ class ResultRuns:
         arrays = split(run.calls)
         here = node_of(owner) == self._node
         waiting = owner if here else None
-        if self._heirs or self._orphans or not self._objects.may_add_run(arrays, waiting):
+        if self._heirs or not self._objects.may_add_run(arrays, waiting):
             for result in results_of(run):
                 self._finish(result, owner)
             return

@@ -31,7 +31,6 @@ from runtime.control.messages import (
     TaskResults,
 )
 from runtime.control.objects import ObjectDirectory
-from runtime.control.orphans import Orphans
 from runtime.control.owner_news import OwnerNews
 from runtime.control.places import Places
 from runtime.control.ranges import Ranges
@@ -50,7 +49,6 @@ class Results:
         objects: ObjectDirectory,
         log: TaskLog,
         places: Places,
-        orphans: Orphans,
         custody: Custody,
         received: Callable[[bytes], bool],
         all_received: Callable[[Sequence[bytes]], bool],
@@ -67,7 +65,6 @@ class Results:
         self._objects = objects
         self._log = log
         self._places = places
-        self._orphans = orphans
         self._custody = custody
         self._received = received
         self._any_awaited = any_awaited
@@ -79,8 +76,8 @@ class Results:
         """Who waits for an array besides the owner that its specs name."""
         self.news = OwnerNews(ctx, node, objects)
         self.runs = ResultRuns(
-            ctx, node, objects, log, orphans, self.news, self._heirs, all_received, any_awaited,
-            is_over, self.finish, self.finish_call,
+            ctx, node, objects, log, self.news, self._heirs, all_received, any_awaited, is_over,
+            self.finish, self.finish_call,
         )  # fmt: skip
 
     def keep_for_others(self, array: bytes) -> None:
@@ -134,8 +131,6 @@ class Results:
             if node_of(owner) != self._node and any(node_of(h) == self._node for h in heirs):
                 # An heir here may have died since, and its task run again by another worker.
                 self.news.tell_owner([result])
-        if self._orphans:
-            self._orphans.ended(result)
 
     def is_kept(self, array: bytes, owner: str) -> bool:
         """Whether what ends here for that owner stays: nobody can ask for a dead one's."""

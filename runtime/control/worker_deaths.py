@@ -5,8 +5,9 @@
     its pool ──WorkerDied──────────────┐
                                        ├──> its places in the arena are freed, owners strike it
     `end` ──KillWorker to its pool ────┘    off, what it had submitted is cancelled with it,
-                                            inherited or lost (`Inheritance`), what it ran runs
-                                            again or fails (`Dispatcher.died`)
+                                            what it owned is lost or kept for its next run
+                                            (`OwnerFailure`), what it ran runs again or fails
+                                            (`Dispatcher.died`)
 
 From then on nothing is taken from it: its last words come after the news of its death. A
 worker is ended with its job, with its actor, and when it was sent what does not travel.
@@ -19,9 +20,9 @@ from runtime.control.cancellation import Canceller
 from runtime.control.context import Context
 from runtime.control.custody import Custody
 from runtime.control.dispatcher import Dispatcher
-from runtime.control.inheritance import Inheritance
 from runtime.control.messages import KillWorker, WorkerDied
 from runtime.control.objects import ObjectDirectory
+from runtime.control.owner_failure import OwnerFailure
 from runtime.control.places import Places
 from runtime.control.worker_table import Worker
 
@@ -39,7 +40,7 @@ class WorkerDeaths:
         custody: Custody,
         canceller: Canceller,
         actors: ActorManager,
-        inheritance: Inheritance,
+        owner_failure: OwnerFailure,
     ) -> None:
         self._ctx = ctx
         self._pool = f"pool:{node}"
@@ -49,7 +50,7 @@ class WorkerDeaths:
         self._custody = custody
         self._canceller = canceller
         self._actors = actors
-        self._inheritance = inheritance
+        self._owner_failure = owner_failure
 
     def end(self, worker: Worker, reason: str) -> None:
         """End a worker at once, whatever it is doing."""
@@ -70,7 +71,7 @@ class WorkerDeaths:
         if cause is not None:
             self._canceller.cancel_children(worker, cause, owned)
         if owned:
-            parent = running if cause is None and running is not None and running.retries else None
-            restarts = self._actors.may_restart(worker)
-            self._inheritance.inherit(client, owned, parent, restarts)
+            retried = cause is None and running is not None and running.retries != 0
+            runs_again = retried or self._actors.may_restart(worker)
+            self._owner_failure.on_died(client, owned, runs_again)
         self._dispatcher.died(worker, message.reason)

@@ -78,7 +78,6 @@ from runtime.control.messages import (
     ObjectLocations,
     ObjectPayload,
     ObjectsMissing,
-    OwnerDied,
     OwnersFound,
     PlaceTasks,
     PrepareBundle,
@@ -170,7 +169,7 @@ MASTER_TO_CLIENT: Kinds = frozenset({ChainConfigured})
 
 NODE_TO_NODE: Kinds = frozenset({
     TaskResults, PullObject, ObjectPayload, Query, QueryReply, ActorCalls, CancelCall, DrainCalls,
-    CallsDrained, RefUpdates, OwnerDied,
+    CallsDrained, RefUpdates,
 })  # fmt: skip
 
 DRIVER_TO_NODE: Kinds = frozenset({

@@ -78,8 +78,22 @@ def test_what_the_control_plane_has_not_said_is_not_legitimate(error: Exception)
     assert excuse(error, 9, 9)
 
 
-def test_what_a_killed_worker_owned_may_not_be_lost() -> None:
-    assert told(Loss(LossCause.OWNER_DIED, object=bytes(18)), 1, 0)
+@pytest.mark.parametrize(
+    ("array", "cause", "ok"),
+    [
+        ("12" * 12, LossCause.OWNER_DIED, True),
+        ("12" * 12, LossCause.RELEASED, False),
+        ("34" * 12, LossCause.OWNER_DIED, False),
+    ],
+)
+def test_only_what_a_dead_worker_owned_may_be_lost_with_it(
+    array: str, cause: LossCause, ok: bool
+) -> None:
+    for unmade in (None, Unmade.PUT):
+        lost = Loss(cause, unmade=unmade, object=PUT)
+        needs = Loss(LossCause.NODE_DIED, 1, "", Unmade.INPUT_LOST, "k3r-1", root=lost)
+        for failure in (lost, needs):
+            assert (told(failure, 9, 0, ownerless={array}) == "") == ok
 
 
 def test_what_a_value_refers_to_is_not_lost_while_others_need_the_value() -> None:

@@ -23,9 +23,9 @@ from runtime.control.custody import Custody
 from runtime.control.dispatcher import Dispatcher
 from runtime.control.executor import Executor
 from runtime.control.gcs import Gcs
-from runtime.control.inheritance import Inheritance
 from runtime.control.letting_go import LettingGo
 from runtime.control.objects import ObjectDirectory
+from runtime.control.owner_failure import OwnerFailure
 from runtime.control.reply_cache import ReplyCache
 from runtime.control.resources import ResourcePool, parse_demand
 from runtime.control.task_inputs import TaskInputs
@@ -101,14 +101,6 @@ def never_replayed(patch: pytest.MonkeyPatch) -> None:
         restore(self, actor)
 
     patch.setattr(ActorReconstruction, "restore", wrong)
-
-
-def all_lost(
-    self: Inheritance, worker: str, arrays: list[bytes], parent: Any, restarts: bool
-) -> None:
-    """What a dead worker owned, nobody owns."""
-    for array in arrays:
-        self.lose(array)
 
 
 def placed_anywhere(patch: pytest.MonkeyPatch) -> None:
@@ -213,9 +205,9 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
         ("value ",),
     ),
     "borrowers are not counted": (mutant_without(Borrowing, "_on_update"), ("value ",)),
-    "what a dead worker owned is lost": (
-        lambda patch: patch.setattr(Inheritance, "inherit", all_lost),
-        ("value ",),
+    "an owner's death is nobody's news": (
+        mutant_without(OwnerFailure, "on_died"),
+        ("value ", "RaySystemError", "tables:", "stores:"),
     ),
     "what is inside of values is never let go": (
         mutant_without(Custody, "release"),

@@ -34,8 +34,8 @@ def leftovers(world: World) -> dict[str, Any]:
         if number in world.cut:
             continue
         at = f"node:{number}"
-        look(at, scheduler, "queue", "places", "orphans")
-        look(at, scheduler.owned, "actors", "lent", "ends")
+        look(at, scheduler, "queue", "places")
+        look(at, scheduler.owned, "actors", "died", "ends")
         look(at, scheduler.inputs, "waiting", "awaiting", "failed", "_for_function", "_claims")
         look(at, scheduler.dispatcher, "assigned")
         look(at, scheduler.results, "_for_others", "_heirs")

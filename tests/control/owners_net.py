@@ -100,7 +100,6 @@ class Net:
             ctx = Ctx(self, f"node:{node}")
             self.nodes[node] = Custody(
                 ctx, node, 1, members, lent=lambda array: None, lives=lambda client: True,
-                inherit=lambda message: None,
             )  # fmt: skip
         for address in CLIENTS:
             client = Client(Ctx(self, address), address, node_of(address), config)

@@ -60,7 +60,6 @@ def node() -> Node:
 def test_who_is_killed_takes_its_children_along_and_not_an_earlier_tasks(node: Node) -> None:
     submit(node, task_id(array(2), 0), 21)
     submit(node, task_id(array(2), 0), 22, 23)
-    node.scheduler.owned.lent.add(array(22))  # whoever else has references to it
     assert kill(node, 2) == {array(21), array(22), array(23)}
 
 

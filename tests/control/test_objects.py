@@ -363,7 +363,7 @@ def test_owners_come_and_go() -> None:
     assert directory.owners_of(array(1)) == ["worker:0.2"]
     assert directory.let_go(array(1), "worker:0.2")
     # It dies; its task is run again by another worker.
-    directory.orphan(array(1))
+    directory.await_claim(array(1))
     assert directory.owners_of(array(1)) == [] and not directory.owns("worker:0.2")
     directory.own(array(1), "worker:0.3")
     assert directory.owners_of(array(1)) == ["worker:0.3"]

@@ -65,7 +65,7 @@ def worker_kills(seed: int) -> None:
     for _ in range(rng.randint(1, 6)):
         world.at(rng.expovariate(8.0), kill)
     finish(world, driver, program)
-    assert not settle(world)
+    assert not settle(world, ORPHANED_S)
 
 
 def node_kills(seed: int) -> None:

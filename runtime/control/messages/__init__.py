@@ -77,8 +77,8 @@ node    -> door      JobRegistered
 
 references:
 client  -> node      RefUpdates
-node    -> node      RefUpdates, OwnerDied
-node    -> client    RefUpdates, BorrowersGone, OwnerDied
+node    -> node      RefUpdates
+node    -> client    RefUpdates, BorrowersGone
 ==================== =======================================================
 
 Where the GCS is sharded (see `shards`), ``gcs.<k>`` has a part of the tables, and

@@ -165,18 +165,8 @@ class BorrowersGone(Struct, array_like=True, tag=146):
     incarnation: int
 
 
-class OwnerDied(Struct, array_like=True, tag=190):
-    """A worker died that had lent objects; its node stands in for it: see `orphans`.
-
-    Whoever has references of its says so once more, under its address.
-    """
-
-    owner: str
-
-
 ObjectMessage = Union[
     WantObjects, ObjectsReady, PutObjects, AllocateObject, ObjectAllocated, AbandonObject,
     Release, Unpin, GiveBack, LocateObjects, ObjectLocations, FreeObjects, ObjectsMissing,
     SeekOwners, OwnersFound, PullObject, ObjectPayload, RefUpdates, BorrowersGone,
-    OwnerDied,
 ]  # fmt: skip
