@@ -32,6 +32,15 @@ class SimSession(Session):
         super().__init__(world, end)
         self.cluster = cluster
 
+    def describe_job(self, namespace: str) -> None:
+        """Tell the cluster of this driver's job, but not the real process's PID and arguments.
+
+        They would be in its frames, and the same program is the same execution.
+        """
+        self.namespace = namespace
+        with self.world:
+            self.client.describe_job(namespace, "", 0)
+
     def future(self, ref: ObjectRef) -> Future[Any]:
         return LazyFuture(self, ref)
 

@@ -49,7 +49,7 @@ def test_a_program_may_be_called_anything(monkeypatch: pytest.MonkeyPatch, backe
     monkeypatch.setattr(sys, "argv", ["a file's name \udcff"])
     with ray.init(backend=backend, nodes=1, cpus_per_node=1) as session:
         (job,) = session.query("jobs")
-        assert job[4] == "a file's name \\udcff"
+        assert job[4] == ("a file's name \\udcff" if backend == "local" else "")
 
 
 @pytest.mark.parametrize("backend", ["local", "sim"])
