@@ -25,7 +25,7 @@ SLOW := browser or ray or docker or toxiproxy or slow
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help reproduce test check lint bench clean
+.PHONY: help reproduce test check lint baselines bench clean
 
 help: ## say what the targets do
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s%s\n", $$1, $$2 }'
@@ -49,6 +49,9 @@ lint: $(INSTALLED_DEV) ## style, types and the arrows between packages
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+baselines: $(INSTALLED) ## say which simulated figures have moved, and by how much
+	@$(BIN)/raytwin baseline --check --scale all $(ARGS)
 
 bench: $(INSTALLED_RAY) ## measure raytwin, Ray and Dask side by side, into results/bench.json
 	@mkdir -p $(OUT)

@@ -17,6 +17,7 @@ import gc
 import os
 import random
 import signal
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -52,6 +53,7 @@ from runtime.control.shards import shard_address
 from simulator import exit_handlers
 from simulator.clock import Clock
 from simulator.costs import ROLES, CostModel, load_profile
+from simulator.counts import Counts
 from simulator.drivers import SimDoor, SimDriver, SimSession
 from simulator.functions import Functions
 from simulator.host import Host
@@ -129,6 +131,10 @@ class SimCluster:
         """How long nothing may happen while a driver waits."""
         self.frames = 0
         """Frames other than heartbeats, sent so far: signs of progress."""
+        self.counts: defaultdict[str, Counts] = defaultdict(Counts)
+        """What components have done so far, by role."""
+        self.tasks = 0
+        """Tasks and actors' calls that workers have run so far, counted again if run again."""
         self.closed = False
         exit_handlers.install()
         self._gc_thresholds = gc.get_threshold()

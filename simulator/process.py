@@ -22,6 +22,7 @@ from simpy.events import NORMAL
 
 from runtime.control.context import Component
 from simulator.costs import CostModel
+from simulator.counts import Counts, role_of
 from simulator.host import Host
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class SimContext:
         self.env = process.cluster.env
         self.outbox: dict[str, list[Any]] = {}
         self.timers = 0
+        self.counts: Counts = process.cluster.counts[role_of(address)]
 
     def __getattr__(self, name: str) -> Any:
         # Most components draw nothing, and to seed takes longer than to make the rest.
@@ -234,7 +236,10 @@ class SimProcess:
         if component is None:
             return
         handle = component.handle
+        counts = self.contexts[address].counts
+        counts.turns += 1
         for source, messages in received:
+            counts.messages += len(messages)
             for message in messages:
                 handle(source, message)
         if callback is not None:
@@ -251,12 +256,15 @@ class SimProcess:
         components = self.components
         for address, ctx in dirty.items():
             outbox, ctx.outbox = ctx.outbox, {}
+            counts = ctx.counts
             for destination, messages in outbox.items():
                 if destination in components:
                     self._frames.setdefault(destination, []).append((address, messages))
                     continue
                 sent_s, nbytes = self.costs.sent(messages)
                 cost_s += sent_s
+                counts.frames += 1
+                counts.bytes += nbytes
                 frames.append((address, destination, messages, nbytes))
         return cost_s
 

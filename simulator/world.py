@@ -126,6 +126,7 @@ class SimWorld:
         process = self.process
         if what == "run":
             process.debt_s += process.costs.ran(count)
+            self.cluster.tasks += count
             self.settle()
         else:
             process.debt_s += process.costs.called(what, count)

@@ -11,7 +11,7 @@ a worker, each answer.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +28,7 @@ from runtime.control.global_scheduler import GlobalScheduler
 from runtime.control.local_scheduler import LocalScheduler
 from runtime.control.messages import AssignTasks, PlaceTasks, RunTasks
 from simulator.costs import CostModel, RoleCost
+from simulator.counts import Counts
 from simulator.host import Host
 from simulator.process import SimContext, SimProcess
 
@@ -72,7 +73,12 @@ class _Replay:
         self.turns = turns
         self.env = simpy.Environment(initial_time=turns[0].now_s)
         cluster: Any = SimpleNamespace(
-            env=self.env, seed=config.seed, processes={}, journal=None, journaled=set()
+            env=self.env,
+            seed=config.seed,
+            processes={},
+            journal=None,
+            journaled=set(),
+            counts=defaultdict(Counts),
         )
         host = Host(self.env, 1)
         process = SimProcess(cluster, address, 0, host, CostModel(RoleCost()))

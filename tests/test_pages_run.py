@@ -48,6 +48,7 @@ PLACEHOLDERS = {
 }  # fmt: skip
 
 CASES = "--cases tasks_sync"
+BASELINE = "fig11b --scale quick"
 FEW_ACTORS = "--set actors=10 --set period_s=0.05"
 SHORT = {
     "raytwin run fig8b --backend sim --scale full": "--scale quick --nodes 1,2 --set tasks=1000",
@@ -63,6 +64,10 @@ SHORT = {
     "raytwin bench --cases create_2000_actors,start_100_nodes,memory_100_nodes": (
         "--cases start_100_nodes"
     ),
+    "raytwin baseline --check": BASELINE,
+    "raytwin baseline --check fig11b --scale all": "--scale quick",
+    "raytwin baseline --check --scale all": BASELINE,
+    "raytwin baseline --update --scale all": BASELINE,
     "python -m tests.in_lanes": "-k links_lead",
     "python -m pytest tests/api": "--collect-only -q",
     'python -m pytest -m "not (browser or ray or docker or toxiproxy or slow)"': (

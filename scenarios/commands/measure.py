@@ -1,7 +1,10 @@
-"""What is measured or tried apart from figures: speed, costs, recovery, the machine."""
+"""What is measured or tried apart from figures: speed, baselines, costs, recovery, the machine."""
 
 from __future__ import annotations
 
+import sys
+import time
+import traceback
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from scenarios.base import UsageError
 from scenarios.commands.arguments import RESULTS, parse_names
 from scenarios.commands.line import app, escaped, open_console, plain, say, writable
 
@@ -86,6 +90,83 @@ def _print(rows: list[dict[str, Any]], asked: list[str]) -> None:
         fraction = f"{row['limit']['fraction']:.0%}"
         table.add_row(row["name"], plain(row["ours"]), *cells, row["unit"], fraction)
     open_console().print(table)
+
+
+@app.command()
+def baseline(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="See 'raytwin list'.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Run, and say what moved: old, new, percent.")
+    ] = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="Run, and write the figures as the new baselines.")
+    ] = False,
+    scale: Annotated[
+        str,
+        typer.Option(
+            metavar="SCALE",
+            help="quick, full, all, or cheap: quick, and what of full takes less than 20 s or so.",
+        ),
+    ] = "cheap",
+    folder: Annotated[
+        Path | None,
+        typer.Option("--dir", metavar="DIR", help="Where the baselines are, if elsewhere."),
+    ] = None,
+) -> None:
+    """Hold the figures of scenarios on `sim` to those that are kept beside them.
+
+    The simulation is deterministic: what moved was moved by a change of the code. Besides a
+    scenario's metrics, the messages, frames, bytes and turns of each role are compared, per task.
+    Exits 1 if anything moved, or was not written.
+
+    Examples: `raytwin baseline --check`; `raytwin baseline --check fig8b --scale all`;
+    `raytwin baseline --update --scale all`
+    """
+    if check == update:
+        raise UsageError("give --check to compare, or --update to write")
+    from scenarios import baseline as baselines
+    from scenarios import progress
+    from scenarios.results import ResultError
+
+    subjects = baselines.chosen(names or [], scale)
+    folder = folder or baselines.FOLDER
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no directory: give the one where the baselines are")
+    act, differs = (baselines.check, "moved") if check else (baselines.update, "written")
+    done = moved = 0
+    try:
+        with progress.terminal() as shown:
+            for subject in subjects:
+                shown.begin(subject.name)
+                started_s = time.perf_counter()
+                try:
+                    lines, wrong = act(subject, shown, folder), ""
+                except UsageError:
+                    raise
+                except ResultError as error:
+                    lines, wrong = [], str(error)
+                except Exception as error:
+                    traceback.print_exc(file=sys.stderr)
+                    lines, wrong = [], f"failed: {type(error).__name__}: {error}"
+                done += 1
+                moved += bool(wrong or (check and lines))
+                elapsed_s = time.perf_counter() - started_s
+                with shown.aside():
+                    verdict = wrong or (differs if lines else "holds")
+                    print(f"{subject.name}: {verdict} ({elapsed_s:.1f} s)")
+                    for line in lines:
+                        print(f"  {line}")
+    except KeyboardInterrupt as error:
+        error.add_note(f"{done} of {len(subjects)} were run")
+        raise
+    what = "hold" if check else "are up to date"
+    print(f"{done - moved} of {done} baselines {what}")
+    left_out = [s.name for s in baselines.chosen(names or [], "all") if s not in subjects]
+    if left_out:
+        print(f"left out at --scale {scale}: {', '.join(left_out)}")
+    raise typer.Exit(1 if moved else 0)
 
 
 @app.command()
