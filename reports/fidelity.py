@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from reports.figures import all_rows, number
-from scenarios.base import Compare, Row, Where, matches
-from scenarios.results import Result
+from raytwin.reports.figures import all_rows, number
+from raytwin.scenarios.measure.results import Result
+from raytwin.scenarios.measure.scenario import Compare, Row, Where, matches
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from reports.figures import MEASURED, SIMULATED, Curve, Figure
-from reports.numbers import short
-from scenarios.base import PublishedPoint
+from raytwin.reports.figures import MEASURED, SIMULATED, Curve, Figure
+from raytwin.reports.numbers import short
+from raytwin.scenarios.measure.scenario import PublishedPoint
 
 WIDE_IN = (9.4, 4.7)
 NARROW_IN = (4.2, 3.9)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import raytwin
-import scenarios.bench
-from scenarios import registry
+import raytwin.scenarios.bench
+from raytwin.scenarios.figures import registry
 
 FIGURE = "fig11b"
 
@@ -23,8 +23,8 @@ def shorten(arguments: list[str]) -> None:
         found = registry.scenarios()[FIGURE]
         registry.scenarios = lambda: {FIGURE: replace(found, backends=("sim",))}  # type: ignore[assignment]
     if arguments[:1] == ["bench"]:
-        scenarios.bench.FULL = replace(
-            scenarios.bench.FULL, rounds=1, round_s=0.1, warm_up_rounds=0, large_rounds=1
+        raytwin.scenarios.bench.FULL = replace(
+            raytwin.scenarios.bench.FULL, rounds=1, round_s=0.1, warm_up_rounds=0, large_rounds=1
         )
 
 

@@ -12,13 +12,13 @@ import pytest
 import typer
 
 import raytwin
-import runtime.processes.backend
-import simulator.backend
-from runtime.backend.cluster_config import cluster_config
-from runtime.backend.init_options import names_of
-from scenarios.bench.large import LARGE
-from scenarios.bench.run import NAMES
-from scenarios.cli import app
+import raytwin.runtime.processes.spawn.local_backend
+import raytwin.simulator.cluster.sim_backend
+from raytwin.runtime.api.options.init_options import names_of
+from raytwin.runtime.session.cluster_config import cluster_config
+from raytwin.scenarios.bench.large import LARGE
+from raytwin.scenarios.bench.run import NAMES
+from raytwin.scenarios.cli.main import app
 from tests.chaos.test_mutants import LATER_MUTANTS, MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -149,8 +149,8 @@ def test_every_mutant_holds_a_promise() -> None:
 def test_the_options_of_init_are_its_options() -> None:
     text = (ROOT / "docs" / "api.md").read_text()
     rows = list(table(text, "## Options of `init`"))
-    local = names_of(runtime.processes.backend.start, cluster_config)
-    sim = names_of(simulator.backend.start, cluster_config)
+    local = names_of(raytwin.runtime.processes.spawn.local_backend.start, cluster_config)
+    sim = names_of(raytwin.simulator.cluster.sim_backend.start, cluster_config)
     shared = set(inspect.signature(raytwin.init).parameters) | {"more_resources"}
     named = {name for cells in rows for name in code(cells[0])}
     assert named <= shared | set(local) | set(sim)

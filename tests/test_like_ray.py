@@ -77,7 +77,7 @@ def test_no_option_goes_unmentioned() -> None:
     require("ray", importlib.util.find_spec("ray") is not None, "Ray is not installed")
     from ray._common.ray_option_utils import task_options
 
-    from runtime.api.options import NAMES, ONLY_RAYS
+    from raytwin.runtime.api.options.task_options import NAMES, ONLY_RAYS
 
     assert set(task_options) == set(NAMES) | set(ONLY_RAYS)
 
@@ -87,8 +87,8 @@ def test_no_option_of_actors_and_methods_goes_unmentioned() -> None:
     import ray
     from ray._common.ray_option_utils import actor_options
 
-    from runtime.api import actor_options as ours
-    from runtime.api import method_options
+    from raytwin.runtime.api.options import actor_options as ours
+    from raytwin.runtime.api.options import method_options
 
     own = {"checkpoint_interval"}
     assert set(actor_options) == (set(ours.NAMES) | set(ours.NOT_HERE)) - own
@@ -100,7 +100,7 @@ def test_no_option_of_actors_and_methods_goes_unmentioned() -> None:
 
 
 def test_options_of_actors_are_documented() -> None:
-    from runtime.api import actor_options, method_options
+    from raytwin.runtime.api.options import actor_options, method_options
 
     text = (Path(__file__).parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
     for name in (*actor_options.NAMES, *method_options.NAMES, "concurrency_groups"):

@@ -20,17 +20,17 @@ import pytest
 import simpy
 
 import raytwin as ray
-from runtime.backend import journal
-from runtime.backend.journal import Turn
-from runtime.control.config import Config
-from runtime.control.gcs import Gcs
-from runtime.control.global_scheduler import GlobalScheduler
-from runtime.control.local_scheduler import LocalScheduler
-from runtime.control.messages import AssignTasks, PlaceTasks, RunTasks
-from simulator.costs import CostModel, RoleCost
-from simulator.counts import Counts
-from simulator.host import Host
-from simulator.process import SimContext, SimProcess
+from raytwin.runtime import journal
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.messages import AssignTasks, PlaceTasks, RunTasks
+from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
+from raytwin.runtime.journal import Turn
+from raytwin.simulator.cluster.counts import Counts
+from raytwin.simulator.cluster.simulated_process import SimContext, SimProcess
+from raytwin.simulator.machine.costs import CostModel, RoleCost
+from raytwin.simulator.machine.host import Host
 
 NODES = 3
 CPUS = 2

@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 import typer
 
-from scenarios.cli import app
+from raytwin.scenarios.cli.main import app
 from tests.requirements import require
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,8 +43,8 @@ NAMES = "|".join(typer.main.get_command(app).commands)  # type: ignore[attr-defi
 COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:raytwin|make)(?: .*)?|\. \S+")
 PLACEHOLDERS = {
     "N": "2", "C": "1", "S": "3", "BYTES": "100000000", "NAME": "fig11b",
-    "PLAN": "scenarios/examples/faults.json", "SCRIPT": "scenarios/examples/counter.py",
-    "ARGS...": "", "script.py": "scenarios/examples/counter.py",
+    "PLAN": "scenarios/applications/faults.json", "SCRIPT": "scenarios/applications/counter.py",
+    "ARGS...": "", "script.py": "scenarios/applications/counter.py",
 }  # fmt: skip
 
 CASES = "--cases tasks_sync"
@@ -55,8 +55,8 @@ SHORT = {
     "raytwin run fig8b --nodes 10,100 --set tasks=1e7": (
         "--backend sim --nodes 1,2 --set tasks=1e3"
     ),
-    "raytwin run fig11b --backend local --faults scenarios/examples/faults.json": FEW_ACTORS,
-    "raytwin run fig11b --faults scenarios/examples/faults.json": f"--backend sim {FEW_ACTORS}",
+    "raytwin run fig11b --backend local --faults scenarios/applications/faults.json": FEW_ACTORS,
+    "raytwin run fig11b --faults scenarios/applications/faults.json": f"--backend sim {FEW_ACTORS}",
     "raytwin fuzz --seeds 2000": "--seeds 3",
     "raytwin bench --peers ray,dask --json bench.json": CASES,
     "raytwin bench --peers ray --json bench.json": CASES,
@@ -77,7 +77,7 @@ SHORT = {
         "python -m pytest tests/benchmarks --benchmark-only "
         "--benchmark-json=results/microbenchmarks.json"
     ): "-k put_small --benchmark-min-time=0.0001 --benchmark-max-time=0.1",
-    "mypy": "runtime/control/ids.py",
+    "mypy": "runtime/control/core/ids.py",
 }
 """What is added to a long command. The last of two options of one name counts."""
 

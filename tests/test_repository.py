@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib
 import re
 import subprocess
 import sys
@@ -29,16 +30,16 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CONTRACTS = {c["name"]: c for c in PROJECT["tool"]["importlinter"]["contracts"]}
 
 OWNERS = {
-    "socket": ("runtime.processes",),
-    "socketserver": ("runtime.processes",),
+    "socket": ("raytwin.runtime.processes",),
+    "socketserver": ("raytwin.runtime.processes",),
     # The simulator's waits in virtual time, for no file at all.
-    "selectors": ("runtime.processes", "simulator.event_loop"),
+    "selectors": ("raytwin.runtime.processes", "raytwin.simulator.programs.event_loop"),
     # Its event loops are part of the API (async actors); its sockets are not.
-    "asyncio.open_connection": ("runtime.processes",),
-    "asyncio.start_server": ("runtime.processes",),
-    "mmap": ("runtime.store",),
-    "multiprocessing.shared_memory": ("runtime.store",),
-    "os.memfd_create": ("runtime.store",),
+    "asyncio.open_connection": ("raytwin.runtime.processes",),
+    "asyncio.start_server": ("raytwin.runtime.processes",),
+    "mmap": ("raytwin.runtime.store",),
+    "multiprocessing.shared_memory": ("raytwin.runtime.store",),
+    "os.memfd_create": ("raytwin.runtime.store",),
 }
 """The packages that may use a module or function."""
 
@@ -52,7 +53,14 @@ CONTROL_MAY_IMPORT = {
 
 IO_BUILTINS = {"open", "print", "input", "breakpoint", "exec", "eval", "__import__"}
 
-SIMULATOR_MAY_IMPORT = ("runtime.control", "runtime.api", "runtime.backend")
+SIMULATOR_MAY_IMPORT = (
+    "raytwin.runtime.api",
+    "raytwin.runtime.control",
+    "raytwin.runtime.execution",
+    "raytwin.runtime.journal",
+    "raytwin.runtime.serialization",
+    "raytwin.runtime.session",
+)
 
 
 # -- reading source ------------------------------------------------------------
@@ -60,9 +68,16 @@ SIMULATOR_MAY_IMPORT = ("runtime.control", "runtime.api", "runtime.backend")
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
     """Yield (dotted name, syntax tree) of every module that is shipped."""
-    for path in [ROOT / "raytwin.py", *(p for d in PACKAGES for p in (ROOT / d).rglob("*.py"))]:
+    for path in shipped():
         parts = path.relative_to(ROOT).with_suffix("").parts
-        yield ".".join(parts), ast.parse(path.read_text(), filename=str(path))
+        name = ".".join(parts if parts[0] == "raytwin" else ("raytwin", *parts))
+        yield name, ast.parse(path.read_text(), filename=str(path))
+
+
+def shipped() -> list[Path]:
+    """Return every module of the distribution, each once: the folders are links in `raytwin/`."""
+    folders = (path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py"))
+    return [*(ROOT / "raytwin").glob("*.py"), *folders]
 
 
 def within(name: str, *packages: str) -> bool:
@@ -122,10 +137,10 @@ def foreign_hands(module: str, tree: ast.Module) -> Iterator[str]:
 
 def impure_control(module: str, tree: ast.Module) -> Iterator[str]:
     """The control plane imports the pure standard library, msgspec and itself."""
-    if not within(module, "runtime.control"):
+    if not within(module, "raytwin.runtime.control"):
         return
     for line, name in used(module, tree):
-        if not within(name, "runtime.control", *CONTROL_MAY_IMPORT):
+        if not within(name, "raytwin.runtime.control", *CONTROL_MAY_IMPORT):
             yield f"{module}:{line} uses {name}"
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in IO_BUILTINS:
@@ -134,16 +149,16 @@ def impure_control(module: str, tree: ast.Module) -> Iterator[str]:
 
 def simulator_reach(module: str, tree: ast.Module) -> Iterator[str]:
     """Of the runtime, the simulator knows the control plane, the API and the protocol."""
-    if not within(module, "simulator"):
+    if not within(module, "raytwin.simulator"):
         return
     for line, name in used(module, tree):
-        if within(name, "runtime") and not within(name, *SIMULATOR_MAY_IMPORT):
+        if within(name, "raytwin.runtime") and not within(name, *SIMULATOR_MAY_IMPORT):
             yield f"{module}:{line} uses {name}"
 
 
 def figure_numbers(module: str, tree: ast.Module) -> Iterator[str]:
     """Only scenario files know a figure's number; docstrings may cite one."""
-    if within(module, "scenarios", "raytwin"):
+    if within(module, "raytwin.scenarios"):
         return
     prose = docstrings(tree)
     for node in ast.walk(tree):
@@ -161,7 +176,7 @@ def figure_numbers(module: str, tree: ast.Module) -> Iterator[str]:
 
 def named_backends(module: str, tree: ast.Module) -> Iterator[str]:
     """The API asks a backend what it needs to know, and never which one it is."""
-    if not within(module, "runtime.api"):
+    if not within(module, "raytwin.runtime.api"):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
@@ -177,7 +192,12 @@ def named_backends(module: str, tree: ast.Module) -> Iterator[str]:
 
 def compared_prose(module: str, tree: ast.Module) -> Iterator[str]:
     """State is an enum or a struct: nobody looks for a sentence in what somebody else says."""
-    if not within(module, "runtime.control", "chaos.fuzz", "chaos.ended"):
+    if not within(
+        module,
+        "raytwin.runtime.control",
+        "raytwin.chaos.fuzz.run.campaign_seed",
+        "raytwin.chaos.fuzz.oracle.ended",
+    ):
         return
     named = {
         target.id: node.value
@@ -219,27 +239,39 @@ def test_rule_is_kept(rule: Rule) -> None:
 @pytest.mark.parametrize(
     ("rule", "module", "code"),
     [
-        (foreign_hands, "simulator.network", "import socket"),
-        (foreign_hands, "runtime.store.arena", "def f():\n    from socket import send_fds"),
-        (foreign_hands, "runtime.processes.node", "import mmap"),
-        (foreign_hands, "runtime.processes.node", "import os\nos.memfd_create('x')"),
-        (foreign_hands, "runtime.api", "from multiprocessing import shared_memory"),
-        (impure_control, "runtime.control.gcs", "import time"),
-        (impure_control, "runtime.control.gcs", "import numpy"),
-        (impure_control, "runtime.control.gcs", "import importlib\nimportlib.reload"),
-        (impure_control, "runtime.control.gcs", "from .. import store"),
-        (impure_control, "runtime.control.__init__", "from ..store import arena"),
-        (impure_control, "runtime.control.gcs", "print('here')"),
-        (simulator_reach, "simulator.context", "from runtime import processes"),
-        (simulator_reach, "simulator.context", "import runtime.store.arena"),
-        (simulator_reach, "simulator.context", "from runtime.wire import Frame"),
-        (figure_numbers, "reports.html", "KIND = {'fig8b': 1}"),
-        (figure_numbers, "simulator.costs", "def figure_9(): pass"),
-        (named_backends, "runtime.api.pool", "if current().name == 'sim': pass"),
-        (named_backends, "runtime.api.pool", "real = 'sim' != state.present().name"),
-        (compared_prose, "runtime.control.gcs", "why == 'its owner has died'"),
-        (compared_prose, "runtime.control.gcs", "PUT = 'it was put'\nwhy.startswith(PUT)"),
-        (compared_prose, "chaos.fuzz", "FOUND = re.compile(r'object (.*) is lost')"),
+        (foreign_hands, "raytwin.simulator.machine.network", "import socket"),
+        (foreign_hands, "raytwin.runtime.store.arena", "def f():\n    from socket import send_fds"),
+        (foreign_hands, "raytwin.runtime.processes.node.node_process", "import mmap"),
+        (
+            foreign_hands,
+            "raytwin.runtime.processes.node.node_process",
+            "import os\nos.memfd_create('x')",
+        ),
+        (foreign_hands, "raytwin.runtime.api", "from multiprocessing import shared_memory"),
+        (impure_control, "raytwin.runtime.control.gcs.gcs", "import time"),
+        (impure_control, "raytwin.runtime.control.gcs.gcs", "import numpy"),
+        (impure_control, "raytwin.runtime.control.gcs.gcs", "import importlib\nimportlib.reload"),
+        (impure_control, "raytwin.runtime.control.gcs.gcs", "from ... import store"),
+        (impure_control, "raytwin.runtime.control.__init__", "from ..store import arena"),
+        (impure_control, "raytwin.runtime.control.gcs.gcs", "print('here')"),
+        (simulator_reach, "raytwin.simulator.context", "from raytwin.runtime import processes"),
+        (simulator_reach, "raytwin.simulator.context", "import raytwin.runtime.store.arena"),
+        (simulator_reach, "raytwin.simulator.context", "from ..runtime.wire import Frame"),
+        (figure_numbers, "raytwin.reports.html", "KIND = {'fig8b': 1}"),
+        (figure_numbers, "raytwin.simulator.machine.costs", "def figure_9(): pass"),
+        (named_backends, "raytwin.runtime.api.util.pool", "if current().name == 'sim': pass"),
+        (named_backends, "raytwin.runtime.api.util.pool", "real = 'sim' != state.present().name"),
+        (compared_prose, "raytwin.runtime.control.gcs.gcs", "why == 'its owner has died'"),
+        (
+            compared_prose,
+            "raytwin.runtime.control.gcs.gcs",
+            "PUT = 'it was put'\nwhy.startswith(PUT)",
+        ),
+        (
+            compared_prose,
+            "raytwin.chaos.fuzz.run.campaign_seed",
+            "FOUND = re.compile(r'object (.*) is lost')",
+        ),
     ],
 )
 def test_rule_can_be_broken(rule: Rule, module: str, code: str) -> None:
@@ -249,19 +281,27 @@ def test_rule_can_be_broken(rule: Rule, module: str, code: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "module", "code"),
     [
-        (foreign_hands, "runtime.processes.wire", "import socket\nsocket.AF_UNIX"),
-        (foreign_hands, "runtime.store.arena", "import os, mmap\nos.memfd_create('x')"),
-        (foreign_hands, "runtime.api", "import os\nos.environ"),
-        (impure_control, "runtime.control.gcs", "from .messages import Frame"),
-        (impure_control, "runtime.control.__init__", "from .gcs import Gcs"),
-        (impure_control, "runtime.control.policies", "import random\nrandom.Random(1)"),
-        (simulator_reach, "simulator.world", "from runtime.control.gcs import Gcs"),
-        (figure_numbers, "simulator.costs", '"""Fitted to figure 8b."""'),
-        (figure_numbers, "scenarios.fig8b", "NAME = 'fig8b'"),
-        (named_backends, "runtime.api.pool", "if current().one_thread: pass"),
+        (foreign_hands, "raytwin.runtime.processes.net.wire", "import socket\nsocket.AF_UNIX"),
+        (foreign_hands, "raytwin.runtime.store.arena", "import os, mmap\nos.memfd_create('x')"),
+        (foreign_hands, "raytwin.runtime.api", "import os\nos.environ"),
+        (impure_control, "raytwin.runtime.control.gcs.gcs", "from ..messages import Frame"),
+        (impure_control, "raytwin.runtime.control.__init__", "from .gcs import Gcs"),
+        (
+            impure_control,
+            "raytwin.runtime.control.scheduling.policies",
+            "import random\nrandom.Random(1)",
+        ),
+        (
+            simulator_reach,
+            "raytwin.simulator.programs.virtual_world",
+            "from raytwin.runtime.control.gcs.gcs import Gcs",
+        ),
+        (figure_numbers, "raytwin.simulator.machine.costs", '"""Fitted to figure 8b."""'),
+        (figure_numbers, "raytwin.scenarios.figures.fig8b", "NAME = 'fig8b'"),
+        (named_backends, "raytwin.runtime.api.util.pool", "if current().one_thread: pass"),
         (named_backends, "chaos.injectors", "if current().name == 'sim': pass"),
-        (compared_prose, "runtime.control.gcs", "address.startswith('node:')"),
-        (compared_prose, "runtime.api.failures", "text == 'its owner has died'"),
+        (compared_prose, "raytwin.runtime.control.gcs.gcs", "address.startswith('node:')"),
+        (compared_prose, "raytwin.runtime.api.failures", "text == 'its owner has died'"),
     ],
 )
 def test_rule_allows_what_is_right(rule: Rule, module: str, code: str) -> None:
@@ -289,28 +329,30 @@ def test_arrows_are_kept() -> None:
 
 
 BREAKS = [
-    ("Layers", "runtime/api.py", "import simulator"),
-    ("Layers", "simulator/world.py", "import chaos"),
-    ("Layers", "chaos/plan.py", "import scenarios"),
-    ("Layers", "chaos/plan.py", "import reports"),
-    ("The control plane knows nothing else", "runtime/control/gcs.py", "from runtime import api"),
+    ("Layers", "runtime/api.py", "import raytwin.simulator"),
+    ("Layers", "simulator/world.py", "import raytwin.chaos"),
+    ("Layers", "chaos/plan.py", "import raytwin.scenarios"),
+    ("Layers", "chaos/plan.py", "import raytwin.reports"),
+    ("The control plane knows nothing else", "runtime/control/gcs.py",
+     "from raytwin.runtime import api"),
     ("The control plane does no I/O", "runtime/control/gcs.py", "import threading"),
     ("The control plane uses no library", "runtime/control/gcs.py", "import simpy"),
-    ("The simulator uses", "simulator/world.py", "from runtime.store import arena"),
-    ("The front door", "runtime/api.py", "def f():\n    import raytwin"),
-]
+    ("The simulator uses", "simulator/world.py", "from raytwin.runtime.store import arena"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("contract", "file", "code"), BREAKS)
 def test_every_arrow_can_be_broken(tmp_path: Path, contract: str, file: str, code: str) -> None:
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
-    for package in [*PACKAGES, "runtime/control", "runtime/processes", "runtime/store"]:
-        (tmp_path / package).mkdir()
-        (tmp_path / package / "__init__.py").touch()
-    for module in ["runtime/api.py", "runtime/backend.py", "runtime/store/arena.py", "raytwin.py"]:
-        (tmp_path / module).touch()
+    root = tmp_path / "raytwin"
+    inside = ["control", "execution", "processes", "serialization", "session", "store"]
+    for package in ["", *PACKAGES, *(f"runtime/{name}" for name in inside)]:
+        (root / package).mkdir()
+        (root / package / "__init__.py").touch()
+    for module in ["runtime/api.py", "runtime/store/arena.py"]:
+        (root / module).touch()
     assert lint_imports(tmp_path).returncode == 0, "the skeleton itself is sound"
-    (tmp_path / file).write_text(code + "\n")
+    (root / file).write_text(code + "\n")
     done = lint_imports(tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(rf"{re.escape(contract)}.*\sBROKEN", done.stdout, re.DOTALL), done.stdout
@@ -338,14 +380,12 @@ def test_one_version() -> None:
 
 def test_the_version_is_written_once() -> None:
     literal = re.compile(r"__version__\s*=\s*[\"']")
-    shipped = [ROOT / "raytwin.py", *(p for d in PACKAGES for p in (ROOT / d).rglob("*.py"))]
-    assert [path for path in shipped if literal.search(path.read_text())] == []
+    assert [path for path in shipped() if literal.search(path.read_text())] == []
 
 
 def test_the_console_script_exists() -> None:
     module, _, name = PROJECT["project"]["scripts"]["raytwin"].partition(":")
-    assert module == "raytwin"
-    assert callable(getattr(raytwin, name))
+    assert callable(getattr(importlib.import_module(module), name))
 
 
 def test_every_library_that_is_imported_is_declared() -> None:
@@ -354,7 +394,7 @@ def test_every_library_that_is_imported_is_declared() -> None:
     lines = [*project["dependencies"], *(line for extra in extras for line in extra)]
     declared = {normal(re.split(r"[<>=!~ ;\[]", line)[0]) for line in lines}
     by_module = metadata.packages_distributions()
-    known = {*sys.stdlib_module_names, *PACKAGES, "raytwin", "tests"}
+    known = {*sys.stdlib_module_names, "raytwin", "tests"}
     missing = {
         f"{module} imports {top}"
         for module, tree in sources()

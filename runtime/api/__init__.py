@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from runtime.api import exceptions, util
-from runtime.api.actors import ActorClass, ActorHandle, exit_actor, get_actor, kill, method
-from runtime.api.calls import Blob, cancel, compute, get, now, put, sleep, wait
-from runtime.api.cluster import (
+from raytwin.runtime.api import exceptions, util
+from raytwin.runtime.api.actors import ActorClass, ActorHandle, exit_actor, get_actor, kill, method
+from raytwin.runtime.api.calls import Blob, cancel, compute, get, now, put, sleep, wait
+from raytwin.runtime.api.current import register_backend
+from raytwin.runtime.api.ids import ActorID, JobID, NodeID, TaskID
+from raytwin.runtime.api.lifecycle import (
     available_resources,
     cluster_resources,
     init,
@@ -14,12 +16,10 @@ from runtime.api.cluster import (
     shutdown,
     timeline,
 )
-from runtime.api.ids import ActorID, JobID, NodeID, TaskID
-from runtime.api.refs import ObjectRef, ObjectRefArray
-from runtime.api.remote_function import RemoteFunction, remote
-from runtime.api.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
-from runtime.api.state import register_backend
-from runtime.api.streams import DynamicObjectRefGenerator, ObjectRefGenerator
+from raytwin.runtime.api.refs import ObjectRef, ObjectRefArray
+from raytwin.runtime.api.remote_function import RemoteFunction, remote
+from raytwin.runtime.api.runtime_context import RuntimeContext, get_gpu_ids, get_runtime_context
+from raytwin.runtime.api.streams import DynamicObjectRefGenerator, ObjectRefGenerator
 
 __all__ = [
     "ActorClass", "ActorHandle", "ActorID", "Blob", "DynamicObjectRefGenerator", "JobID", "NodeID",

@@ -29,19 +29,26 @@ from sys import maxsize
 from types import FunctionType
 from typing import Any
 
-from runtime.api import checks
-from runtime.api.actor_options import ActorOptions
-from runtime.api.arguments import positional_of
-from runtime.api.checks import name_of, text
-from runtime.api.exceptions import RaySystemError
-from runtime.api.ids import ActorID
-from runtime.api.method_options import NO_GENERATOR, STREAMING, checked, functions_of, of_kind
-from runtime.api.modules import not_there, refuser, says_what_is_missing
-from runtime.api.refs import ObjectRef
-from runtime.api.state import current
-from runtime.api.streams import ObjectRefGenerator
-from runtime.control.errors import ActorDeath
-from runtime.control.messages import READY_METHOD, STREAM, TaskExtra
+from raytwin.runtime.api.actor_call import ActorCall
+from raytwin.runtime.api.arguments import positional_of
+from raytwin.runtime.api.current import current
+from raytwin.runtime.api.exceptions import RaySystemError
+from raytwin.runtime.api.ids import ActorID
+from raytwin.runtime.api.modules import not_there, refuser, says_what_is_missing
+from raytwin.runtime.api.options import checks
+from raytwin.runtime.api.options.actor_options import ActorOptions
+from raytwin.runtime.api.options.checks import name_of, text
+from raytwin.runtime.api.options.method_options import (
+    NO_GENERATOR,
+    STREAMING,
+    checked,
+    functions_of,
+    of_kind,
+)
+from raytwin.runtime.api.refs import ObjectRef
+from raytwin.runtime.api.streams import ObjectRefGenerator
+from raytwin.runtime.control.messages import READY_METHOD
+from raytwin.runtime.control.messages.errors import ActorDeath
 
 ASYNC_CONCURRENCY = 1000
 """Calls of an actor with async methods that run at a time, unless it says otherwise."""
@@ -54,47 +61,6 @@ __getattr__ = refuser("actor")
 
 class ActorClassInheritanceException(TypeError):
     """An actor class was to be a base class."""
-
-
-class ActorCall:
-    """What a call is, apart from its arguments."""
-
-    __slots__ = (
-        "actor", "extra", "hold", "limited", "method", "name", "num_returns", "pending_max",
-        "rebuilt", "retries", "retry_exceptions", "returns",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        actor: bytes,
-        hold: bytes,
-        method: str,
-        name: str,
-        num_returns: int | str,
-        retries: int,
-        rebuilt: bool,
-        retry_exceptions: Any = False,
-        pending_max: int = 0,
-    ) -> None:
-        self.actor = actor
-        stream = STREAM if num_returns == STREAMING else 0
-        self.extra = TaskExtra(call=actor, method=method, stream=stream)
-        """The same for every call."""
-        self.hold = hold
-        """The object that stands for the actor being alive."""
-        self.method = method
-        self.name = name
-        self.num_returns = num_returns
-        self.returns = num_returns if isinstance(num_returns, int) else 1
-        """How many values the call itself has, besides the items of a stream."""
-        self.retries = retries
-        self.rebuilt = rebuilt
-        """The actor may restart, and then takes the call's inputs once more."""
-        self.retry_exceptions = retry_exceptions
-        self.pending_max = pending_max
-        """How many calls of one caller may be pending; 0: any number."""
-        self.limited = bool(pending_max or retry_exceptions)
-        """There is something to look after at each call: see `pending_calls`."""
 
 
 def method(*plain: Callable[..., Any], **options: Any) -> Any:
@@ -144,6 +110,11 @@ class ActorClass:
         self.__qualname__ = cls.__qualname__
         self.__module__ = cls.__module__
         self.__doc__ = cls.__doc__
+
+    @property
+    def source(self) -> tuple[Any, str]:
+        """The plain class, which a session exports, and its name in errors."""
+        return self.cls, self.class_name
 
     @property
     def concurrency(self) -> int:

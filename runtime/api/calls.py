@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from runtime.api.exceptions import RaySystemError
-from runtime.api.refs import ObjectRef, ObjectRefArray, any_closed
-from runtime.api.state import connected, current
-from runtime.api.streams import ObjectRefGenerator
-from runtime.backend.protocol import Backend
+from raytwin.runtime.api.backend import Backend
+from raytwin.runtime.api.current import connected, current
+from raytwin.runtime.api.exceptions import RaySystemError
+from raytwin.runtime.api.refs import ObjectRef, ObjectRefArray, any_closed
+from raytwin.runtime.api.streams import ObjectRefGenerator
 
 _JUST_REFS = {ObjectRef}
 

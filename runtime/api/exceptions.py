@@ -8,8 +8,8 @@ from contextlib import suppress
 from types import BuiltinFunctionType
 from typing import Any
 
-from runtime.api.modules import refuser
-from runtime.control.errors import ActorDeath, DeathCause, Failure
+from raytwin.runtime.api.modules import refuser
+from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause, Failure
 
 log = logging.getLogger("raytwin")
 
@@ -21,7 +21,7 @@ class RayError(Exception):
 
     failure: Failure | None = None
     """The cause and what it befell, as data, of an error that the control plane has found;
-    see `runtime.control.errors`."""
+    see `errors`."""
 
 
 class RaySystemError(RayError):

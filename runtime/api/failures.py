@@ -1,6 +1,6 @@
 """The exception, and its text, that a failure of the system is to a program.
 
-The control plane's `runtime.control.errors` have the causes; this is the one place that
+The control plane's `errors` have the causes; this is the one place that
 has the words, one function a failure.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from runtime.api.exceptions import (
+from raytwin.runtime.api.exceptions import (
     ActorDiedError,
     ActorOfOtherJobError,
     ActorPlacementGroupRemoved,
@@ -29,10 +29,16 @@ from runtime.api.exceptions import (
     WorkerCrashedError,
     make_task_error,
 )
-from runtime.api.ids import TaskID
-from runtime.control import errors
-from runtime.control.errors import DeathCause, Failure, FullCause, LossCause, Unmade
-from runtime.control.ids import TASK_BYTES
+from raytwin.runtime.api.ids import TaskID
+from raytwin.runtime.control.core.ids import TASK_BYTES
+from raytwin.runtime.control.messages import errors
+from raytwin.runtime.control.messages.errors import (
+    DeathCause,
+    Failure,
+    FullCause,
+    LossCause,
+    Unmade,
+)
 
 LOSSES = {
     LossCause.NODE_DIED: "the only copy was on node {0.node}, which died",

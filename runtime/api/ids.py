@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from runtime.api.modules import says_what_is_missing
+from raytwin.runtime.api.modules import says_what_is_missing
 
 
 @says_what_is_missing("ID")

@@ -1,9 +1,9 @@
 """The modules that programs import: ``raytwin.exceptions``, ``raytwin.util``, ...
 
-`raytwin` is one file. Its submodules are modules of `runtime.api` under a second
-name, given to them by a finder on ``sys.meta_path``: both names stand for the
-same module object, so classes are the same whichever way they are imported, and
-pickles refer to the one real name.
+`raytwin` is a package of folders (`FOLDERS`). The modules that programs import are modules of
+`raytwin.runtime.api` under a second, shorter name, which a finder on ``sys.meta_path`` gives
+them: both names stand for the same module object, so classes are the same whichever way a
+program imports them, and pickles refer to the one real name.
 
 ``install("ray")`` makes `ray` and its submodules stand for raytwin's in the same
 way: how a script with ``import ray`` in it runs unchanged.
@@ -20,26 +20,28 @@ from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 FRONT = "raytwin"
+FOLDERS = frozenset(("__main__", "chaos", "reports", "runtime", "scenarios", "simulator"))
+"""What the package `raytwin` has besides the names of Ray's."""
 AS_RAY = "RAYTWIN_AS_RAY"
 """Environment variable: workers install the name ``ray``, too."""
 
 PUBLIC = {
     "": FRONT,
-    "_raylet": "runtime.api.raylet",
-    "actor": "runtime.api.actors",
+    "_raylet": "raytwin.runtime.api.raylet",
+    "actor": "raytwin.runtime.api.actors",
     "cloudpickle": "cloudpickle",
-    "exceptions": "runtime.api.exceptions",
-    "remote_function": "runtime.api.remote_function",
-    "runtime_context": "runtime.api.runtime_context",
-    "runtime_env": "runtime.api.runtime_env",
-    "util": "runtime.api.util",
-    "util.actor_pool": "runtime.api.util.actor_pool",
-    "util.joblib": "runtime.api.joblib",
-    "util.multiprocessing": "runtime.api.pool",
-    "util.multiprocessing.pool": "runtime.api.pool",
-    "util.placement_group": "runtime.api.placement_group",
-    "util.queue": "runtime.api.util.queue",
-    "util.scheduling_strategies": "runtime.api.strategies",
+    "exceptions": "raytwin.runtime.api.exceptions",
+    "remote_function": "raytwin.runtime.api.remote_function",
+    "runtime_context": "raytwin.runtime.api.runtime_context",
+    "runtime_env": "raytwin.runtime.api.options.runtime_env",
+    "util": "raytwin.runtime.api.util",
+    "util.actor_pool": "raytwin.runtime.api.util.actor_pool",
+    "util.joblib": "raytwin.runtime.api.util.joblib",
+    "util.multiprocessing": "raytwin.runtime.api.util.pool",
+    "util.multiprocessing.pool": "raytwin.runtime.api.util.pool",
+    "util.placement_group": "raytwin.runtime.api.util.placement_group",
+    "util.queue": "raytwin.runtime.api.util.queue",
+    "util.scheduling_strategies": "raytwin.runtime.api.options.scheduling_strategies",
 }
 """Where each module really is, by its name behind ``raytwin.``."""
 
@@ -130,6 +132,8 @@ class _Finder:
     ) -> ModuleSpec | None:
         first, _, name = fullname.partition(".")
         if first != self.prefix or fullname == FRONT:
+            return None
+        if first == FRONT and name.partition(".")[0] in FOLDERS:
             return None
         if name not in PUBLIC:
             # With `name`, Python would put words of its own in its place for `from ray import x`.

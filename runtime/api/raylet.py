@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from runtime.api.ids import ActorID, JobID, NodeID, TaskID
-from runtime.api.modules import refuser
-from runtime.api.refs import ObjectRef
-from runtime.api.streams import DynamicObjectRefGenerator, ObjectRefGenerator
+from raytwin.runtime.api.ids import ActorID, JobID, NodeID, TaskID
+from raytwin.runtime.api.modules import refuser
+from raytwin.runtime.api.refs import ObjectRef
+from raytwin.runtime.api.streams import DynamicObjectRefGenerator, ObjectRefGenerator
 
 __getattr__ = refuser("_raylet")
 

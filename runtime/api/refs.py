@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from types import GenericAlias
 from typing import Any, Protocol, overload
 
-from runtime.api.awaiting import as_asyncio, wait_for
-from runtime.api.ids import JobID, TaskID
-from runtime.api.modules import not_there, says_what_is_missing
-from runtime.control.ids import TASK_BYTES, object_id
+from raytwin.runtime.api.awaiting import as_asyncio, wait_for
+from raytwin.runtime.api.ids import JobID, TaskID
+from raytwin.runtime.api.modules import not_there, says_what_is_missing
+from raytwin.runtime.control.core.ids import TASK_BYTES, object_id
 
 _new = object.__new__
+
+
+def _no_backend() -> Any:
+    raise AssertionError("references need raytwin.runtime.api.current to be imported")
+
+
+backend_of_caller: Callable[[], Any] = _no_backend
+"""Returns the backend that the calling code runs on. `current` sets it when it is imported:
+backends speak of references, so references cannot import what knows backends."""
 
 
 class RefHolder(Protocol):
@@ -75,9 +84,8 @@ class ObjectRef(metaclass=_Kind):
 
     def future(self) -> Future[Any]:
         """Return a `concurrent.futures.Future` of the value."""
-        from runtime.api.state import current
-
-        return current().future(self)
+        made: Future[Any] = backend_of_caller().future(self)
+        return made
 
     def __await__(self) -> Generator[Any, None, Any]:
         return wait_for(self.future())
@@ -92,9 +100,7 @@ class ObjectRef(metaclass=_Kind):
 
     def job_id(self) -> JobID:
         """Return the ID of the job whose driver or task asks."""
-        from runtime.api.runtime_context import get_runtime_context
-
-        return JobID.from_hex(get_runtime_context().get_job_id())
+        return JobID(backend_of_caller().job_number.to_bytes(4, "little"))
 
     def is_nil(self) -> bool:
         """Whether it refers to nothing: never."""
@@ -117,9 +123,7 @@ class ObjectRef(metaclass=_Kind):
 
 def _restore(oid: bytes, owner: str) -> ObjectRef:
     """Make the reference anew in whatever session deserializes it."""
-    from runtime.api.state import current
-
-    holder: RefHolder = current()  # type: ignore[assignment]
+    holder: RefHolder = backend_of_caller()
     holder.ref_received(oid, owner)
     return ObjectRef(oid, holder)
 

@@ -7,18 +7,18 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
-from runtime.api.actor_options import NAMES as ACTOR_NAMES
-from runtime.api.actor_options import ActorOptions
-from runtime.api.actors import ActorClass
-from runtime.api.arguments import positional
-from runtime.api.checks import name_of
-from runtime.api.method_options import NO_GENERATOR
-from runtime.api.modules import refuser, says_what_is_missing
-from runtime.api.options import TaskOptions
-from runtime.api.refs import ObjectRef, ObjectRefArray
-from runtime.api.state import current
-from runtime.api.streams import ObjectRefGenerator
-from runtime.control.messages import STREAM
+from raytwin.runtime.api.actors import ActorClass
+from raytwin.runtime.api.arguments import positional
+from raytwin.runtime.api.current import current
+from raytwin.runtime.api.modules import refuser, says_what_is_missing
+from raytwin.runtime.api.options.actor_options import NAMES as ACTOR_NAMES
+from raytwin.runtime.api.options.actor_options import ActorOptions
+from raytwin.runtime.api.options.checks import name_of
+from raytwin.runtime.api.options.method_options import NO_GENERATOR
+from raytwin.runtime.api.options.task_options import TaskOptions
+from raytwin.runtime.api.refs import ObjectRef, ObjectRefArray
+from raytwin.runtime.api.streams import ObjectRefGenerator
+from raytwin.runtime.control.messages import STREAM
 
 _DEFAULT = TaskOptions()
 __getattr__ = refuser("remote_function")
@@ -41,6 +41,11 @@ class RemoteFunction:
         self.exported: tuple[bytes, object, bytes, bytes] | None = None
         """(job, whose functions, ID, serialized form), made by the first session that needs it."""
         functools.update_wrapper(self, function)
+
+    @property
+    def source(self) -> tuple[Any, str]:
+        """The plain function, which a session exports, and its name in errors."""
+        return self.function, f"{self.function_name}()"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(

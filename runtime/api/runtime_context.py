@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.api.actor_options import ActorOptions
-from runtime.api.actors import ActorClass, ActorHandle
-from runtime.api.exceptions import RaySystemError
-from runtime.api.ids import ActorID, JobID, NodeID, TaskID
-from runtime.api.modules import refuser, says_what_is_missing
-from runtime.api.state import current
-from runtime.control.messages import TaskSpec
-from runtime.control.resources import UNIT, parse_demand
+from raytwin.runtime.api.actors import ActorClass, ActorHandle
+from raytwin.runtime.api.current import current
+from raytwin.runtime.api.exceptions import RaySystemError
+from raytwin.runtime.api.ids import ActorID, JobID, NodeID, TaskID
+from raytwin.runtime.api.modules import refuser, says_what_is_missing
+from raytwin.runtime.api.options.actor_options import ActorOptions
+from raytwin.runtime.control.core.resources import UNIT, parse_demand
+from raytwin.runtime.control.messages import TaskSpec
 
 
 @says_what_is_missing("RuntimeContext")

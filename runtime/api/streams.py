@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from runtime.api.awaiting import Turns, as_asyncio
-from runtime.api.exceptions import GetTimeoutError
-from runtime.api.modules import says_what_is_missing
-from runtime.api.refs import ObjectRef
-from runtime.control.ids import ARRAY_BYTES
+from raytwin.runtime.api.awaiting import Turns, as_asyncio
+from raytwin.runtime.api.exceptions import GetTimeoutError
+from raytwin.runtime.api.modules import says_what_is_missing
+from raytwin.runtime.api.refs import ObjectRef
+from raytwin.runtime.control.core.ids import ARRAY_BYTES
 
 
 class Place:

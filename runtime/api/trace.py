@@ -31,8 +31,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime.control.ids import STREAM_BASE, split_object_id
-from runtime.control.messages import OK
+from raytwin.runtime.control.core.ids import STREAM_BASE, split_object_id
+from raytwin.runtime.control.messages import OK
 
 Event = dict[str, Any]
 
@@ -45,7 +45,7 @@ _ROUNDING_NS = 2
 
 @dataclass
 class Recording:
-    """What a cluster remembers of its run; rows as in `runtime.control.queries`."""
+    """What a cluster remembers of its run; rows as in `queries`."""
 
     ranges: list[list[Any]] = field(default_factory=list)
     transfers: list[list[Any]] = field(default_factory=list)

@@ -14,5 +14,5 @@ blob            a value of a given size, for programs that only move bytes
 =============== ==============================================================
 
 Nothing outside this package maps or names shared memory; how a file descriptor
-gets from one process to another is the business of ``runtime.processes``.
+gets from one process to another is the business of ``processes``.
 """

@@ -19,7 +19,7 @@ import ctypes
 import errno
 import os
 
-from .allocator import Allocator
+from raytwin.runtime.store.allocator import Allocator
 
 BLOCK_BYTES = 4096
 PIECE_BYTES = 8 << 20

@@ -19,9 +19,9 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from runtime.store.arena import Arena
-from runtime.store.copying import Copier
-from runtime.store.serialization import Serialized
+from raytwin.runtime.serialization.serialization import Serialized
+from raytwin.runtime.store.arena import Arena
+from raytwin.runtime.store.copying import Copier
 
 LOOK_MIN = 1 << 20
 """What is smaller is copied whatever its pages are, bytes."""

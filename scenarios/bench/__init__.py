@@ -29,8 +29,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scenarios.bench.conversation import BenchError
-    from scenarios.bench.run import FULL, Effort, run_bench
+    from raytwin.scenarios.bench.conversation import BenchError
+    from raytwin.scenarios.bench.run import FULL, Effort, run_bench
 
 __all__ = ["FULL", "BenchError", "Effort", "run_bench"]
 
@@ -39,6 +39,6 @@ def __getattr__(name: str) -> Any:
     """Load the benchmark's own end when it is asked for: a side, measured, has none of it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from scenarios.bench import conversation, run
+    from raytwin.scenarios.bench import conversation, run
 
     return getattr(conversation if name == "BenchError" else run, name)

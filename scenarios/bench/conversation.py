@@ -22,7 +22,7 @@ from uuid import uuid4
 
 import psutil
 
-from scenarios.bench.engines import ENGINES
+from raytwin.scenarios.bench.engines import ENGINES
 
 ANSWER_TIMEOUT_S = 180.0
 LEAVE_TIMEOUT_S = 30.0
@@ -51,7 +51,7 @@ class Conversation:
         self._stderr = directory / "stderr"
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "scenarios.bench.side", engine, str(directory)],
+                [sys.executable, "-m", "raytwin.scenarios.bench.side", engine, str(directory)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -187,7 +187,7 @@ class Conversation:
 def _environment(engine: str, mark: str) -> dict[str, str]:
     changes = ENGINES[engine].environment
     # This package is found in the side where it was found here.
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).absolute().parents[3])
     path = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), MARK: mark}
     # What pip has installed has its bytecode; what runs from its sources keeps its own

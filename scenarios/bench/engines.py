@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scenarios.base import UsageError, did_you_mean
+from raytwin.scenarios.measure.scenario import UsageError, did_you_mean
 
 CPUS = 2
 STORE_BYTES = 2 << 30
@@ -77,7 +77,7 @@ ENGINES = {
         package="ray",
     ),
     "dask": Engine(
-        "scenarios.bench.dask_engine",
+        "raytwin.scenarios.bench.dask_engine",
         _dask,
         package="distributed",
         lacks={

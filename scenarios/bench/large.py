@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from scenarios.bench.cases import Fresh, about_of, pss_mb
+from raytwin.scenarios.bench.cases import Fresh, about_of, pss_mb
 
 NODES = 100
 ACTOR_NODES = 10

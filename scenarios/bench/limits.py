@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import psutil
 
-from scenarios.bench.cases import IN_FLIGHT, filled, pss_mb, repeated_per_s
+from raytwin.scenarios.bench.cases import IN_FLIGHT, filled, pss_mb, repeated_per_s
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,13 +12,13 @@ from typing import Any, Protocol, TypeVar
 
 import psutil
 
-from scenarios import results
-from scenarios.base import Progress, UsageError, did_you_mean
-from scenarios.bench.cases import CASES, FRESH, Case, Fresh
-from scenarios.bench.conversation import Conversation
-from scenarios.bench.engines import ENGINES, OURS, check_peers
-from scenarios.bench.large import LARGE
-from scenarios.bench.limits import LIMITS, Limits
+from raytwin.scenarios.bench.cases import CASES, FRESH, Case, Fresh
+from raytwin.scenarios.bench.conversation import Conversation
+from raytwin.scenarios.bench.engines import ENGINES, OURS, check_peers
+from raytwin.scenarios.bench.large import LARGE
+from raytwin.scenarios.bench.limits import LIMITS, Limits
+from raytwin.scenarios.measure import results
+from raytwin.scenarios.measure.scenario import Progress, UsageError, did_you_mean
 
 NAMES = (*FRESH, *CASES)
 """What is measured if nothing is named ..."""

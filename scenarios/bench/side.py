@@ -1,4 +1,4 @@
-"""One engine's driver process: ``python -m scenarios.bench.side ENGINE DIRECTORY``.
+"""One engine's driver process: ``python -m raytwin.scenarios.bench.side ENGINE DIRECTORY``.
 
 It reads requests from stdin and answers each on stdout, one JSON object a line,
 and works only between a request and its answer:
@@ -32,8 +32,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from scenarios.bench import cases, large
-from scenarios.bench.engines import ENGINES
+from raytwin.scenarios.bench import cases, large
+from raytwin.scenarios.bench.engines import ENGINES
 
 
 class Side:

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ActorDiedError, GetTimeoutError, RayActorError, RayTaskError
+from raytwin.runtime.api.exceptions import (
+    ActorDiedError,
+    GetTimeoutError,
+    RayActorError,
+    RayTaskError,
+)
 
 
 @ray.remote

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ActorDiedError, ObjectLostError
+from raytwin.runtime.api.exceptions import ActorDiedError, ObjectLostError
 
 WAIT_S = 30
 LARGE_BYTES = 150_000

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ActorDiedError, RayActorError
-from runtime.backend import actor_threads
-from runtime.backend.actor_execution import ActorRunner
+from raytwin.runtime.api.exceptions import ActorDiedError, RayActorError
+from raytwin.runtime.execution import actor_threads
+from raytwin.runtime.execution.actor_execution import ActorRunner
 
 
 def break_once(where: Any, name: str) -> None:

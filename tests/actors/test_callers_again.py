@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import runtime.api as api
+import raytwin.runtime.api as api
 
 NODES = [{"CPU": 1}, {"CPU": 2, "actors": 1}, {"CPU": 2, "tasks": 1}]
 """The driver's, an actor's, and its caller's."""

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import TaskCancelledError
+from raytwin.runtime.api.exceptions import TaskCancelledError
 from tests.actors.conftest import Start
 
 WAIT_S = 30

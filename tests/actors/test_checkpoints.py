@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ActorDiedError
-from runtime.api.state import current
+from raytwin.runtime.api.current import current
+from raytwin.runtime.api.exceptions import ActorDiedError
 from tests.actors.programs import rows
 
 WAIT_S = 30

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ActorUnavailableError
+from raytwin.runtime.api.exceptions import ActorUnavailableError
 
 
 @ray.remote(num_cpus=0)

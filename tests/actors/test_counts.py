@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import raytwin as ray
-from runtime.control.actor_reconstruction import REPLAYED
-from runtime.control.call_queue import CALLS_AGAIN
+from raytwin.runtime.control.actors.call_queue import CALLS_AGAIN
+from raytwin.runtime.control.actors.reconstruction import REPLAYED
 from tests.actors.conftest import Start
 from tests.actors.programs import Account
 

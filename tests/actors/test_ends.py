@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import (
+from raytwin.runtime.api.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
     TaskCancelledError,

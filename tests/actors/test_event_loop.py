@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ActorDiedError
-from runtime.api.state import current
+from raytwin.runtime.api.current import current
+from raytwin.runtime.api.exceptions import ActorDiedError
 
 CALLS_AT_A_TIME = [1, 2, 0]
 """0 is the default of a class with async methods: 1,000."""

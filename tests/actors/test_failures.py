@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import (
+from raytwin.runtime.api.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
     RayActorError,

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ActorDiedError, RayActorError
-from runtime.control.config import Config
+from raytwin.runtime.api.exceptions import ActorDiedError, RayActorError
+from raytwin.runtime.control.core.config import Config
 from tests.actors.conftest import Start
 from tests.processes.helpers import eventually
 

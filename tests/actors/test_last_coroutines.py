@@ -8,7 +8,7 @@ import gc
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ActorDiedError
+from raytwin.runtime.api.exceptions import ActorDiedError
 from tests.actors.conftest import Start
 
 

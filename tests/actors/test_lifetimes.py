@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import (
-    ActorDiedError,
-    ActorUnavailableError,
-)
+from raytwin.runtime.api.exceptions import ActorDiedError, ActorUnavailableError
 from tests.actors.programs import Account, Saved, rows
 from tests.processes.helpers import eventually
 

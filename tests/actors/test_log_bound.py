@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ActorDiedError
+from raytwin.runtime.api.exceptions import ActorDiedError
 from tests.actors.conftest import Start
 from tests.actors.programs import Account, Saved
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from chaos.invariants import at_end, settled
-from runtime.api.exceptions import ObjectLostError
-from runtime.api.strategies import NodeAffinitySchedulingStrategy
-from simulator.cluster import HEAD
+from raytwin.chaos.fuzz.oracle.invariants import at_end, settled
+from raytwin.runtime.api.exceptions import ObjectLostError
+from raytwin.runtime.api.options.scheduling_strategies import NodeAffinitySchedulingStrategy
+from raytwin.simulator.cluster.simulated_cluster import HEAD
 
 WAIT_S = 60
 LARGE_BYTES = 150_000

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import PendingCallsLimitExceeded
+from raytwin.runtime.api.exceptions import PendingCallsLimitExceeded
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

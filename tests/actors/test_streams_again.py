@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from chaos.invariants import at_end, settled
-from runtime.api.exceptions import ObjectLostError
-from runtime.control.pieces import ITEM_BYTES
-from runtime.control.reply_cache import ReplyBudget
+from raytwin.chaos.fuzz.oracle.invariants import at_end, settled
+from raytwin.runtime.api.exceptions import ObjectLostError
+from raytwin.runtime.control.actors.reply_cache import ReplyBudget
+from raytwin.runtime.control.core.batching import ITEM_BYTES
 
 WAIT_S = 30
 LARGE_BYTES = 150_000

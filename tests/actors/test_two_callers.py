@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from simulator.cluster import HEAD
+from raytwin.simulator.cluster.simulated_cluster import HEAD
 
 WAIT_S = 30
 LARGE_BYTES = 150_000

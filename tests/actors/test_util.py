@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import raytwin
-from runtime.api.exceptions import RayActorError
-from runtime.api.util.actor_pool import ActorPool
-from runtime.api.util.queue import Empty, Full, Queue
+from raytwin.runtime.api.exceptions import RayActorError
+from raytwin.runtime.api.util.actor_pool import ActorPool
+from raytwin.runtime.api.util.queue import Empty, Full, Queue
 from tests.own_ray import own_ray, ray_folder
 from tests.requirements import require
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.state import current
-from runtime.api.streams import Place
+from raytwin.runtime.api.current import current
+from raytwin.runtime.api.streams import Place
 
 pytestmark = pytest.mark.usefixtures("backend")
 

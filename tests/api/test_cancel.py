@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import RayTaskError, TaskCancelledError
-from runtime.api.strategies import NodeAffinitySchedulingStrategy
+from raytwin.runtime.api.exceptions import RayTaskError, TaskCancelledError
+from raytwin.runtime.api.options.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 pytestmark = pytest.mark.usefixtures("backend")
 

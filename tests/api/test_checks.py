@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import raytwin as ray
-from runtime.api.checks import amount, encodable, integer, name_of, text
-from runtime.api.placement_group import PlacementGroup
+from raytwin.runtime.api.options.checks import amount, encodable, integer, name_of, text
+from raytwin.runtime.api.util.placement_group import PlacementGroup
 
 
 class Text(str):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.store.serialization import dumps_function
+from raytwin.runtime.serialization.serialization import dumps_function
 
 
 @ray.remote(num_cpus=0)

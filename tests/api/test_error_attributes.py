@@ -8,15 +8,21 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import (
+from raytwin.runtime.api.exceptions import (
     ActorAlreadyExistsError,
     ActorDiedError,
     ObjectLostError,
     TaskCancelledError,
     UnserializableException,
 )
-from runtime.api.failures import exception_of
-from runtime.control.errors import ActorDeath, Cancellation, DeathCause, Loss, LossCause
+from raytwin.runtime.api.failures import exception_of
+from raytwin.runtime.control.messages.errors import (
+    ActorDeath,
+    Cancellation,
+    DeathCause,
+    Loss,
+    LossCause,
+)
 
 pytestmark = pytest.mark.usefixtures("backend")
 

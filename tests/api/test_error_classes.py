@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import RayTaskError, make_task_error
+from raytwin.runtime.api.exceptions import RayTaskError, make_task_error
 
 pytestmark = pytest.mark.usefixtures("backend")
 LIMIT_S = 60.0

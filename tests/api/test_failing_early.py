@@ -10,8 +10,8 @@ import pytest
 
 import raytwin as ray
 from raytwin.exceptions import ActorDiedError, GetTimeoutError, TaskCancelledError
-from runtime.api.state import current
-from runtime.backend.session import Session
+from raytwin.runtime.api.current import current
+from raytwin.runtime.session import Session
 
 LIMIT_S = 20.0
 

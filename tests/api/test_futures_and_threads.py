@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.state import current
-from runtime.backend import futures
-from runtime.backend.futures import FutureDesk
-from runtime.backend.session import Session
+from raytwin.runtime.api.current import current
+from raytwin.runtime.session import Session, futures
+from raytwin.runtime.session.futures import FutureDesk
 
 LIMIT_S = 20.0
 PAUSE_S = 0.3

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import raytwin as ray
+from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.util.multiprocessing import Pool
-from runtime.api.exceptions import RaySystemError
 
 LIMIT_S = 30.0
 HERE = Path(__file__).parents[2]

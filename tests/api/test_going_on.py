@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import GetTimeoutError, TaskCancelledError
+from raytwin.runtime.api.exceptions import GetTimeoutError, TaskCancelledError
 from tests.api.test_cancel import until
 
 LIMIT_S = 30.0

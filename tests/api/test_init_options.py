@@ -104,7 +104,7 @@ def test_a_seed_that_is_too_large_for_a_command(tmp_path: Path, command: list[st
     (tmp_path / "x.py").write_text("import ray; ray.init()")
     name, *rest = command
     done = subprocess.run(
-        [sys.executable, str(ROOT / "raytwin.py"), name, "--seed", str(2**80), *rest],
+        [sys.executable, "-m", "raytwin", name, "--seed", str(2**80), *rest],
         capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip

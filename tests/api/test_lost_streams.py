@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ObjectLostError
-from runtime.api.strategies import NodeAffinitySchedulingStrategy
+from raytwin.runtime.api.exceptions import ObjectLostError
+from raytwin.runtime.api.options.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 LIMIT_S = 30.0
 LARGE_BYTES = 500_000

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.control.gcs import Gcs
-from simulator.cluster import SimCluster
-from simulator.process import SimProcess
-from simulator.store import SimStore
+from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.simulator.cluster.simulated_cluster import SimCluster
+from raytwin.simulator.cluster.simulated_process import SimProcess
+from raytwin.simulator.cluster.simulated_store import SimStore
 
 
 @ray.remote

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import raytwin as ray
-from runtime.api import modules
+from raytwin.runtime.api import modules
 
 NAMES = [name for name in modules.PUBLIC if name]
 

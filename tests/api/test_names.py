@@ -11,7 +11,7 @@ import pytest
 
 import raytwin as ray
 from raytwin import util
-from runtime.api.modules import PUBLIC
+from raytwin.runtime.api.modules import PUBLIC
 
 pytestmark = pytest.mark.usefixtures("backend")
 

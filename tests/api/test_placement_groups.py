@@ -13,14 +13,14 @@ from raytwin.exceptions import (
     ActorPlacementGroupRemoved,
     TaskPlacementGroupRemoved,
 )
+from raytwin.runtime.api.current import current
+from raytwin.runtime.control.scheduling import placement_groups
+from raytwin.simulator.cluster.simulated_cluster import HEAD
 from raytwin.util.placement_group import PlacementGroup
 from raytwin.util.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
     PlacementGroupSchedulingStrategy,
 )
-from runtime.api.state import current
-from runtime.control import placement_groups
-from simulator.cluster import HEAD
 
 LIMIT_S = 30.0
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import TaskCancelledError, WorkerCrashedError
+from raytwin.runtime.api.exceptions import TaskCancelledError, WorkerCrashedError
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -225,7 +225,7 @@ def test_items_are_freed_with_their_references(backend: str) -> None:
     get(refs)
 
     def stored() -> int:
-        from runtime.api.state import current
+        from raytwin.runtime.api.current import current
 
         return sum(row[1] for row in current().query("stores"))
 

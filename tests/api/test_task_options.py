@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api import method_options
-from runtime.api.actor_options import NOT_HERE
-from runtime.api.exceptions import TaskUnschedulableError
-from runtime.api.options import ONLY_RAYS
-from runtime.api.strategies import NodeAffinitySchedulingStrategy
+from raytwin.runtime.api.exceptions import TaskUnschedulableError
+from raytwin.runtime.api.options import method_options
+from raytwin.runtime.api.options.actor_options import NOT_HERE
+from raytwin.runtime.api.options.scheduling_strategies import NodeAffinitySchedulingStrategy
+from raytwin.runtime.api.options.task_options import ONLY_RAYS
 
 pytestmark = pytest.mark.usefixtures("backend")
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from chaos.invariants import Watch
-from runtime.api.exceptions import TaskCancelledError
-from runtime.backend.session import Session
-from simulator.worker import SimWorkerSession
+from raytwin.chaos.fuzz.oracle.invariants import Watch
+from raytwin.runtime.api.exceptions import TaskCancelledError
+from raytwin.runtime.session import Session
+from raytwin.simulator.cluster.simulated_worker import SimWorkerSession
 
 LIMIT_S = 30.0
 

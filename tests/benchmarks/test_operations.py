@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from scenarios.bench.cases import CASES, IN_FLIGHT
+from raytwin.scenarios.bench.cases import CASES, IN_FLIGHT
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "put_800mb"])

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from runtime.control.ids import array_id, object_id, root_task_id
-from runtime.control.messages import SubmitTasks, TaskSpec
-from runtime.processes import wire
-from runtime.store.allocator import Allocator
-from runtime.store.arena import Arena
-from runtime.store.serialization import deserialize, serialize
+from raytwin.runtime.control.core.ids import array_id, object_id, root_task_id
+from raytwin.runtime.control.messages import SubmitTasks, TaskSpec
+from raytwin.runtime.processes.net import wire
+from raytwin.runtime.serialization.serialization import deserialize, serialize
+from raytwin.runtime.store.allocator import Allocator
+from raytwin.runtime.store.arena import Arena
 
 BATCH = 64
 """Tasks that a client sends at once, `Config.submit_batch_max`."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.bodies import Beside, Handing
-from chaos.cases import Case, draw_case
-from chaos.fuzz import run_case
-from runtime.api.exceptions import WorkerCrashedError
-from runtime.control.direct_calls import DirectCalls
+from raytwin.chaos.fuzz.generate.bodies import Beside, Handing
+from raytwin.chaos.fuzz.generate.cases import Case, draw_case
+from raytwin.chaos.fuzz.run.campaign_seed import run_case
+from raytwin.runtime.api.exceptions import WorkerCrashedError
+from raytwin.runtime.control.actors.direct_calls import DirectCalls
 
 
 def test_a_case_is_data() -> None:
@@ -54,7 +54,7 @@ def test_calls_that_are_awaited_go_directly(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_is_cancelled_is_told_from_what_took_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [case for case in map(draw_case, range(60)) if _cancels(case)]
     assert all(run_case(case).failures == [] for case in cases[:5])
-    monkeypatch.setattr("chaos.programs.TaskCancelledError", WorkerCrashedError)
+    monkeypatch.setattr("raytwin.chaos.fuzz.run.programs.TaskCancelledError", WorkerCrashedError)
     wrong = [line for case in cases[:5] for line in run_case(case).failures]
     assert any(" and not 1" in line for line in wrong), "calls that never ran were counted"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from chaos.cases import draw_case
-from chaos.fuzz import run_case
+from raytwin.chaos.fuzz.generate.cases import draw_case
+from raytwin.chaos.fuzz.run.campaign_seed import run_case
 
 KILLS = 3
 ALONE: dict[str, Any] = {

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from scenarios import fig11a
-from scenarios.base import Request
+from raytwin.scenarios.figures import fig11a
+from raytwin.scenarios.measure.scenario import Request
 from tests.processes.helpers import LIMIT_S, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def raytwin(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(ROOT / "raytwin.py"), *args],
+        [sys.executable, "-m", "raytwin", *args],
         cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
 
@@ -41,7 +41,7 @@ def test_fuzz_says_what_it_did(tmp_path: Path) -> None:
 def fuzz(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """The fuzz on two processes, a session of its own, in the middle of more than it can do."""
     with subprocess.Popen(
-        [sys.executable, str(ROOT / "raytwin.py"), "fuzz", "--seeds", "100000", "--jobs", "2",
+        [sys.executable, "-m", "raytwin", "fuzz", "--seeds", "100000", "--jobs", "2",
          "--out", str(tmp_path)],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
@@ -88,10 +88,10 @@ def test_a_process_of_the_fuzz_that_dies_is_an_error(fuzz: subprocess.Popen[str]
 
 BROKEN = """
 import sys
-from runtime.control.task_inputs import TaskInputs
+from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 TaskInputs.take = lambda self, spec, worker, f=TaskInputs.take: (
     None if (found := f(self, spec, worker)) is None else found[::-1])
-from scenarios.cli import app
+from raytwin.scenarios.cli.main import app
 sys.argv = ["raytwin", "fuzz", "--seeds", "20", "--out", sys.argv[1]]
 app(prog_name="raytwin")
 """

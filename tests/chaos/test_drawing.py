@@ -12,13 +12,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from chaos import fuzz
-from chaos.bodies import LARGE_BYTES, Body, Call, Op, Teller
-from chaos.cases import Case
-from chaos.drawing import draw, lasting, with_actors, with_children
-from chaos.injector import Injection
-from chaos.plan import Plan, Step
-from chaos.targets.node import Node
+from raytwin.chaos.faults.injector import Injection
+from raytwin.chaos.faults.plan import Plan, Step
+from raytwin.chaos.faults.targets.node import Node
+from raytwin.chaos.fuzz.generate.bodies import LARGE_BYTES, Body, Call, Op, Teller
+from raytwin.chaos.fuzz.generate.cases import Case
+from raytwin.chaos.fuzz.generate.drawing import draw, lasting, with_actors, with_children
+from raytwin.chaos.fuzz.run import campaign_seed
 
 MADE_OF_A_PUT = (
     Op("call", (), 0, Call(1, 0.1, retries=-1)),
@@ -58,24 +58,24 @@ def test_what_is_made_of_a_put_is_made_again_while_there_is_the_put(
     kill_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made_again: list[str] = []
-    compare = fuzz._compare
+    compare = campaign_seed._compare
 
     def watched(
-        report: fuzz.Report,
+        report: campaign_seed.Report,
         expected: list[object],
         outcomes: list[object],
         injections: list[Injection],
         session: object,
     ) -> None:
-        rows = fuzz._events(session)
+        rows = campaign_seed._events(session)
         made_again.extend(row[2] for row in rows if row[1] == "task_reconstructed")
         compare(report, expected, outcomes, injections, session)
 
-    monkeypatch.setattr(fuzz, "_compare", watched)
-    let_go = fuzz.run_case(case_of(MADE_OF_A_PUT, kill_s))
+    monkeypatch.setattr(campaign_seed, "_compare", watched)
+    let_go = campaign_seed.run_case(case_of(MADE_OF_A_PUT, kill_s))
     assert let_go.excused == 1, "the call has raised that it is lost"
     assert len(let_go.failures) == 1, "and the next one does not know of it"
-    held = fuzz.run_case(case_of(lasting(MADE_OF_A_PUT, roomy=True), kill_s))
+    held = campaign_seed.run_case(case_of(lasting(MADE_OF_A_PUT, roomy=True), kill_s))
     assert (held.failures, held.excused) == ([], 0)
     assert made_again == ["k2r-1", "k2r-1"], "both times the only copy was lost"
 

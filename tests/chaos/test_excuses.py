@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from chaos.bodies import Teller
-from chaos.cases import STORE_BYTES
-from chaos.ended import Ended
-from chaos.fuzz import excuse
-from chaos.invariants import Violation
-from chaos.outcomes import Stream
-from runtime.api.exceptions import ObjectLostError, RaySystemError
-from runtime.api.failures import exception_of
-from runtime.control.errors import (
+from raytwin.chaos.fuzz.generate.bodies import Teller
+from raytwin.chaos.fuzz.generate.cases import STORE_BYTES
+from raytwin.chaos.fuzz.oracle.ended import Ended
+from raytwin.chaos.fuzz.oracle.invariants import Violation
+from raytwin.chaos.fuzz.oracle.outcomes import Stream
+from raytwin.chaos.fuzz.run.campaign_seed import excuse
+from raytwin.runtime.api.exceptions import ObjectLostError, RaySystemError
+from raytwin.runtime.api.failures import exception_of
+from raytwin.runtime.control.messages.errors import (
     ActorDeath,
     ActorUnavailable,
     Cancellation,

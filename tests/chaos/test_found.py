@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from chaos.invariants import at_end, settled
-from runtime.api.exceptions import TaskPlacementGroupRemoved
-from runtime.api.strategies import (
+from raytwin.chaos.fuzz.oracle.invariants import at_end, settled
+from raytwin.runtime.api.exceptions import TaskPlacementGroupRemoved
+from raytwin.runtime.api.options.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
     PlacementGroupSchedulingStrategy,
 )
-from runtime.control.config import Config
-from runtime.control.messages import Allocate, Allocated, Fetch, Fetched, Free, StopWorker
-from runtime.processes.object_manager import ObjectManager
-from runtime.processes.process import Process
-from runtime.store.arena import Arena
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.messages import Allocate, Allocated, Fetch, Fetched, Free, StopWorker
+from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.node.object_transfers import ObjectManager
+from raytwin.runtime.store.arena import Arena
 
 OID = b"x" * 18
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from chaos import cases
-from chaos.campaign import run_seeds, write_failure
-from chaos.cases import draw_case
-from chaos.fuzz import run_case
-from chaos.plan import from_data
-from chaos.programs import Api
-from simulator.cluster import SimCluster
+from raytwin.chaos.faults.plan import from_data
+from raytwin.chaos.fuzz.generate import cases
+from raytwin.chaos.fuzz.generate.cases import draw_case
+from raytwin.chaos.fuzz.run.campaign import run_seeds, write_failure
+from raytwin.chaos.fuzz.run.campaign_seed import run_case
+from raytwin.chaos.fuzz.run.programs import Api
+from raytwin.simulator.cluster.simulated_cluster import SimCluster
 
 FAILED = Path(__file__).with_name("failed_seeds.txt")
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from chaos.bodies import Body
-from chaos.cases import Case, draw_plan
-from chaos.fuzz import run_case
-from chaos.holders import with_holders
-from chaos.plan import Plan
-from runtime.control import moving
-from runtime.control.dispatcher import Dispatcher
-from runtime.control.resources import ResourcePool
-from runtime.control.worker_table import State, Worker
+from raytwin.chaos.faults.plan import Plan
+from raytwin.chaos.fuzz.generate.bodies import Body
+from raytwin.chaos.fuzz.generate.cases import Case, draw_plan
+from raytwin.chaos.fuzz.generate.holders import with_holders
+from raytwin.chaos.fuzz.run.campaign_seed import run_case
+from raytwin.runtime.control.core.resources import ResourcePool
+from raytwin.runtime.control.core.worker_record import State, Worker
+from raytwin.runtime.control.local_scheduler import starvation
+from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 
 
 def run(seeds: range, faults: bool = False) -> list[str]:
@@ -43,7 +43,7 @@ def test_room_that_is_not_there_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
             pool.take(demand)
         return room
 
-    monkeypatch.setattr(moving, "_take", take)
+    monkeypatch.setattr(starvation, "_take", take)
     assert any("would be oversubscribed" in line for line in run(range(6)))
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from chaos.attach import attach
-from chaos.invariants import at_end, settled
-from chaos.plan import Plan, PlanError, Step
+from raytwin.chaos.faults.attach import attach
+from raytwin.chaos.faults.plan import Plan, PlanError, Step
+from raytwin.chaos.fuzz.oracle.invariants import at_end, settled
 from tests.processes.helpers import LIMIT_S, eventually
 
 BACKENDS = ["sim", "local"]
@@ -207,7 +207,7 @@ def test_what_a_fenced_node_says_is_refused(start: Any) -> None:
 
 def test_a_late_process_does_not_take_a_nodes_place(start: Any) -> None:
     """The GCS hears of a second incarnation, then of the first: that one has to go."""
-    from runtime.control.messages import NodeInfo, RegisterNode
+    from raytwin.runtime.control.messages import NodeInfo, RegisterNode
 
     session = start("sim")
     session.cluster.restart_node(1)

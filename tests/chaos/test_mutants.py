@@ -7,28 +7,29 @@ from typing import Any
 
 import pytest
 
-from chaos import cases, fuzz
-from chaos.campaign import run_seeds
-from chaos.cases import draw_case
-from chaos.fuzz import run_case
-from runtime.backend.actor_execution import ActorRunner
-from runtime.control import placement_groups
-from runtime.control.actor_reconstruction import ActorReconstruction
-from runtime.control.arrays import ArrayTable
-from runtime.control.borrowing import Borrowing
-from runtime.control.bundles import Bundles
-from runtime.control.call_replies import CallReplies
-from runtime.control.client import Client
-from runtime.control.custody import Custody
-from runtime.control.dispatcher import Dispatcher
-from runtime.control.executor import Executor
-from runtime.control.gcs import Gcs
-from runtime.control.letting_go import LettingGo
-from runtime.control.objects import ObjectDirectory
-from runtime.control.owner_failure import OwnerFailure
-from runtime.control.reply_cache import ReplyCache
-from runtime.control.resources import ResourcePool, parse_demand
-from runtime.control.task_inputs import TaskInputs
+from raytwin.chaos.fuzz.generate import cases
+from raytwin.chaos.fuzz.generate.cases import draw_case
+from raytwin.chaos.fuzz.run import campaign_seed
+from raytwin.chaos.fuzz.run.campaign import run_seeds
+from raytwin.chaos.fuzz.run.campaign_seed import run_case
+from raytwin.runtime.control.actors.call_replies import CallReplies
+from raytwin.runtime.control.actors.reconstruction import ActorReconstruction
+from raytwin.runtime.control.actors.reply_cache import ReplyCache
+from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.core.resources import ResourcePool, parse_demand
+from raytwin.runtime.control.gcs.array_store import ArrayTable
+from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.local_scheduler.bundles import Bundles
+from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
+from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
+from raytwin.runtime.control.objects.owner_failure import OwnerFailure
+from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.release import LettingGo
+from raytwin.runtime.control.ownership.contained_references import Custody
+from raytwin.runtime.control.ownership.reference_counter import Borrowing
+from raytwin.runtime.control.scheduling import placement_groups
+from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.execution.actor_execution import ActorRunner
 
 
 def first_failures(seeds: range) -> list[str]:
@@ -174,7 +175,7 @@ def test_a_defect_of_what_is_drawn_later_is_caught(
     feature, break_it, signs = LATER_MUTANTS[name]
     for each in cases.KINDS:
         monkeypatch.setattr(cases, each.upper(), float(each.upper() == feature))
-    monkeypatch.setattr(fuzz, "LIMIT_S", 20.0)
+    monkeypatch.setattr(campaign_seed, "LIMIT_S", 20.0)
     break_it(monkeypatch)
     failures = first_failures(range(31_100, 31_160))
     assert failures, "no seed saw it"
@@ -201,7 +202,9 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
     ),
     "retries are forgotten": (retries_lost, ("value ",)),
     "items of streams have no task": (
-        lambda patch: patch.setattr("runtime.control.tables.task_of", lambda index: index),
+        lambda patch: patch.setattr(
+            "raytwin.runtime.control.gcs.task_object_table.task_of", lambda index: index
+        ),
         ("value ",),
     ),
     "borrowers are not counted": (mutant_without(Borrowing, "_on_update"), ("value ",)),

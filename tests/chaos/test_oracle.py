@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from chaos.bodies import Body, Call, Op, Teller
-from chaos.interpreter import Told, run_body
-from chaos.outcomes import Boom, digest, mix
-from chaos.sequential import Sequential
+from raytwin.chaos.fuzz.generate.bodies import Body, Call, Op, Teller
+from raytwin.chaos.fuzz.oracle.outcomes import Boom, digest, mix
+from raytwin.chaos.fuzz.oracle.sequential import Sequential
+from raytwin.chaos.fuzz.run.interpreter import Told, run_body
 
 
 def test_the_oracle_hands_errors_on() -> None:

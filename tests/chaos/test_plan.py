@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.actions import ACTIONS
-from chaos.plan import Plan, PlanError, Step, from_data, load, parse
-from chaos.targets import TARGETS
+from raytwin.chaos.faults.actions import ACTIONS
+from raytwin.chaos.faults.plan import Plan, PlanError, Step, from_data, load, parse
+from raytwin.chaos.faults.targets import TARGETS
 
 KILL = {"at_s": 1, "action": "kill", "target": "node:1"}
 

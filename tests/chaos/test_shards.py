@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from chaos.cases import draw_case
-from chaos.fuzz import run_case
-from runtime.control import gcs_shard
-from runtime.control.replicated import is_relay
+from raytwin.chaos.fuzz.generate.cases import draw_case
+from raytwin.chaos.fuzz.run.campaign_seed import run_case
+from raytwin.runtime.control.gcs.sharding import shard
+from raytwin.runtime.control.replication.state_machine import is_relay
 
 LATE_S = 0.05
 """The most that a frame from or to the relay is late; mostly it is far less."""
@@ -83,5 +83,5 @@ def test_nodes_that_hear_of_nodes_before_the_shards_do_are_found(
     def send(self: Any, to: str, message: Any) -> None:
         self._ctx.send(to, message)
 
-    monkeypatch.setattr(gcs_shard._Gate, "send", send)
+    monkeypatch.setattr(shard._Gate, "send", send)
     assert failures(range(60_040, 60_080))

@@ -1,1 +1,1 @@
-"""Tests of `runtime.control`, in a small world of their own."""
+"""Tests of `control`, in a small world of their own."""

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from runtime.control.messages import OK, RangeResult, TaskSpec
+from raytwin.runtime.control.messages import OK, RangeResult, TaskSpec
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.control.messages import USER_ERROR
+from raytwin.runtime.control.messages import USER_ERROR
 from tests.control.shell import Ref, Shell
 from tests.control.values import Code, TaskFailed, number_of
 

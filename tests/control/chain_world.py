@@ -16,14 +16,9 @@ from typing import Any
 
 import msgspec
 
-from runtime.control.chain import MASTER, Replica
-from runtime.control.chain_client import Chained
-from runtime.control.chain_master import LAUNCHER, Master
-from runtime.control.chain_member import State
-from runtime.control.config import Config
-from runtime.control.feeding import read_rows
-from runtime.control.flush import STORAGE
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.gcs.task_history import STORAGE
+from raytwin.runtime.control.messages import (
     Command,
     Frame,
     LoadRow,
@@ -40,9 +35,14 @@ from runtime.control.messages import (
     StopReplica,
     StoreRows,
 )
-from runtime.control.replica_log import Recovered
-from runtime.control.replicated import Factory, Machine
-from simulator.cold_batches import ColdBatches
+from raytwin.runtime.control.replication.client import Chained
+from raytwin.runtime.control.replication.log import Recovered
+from raytwin.runtime.control.replication.master import LAUNCHER, Master
+from raytwin.runtime.control.replication.position import State
+from raytwin.runtime.control.replication.replica import MASTER, Replica
+from raytwin.runtime.control.replication.state_machine import Factory, Machine
+from raytwin.runtime.control.replication.state_transfer import read_rows
+from raytwin.simulator.cluster.cold_batches import ColdBatches
 
 Encoder = msgspec.msgpack.Encoder()
 Decoder = msgspec.msgpack.Decoder(Frame)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from runtime.control.messages import (
+from raytwin.runtime.control.messages import (
     Allocate,
     Allocated,
     DropSpilled,

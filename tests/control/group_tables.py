@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from runtime.control.config import Config
-from runtime.control.global_scheduler import GlobalScheduler
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.messages import (
     BundlePrepared,
     CreateGroup,
     NodeChanged,
     NodeInfo,
     PrepareBundle,
 )
-from runtime.control.placement_groups import GroupTable
+from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
+from raytwin.runtime.control.scheduling.placement_groups import GroupTable
 from tests.control.alone import Alone
 
 

@@ -12,14 +12,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from runtime.control.actor_table import ActorRow, ActorTable
-from runtime.control.context import WORKERS_PER_LIFE
-from runtime.control.errors import ActorDeath, DeathCause
-from runtime.control.gcs import Gcs
-from runtime.control.global_scheduler import GlobalScheduler
-from runtime.control.group_names import demand_in
-from runtime.control.ids import JOB_BYTES, array_id, object_id
-from runtime.control.messages import (
+from raytwin.runtime.control.core.context import WORKERS_PER_LIFE
+from raytwin.runtime.control.core.group_resources import demand_in
+from raytwin.runtime.control.core.ids import JOB_BYTES, array_id, object_id
+from raytwin.runtime.control.gcs.actor_table import ActorRow, ActorTable
+from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.messages import (
     OK,
     ActorFailed,
     ActorInfo,
@@ -63,7 +61,9 @@ from runtime.control.messages import (
     TaskUpdates,
     WatchActors,
 )
-from runtime.control.replicated import Machine, encode_frames
+from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
+from raytwin.runtime.control.replication.state_machine import Machine, encode_frames
+from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 
 NODES = 4
 NODE_CPUS = 4.0

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from runtime.control.config import Config
-from runtime.control.local_scheduler import LocalScheduler
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.messages import (
     ExportFunction,
     RunTasks,
     TasksDone,
@@ -15,6 +14,7 @@ from runtime.control.messages import (
     Timing,
     WorkerReady,
 )
+from raytwin.runtime.control.node.node_manager import LocalScheduler
 from tests.control.alone import Alone, result
 
 DRIVER, W1, W2 = "driver:0.0", "worker:0.1", "worker:0.2"

@@ -14,14 +14,12 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from runtime.control.client import Client
-from runtime.control.config import Config
-from runtime.control.context import node_of
-from runtime.control.custody import Custody
-from runtime.control.errors import WorkerCrash, pack
-from runtime.control.ids import ARRAY_BYTES, object_id, root_task_id
-from runtime.control.membership import Membership
-from runtime.control.messages import (
+from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.context import node_of
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, object_id, root_task_id
+from raytwin.runtime.control.core.membership import Membership
+from raytwin.runtime.control.messages import (
     OK,
     SYSTEM_ERROR,
     BorrowersGone,
@@ -36,6 +34,8 @@ from runtime.control.messages import (
     TaskResults,
     TaskSpec,
 )
+from raytwin.runtime.control.messages.errors import WorkerCrash, pack
+from raytwin.runtime.control.ownership.contained_references import Custody
 
 CLIENTS = ("driver:0.0", "worker:0.1", "worker:1.1", "worker:1.2", "worker:2.1")
 

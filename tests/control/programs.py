@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from runtime.control.config import Config
-from runtime.control.policies import POLICIES
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.scheduling.policies import POLICIES
 from tests.control.values import INLINE_BYTES_MAX
 from tests.control.world import World
 

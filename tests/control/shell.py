@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from runtime.api.failures import words_of
-from runtime.control.call_batches import split
-from runtime.control.client import Client
-from runtime.control.errors import unpack
-from runtime.control.ids import object_id
-from runtime.control.messages import (
+from raytwin.runtime.api.failures import words_of
+from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.core.call_batches import split
+from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.messages import (
     OK,
     USER_ERROR,
     ActorInfo,
@@ -26,6 +25,7 @@ from runtime.control.messages import (
     TaskResults,
     TaskSpec,
 )
+from raytwin.runtime.control.messages.errors import unpack
 from tests.control.values import FUNCTION, INLINE_BYTES_MAX, Code, TaskFailed
 
 if TYPE_CHECKING:

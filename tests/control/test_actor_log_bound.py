@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from runtime.control.actor_table import ALIVE
-from runtime.control.config import Config
-from runtime.control.errors import ActorDeath, DeathCause
-from runtime.control.gcs import Gcs
-from runtime.control.messages import (
+from raytwin.runtime.control.core.batching import record_bytes
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.gcs.actor_table import ALIVE
+from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.messages import (
     ActorChanged,
     ActorFailed,
     ActorInfo,
@@ -25,7 +25,7 @@ from runtime.control.messages import (
     TaskExtra,
     WatchActors,
 )
-from runtime.control.pieces import record_bytes
+from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 from tests.control.alone import Alone, array, result, spec
 
 LONG, SHORT = array(1), array(2)

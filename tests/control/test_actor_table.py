@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from runtime.control.actor_reply_history import REPLY_BYTES_MAX, ActorReplyHistory
-from runtime.control.config import Config
-from runtime.control.errors import ActorDeath, DeathCause, LossCause, unpack
-from runtime.control.gcs import Gcs
-from runtime.control.global_scheduler import GlobalScheduler
-from runtime.control.ids import job_of
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import job_of
+from raytwin.runtime.control.gcs.actor_reply_history import REPLY_BYTES_MAX, ActorReplyHistory
+from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.messages import (
     OK,
     SYSTEM_ERROR,
     ActorChanged,
@@ -34,6 +32,8 @@ from runtime.control.messages import (
     TaskSpec,
     TaskUpdates,
 )
+from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause, LossCause, unpack
+from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from tests.control.alone import Alone, array, spec
 
 ACTOR = array(1)

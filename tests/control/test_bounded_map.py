@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.control import actor_table, call_submitter, jobs
-from runtime.control.bounded_map import BoundedMap
-from runtime.control.config import Config
-from runtime.control.ids import job_id
-from runtime.control.messages import ActorChanged, JobInfo, RegisterJob
+from raytwin.runtime.control.actors import call_submitter
+from raytwin.runtime.control.core.bounded_map import BoundedMap
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import job_id
+from raytwin.runtime.control.gcs import actor_table
+from raytwin.runtime.control.messages import ActorChanged, JobInfo, RegisterJob
+from raytwin.runtime.control.node import jobs
 from tests.control.alone import Alone, array
 
 ACTIONS = st.lists(st.tuples(st.sampled_from(["set", "pop"]), st.integers(0, 12)), max_size=60)

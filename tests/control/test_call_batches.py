@@ -9,8 +9,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.actor_table import ALIVE, DEAD, PENDING
-from runtime.control.call_batches import (
+from raytwin.runtime.control.actors.call_submitter import CallSubmitter
+from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.client.references import UNHURRIED_S
+from raytwin.runtime.control.core.call_batches import (
     RUN_MAX,
     args_bytes,
     arrays_of,
@@ -21,13 +23,11 @@ from runtime.control.call_batches import (
     singles,
     split,
 )
-from runtime.control.call_submitter import CallSubmitter
-from runtime.control.client import Client
-from runtime.control.client_counts import UNHURRIED_S
-from runtime.control.config import Config
-from runtime.control.errors import ActorDeath, DeathCause
-from runtime.control.executor import Executor
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.oversized_messages import results_of as errors_of
+from raytwin.runtime.control.core.oversized_messages import too_long
+from raytwin.runtime.control.gcs.actor_table import ALIVE, DEAD, PENDING
+from raytwin.runtime.control.messages import (
     NOT_BEGUN,
     OK,
     SYSTEM_ERROR,
@@ -46,9 +46,9 @@ from runtime.control.messages import (
     TaskSpec,
     Timing,
 )
-from runtime.control.objects import ObjectDirectory
-from runtime.control.too_long import results_of as errors_of
-from runtime.control.too_long import too_long
+from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
+from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.worker.executor import Executor
 from tests.control.alone import Alone, array, result
 from tests.control.alone import spec as task
 from tests.control.programs import random_world

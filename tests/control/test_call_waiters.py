@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.errors import Loss, LossCause, pack
-from runtime.control.ids import STREAM_BASE
-from runtime.control.messages import (
+from raytwin.runtime.control.actors.reply_cache import ReplyBudget, ReplyCache
+from raytwin.runtime.control.core.ids import STREAM_BASE
+from raytwin.runtime.control.messages import (
     OK,
     STREAM,
     SYSTEM_ERROR,
@@ -27,7 +27,7 @@ from runtime.control.messages import (
     TaskUpdates,
     Timing,
 )
-from runtime.control.reply_cache import ReplyBudget, ReplyCache
+from raytwin.runtime.control.messages.errors import Loss, LossCause, pack
 from tests.control.alone import array, result, spec
 from tests.control.one_node import DRIVER, W2, Node
 from tests.control.test_lost_inputs import Table

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.actor_table import ALIVE, PENDING, STARTING
-from runtime.control.call_batches import run_of
-from runtime.control.errors import Cancellation, unpack
-from runtime.control.messages import (
+from raytwin.runtime.control.core.call_batches import run_of
+from raytwin.runtime.control.gcs.actor_table import ALIVE, PENDING, STARTING
+from raytwin.runtime.control.messages import (
     ActorCalls,
     ActorChanged,
     ActorInfo,
@@ -21,6 +20,7 @@ from runtime.control.messages import (
     TaskResults,
     TaskSpec,
 )
+from raytwin.runtime.control.messages.errors import Cancellation, unpack
 from tests.control.alone import array, result, spec
 from tests.control.one_node import DRIVER, Node
 

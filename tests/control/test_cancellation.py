@@ -6,15 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.control.cancellation import STUCK_S
-from runtime.control.client import Client
-from runtime.control.config import Config
-from runtime.control.errors import Cancellation, Unschedulable, unpack
-from runtime.control.executor import Executor
-from runtime.control.gcs import Gcs
-from runtime.control.global_scheduler import GlobalScheduler
-from runtime.control.ids import object_id
-from runtime.control.messages import (
+from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.local_scheduler.cancellation import STUCK_S
+from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue, cut
+from raytwin.runtime.control.messages import (
     SYSTEM_ERROR,
     Assignment,
     AssignTasks,
@@ -33,9 +31,11 @@ from runtime.control.messages import (
     TaskUpdates,
     WorkerDied,
 )
-from runtime.control.policies import NodeView
-from runtime.control.ready_queue import ReadyQueue, cut
-from runtime.control.strategies import Spreading, affinity, kept
+from raytwin.runtime.control.messages.errors import Cancellation, Unschedulable, unpack
+from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
+from raytwin.runtime.control.scheduling.policies import NodeView
+from raytwin.runtime.control.scheduling.strategies import Spreading, affinity, kept
+from raytwin.runtime.control.worker.executor import Executor
 from tests.control.alone import Alone, array, spec
 from tests.control.one_node import DRIVER, W1, Node
 

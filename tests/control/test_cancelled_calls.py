@@ -9,12 +9,9 @@ from types import FrameType
 
 import pytest
 
-from runtime.control.cancelled_calls import CancelledCalls
-from runtime.control.config import Config
-from runtime.control.errors import Cancellation, pack
-from runtime.control.executor import Executor
-from runtime.control.ids import STREAM_BASE
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import STREAM_BASE
+from raytwin.runtime.control.messages import (
     NOT_BEGUN,
     OK,
     SYSTEM_ERROR,
@@ -25,6 +22,9 @@ from runtime.control.messages import (
     TasksDone,
     Timing,
 )
+from raytwin.runtime.control.messages.errors import Cancellation, pack
+from raytwin.runtime.control.worker.call_cancellation import CancelledCalls
+from raytwin.runtime.control.worker.executor import Executor
 from tests.control.alone import Alone, array, spec
 
 NODE = "node:0"

@@ -13,15 +13,10 @@ from typing import Any
 
 import pytest
 
-from runtime.control.chain import MASTER, Replica
-from runtime.control.chain_client import Chained
-from runtime.control.chain_master import Master
-from runtime.control.chain_member import State
-from runtime.control.config import Config
-from runtime.control.flush import STORAGE
-from runtime.control.gcs import Gcs
-from runtime.control.global_scheduler import GlobalScheduler
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.gcs.task_history import STORAGE
+from raytwin.runtime.control.messages import (
     ChainConfigured,
     KvDelete,
     KvGet,
@@ -32,8 +27,13 @@ from runtime.control.messages import (
     ReplicaJoined,
     ReplicasFound,
 )
-from runtime.control.replicated import Factory, Machine
-from runtime.control.succession import Succession
+from raytwin.runtime.control.replication.client import Chained
+from raytwin.runtime.control.replication.master import Master
+from raytwin.runtime.control.replication.master_recovery import Succession
+from raytwin.runtime.control.replication.position import State
+from raytwin.runtime.control.replication.replica import MASTER, Replica
+from raytwin.runtime.control.replication.state_machine import Factory, Machine
+from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from tests.control.chain_world import ChainWorld
 
 CONFIG = Config(gcs_replicas=2)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.control.chain_client import Chained
-from runtime.control.context import Context
-from runtime.control.messages import ChainOutput, Event, Frame
-from runtime.control.replicated import encode_frames
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.messages import ChainOutput, Event, Frame
+from raytwin.runtime.control.replication.client import Chained
+from raytwin.runtime.control.replication.state_machine import encode_frames
 from tests.control.alone import Alone
 
 TAIL = "replica:0.2"

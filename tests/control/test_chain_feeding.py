@@ -13,14 +13,11 @@ from typing import Any
 
 import pytest
 
-from runtime.control import feeding
-from runtime.control.chain import Replica
-from runtime.control.chain_member import State
-from runtime.control.config import Config
-from runtime.control.feeding import Feed
-from runtime.control.flush import STORAGE, TaskHistory, unpack
-from runtime.control.ids import ARRAY_BYTES
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import ARRAY_BYTES
+from raytwin.runtime.control.gcs.task_history import STORAGE, TaskHistory, unpack
+from raytwin.runtime.control.gcs.task_object_table import ArrayRow
+from raytwin.runtime.control.messages import (
     ChainConfigured,
     ColdRows,
     KvPut,
@@ -30,10 +27,13 @@ from runtime.control.messages import (
     ReplicaJoined,
     StoreRows,
 )
-from runtime.control.replicated import Machine
-from runtime.control.tables import ArrayRow
-from runtime.processes.gcs_storage import GcsStorage
-from simulator.replicas import SimFile, SimStorage
+from raytwin.runtime.control.replication import state_transfer
+from raytwin.runtime.control.replication.position import State
+from raytwin.runtime.control.replication.replica import Replica
+from raytwin.runtime.control.replication.state_machine import Machine
+from raytwin.runtime.control.replication.state_transfer import Feed
+from raytwin.runtime.processes.head.gcs_storage import GcsStorage
+from raytwin.simulator.cluster.simulated_replicas import SimFile, SimStorage
 from tests.control.chain_world import ChainWorld
 from tests.control.test_chain import kill_all, kill_heads, kill_sometimes, serving
 from tests.control.test_chain_joining import MASTER, Alone, put
@@ -161,7 +161,7 @@ KILLS = [kill_sometimes, kill_heads, kill_all]
 
 @pytest.fixture(autouse=True)
 def few_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeding, "ROWS_BYTES", 400)
+    monkeypatch.setattr(state_transfer, "ROWS_BYTES", 400)
 
 
 @pytest.mark.parametrize("seed", range(40))

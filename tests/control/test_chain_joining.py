@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from runtime.control.chain import Replica
-from runtime.control.chain_member import State
-from runtime.control.config import Config
-from runtime.control.gcs import Gcs
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.messages import (
     ChainAck,
     ChainCommands,
     ChainConfigured,
@@ -26,7 +24,9 @@ from runtime.control.messages import (
     ReplicaInfo,
     SnapshotPart,
 )
-from runtime.control.replicated import Machine, encode_frames
+from raytwin.runtime.control.replication.position import State
+from raytwin.runtime.control.replication.replica import Replica
+from raytwin.runtime.control.replication.state_machine import Machine, encode_frames
 
 STORAGE = "storage:gcs"
 MASTER = "master"

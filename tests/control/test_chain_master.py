@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.control.chain_master import Master
-from runtime.control.config import Config
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.messages import (
     ReplicaInfo,
     ReplicaLost,
     ReplicaReady,
@@ -12,6 +11,7 @@ from runtime.control.messages import (
     StartReplica,
     StopReplica,
 )
+from raytwin.runtime.control.replication.master import Master
 from tests.control.alone import Alone
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.cancellation import STUCK_S
-from runtime.control.children import KEPT_MAX, Children
-from runtime.control.client import Client
-from runtime.control.config import Config
-from runtime.control.ids import task_id
-from runtime.control.messages import (
+from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.core.child_tasks import KEPT_MAX, Children
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import task_id
+from raytwin.runtime.control.local_scheduler.cancellation import STUCK_S
+from raytwin.runtime.control.messages import (
     CancelTask,
     KillWorker,
     Release,

@@ -11,9 +11,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.errors import Loss, LossCause, pack
-from runtime.control.ids import object_id
-from runtime.control.messages import (
+from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.messages import (
     SYSTEM_ERROR,
     AssignTasks,
     ClaimTasks,
@@ -31,6 +30,7 @@ from runtime.control.messages import (
     TaskExtra,
     TaskResults,
 )
+from raytwin.runtime.control.messages.errors import Loss, LossCause, pack
 from tests.control.alone import array, result, spec
 from tests.control.test_local_scheduler import DRIVER, W1, Node
 

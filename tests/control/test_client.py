@@ -7,17 +7,17 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.children import KEPT_MAX
-from runtime.control.client import Client
-from runtime.control.client_counts import (
+from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.client.owned_arrays import Waiter
+from raytwin.runtime.control.client.references import (
     UNHURRIED_BYTES_MAX,
     UNHURRIED_MAX,
     UNHURRIED_S,
 )
-from runtime.control.config import Config
-from runtime.control.entries import Waiter
-from runtime.control.ids import ARRAY_BYTES, object_id, task_id
-from runtime.control.messages import (
+from raytwin.runtime.control.core.child_tasks import KEPT_MAX
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, object_id, task_id
+from raytwin.runtime.control.messages import (
     OK,
     USER_ERROR,
     CancelTask,

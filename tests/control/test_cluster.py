@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from runtime.control.config import Config
-from runtime.control.ids import object_id
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.messages import (
     AssignTasks,
     Event,
     LocateObjects,

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.config import Config
-from runtime.control.direct_calls import ARGS_BYTES_MAX, OPEN_MAX, DirectCalls, DirectWays
-from runtime.control.executor import Executor
-from runtime.control.messages import (
+from raytwin.runtime.control.actors.direct_calls import (
+    ARGS_BYTES_MAX,
+    OPEN_MAX,
+    DirectCalls,
+    DirectWays,
+)
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.messages import (
     NOT_BEGUN,
     OK,
     Assignment,
@@ -28,6 +32,7 @@ from runtime.control.messages import (
     TasksDone,
     TaskSpec,
 )
+from raytwin.runtime.control.worker.executor import Executor
 from tests.control.alone import Alone, array, spec
 from tests.control.programs import random_world
 from tests.control.shell import Shell

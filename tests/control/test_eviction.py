@@ -8,11 +8,10 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.api.failures import words_of
-from runtime.control.errors import FullCause, Loss, LossCause, StoreFull
-from runtime.control.eviction import CLIENT, Eviction, Request
-from runtime.control.ids import object_id
-from runtime.control.messages import (
+from raytwin.runtime.api.failures import words_of
+from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.gcs.task_object_table import ArrayRow, Done
+from raytwin.runtime.control.messages import (
     DROPPED,
     DropSpilled,
     Fetch,
@@ -27,8 +26,9 @@ from runtime.control.messages import (
     Spilled,
     TaskUpdates,
 )
-from runtime.control.objects import ObjectDirectory
-from runtime.control.tables import ArrayRow, Done
+from raytwin.runtime.control.messages.errors import FullCause, Loss, LossCause, StoreFull
+from raytwin.runtime.control.objects.eviction import CLIENT, Eviction, Request
+from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
 from tests.control.alone import Alone, array, result
 from tests.control.bodies import run_program, sequential
 from tests.control.programs import random_program, random_world

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.control.config import Config
-from runtime.control.errors import ActorDeath, DeathCause
-from runtime.control.executor import Executor
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.messages import (
     Assignment,
     Blocked,
     Exit,
@@ -21,6 +19,8 @@ from runtime.control.messages import (
     Timing,
     Unblocked,
 )
+from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
+from raytwin.runtime.control.worker.executor import Executor
 from tests.control.alone import Alone, array, result, spec
 
 NODE = "node:0"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.control.client import Client
-from runtime.control.config import Config
-from runtime.control.entries import Waiter
-from runtime.control.ids import STREAM_BASE, object_id
-from runtime.control.messages import (
+from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.client.owned_arrays import Waiter
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import STREAM_BASE, object_id
+from raytwin.runtime.control.messages import (
     OK,
     SYSTEM_ERROR,
     USER_ERROR,

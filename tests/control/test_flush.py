@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.control.config import Config
-from runtime.control.errors import Loss, LossCause
-from runtime.control.flush import ROW_BYTES, STORAGE, TaskHistory, pack, unpack
-from runtime.control.gcs import Gcs
-from runtime.control.ids import object_id
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.gcs.task_history import ROW_BYTES, STORAGE, TaskHistory, pack, unpack
+from raytwin.runtime.control.gcs.task_object_table import ArrayRow, Done
+from raytwin.runtime.control.messages import (
     FindTask,
     LoadRow,
     NodeInfo,
@@ -19,8 +19,8 @@ from runtime.control.messages import (
     TaskFound,
     TaskUpdates,
 )
-from runtime.control.tables import ArrayRow, Done
-from runtime.control.task_log import TaskLog
+from raytwin.runtime.control.messages.errors import Loss, LossCause
+from raytwin.runtime.control.objects.gcs_write_log import TaskLog
 from tests.control.alone import Alone, array, result, spec
 
 

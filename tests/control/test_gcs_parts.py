@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.array_rows import LOST_S
-from runtime.control.config import Config
-from runtime.control.entries import Waiter
-from runtime.control.errors import Loss, LossCause, Unmade
-from runtime.control.gcs import EVENTS_MAX, Gcs
-from runtime.control.health import FailureDetector
-from runtime.control.ids import object_id
-from runtime.control.lineage import SPEC_BYTES, Lineage, placed_again, refusal
-from runtime.control.messages import (
+from raytwin.runtime.control.client.owned_arrays import Waiter
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.gcs.array_row import LOST_S
+from raytwin.runtime.control.gcs.gcs import EVENTS_MAX, Gcs
+from raytwin.runtime.control.gcs.health import FailureDetector
+from raytwin.runtime.control.gcs.lineage import SPEC_BYTES, Lineage, placed_again, refusal
+from raytwin.runtime.control.gcs.pubsub import PubSub
+from raytwin.runtime.control.gcs.task_object_table import ArrayRow, Done, attempt_of
+from raytwin.runtime.control.messages import (
     ClaimTasks,
     Event,
     FreeObjects,
@@ -29,8 +30,7 @@ from runtime.control.messages import (
     RegisterNode,
     TaskUpdates,
 )
-from runtime.control.pubsub import PubSub
-from runtime.control.tables import ArrayRow, Done, attempt_of
+from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
 from tests.control.alone import Alone, array, spec
 from tests.control.world import World
 

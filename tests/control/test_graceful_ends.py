@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.actor_table import ALIVE, ActorTable
-from runtime.control.config import Config
-from runtime.control.errors import ActorDeath, DeathCause, unpack
-from runtime.control.executor import Executor
-from runtime.control.gcs import Gcs
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.gcs.actor_table import ALIVE, ActorTable
+from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.messages import (
     NOT_BEGUN,
     OK,
     ActorCalls,
@@ -38,6 +36,8 @@ from runtime.control.messages import (
     Timing,
     WorkerDied,
 )
+from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause, unpack
+from raytwin.runtime.control.worker.executor import Executor
 from tests.control.alone import Alone, array, result, spec
 from tests.control.one_node import W1, Node
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.control import ids
+from raytwin.runtime.control.core import ids
 
 ARRAYS = st.binary(min_size=ids.ARRAY_BYTES, max_size=ids.ARRAY_BYTES)
 INDICES = st.integers(0, ids.ELEMENTS_MAX)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.control.config import Config
-from runtime.control.errors import Cancellation, unpack
-from runtime.control.leases import STUCK_AHEADS
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.local_scheduler.worker_leases import STUCK_AHEADS
+from raytwin.runtime.control.messages import (
     RETRY,
     SYSTEM_ERROR,
     ActorInfo,
@@ -26,6 +25,7 @@ from runtime.control.messages import (
     WorkerDied,
     WorkerReady,
 )
+from raytwin.runtime.control.messages.errors import Cancellation, unpack
 from tests.control.alone import array, result, spec
 from tests.control.one_node import DRIVER, W1, W2, Node, ready
 

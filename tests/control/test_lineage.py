@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runtime.control.messages import LocateObjects, PlaceTasks, TasksDone
+from raytwin.runtime.control.messages import LocateObjects, PlaceTasks, TasksDone
 from tests.control.shell import Ref, Shell
 from tests.control.test_cluster import clean, cluster, ran_on
 from tests.control.values import Code, TaskFailed, number_of

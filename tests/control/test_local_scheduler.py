@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.config import Config
-from runtime.control.errors import Loss, LossCause, unpack
-from runtime.control.ids import object_id
-from runtime.control.leases import WORKERS_WITHOUT_CPU_MAX
-from runtime.control.local_scheduler import LocalScheduler
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.core.resources import ResourcePool
+from raytwin.runtime.control.core.worker_record import State
+from raytwin.runtime.control.local_scheduler.worker_leases import WORKERS_WITHOUT_CPU_MAX
+from raytwin.runtime.control.messages import (
     OK,
     SYSTEM_ERROR,
     USER_ERROR,
@@ -45,8 +45,8 @@ from runtime.control.messages import (
     WorkerDied,
     WorkerReady,
 )
-from runtime.control.resources import ResourcePool
-from runtime.control.worker_table import State
+from raytwin.runtime.control.messages.errors import Loss, LossCause, unpack
+from raytwin.runtime.control.node.node_manager import LocalScheduler
 from tests.control.alone import Alone, array, result, spec
 from tests.control.bodies import run_program, sequential
 from tests.control.leftovers import leftovers

@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
-from runtime.api.exceptions import ObjectLostError, OwnerDiedError
-from runtime.api.failures import exception_of
-from runtime.control.errors import Loss, LossCause, Unmade, pack, unpack
+from raytwin.runtime.api.exceptions import ObjectLostError, OwnerDiedError
+from raytwin.runtime.api.failures import exception_of
+from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade, pack, unpack
 
 OID = bytes(range(18))
 LOST = f"object {OID.hex()} is lost: "

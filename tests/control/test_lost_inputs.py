@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.array_rows import LOST_S
-from runtime.control.config import Config
-from runtime.control.errors import Loss, LossCause, Unmade
-from runtime.control.gcs import Gcs
-from runtime.control.ids import STREAM_BASE, object_id
-from runtime.control.lineage import placed_again, refusal
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import STREAM_BASE, object_id
+from raytwin.runtime.control.gcs.array_row import LOST_S
+from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.gcs.lineage import placed_again, refusal
+from raytwin.runtime.control.messages import (
     FreeObjects,
     LocateObjects,
     Location,
@@ -33,6 +32,7 @@ from runtime.control.messages import (
     TaskSpec,
     TaskUpdates,
 )
+from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
 from tests.control.alone import Alone, array, spec
 
 LOST = Loss(LossCause.LET_GO, unmade=Unmade.PUT, object=bytes(18))

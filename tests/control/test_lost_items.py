@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.control.array_rows import LOST_S
-from runtime.control.errors import LossCause
-from runtime.control.ids import STREAM_BASE
-from runtime.control.messages import (
+from raytwin.runtime.control.core.ids import STREAM_BASE
+from raytwin.runtime.control.gcs.array_row import LOST_S
+from raytwin.runtime.control.messages import (
     OwnersFound,
     SeekOwners,
     SubmitTasks,
     TaskResults,
     TaskUpdates,
 )
+from raytwin.runtime.control.messages.errors import LossCause
 from tests.control.alone import array, result
 from tests.control.one_node import DRIVER, W1, W2, Node
 from tests.control.test_lost_inputs import Table, oid

@@ -9,7 +9,7 @@ from typing import get_args
 
 import msgspec
 
-from runtime.control import messages
+from raytwin.runtime.control import messages
 
 MODULES = [
     import_module(f"{messages.__name__}.{module.name}")

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from runtime.control import moving
-from runtime.control.config import Config
-from runtime.control.gcs import Gcs
-from runtime.control.global_scheduler import GlobalScheduler
-from runtime.control.ids import object_id
-from runtime.control.local_scheduler import LocalScheduler
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.local_scheduler import starvation
+from raytwin.runtime.control.messages import (
     ActorInfo,
     AssignTasks,
     BundlePrepared,
@@ -37,6 +35,8 @@ from runtime.control.messages import (
     TasksMoved,
     TaskUpdates,
 )
+from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from tests.control import test_system as system
 from tests.control.alone import Alone, array, result, spec
 from tests.control.world import World
@@ -362,7 +362,7 @@ class Restless(World):
 @pytest.fixture
 def restless(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("STARVING_S", "STARVING_TASKS"):
-        monkeypatch.setattr(moving, name, 0.0)
+        monkeypatch.setattr(starvation, name, 0.0)
     monkeypatch.setattr("tests.control.programs.World", Restless)
 
 

@@ -6,18 +6,8 @@ import random
 
 from msgspec.structs import replace
 
-from runtime.control.errors import (
-    FullCause,
-    Loss,
-    LossCause,
-    StoreFull,
-    Unmade,
-    WorkerCrash,
-    pack,
-    unpack,
-)
-from runtime.control.ids import STREAM_BASE, object_id
-from runtime.control.messages import (
+from raytwin.runtime.control.core.ids import STREAM_BASE, object_id
+from raytwin.runtime.control.messages import (
     OK,
     SYSTEM_ERROR,
     USER_ERROR,
@@ -31,7 +21,17 @@ from runtime.control.messages import (
     ObjectValue,
     PullObject,
 )
-from runtime.control.objects import RETRY_S, ObjectDirectory
+from raytwin.runtime.control.messages.errors import (
+    FullCause,
+    Loss,
+    LossCause,
+    StoreFull,
+    Unmade,
+    WorkerCrash,
+    pack,
+    unpack,
+)
+from raytwin.runtime.control.objects.pull_manager import RETRY_S, ObjectDirectory
 from tests.control.alone import Alone, array, result
 
 LOST = pack(Loss(LossCause.RELEASED))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.control.array_rows import ORPHANED_S
-from runtime.control.ids import job_of
-from runtime.control.messages import (
+from raytwin.runtime.control.core.ids import job_of
+from raytwin.runtime.control.gcs.array_row import ORPHANED_S
+from raytwin.runtime.control.messages import (
     OK,
     ForwardResults,
     JobEnded,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.control.ids import job_of
-from runtime.control.messages import (
+from raytwin.runtime.control.core.ids import job_of
+from raytwin.runtime.control.messages import (
     JobEnded,
     Release,
     SubmitTasks,
@@ -11,7 +11,7 @@ from runtime.control.messages import (
     TasksDone,
     Timing,
 )
-from runtime.control.owner_news import TELL_LATER_S
+from raytwin.runtime.control.objects.result_delivery import TELL_LATER_S
 from tests.control.alone import array, result, spec
 from tests.control.one_node import DRIVER, W1, Node
 

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.control import (
-    actor_table,
-    call_replies,
-    call_submitter,
-    chain_client,
-    pieces,
-    too_long,
-)
-from runtime.control.client import Client
-from runtime.control.config import Config
-from runtime.control.entries import Entry
-from runtime.control.errors import DeathCause, Unsendable, unpack
-from runtime.control.gcs import Gcs
-from runtime.control.local_scheduler import LocalScheduler
-from runtime.control.messages import (
+from raytwin.runtime.control.actors import call_replies, call_submitter
+from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.client.owned_arrays import Entry
+from raytwin.runtime.control.core import batching, oversized_messages
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.gcs import actor_table
+from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.messages import (
     SYSTEM_ERROR,
     ActorCalls,
     ActorChanged,
@@ -33,16 +26,19 @@ from runtime.control.messages import (
     TaskResults,
     TooLong,
 )
-from runtime.control.replicated import decode_frames
+from raytwin.runtime.control.messages.errors import DeathCause, Unsendable, unpack
+from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.replication import client
+from raytwin.runtime.control.replication.state_machine import decode_frames
 from tests.control.alone import Alone, array, result, spec
 from tests.control.test_actor_table import ACTOR, call, creation
 
-SMALL = 4 * pieces.ITEM_BYTES
+SMALL = 4 * batching.ITEM_BYTES
 
 
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(items: list, weigh: object) -> list:  # type: ignore[type-arg]
-        return pieces.cut(items, weigh, SMALL)  # type: ignore[arg-type]
+        return batching.cut(items, weigh, SMALL)  # type: ignore[arg-type]
 
     for module in (call_replies, call_submitter, actor_table):
         monkeypatch.setattr(module, "cut", cut)
@@ -85,12 +81,12 @@ def test_a_lineage_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_long_turn_is_several_requests_to_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain_client, "REQUEST_BYTES", 1_000)
+    monkeypatch.setattr(client, "REQUEST_BYTES", 1_000)
     frames = [
         Frame("node:0", to, [TaskResults("x" * 300, []) for _ in range(count)])
         for to, count in (("gcs", 9), ("global", 2))
     ]
-    bodies = chain_client._requests(frames)
+    bodies = client._requests(frames)
     assert len(bodies) > 3 and max(map(len, bodies)) <= 1_000
     found = [
         (frame.destination, message)
@@ -103,15 +99,15 @@ def test_a_long_turn_is_several_requests_to_a_chain(monkeypatch: pytest.MonkeyPa
 
 def test_who_sent_what_does_not_travel_learns_what_it_was_about() -> None:
     tasks = [spec(1), spec(2)]
-    told = too_long.too_long("node:1", ActorCalls(ACTOR, 0, tasks[:1], tasks[1:]), "why")
+    told = oversized_messages.too_long("node:1", ActorCalls(ACTOR, 0, tasks[:1], tasks[1:]), "why")
     assert told == TooLong("node:1", "ActorCalls", "why", tasks)
-    results = too_long.results_of(told, 0)
+    results = oversized_messages.results_of(told, 0)
     assert [result.array for result in results] == [array(1), array(2)]
     assert all(unpack(each.payload) == Unsendable("ActorCalls", "why") for each in results)
-    logged = too_long.too_long("gcs", LogCalls(ACTOR, 3, 0, []), "why")
+    logged = oversized_messages.too_long("gcs", LogCalls(ACTOR, 3, 0, []), "why")
     assert logged is not None and (logged.actor, logged.incarnation) == (ACTOR, 3)
-    assert too_long.too_long("worker:0.1", RunTasks([]), "why") is not None
-    assert too_long.too_long("gcs", CreateActors([]), "why") is None
+    assert oversized_messages.too_long("worker:0.1", RunTasks([]), "why") is not None
+    assert oversized_messages.too_long("gcs", CreateActors([]), "why") is None
 
 
 def alone() -> tuple[LocalScheduler, Alone]:
@@ -129,7 +125,7 @@ def test_calls_that_do_not_travel_end_with_the_error() -> None:
     node.handle("gcs", ActorChanged(ACTOR, actor_table.ALIVE, 1, 0))
     node.end_turn()
     (calls,) = ctx.take(ActorCalls, "node:1")
-    told = too_long.too_long("node:1", calls, "why")
+    told = oversized_messages.too_long("node:1", calls, "why")
     assert told is not None
     node.handle("node:0", told)
     node.end_turn()
@@ -139,7 +135,7 @@ def test_calls_that_do_not_travel_end_with_the_error() -> None:
 
 def test_results_that_do_not_travel_are_replaced_by_errors() -> None:
     node, ctx = alone()
-    told = too_long.too_long("node:1", TaskResults("driver:1.0", [result(5)]), "why")
+    told = oversized_messages.too_long("node:1", TaskResults("driver:1.0", [result(5)]), "why")
     assert told is not None
     node.handle("node:0", told)
     (answer,) = ctx.take(TaskResults, "node:1")
@@ -151,7 +147,7 @@ def test_a_lineage_that_does_not_travel_is_the_actors_end() -> None:
     ctx = Alone()
     gcs = Gcs(ctx, Config())
     gcs.handle("node:0", CreateActors([creation()]))
-    told = too_long.too_long("node:0", ActorLineage(ACTOR, 0, 0, b"", [], []), "why")
+    told = oversized_messages.too_long("node:0", ActorLineage(ACTOR, 0, 0, b"", [], []), "why")
     assert told is not None
     gcs.handle("gcs", told)
     assert gcs.actors.dead[ACTOR].reason.cause is DeathCause.UNSENDABLE
@@ -162,7 +158,7 @@ def test_what_a_client_cannot_send_ends_with_the_error() -> None:
     client = Client(ctx, "driver:0.0", 0, Config())
     submitted = spec(7)
     client.entries[submitted.array] = Entry(submitted.array, 1, 1, 1, refs=1)
-    told = too_long.too_long("node:0", SubmitTasks([submitted]), "why")
+    told = oversized_messages.too_long("node:0", SubmitTasks([submitted]), "why")
     assert told is not None
     client.handle("driver:0.0", told)
     found = client.entries[submitted.array].result

@@ -8,12 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.control.bundle_placement import STRATEGIES, place
-from runtime.control.config import Config
-from runtime.control.errors import GroupRemoved, unpack
-from runtime.control.group_names import demand_in
-from runtime.control.local_scheduler import LocalScheduler
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.group_resources import demand_in
+from raytwin.runtime.control.messages import (
     AssignTasks,
     Blocked,
     BundlePrepared,
@@ -34,7 +31,10 @@ from runtime.control.messages import (
     WorkerDied,
     WorkerReady,
 )
-from runtime.control.placement_groups import RETRY_S
+from raytwin.runtime.control.messages.errors import GroupRemoved, unpack
+from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.scheduling.bundle_packing import STRATEGIES, place
+from raytwin.runtime.control.scheduling.placement_groups import RETRY_S
 from tests.control.alone import Alone, spec
 from tests.control.group_tables import Table, named, with_nodes
 

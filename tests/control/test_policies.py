@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from runtime.control.config import Config
-from runtime.control.policies import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.scheduling.policies import (
     POLICIES,
     BottomUp,
     LocalView,

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.control.ranges import Ranges
+from raytwin.runtime.control.core.range_set import Ranges
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 25)), max_size=30)
 SPAN = st.tuples(st.integers(0, 70), st.integers(1, 40))

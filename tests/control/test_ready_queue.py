@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from runtime.control.ids import JOB_BYTES, job_id
-from runtime.control.ready_queue import ReadyQueue, part_of
+from raytwin.runtime.control.core.ids import JOB_BYTES, job_id
+from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue, part_of
 from tests.control.alone import spec
 
 

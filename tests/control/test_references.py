@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.control.borrowing import Borrowing
-from runtime.control.custody import Custody
-from runtime.control.ids import ARRAY_BYTES
-from runtime.control.ref_book import ENTER, STRIKE, Book
+from raytwin.runtime.control.core.ids import ARRAY_BYTES
+from raytwin.runtime.control.ownership.borrowers import ENTER, STRIKE, Book
+from raytwin.runtime.control.ownership.contained_references import Custody
+from raytwin.runtime.control.ownership.reference_counter import Borrowing
 from tests.control.owners_net import Net, run
 
 # -- one book ------------------------------------------------------------------------

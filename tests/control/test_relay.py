@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from runtime.control.messages import (
+from raytwin.runtime.control.gcs.sharding.relay import UNACKNOWLEDGED_MAX, Relay, make_relays
+from raytwin.runtime.control.gcs.sharding.router import master_of
+from raytwin.runtime.control.messages import (
     ChainAttach,
     ChainConfigured,
     ChainHello,
@@ -10,9 +12,7 @@ from runtime.control.messages import (
     ChainRequest,
     ReplicaInfo,
 )
-from runtime.control.relay import UNACKNOWLEDGED_MAX, Relay, make_relays
-from runtime.control.replicated import RELAY_BORN
-from runtime.control.shards import master_of
+from raytwin.runtime.control.replication.state_machine import RELAY_BORN
 from tests.control.alone import Alone
 
 FIRST = "replica:0.1"

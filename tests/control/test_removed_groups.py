@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from runtime.control.errors import ActorDeath, DeathCause, GroupRemoved, unpack
-from runtime.control.group_names import demand_in
-from runtime.control.ids import job_of, object_id
-from runtime.control.messages import (
+from raytwin.runtime.control.core.group_resources import demand_in
+from raytwin.runtime.control.core.ids import job_of, object_id
+from raytwin.runtime.control.messages import (
     ActorChanged,
     ActorFailed,
     ActorInfo,
@@ -24,7 +23,8 @@ from runtime.control.messages import (
     TaskResults,
     TaskSpec,
 )
-from runtime.control.placement_groups import REMOVED_MAX
+from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause, GroupRemoved, unpack
+from raytwin.runtime.control.scheduling.placement_groups import REMOVED_MAX
 from tests.control.alone import Alone, spec
 from tests.control.group_tables import Table, named, with_nodes
 

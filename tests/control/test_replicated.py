@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from runtime.control import state
-from runtime.control.bounded_map import BoundedMap
-from runtime.control.config import Config
-from runtime.control.gcs_machine import make_machine
-from runtime.control.ranges import Ranges
-from runtime.control.replicated import Machine
-from runtime.control.tables import ArrayRow, Done
+from raytwin.runtime.control.assembly import make_machine
+from raytwin.runtime.control.core.bounded_map import BoundedMap
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.range_set import Ranges
+from raytwin.runtime.control.gcs.task_object_table import ArrayRow, Done
+from raytwin.runtime.control.replication import snapshot
+from raytwin.runtime.control.replication.state_machine import Machine
 from tests.control.machine_commands import Commands
 
 CONFIG = Config(policy="power-of-two", gcs_durable=True, task_history=True, gcs_memory_max=4_000)
@@ -92,7 +92,7 @@ def fields_of(part: Any) -> list[tuple[str, Any]]:
     return [
         (name, getattr(part, name))
         for name in names
-        if hasattr(part, name) and not name.startswith("__") and name not in state.TRANSIENT
+        if hasattr(part, name) and not name.startswith("__") and name not in snapshot.TRANSIENT
     ]
 
 
@@ -102,20 +102,20 @@ def test_what_is_no_state_is_refused() -> None:
 
     for value in (Foreign(), lambda: None, object(), {1: Foreign()}):
         with pytest.raises(TypeError):
-            state.dump(value, {})
+            snapshot.dump(value, {})
 
 
 def test_values_come_back_as_they_were() -> None:
     row = ArrayRow()
     row.finish(Done(0, 5, 1, ()))
     shared = [1, (2, b"3"), {"4": {5, 6}}]
-    found = state.load(state.dump([shared, shared, row, None, 1.5], {}), {})
+    found = snapshot.load(snapshot.dump([shared, shared, row, None, 1.5], {}), {})
     assert found[0] == shared
     assert found[0] is found[1]
     assert found[2].done[0].count == 5
     assert [done.node for done in found[2].ended(3)] == [1]
     large = {b"%d" % n: b"value" for n in range(100)}
-    assert state.load(state.dump([large, large], {}), {}) == [large, large]
+    assert snapshot.load(snapshot.dump([large, large], {}), {}) == [large, large]
 
 
 def test_a_timer_that_is_no_data_is_refused() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.actor_table import ALIVE, STARTING
-from runtime.control.config import Config
-from runtime.control.gcs import Gcs
-from runtime.control.ids import object_id
-from runtime.control.messages import (
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.gcs.actor_table import ALIVE, STARTING
+from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.messages import (
     ActorCalls,
     ActorChanged,
     ActorInfo,

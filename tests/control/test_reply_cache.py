@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from runtime.control.ids import STREAM_BASE
-from runtime.control.messages import RangeResult
-from runtime.control.pieces import ITEM_BYTES
-from runtime.control.reply_cache import ID_BYTES, CallState, ReplyBudget, ReplyCache
+from raytwin.runtime.control.actors.reply_cache import ID_BYTES, CallState, ReplyBudget, ReplyCache
+from raytwin.runtime.control.core.batching import ITEM_BYTES
+from raytwin.runtime.control.core.ids import STREAM_BASE
+from raytwin.runtime.control.messages import RangeResult
 from tests.control.alone import array, result
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.control.resources import (
+from raytwin.runtime.control.core.resources import (
     UNIT,
     ResourcePool,
     cpu_part,

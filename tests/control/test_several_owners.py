@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.messages import (
+from raytwin.runtime.control.messages import (
     ClaimTasks,
     ForwardResults,
     Release,

@@ -8,14 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.cases import draw_case
-from chaos.fuzz import run_case
-from runtime.control.config import Config
-from runtime.control.errors import Loss, LossCause
-from runtime.control.gcs_machine import make_machine
-from runtime.control.gcs_shard import Shard, ShardedGcs
-from runtime.control.ids import ARRAY_BYTES, object_id
-from runtime.control.messages import (
+from raytwin.chaos.fuzz.generate.cases import draw_case
+from raytwin.chaos.fuzz.run.campaign_seed import run_case
+from raytwin.runtime.control.assembly import make_machine
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, object_id
+from raytwin.runtime.control.gcs.sharding.lineage import HINT_S
+from raytwin.runtime.control.gcs.sharding.router import (
+    HINT,
+    NEEDED,
+    UNNEEDED,
+    UNUSED,
+    USED,
+    RoutedNode,
+    Router,
+    shard_address,
+    shard_of,
+)
+from raytwin.runtime.control.gcs.sharding.shard import Shard, ShardedGcs
+from raytwin.runtime.control.messages import (
     ActorSettled,
     AskReplay,
     AssignTasks,
@@ -39,19 +50,8 @@ from runtime.control.messages import (
     TasksPlaced,
     TaskUpdates,
 )
-from runtime.control.replicated import Machine
-from runtime.control.shard_lineage import HINT_S
-from runtime.control.shards import (
-    HINT,
-    NEEDED,
-    UNNEEDED,
-    UNUSED,
-    USED,
-    RoutedNode,
-    Router,
-    shard_address,
-    shard_of,
-)
+from raytwin.runtime.control.messages.errors import Loss, LossCause
+from raytwin.runtime.control.replication.state_machine import Machine
 from tests.control.alone import Alone, array, spec
 
 SHARDS = 2

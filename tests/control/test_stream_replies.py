@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.ids import STREAM_BASE
-from runtime.control.messages import (
+from raytwin.runtime.control.actors.reply_cache import REPLY_BYTES_MAX
+from raytwin.runtime.control.core.ids import STREAM_BASE
+from raytwin.runtime.control.messages import (
     OK,
     STREAM,
     SYSTEM_ERROR,
@@ -23,7 +24,6 @@ from runtime.control.messages import (
     TaskResults,
     TaskSpec,
 )
-from runtime.control.reply_cache import REPLY_BYTES_MAX
 from tests.control.alone import array, result, spec
 from tests.control.one_node import DRIVER, W2, Node
 

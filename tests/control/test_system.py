@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from runtime.control.policies import POLICIES
+from raytwin.runtime.control.scheduling.policies import POLICIES
 from tests.control.bodies import run_program, sequential
 from tests.control.leftovers import leftovers
 from tests.control.programs import chained_program, random_program, random_world

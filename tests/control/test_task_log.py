@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from runtime.control.config import Config
-from runtime.control.ids import object_id
-from runtime.control.messages import TaskSpec, TaskUpdates
-from runtime.control.task_log import TaskLog
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.messages import TaskSpec, TaskUpdates
+from raytwin.runtime.control.objects.gcs_write_log import TaskLog
 from tests.control.alone import Alone, array, result, spec
 
 CONFIG = Config()

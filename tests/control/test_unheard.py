@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.control.messages import OwnersFound, SeekOwners
-from runtime.control.unheard import Unheard
+from raytwin.runtime.control.gcs.owner_lookup import Unheard
+from raytwin.runtime.control.messages import OwnersFound, SeekOwners
 from tests.control.alone import Alone, array
 
 WAIT_S = 2.0

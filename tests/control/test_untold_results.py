@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from runtime.control.array_rows import LOST_S
-from runtime.control.errors import Loss, LossCause, Unmade
-from runtime.control.ids import job_of, object_id
-from runtime.control.messages import (
+from raytwin.runtime.control.core.ids import job_of, object_id
+from raytwin.runtime.control.gcs.array_row import LOST_S
+from raytwin.runtime.control.messages import (
     NodeChanged,
     NodeInfo,
     ObjectPayload,
@@ -21,6 +20,7 @@ from runtime.control.messages import (
     TaskResults,
     TaskUpdates,
 )
+from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
 from tests.control.alone import array, result, spec
 from tests.control.one_node import DRIVER, Node
 from tests.control.test_lost_inputs import Table, oid

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.control.errors import WorkerCrash, unpack
-from runtime.control.messages import (
+from raytwin.runtime.control.messages import (
     SYSTEM_ERROR,
     Blocked,
     Resume,
@@ -16,6 +15,7 @@ from runtime.control.messages import (
     WorkerDied,
     WorkerReady,
 )
+from raytwin.runtime.control.messages.errors import WorkerCrash, unpack
 from tests.control.alone import array, spec
 from tests.control.bodies import run_program, sequential
 from tests.control.leftovers import leftovers

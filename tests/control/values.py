@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from runtime.control.resources import UNIT
+from raytwin.runtime.control.core.resources import UNIT
 
 FUNCTION = b"the-one-function"
 INLINE_BYTES_MAX = 100

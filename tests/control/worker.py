@@ -1,6 +1,6 @@
 """A worker of the world of these tests: a shell with an `Executor`.
 
-It lives as `runtime.processes.worker` and `runtime.backend.execution` have real ones live.
+It lives as `worker_process` and `task_execution` have real ones live.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from runtime.control.executor import Executor
-from runtime.control.ids import object_id, task_id
-from runtime.control.messages import (
+from raytwin.runtime.control.core.ids import object_id, task_id
+from raytwin.runtime.control.messages import (
     OK,
     USER_ERROR,
     ActorInfo,
@@ -30,6 +29,7 @@ from runtime.control.messages import (
     TaskSpec,
     Timing,
 )
+from raytwin.runtime.control.worker.executor import Executor
 from tests.control.bodies import run_body
 from tests.control.shell import Shell
 from tests.control.values import Code, TaskFailed, size_of
@@ -136,7 +136,7 @@ class Worker(Shell):
             self.world.kill_worker(self.address, "exit code 0")
 
     def _run_actor(self, assignment: Assignment, extra: TaskExtra) -> Code:
-        """As `runtime.backend.actor_execution`."""
+        """As `actor_execution`."""
         executor = self.executor
         if extra.actor is not None:
             assert self.history is None, "two actors on one worker"

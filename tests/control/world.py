@@ -1,6 +1,6 @@
 """A tiny deterministic world: the control plane's components in virtual time.
 
-It implements `runtime.control.context` to the letter and as simply as can be, as
+It implements `context` to the letter and as simply as can be, as
 a third opinion next to the real processes and the simulator: turns, one frame
 per sender, receiver and turn, links that keep order, timers that are turns of
 their own. Delays are drawn from a seed, so one seed is one execution.
@@ -22,19 +22,15 @@ from typing import Any
 
 import msgspec
 
-from runtime.control.config import Config
-from runtime.control.context import node_of
-from runtime.control.gcs import Gcs
-from runtime.control.global_scheduler import GlobalScheduler
-from runtime.control.ids import root_task_id
-from runtime.control.local_scheduler import LocalScheduler
-from runtime.control.messages import (
-    Frame,
-    NodeUnreachable,
-    WorkerDied,
-)
-from runtime.control.resources import parse_demand
-from runtime.control.worker_table import State
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.context import node_of
+from raytwin.runtime.control.core.ids import root_task_id
+from raytwin.runtime.control.core.resources import parse_demand
+from raytwin.runtime.control.core.worker_record import State
+from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.messages import Frame, NodeUnreachable, WorkerDied
+from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from tests.control.data_plane import Pool, Store
 from tests.control.leftovers import describe
 from tests.control.shell import Shell
@@ -55,7 +51,7 @@ class Timer:
 
 
 class WorldContext:
-    """`runtime.control.context.Context` for one address."""
+    """`context.Context` for one address."""
 
     def __init__(self, world: World, address: str) -> None:
         self.rng = random.Random(f"{world.seed}/{address}")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import raytwin
-from scenarios.examples import maze
+from raytwin.scenarios.applications import maze
 from tests.own_ray import own_ray, ray_folder
 from tests.requirements import require
 
@@ -48,6 +48,6 @@ def ray(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example(ray: Any, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    result = importlib.import_module(f"scenarios.examples.{name}").main(ray)
+    result = importlib.import_module(f"raytwin.scenarios.applications.{name}").main(ray)
     assert EXAMPLES[name](result), result
     assert capsys.readouterr().out.count("\n") == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from runtime.processes.call_threads import CallThreads
+from raytwin.runtime.processes.client.call_threads import CallThreads
 
 
 def test_a_thread_is_made_only_when_none_is_free() -> None:

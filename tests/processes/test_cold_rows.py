@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.control import feeding
-from runtime.control.feeding import read_rows
-from runtime.control.ids import ARRAY_BYTES
-from runtime.control.messages import ReadRows
-from runtime.processes.cold_rows import SCHEMA, ColdRows
-from simulator.cold_batches import ColdBatches
+from raytwin.runtime.control.core.ids import ARRAY_BYTES
+from raytwin.runtime.control.messages import ReadRows
+from raytwin.runtime.control.replication import state_transfer
+from raytwin.runtime.control.replication.state_transfer import read_rows
+from raytwin.runtime.processes.head.cold_rows import SCHEMA, ColdRows
+from raytwin.simulator.cluster.cold_batches import ColdBatches
 
 # Few letters, so that keys come again, and are there across two others.
 KEYS = st.text("ab", min_size=ARRAY_BYTES, max_size=ARRAY_BYTES).map(str.encode)
@@ -48,7 +48,7 @@ def test_a_copy_that_is_made_piece_by_piece_finds_the_same(
         simulated.append(batch)
     place, until = 0, None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(feeding, "ROWS_BYTES", nbytes)
+        patch.setattr(state_transfer, "ROWS_BYTES", nbytes)
         while until is None or place < until:
             asked = ReadRows(7, place, until)
             read = read_rows(cold, asked)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.processes.cold_rows import ColdRows
+from raytwin.runtime.processes.head.cold_rows import ColdRows
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually
 

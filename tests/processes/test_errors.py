@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import RayTaskError
+from raytwin.runtime.api.exceptions import RayTaskError
 from tests.processes.helpers import LIMIT_S
 
 pytestmark = pytest.mark.usefixtures("cluster")

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ObjectStoreFullError
-from runtime.api.state import current
-from runtime.store.spill_file import SpillFile
+from raytwin.runtime.api.current import current
+from raytwin.runtime.api.exceptions import ObjectStoreFullError
+from raytwin.runtime.store.spill_file import SpillFile
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually
 

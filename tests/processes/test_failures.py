@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ObjectLostError, RaySystemError, WorkerCrashedError
+from raytwin.runtime.api.exceptions import ObjectLostError, RaySystemError, WorkerCrashedError
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually, workers_of
 

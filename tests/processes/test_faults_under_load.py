@@ -23,9 +23,9 @@ import psutil
 import pytest
 
 import raytwin as ray
-from chaos.invariants import at_end, settled
-from runtime.control.array_rows import ORPHANED_S
-from runtime.processes.zygote import AGAIN_S
+from raytwin.chaos.fuzz.oracle.invariants import at_end, settled
+from raytwin.runtime.control.gcs.array_row import ORPHANED_S
+from raytwin.runtime.processes.spawn.zygote import AGAIN_S
 from tests.processes.helpers import eventually
 from tests.processes.load import Load
 from tests.processes.test_left_behind import files

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.control.config import Config
-from runtime.control.messages import Allocate, Allocated, Fetch, Fetched, Free, NoRoom
-from runtime.processes.connection import AcceptedConnection, Listener, listen
-from runtime.processes.fetcher import ANSWER, BREAKS_MAX, REQUEST
-from runtime.processes.object_manager import ObjectManager
-from runtime.processes.process import Process
-from runtime.store.arena import Arena
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.messages import Allocate, Allocated, Fetch, Fetched, Free, NoRoom
+from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.connection import AcceptedConnection, Listener, listen
+from raytwin.runtime.processes.node.fetcher import ANSWER, BREAKS_MAX, REQUEST
+from raytwin.runtime.processes.node.object_transfers import ObjectManager
+from raytwin.runtime.store.arena import Arena
 from tests.processes.helpers import eventually
 
 MB = 1 << 20

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.control.shards import chain_of
-from runtime.control.succession import EPOCHS_PER_LIFE
-from runtime.processes.zygote import AGAIN_S
+from raytwin.runtime.control.gcs.sharding.router import chain_of
+from raytwin.runtime.control.replication.master_recovery import EPOCHS_PER_LIFE
+from raytwin.runtime.processes.spawn.zygote import AGAIN_S
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually, kill_at_once
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import raytwin as ray
-from runtime.processes import clusters
+from raytwin.runtime.processes.spawn import running_clusters
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually
 from tests.processes.jobs import job_rows, nothing_left, square
@@ -72,7 +72,7 @@ def test_auto_and_the_environment_find_the_newest_cluster(
 def test_the_token_is_in_a_file_of_the_user_alone_and_goes_with_the_cluster(start: Start) -> None:
     session = start(cpus_per_node=1)
     [(path, cluster)] = [
-        entry for entry in clusters.running() if entry[1].address == session.cluster_address
+        entry for entry in running_clusters.running() if entry[1].address == session.cluster_address
     ]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -86,9 +86,9 @@ def test_the_token_is_in_a_file_of_the_user_alone_and_goes_with_the_cluster(star
 
 def test_a_wrong_token_is_turned_away_and_the_cluster_goes_on(start: Start) -> None:
     session = start(cpus_per_node=1)
-    [cluster] = [c for _, c in clusters.running() if c.address == session.cluster_address]
+    [cluster] = [c for _, c in running_clusters.running() if c.address == session.cluster_address]
     cluster.token = "00" * 32
-    clusters.write(cluster)
+    running_clusters.write(cluster)
     code = "import os, raytwin as ray; ray.init(address=os.environ['CLUSTER'])"
     found = subprocess.run(
         [sys.executable, "-c", code],
@@ -117,7 +117,7 @@ def test_modules_and_the_directory_are_the_joining_program_s(
             return only_here.NAME, os.getcwd()
         os.chdir(os.environ["DIRECTORY"])
         sys.path.insert(0, os.environ["DIRECTORY"])
-        session.setup = __import__("runtime.backend.job_setup", fromlist=["x"]).describe()
+        session.setup = __import__("raytwin.runtime.session.job_setup", fromlist=["x"]).describe()
         refs = [look.options(scheduling_strategy="SPREAD").remote() for _ in range(4)]
         say({(name, os.path.basename(path)) for name, path in ray.get(refs)})
         """

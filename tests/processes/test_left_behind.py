@@ -198,8 +198,8 @@ def test_after_the_death_of_the_zygote(drivers: list[Driver]) -> None:
 
 def test_after_a_zygote_that_hangs(drivers: list[Driver]) -> None:
     driver = Driver("""
-        import runtime.processes.cluster
-        runtime.processes.cluster.END_TIMEOUT_S = 0.5
+        import raytwin.runtime.processes.spawn.local_cluster
+        raytwin.runtime.processes.spawn.local_cluster.END_TIMEOUT_S = 0.5
         start()
         sys.stdin.read()
         time.sleep(0.5)
@@ -226,7 +226,7 @@ def test_while_it_starts(drivers: list[Driver]) -> None:
 
 def test_after_a_start_that_fails_half_way() -> None:
     code, out, err = run("""
-        import runtime.processes.cluster as cluster
+        import raytwin.runtime.processes.spawn.local_cluster as cluster
         real = cluster.LocalCluster._spawn_node
         def spawn(self, number, driver=None):
             if number == 2:
@@ -251,7 +251,7 @@ def test_after_a_start_that_fails_half_way() -> None:
 
 def test_a_node_that_dies_at_its_start_fails_the_init() -> None:
     code, out, _ = run("""
-        import runtime.processes.cluster as cluster
+        import raytwin.runtime.processes.spawn.local_cluster as cluster
         real = cluster.LocalCluster._spawn_node
         def spawn(self, number, driver=None):
             real(self, number, driver)
@@ -421,7 +421,7 @@ def test_after_the_command_line_is_terminated(
     monkeypatch.setenv("TMPDIR", str(temporary))
     command = ["raytwin", "run", "fig10b", "--backend", backend, "--out", str(tmp_path / "out")]
     driver = Driver(f"""
-        from scenarios import cli
+        from raytwin.scenarios.cli import main as cli
         sys.argv[:] = {command}
         cli.main()
     """)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ObjectLostError
+from raytwin.runtime.api.exceptions import ObjectLostError
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import GetTimeoutError, ObjectStoreFullError
-from runtime.api.state import current
+from raytwin.runtime.api.current import current
+from raytwin.runtime.api.exceptions import GetTimeoutError, ObjectStoreFullError
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually
 

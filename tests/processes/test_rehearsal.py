@@ -7,11 +7,11 @@ import os
 import signal
 import threading
 
-from runtime.api.state import connected
-from runtime.control.messages import OK, TasksDone, WorkerReady
-from runtime.processes import wire
-from runtime.processes.rehearsal import rehearse
-from runtime.store.serialization import deserialize
+from raytwin.runtime.api.current import connected
+from raytwin.runtime.control.messages import OK, TasksDone, WorkerReady
+from raytwin.runtime.processes.net import wire
+from raytwin.runtime.processes.spawn.rehearsal import rehearse
+from raytwin.runtime.serialization.serialization import deserialize
 
 
 def test_a_rehearsed_worker_makes_its_actor_and_calls_it() -> None:

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import raytwin as ray
-from runtime.control import messages as m
-from runtime.processes import auth, wire
-from runtime.processes.fetcher import REQUEST
+from raytwin.runtime.control import messages as m
+from raytwin.runtime.processes.net import auth, wire
+from raytwin.runtime.processes.node.fetcher import REQUEST
 from tests.processes.helpers import LIMIT_S, eventually
 
 square = ray.remote(lambda x: x * x)

@@ -55,9 +55,12 @@ def test_a_driver_puts_and_submits_without_what_only_workers_need(cluster: Any) 
     with noted() as names:
         refs = [ray.put(3), double.remote(4)]
     assert ray.get(refs) == [3, 8]
-    assert {"runtime.backend.session.values.put", "runtime.api.remote_function.remote"} <= names
+    assert {
+        "raytwin.runtime.session.values.put",
+        "raytwin.runtime.api.remote_function.remote",
+    } <= names
     assert of_contextlib(names) == LEFT
-    assert "runtime.backend.pickling.__enter__" not in names
+    assert "raytwin.runtime.serialization.pickling.__enter__" not in names
 
 
 def test_a_worker_puts_and_submits_without_generators_for_contexts(cluster: Any) -> None:
@@ -74,7 +77,7 @@ def test_a_worker_puts_and_submits_without_generators_for_contexts(cluster: Any)
 
     names, values = ray.get(nested.remote())
     assert values == [3, 8]
-    assert "runtime.backend.pickling.__enter__" in names
+    assert "raytwin.runtime.serialization.pickling.__enter__" in names
     assert of_contextlib(names) == LEFT
 
 
@@ -95,9 +98,9 @@ def test_an_actor_that_does_not_leave_looks_at_neither_its_calls_nor_other_threa
     server = ray.remote(Server).remote()
     ray.get(server.begin.remote())
     names = ray.get(server.end.remote())
-    assert "runtime.processes.local_world.block" in names
+    assert "raytwin.runtime.processes.client.local_world.block" in names
     assert not {
-        "runtime.backend.actor_execution.is_idle",
-        "runtime.processes.local_world._wake_successor",
-        "runtime.control.cancelled_calls.__bool__",
+        "raytwin.runtime.execution.actor_execution.is_idle",
+        "raytwin.runtime.processes.client.local_world._wake_successor",
+        "raytwin.runtime.control.worker.call_cancellation.__bool__",
     }.intersection(names)

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.control.direct_calls import OPEN_MAX
-from runtime.control.messages import (
+from raytwin.runtime.control.actors.direct_calls import OPEN_MAX
+from raytwin.runtime.control.messages import (
     DirectCall,
     DirectClosed,
     DirectOpen,
     Release,
     TaskResults,
 )
-from runtime.processes import wire
-from runtime.processes.process import Process
-from runtime.processes.shortcut import FromWorkers, ToDriver, shortcut_pair
+from raytwin.runtime.processes.client.shortcut import FromWorkers, ToDriver, shortcut_pair
+from raytwin.runtime.processes.net import wire
+from raytwin.runtime.processes.net.component_process import Process
 from tests.control.alone import result, spec
 
 ME, WORKER = "driver:0.0", "worker:0.1"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import GetTimeoutError
+from raytwin.runtime.api.exceptions import GetTimeoutError
 from tests.processes import helpers
 
 pytestmark = pytest.mark.usefixtures("cluster")

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.control import messages as m
-from runtime.processes import connection, wire
-from runtime.processes.process import Process
-from runtime.processes.reactor import Reactor
+from raytwin.runtime.control import messages as m
+from raytwin.runtime.processes.net import connection, wire
+from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.reactor import Reactor
 from tests.actors.conftest import local  # noqa: F401
 from tests.control.alone import spec
 

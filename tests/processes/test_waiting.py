@@ -13,8 +13,8 @@ import pytest
 
 import raytwin as ray
 from raytwin import ObjectRef
-from runtime.backend.session import Session
-from runtime.backend.wait_group import KEPT_MIN
+from raytwin.runtime.session import Session
+from raytwin.runtime.session.wait_group import KEPT_MIN
 from tests.processes.helpers import LIMIT_S, eventually
 
 MANY = 4 * KEPT_MIN

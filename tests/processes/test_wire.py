@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.control import messages as m
-from runtime.processes import admission, auth, wire
+from raytwin.runtime.control import messages as m
+from raytwin.runtime.processes.net import admission, auth, wire
 
 NAMES = st.sampled_from(["gcs", "node:0", "worker:3.12", ""])
 MESSAGES = st.one_of(

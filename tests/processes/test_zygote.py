@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from runtime.processes.packets import packet_pair
-from runtime.processes.zygote import Zygote
+from raytwin.runtime.processes.net.packets import packet_pair
+from raytwin.runtime.processes.spawn.zygote import Zygote
 
 
 @pytest.mark.parametrize("how", ["the driver dies", "it shuts the cluster down"])

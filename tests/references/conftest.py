@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from chaos import invariants
+from raytwin.chaos.fuzz.oracle import invariants
 
 Start = Callable[..., Any]
 

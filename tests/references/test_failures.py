@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ObjectLostError, OwnerDiedError, RayTaskError
-from runtime.api.strategies import NodeAffinitySchedulingStrategy
+from raytwin.runtime.api.exceptions import ObjectLostError, OwnerDiedError, RayTaskError
+from raytwin.runtime.api.options.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tests.references.conftest import Start, nothing_left, stored, until
 from tests.references.test_borrowed import Box, first, large, on
 

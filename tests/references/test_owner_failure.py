@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import OwnerDiedError
+from raytwin.runtime.api.exceptions import OwnerDiedError
 from tests.references.conftest import Start, nothing_left, stored, until
 from tests.references.test_borrowed import first, large, on
 from tests.references.test_failures import kill_workers

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from reports.html import render
-from scenarios import results, runner
-from scenarios.base import Request
+from raytwin.reports.html import render
+from raytwin.scenarios.measure import results, runner
+from raytwin.scenarios.measure.scenario import Request
 from tests.scenarios import synthetic
 
 

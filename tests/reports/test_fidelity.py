@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from reports.fidelity import judge
-from scenarios.base import Compare, Row
-from scenarios.results import Record, Result, ResultError
+from raytwin.reports.fidelity import judge
+from raytwin.scenarios.measure.results import Record, Result, ResultError
+from raytwin.scenarios.measure.scenario import Compare, Row
 
 COMPARE = Compare(("nodes",), "rate", predicted={"series": "host"}, aim_percent=10)
 

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from reports.figures import MEASURED, SIMULATED, build, check_columns
-from scenarios.base import FigureSpec, PublishedPoint, Row
-from scenarios.results import Record, Result, ResultError
+from raytwin.reports.figures import MEASURED, SIMULATED, build, check_columns
+from raytwin.scenarios.measure.results import Record, Result, ResultError
+from raytwin.scenarios.measure.scenario import FigureSpec, PublishedPoint, Row
 
 SPEC = FigureSpec("t", "nodes", "rate", "nodes", "rate", series=("policy",))
 

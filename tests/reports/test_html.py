@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.html import ROWS_SHOWN_MAX, render
-from scenarios.base import FigureSpec
-from scenarios.results import CheckRecord, Record, Result, ResultError
+from raytwin.reports.html import ROWS_SHOWN_MAX, render
+from raytwin.scenarios.measure.results import CheckRecord, Record, Result, ResultError
+from raytwin.scenarios.measure.scenario import FigureSpec
 from tests.reports.conftest import run_all
 from tests.scenarios import synthetic
 

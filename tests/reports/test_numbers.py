@@ -6,7 +6,7 @@ import doctest
 
 import pytest
 
-from reports import numbers
+from raytwin.reports import numbers
 
 
 def test_examples() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from reports import plots
-from reports.figures import Figure, build
-from scenarios.base import PublishedPoint
-from scenarios.results import Result
+from raytwin.reports import plots
+from raytwin.reports.figures import Figure, build
+from raytwin.scenarios.measure.results import Result
+from raytwin.scenarios.measure.scenario import PublishedPoint
 from tests.scenarios.synthetic import PLACEMENT, SCALING
 
 

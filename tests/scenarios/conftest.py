@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from scenarios import registry
+from raytwin.scenarios.figures import registry
 from tests.scenarios import synthetic
 
 
@@ -21,12 +21,12 @@ def synthetic_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
 def calibrations(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """A calibration that takes no time; the list grows by one for each."""
     made: list[object] = []
-    module = ModuleType("scenarios.calibrate")
+    module = ModuleType("raytwin.scenarios.measure.calibrate")
 
     def calibrate(progress: object) -> dict[str, float]:
         made.append(progress)
         return {"task_s": 0.001}
 
     module.calibrate = calibrate  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "scenarios.calibrate", module)
+    monkeypatch.setitem(sys.modules, "raytwin.scenarios.measure.calibrate", module)
     return made

@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 import time
 
-from scenarios import registry
-from scenarios.base import (
+from raytwin.scenarios.figures import registry
+from raytwin.scenarios.measure.scenario import (
     Check,
     Compare,
     FigureSpec,
@@ -213,7 +213,7 @@ ALL = GOOD | {scenario.name: scenario for scenario in EXTRA}
 
 
 if __name__ == "__main__":
-    from scenarios.cli import main
+    from raytwin.scenarios.cli.main import main
 
     registry.scenarios = lambda: ALL  # type: ignore[assignment]
     main()

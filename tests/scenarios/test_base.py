@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.base import Option, UsageError, did_you_mean, matches, parse_number
+from raytwin.scenarios.measure.scenario import (
+    Option,
+    UsageError,
+    did_you_mean,
+    matches,
+    parse_number,
+)
 
 TASKS = Option("tasks", int, 10, 1000, "how many", minimum=1)
 POLICIES = Option("p", str, ("a",), ("a", "b"), "which", choices=("a", "b"), many=True)

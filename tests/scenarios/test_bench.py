@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 import raytwin
-from scenarios.base import Silent, UsageError
-from scenarios.bench import Effort, cases, engines, large, run, run_bench
-from scenarios.bench.engines import OURS
-from scenarios.bench.limits import LIMITS, Limits
+from raytwin.scenarios.bench import Effort, cases, engines, large, run, run_bench
+from raytwin.scenarios.bench.engines import OURS
+from raytwin.scenarios.bench.limits import LIMITS, Limits
+from raytwin.scenarios.measure.scenario import Silent, UsageError
 from tests.requirements import require
 
 HIGHER = cases.CASES["tasks_sync"]

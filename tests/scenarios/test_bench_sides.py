@@ -18,10 +18,10 @@ from typing import Any
 import psutil
 import pytest
 
-from scenarios.base import Silent
-from scenarios.bench import BenchError, Effort, run, run_bench
-from scenarios.bench.conversation import MARK, Conversation
-from scenarios.bench.engines import OURS
+from raytwin.scenarios.bench import BenchError, Effort, run, run_bench
+from raytwin.scenarios.bench.conversation import MARK, Conversation
+from raytwin.scenarios.bench.engines import OURS
+from raytwin.scenarios.measure.scenario import Silent
 from tests.requirements import require
 
 BRIEF = Effort(rounds=3, round_s=0.02, limit_s=0.01, fresh_rounds=1, settle_s=0.1)
@@ -109,7 +109,7 @@ def test_dask_waits_for_the_first_and_keeps_the_order() -> None:
     require("distributed", installed, "pip install 'raytwin[peers]'")
     program = (
         "import tempfile, threading\n"
-        "from scenarios.bench import dask_engine as dask\n"
+        "from raytwin.scenarios.bench import dask_engine as dask\n"
         "def same(x): return x\n"
         "class Sum:\n"
         "    def __init__(self): self.n = 0\n"
@@ -191,8 +191,8 @@ def test_interrupt_leaves_nothing(tmp_path: Path, no_side_left: None) -> None:
     path = tmp_path / "bench.json"
     program = (
         "import pathlib, sys\n"
-        "from scenarios.bench import Effort, run_bench\n"
-        "from scenarios.progress import Lines\n"
+        "from raytwin.scenarios.bench import Effort, run_bench\n"
+        "from raytwin.scenarios.cli.progress import Lines\n"
         "run_bench([], pathlib.Path(sys.argv[1]), Lines(sys.stdout),"
         " Effort(round_s=60, names=('tasks_sync',)))\n"
     )
@@ -245,7 +245,7 @@ def test_an_abandoned_cluster_takes_its_file_away(
 ) -> None:
     """Also if its driver is in the middle of something, and cannot see to it."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr("scenarios.bench.conversation.ABANDON_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("raytwin.scenarios.bench.conversation.ABANDON_TIMEOUT_S", 2.0)
     with pytest.raises(KeyboardInterrupt), Conversation(OURS) as conversation:
         conversation.ask("start")
         assert list((tmp_path / "raytwin").iterdir())
@@ -256,8 +256,8 @@ def test_an_abandoned_cluster_takes_its_file_away(
 
 def test_killed_benchmark_leaves_nothing(tmp_path: Path) -> None:
     program = (
-        "from scenarios.base import Silent\n"
-        "from scenarios.bench import Effort, run_bench\n"
+        "from raytwin.scenarios.measure.scenario import Silent\n"
+        "from raytwin.scenarios.bench import Effort, run_bench\n"
         "run_bench([], None, Silent(), Effort(round_s=0.2, rounds=9999, names=('tasks_sync',)))\n"
     )
     # The directory of cluster files, which stays, is in another one.

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from scenarios import doctor, registry
-from scenarios.bench import FULL, BenchError, Effort
-from scenarios.cli import app
-from scenarios.commands.arguments import parse_nodes
-from scenarios.signals import Terminated
+from raytwin.scenarios.bench import FULL, BenchError, Effort
+from raytwin.scenarios.cli import doctor
+from raytwin.scenarios.cli.cli_signals import Terminated
+from raytwin.scenarios.cli.commands.arguments import parse_nodes
+from raytwin.scenarios.cli.main import app
+from raytwin.scenarios.figures import registry
 from tests.scenarios import synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,7 +121,9 @@ def test_version_and_bare_help() -> None:
 
 def test_importing_the_command_line_is_light() -> None:
     heavy = "matplotlib", "pandas", "numpy", "simpy", "jinja2"
-    code = f"import sys, scenarios.cli; print([m for m in {heavy!r} if m in sys.modules])"
+    code = (
+        f"import sys, raytwin.scenarios.cli.main; print([m for m in {heavy!r} if m in sys.modules])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -281,7 +284,7 @@ def test_bench_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append((peers, path, effort))
         after(TASKS_SYNC)
 
-    monkeypatch.setattr("scenarios.bench.run_bench", run_bench)
+    monkeypatch.setattr("raytwin.scenarios.bench.run_bench", run_bench)
     result = raytwin("bench", "--json", tmp_path / "f.json")
     assert result.exit_code == 0, result.output
     assert asked == [([], tmp_path / "f.json", FULL)]
@@ -298,7 +301,7 @@ def test_bench_of_some_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> None:
         names.append(effort.names)
 
-    monkeypatch.setattr("scenarios.bench.run_bench", run_bench)
+    monkeypatch.setattr("raytwin.scenarios.bench.run_bench", run_bench)
     result = raytwin("bench", "--cases", "actor_sync, create_2000_actors")
     assert result.exit_code == 0, result.output
     assert names == [("actor_sync", "create_2000_actors")]
@@ -316,8 +319,8 @@ def test_bench_table_with_a_peer_that_lacks_a_case(monkeypatch: pytest.MonkeyPat
             }
         )  # fmt: skip
 
-    monkeypatch.setattr("scenarios.bench.run_bench", run_bench)
-    monkeypatch.setattr("scenarios.bench.engines.check_peers", lambda peers: None)
+    monkeypatch.setattr("raytwin.scenarios.bench.run_bench", run_bench)
+    monkeypatch.setattr("raytwin.scenarios.bench.engines.check_peers", lambda peers: None)
     result = raytwin("bench", "--peers", "ray,dask")
     assert result.exit_code == 0, result.output
     line = next(line for line in result.stdout.splitlines() if "create_100" in line)
@@ -341,7 +344,7 @@ def test_bench_that_does_not_get_to_its_end_shows_what_is_complete(
         after(TASKS_SYNC)
         raise error
 
-    monkeypatch.setattr("scenarios.bench.run_bench", run_bench)
+    monkeypatch.setattr("raytwin.scenarios.bench.run_bench", run_bench)
     result = raytwin("bench", "--cases", "tasks_sync,actor_sync")
     assert result.exit_code == code
     assert result.stderr.splitlines() == [said]
@@ -354,7 +357,7 @@ def test_an_interrupted_command_that_keeps_nothing_says_nothing_else(
     def calibrate(path: Path, progress: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("scenarios.runner.calibrate", calibrate)
+    monkeypatch.setattr("raytwin.scenarios.measure.runner.calibrate", calibrate)
     result = raytwin("calibrate", "-o", tmp_path / "profile.json")
     assert result.exit_code == 130
     assert result.stderr.splitlines() == ["raytwin: interrupted"]

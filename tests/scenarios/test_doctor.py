@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import doctor
+from raytwin.scenarios.cli import doctor
 
 
 @pytest.mark.parametrize("source", [doctor._MEMFD, doctor._DESCRIPTORS])

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from runtime.api.trace import Recording
-from runtime.control.ids import ARRAY_BYTES, object_id
-from runtime.control.messages import OK
-from runtime.control.timeline import REPLAY, TASK
-from scenarios import fig10a, fig11a, fig11b, results, trace
-from scenarios.base import Request
-from scenarios.cli import app
-from scenarios.excerpt import excerpt
-from scenarios.results import Record, Result
+from raytwin.runtime.api.trace import Recording
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, object_id
+from raytwin.runtime.control.messages import OK
+from raytwin.runtime.control.observability.timeline import REPLAY, TASK
+from raytwin.scenarios.cli.main import app
+from raytwin.scenarios.figures import fig10a, fig11a, fig11b
+from raytwin.scenarios.measure import results, run_trace
+from raytwin.scenarios.measure.excerpt import excerpt
+from raytwin.scenarios.measure.results import Record, Result
+from raytwin.scenarios.measure.scenario import Request
 from tests.trace_format import check
 
 
@@ -92,7 +93,7 @@ def test_what_is_whole_says_nothing() -> None:
 
 
 def test_the_chains_run_again_in_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace, "EVENTS_MAX", 50)
+    monkeypatch.setattr(run_trace, "EVENTS_MAX", 50)
     outcome = fig11a.run(Request("sim", settings=fig11a.SCENARIO.settings("quick", {})))
     died = [event for event in outcome.timeline if event["name"].startswith("node_died")]
     assert len(died) == len(fig11a.REMOVED_S)
@@ -100,7 +101,7 @@ def test_the_chains_run_again_in_the_trace(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(again) > 50
     first = [event for event in outcome.timeline if event["cat"] == "task"]
     assert len(first) == 50
-    assert len(trace.left_out(outcome.timeline)) == 1
+    assert len(run_trace.left_out(outcome.timeline)) == 1
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_every_run_of_a_scenario_is_in_its_trace(scenario: Any, runs: set[str]) 
 
 def test_the_command_says_what_was_left_out(tmp_path: Path) -> None:
     cut = excerpt(Recording([ran(at, float(at)) for at in range(9)]), 4, 0).events()
-    runs = [*trace.group(cut, "one:"), *trace.group(cut, "two:")]
+    runs = [*run_trace.group(cut, "one:"), *run_trace.group(cut, "two:")]
     record = Record("fig", "sim", {}, 0, {}, {}, {}, [])
     results.write(tmp_path, Result(record, [{"n": 1}], runs))
     done = CliRunner().invoke(app, ["timeline", str(tmp_path)])

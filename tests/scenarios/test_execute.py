@@ -69,7 +69,7 @@ def run(
     path = folder / "script.py"
     path.write_text(script, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(ROOT / "raytwin.py"), "exec", *options, str(path), *args],
+        [sys.executable, "-m", "raytwin", "exec", *options, str(path), *args],
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
@@ -163,7 +163,7 @@ def test_the_script_is_compiled_and_named_as_python_does(tmp_path: Path) -> None
             [sys.executable, *command, "script.py"],
             capture_output=True, text=True, timeout=LIMIT_S, check=True, cwd=tmp_path,
         ).stdout
-        for command in ((), (str(ROOT / "raytwin.py"), "exec"))
+        for command in ((), ("-m", "raytwin", "exec"))
     ]  # fmt: skip
     assert printed[0].startswith("{'x': <class 'int'>")
     assert printed[0] == printed[1]
@@ -192,7 +192,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_child_of_the_script_finds_the_same(tmp_path: Path, method: str) -> None:
     code, out, err = run(tmp_path, SPAWNING, "--backend", "sim", "--nodes", "3", args=(method,))
-    assert (code, out) == (0, "raytwin runtime.api.util.queue 3\n"), err
+    assert (code, out) == (0, "raytwin raytwin.runtime.api.util.queue 3\n"), err
 
 
 JOINING = """
@@ -245,7 +245,7 @@ def test_bad_command_lines(tmp_path: Path) -> None:
     assert code == 2
     assert len(err.splitlines()) == 1
     gone = subprocess.run(
-        [sys.executable, str(ROOT / "raytwin.py"), "exec", str(tmp_path / "none.py")],
+        [sys.executable, "-m", "raytwin", "exec", str(tmp_path / "none.py")],
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert gone.returncode == 2

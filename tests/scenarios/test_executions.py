@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.control.ids import task_id
-from scenarios import executions, fig11a, fig11b
-from scenarios.base import Request
+from raytwin.runtime.control.core.ids import task_id
+from raytwin.scenarios.figures import fig11a, fig11b
+from raytwin.scenarios.measure import executions
+from raytwin.scenarios.measure.scenario import Request
 
 BACKENDS = pytest.mark.parametrize("backend", ["sim", "local"])
 

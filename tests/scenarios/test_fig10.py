@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from runtime.backend.session import Session
-from runtime.control.messages import SnapshotPart
-from scenarios import fig10a, fig10b
-from scenarios.base import Outcome, Request, UsageError
-from simulator.costs import load_profile
-from simulator.replicas import ReplicaCosts
+from raytwin.runtime.control.messages import SnapshotPart
+from raytwin.runtime.session import Session
+from raytwin.scenarios.figures import fig10a, fig10b
+from raytwin.scenarios.measure.scenario import Outcome, Request, UsageError
+from raytwin.simulator.cluster.simulated_replicas import ReplicaCosts
+from raytwin.simulator.machine.costs import load_profile
 
 
 def run_10a(backend: str, member: str) -> Outcome:

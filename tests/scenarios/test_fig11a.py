@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scenarios import fig11a
+from raytwin.scenarios.figures import fig11a
 
 
 def rows(before: float, without: float, after: float) -> list[dict[str, float]]:

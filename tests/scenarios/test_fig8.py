@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from scenarios import fig8a, fig8b
-from scenarios.base import Request
-from scenarios.workloads import bag_of_tasks
+from raytwin.scenarios.figures import fig8a, fig8b
+from raytwin.scenarios.measure.scenario import Request
+from raytwin.scenarios.workloads.programs import bag_of_tasks
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def raytwin(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(ROOT / "raytwin.py"), *args],
+        [sys.executable, "-m", "raytwin", *args],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from scenarios import fig9
-from scenarios.base import Outcome, Request
-from simulator import cluster
-from simulator.costs import load_profile
+from raytwin.scenarios.figures import fig9
+from raytwin.scenarios.measure.scenario import Outcome, Request
+from raytwin.simulator.cluster import simulated_cluster
+from raytwin.simulator.machine.costs import load_profile
 
 
 def run(backend: str, **settings: object) -> Outcome:
@@ -50,7 +50,7 @@ def test_another_machine_than_the_paper_s_does_not_pass(
     monkeypatch: pytest.MonkeyPatch, worse: dict[str, Any], fails: str
 ) -> None:
     profile = msgspec.structs.replace(load_profile("paper"), **worse)
-    for module in (fig9, cluster):
+    for module in (fig9, simulated_cluster):
         monkeypatch.setattr(module, "load_profile", lambda name: profile)
     outcome = run("sim", sizes=(1_000, 250_000, 1_000_000, 64_000_000), threads=(1, 8), repeats=1)
     assert any(fails in check.name for check in outcome.checks if not check.ok), outcome.checks

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 import raytwin as ray
-from scenarios import fit
-from scenarios.loads import LOADS
-from simulator.costs import Profile
-from simulator.usage import count
+from raytwin.scenarios.measure import fit
+from raytwin.scenarios.workloads.calibration_loads import LOADS
+from raytwin.simulator.machine.costs import Profile
+from raytwin.simulator.machine.usage import count
 
 MACHINE = {
     "name": "a machine",

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from scenarios import progress
+from raytwin.scenarios.cli import progress
 
 
 def test_lines_are_few() -> None:

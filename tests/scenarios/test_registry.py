@@ -9,11 +9,11 @@ from types import ModuleType
 
 import pytest
 
-from scenarios import registry
+from raytwin.scenarios.figures import registry
 from tests.scenarios.synthetic import SCALING
 
 MODULE = """
-from scenarios.base import Outcome, Scenario
+from raytwin.scenarios.measure.scenario import Outcome, Scenario
 SCENARIO = Scenario("{name}", "t", "f", ("sim",), lambda request: Outcome([]), "a")
 """
 

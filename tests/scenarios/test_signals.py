@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import raytwin as ray
-from scenarios.signals import Terminated, sigterm_raises
+from raytwin.scenarios.cli.cli_signals import Terminated, sigterm_raises
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import raytwin as ray
-from simulator.costs import Profile, RoleCost
+from raytwin.simulator.machine.costs import Profile, RoleCost
 from tests.simulator.virtual import BANDWIDTH, LATENCY_S
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from simpy import Environment
 
-from simulator.network import Network
+from raytwin.simulator.machine.network import Network
 
 LATENCY_S = 0.001
 BANDWIDTH = 1e6

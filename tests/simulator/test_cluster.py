@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import GetTimeoutError, ObjectLostError, RaySystemError, RayTaskError
-from simulator.costs import load_profile
+from raytwin.runtime.api.exceptions import (
+    GetTimeoutError,
+    ObjectLostError,
+    RaySystemError,
+    RayTaskError,
+)
+from raytwin.simulator.machine.costs import load_profile
 from tests.simulator.programs import increment, nested, sleep
 from tests.simulator.virtual import start
 
@@ -29,7 +34,7 @@ def test_an_error_comes_with_the_remote_traceback() -> None:
     assert isinstance(caught.value, RayTaskError)
     assert "divide" in str(caught.value)
     assert "return a / b" in str(caught.value)
-    assert "runtime/backend/execution.py" not in str(caught.value)
+    assert "runtime/execution/task_execution.py" not in str(caught.value)
 
 
 def test_an_error_in_an_array_leaves_the_rest_alone() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import ActorDiedError, WorkerCrashedError
+from raytwin.runtime.api.exceptions import ActorDiedError, WorkerCrashedError
 
 
 def _note(notes: Path, what: str) -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.flows import Transfer
-from simulator.network import Network
+from raytwin.simulator.machine.fair_sharing import Transfer
+from raytwin.simulator.machine.network import Network
 from tests.simulator.net import BANDWIDTH, LATENCY_S, LOOPBACK_BANDWIDTH, Log, at, make
 
 

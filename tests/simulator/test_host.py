@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simpy import Environment
 
-from simulator.host import Host
+from raytwin.simulator.machine.host import Host
 from tests.simulator.net import Log, at
 
 QUANTUM_S = 0.003

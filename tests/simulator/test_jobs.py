@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from chaos.invariants import at_end, settled
-from runtime.api.refs import ObjectRef
-from runtime.api.strategies import PlacementGroupSchedulingStrategy
-from runtime.control.ids import job_number
+from raytwin.chaos.fuzz.oracle.invariants import at_end, settled
+from raytwin.runtime.api.options.scheduling_strategies import PlacementGroupSchedulingStrategy
+from raytwin.runtime.api.refs import ObjectRef
+from raytwin.runtime.control.core.ids import job_number
 
 
 @ray.remote

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.network import Network
+from raytwin.simulator.machine.network import Network
 from tests.simulator.net import (
     BANDWIDTH,
     LATENCY_S,

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.backend.journal import read
-from runtime.control.messages import AssignTasks
-from runtime.control.policies import POLICIES
+from raytwin.runtime.control.messages import AssignTasks
+from raytwin.runtime.control.scheduling.policies import POLICIES
+from raytwin.runtime.journal import read
 from tests.simulator.programs import MIXED, mixed
 from tests.simulator.virtual import start
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from runtime.api.state import connected
+from raytwin.runtime.api.current import connected
 
 KV_S = 50e-6
 """What one operation on a key costs here."""

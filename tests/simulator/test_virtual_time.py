@@ -7,7 +7,7 @@ import time
 import pytest
 
 import raytwin as ray
-from runtime.api.exceptions import GetTimeoutError, RaySystemError
+from raytwin.runtime.api.exceptions import GetTimeoutError, RaySystemError
 from tests.simulator.programs import compute, increment, nested, size, sleep, three
 from tests.simulator.virtual import BANDWIDTH, elapsed_s, start
 

@@ -1,1 +1,1 @@
-"""Tests of `runtime.store`."""
+"""Tests of `store`."""

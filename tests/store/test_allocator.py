@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from runtime.store.allocator import ALIGNMENT, Allocator, aligned
+from raytwin.runtime.store.allocator import ALIGNMENT, Allocator, aligned
 
 CAPACITY = 64 * ALIGNMENT
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.store.arena import Arena
-from runtime.store.serialization import deserialize, serialize
+from raytwin.runtime.serialization.serialization import deserialize, serialize
+from raytwin.runtime.store.arena import Arena
 
 MB = 1 << 20
 
@@ -107,7 +107,7 @@ def test_a_forked_process_shares_it(arena: Arena) -> None:
 
 def test_an_unrelated_process_that_has_the_descriptor_shares_it(arena: Arena) -> None:
     program = (
-        "import sys; from runtime.store.arena import Arena\n"
+        "import sys; from raytwin.runtime.store.arena import Arena\n"
         "arena = Arena.attach(int(sys.argv[1]))\n"
         "arena.writable(8, 4)[:] = bytes(arena.readonly(0, 4))[::-1]\n"
         "print(arena.capacity)"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.store.blob import Blob
-from runtime.store.serialization import deserialize, serialize
+from raytwin.runtime.serialization.real_blob import Blob
+from raytwin.runtime.serialization.serialization import deserialize, serialize
 
 MB = 1 << 20
 

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from runtime.store.copying import PARALLEL_COPY_MIN, PART_BYTES_MIN, Copier
+from raytwin.runtime.store.copying import PARALLEL_COPY_MIN, PART_BYTES_MIN, Copier
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 3, 16])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runtime.store.serialization import deserialize, serialize
+from raytwin.runtime.serialization.serialization import deserialize, serialize
 
 
 def test_a_value_that_is_nested_deeply() -> None:

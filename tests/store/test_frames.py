@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.backend.frames import Frames
-from runtime.store import serialization
-from simulator import values as virtual
+from raytwin.runtime.serialization import serialization
+from raytwin.runtime.serialization.value_frames import Frames
+from raytwin.simulator.programs import virtual_values as virtual
 
 
 class Bad:

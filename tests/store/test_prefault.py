@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-from runtime.store.arena import Arena
-from runtime.store.prefault import AHEAD_BYTES_MAX, LARGE_BYTES, Prefaulter
+from raytwin.runtime.store.arena import Arena
+from raytwin.runtime.store.prefault import AHEAD_BYTES_MAX, LARGE_BYTES, Prefaulter
 
 MB = 1 << 20
 

@@ -19,9 +19,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from runtime.backend.pickling import SHARED_BYTES_MIN
-from runtime.store.copying import GIL_FREE_COPY_MIN
-from runtime.store.serialization import (
+from raytwin.runtime.serialization.pickling import SHARED_BYTES_MIN
+from raytwin.runtime.serialization.serialization import (
     BARE,
     BYTES_OUT_OF_BAND_MIN,
     MAGIC,
@@ -32,6 +31,7 @@ from runtime.store.serialization import (
     parse,
     serialize,
 )
+from raytwin.runtime.store.copying import GIL_FREE_COPY_MIN
 
 ROOT = Path(__file__).parents[2]
 
@@ -228,7 +228,8 @@ def test_an_array_that_occurs_twice_is_written_once() -> None:
 
 def test_what_lives_in_main_travels_by_value() -> None:
     program = (
-        "import sys; from runtime.store.serialization import serialize, dumps_function\n"
+        "import sys\n"
+        "from raytwin.runtime.serialization.serialization import serialize, dumps_function\n"
         "class Point:\n"
         "    def __init__(self, x): self.x = x\n"
         "    def double(self): return 2 * self.x\n"

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from runtime.store.arena import Arena
-from runtime.store.copying import Copier
-from runtime.store.serialization import deserialize, serialize
-from runtime.store.untouched import LOOK_MIN, PIECE_BYTES, ArenaWriter
+from raytwin.runtime.serialization.serialization import deserialize, serialize
+from raytwin.runtime.store.arena import Arena
+from raytwin.runtime.store.copying import Copier
+from raytwin.runtime.store.untouched import LOOK_MIN, PIECE_BYTES, ArenaWriter
 
 PAGE = mmap.PAGESIZE
 CAPACITY = 32 << 20

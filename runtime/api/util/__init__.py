@@ -8,11 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from runtime.api import strategies as scheduling_strategies
-from runtime.api.calls import get, wait
-from runtime.api.cluster import nodes
-from runtime.api.modules import PUBLIC, missing
-from runtime.api.placement_group import (
+from raytwin.runtime.api.calls import get, wait
+from raytwin.runtime.api.current import current
+from raytwin.runtime.api.lifecycle import nodes
+from raytwin.runtime.api.modules import PUBLIC, missing
+from raytwin.runtime.api.options import scheduling_strategies
+from raytwin.runtime.api.refs import ObjectRef
+from raytwin.runtime.api.remote_function import RemoteFunction
+from raytwin.runtime.api.runtime_context import get_runtime_context
+from raytwin.runtime.api.util.actor_pool import ActorPool
+from raytwin.runtime.api.util.placement_group import (
     PlacementGroup,
     get_current_placement_group,
     get_placement_group,
@@ -20,11 +25,6 @@ from runtime.api.placement_group import (
     placement_group_table,
     remove_placement_group,
 )
-from runtime.api.refs import ObjectRef
-from runtime.api.remote_function import RemoteFunction
-from runtime.api.runtime_context import get_runtime_context
-from runtime.api.state import current
-from runtime.api.util.actor_pool import ActorPool
 
 __all__ = [
     "ActorPool", "PlacementGroup", "as_completed", "get_current_placement_group",

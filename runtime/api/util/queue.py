@@ -12,10 +12,10 @@ import queue
 from collections.abc import Iterable
 from typing import Any
 
-from runtime.api.actors import ActorClass, kill
-from runtime.api.calls import get, wait
-from runtime.api.exceptions import RayActorError
-from runtime.api.modules import refuser, says_what_is_missing
+from raytwin.runtime.api.actors import ActorClass, kill
+from raytwin.runtime.api.calls import get, wait
+from raytwin.runtime.api.exceptions import RayActorError
+from raytwin.runtime.api.modules import refuser, says_what_is_missing
 
 __getattr__ = refuser("util.queue")
 

@@ -123,17 +123,17 @@ from typing import Union
 
 from msgspec import Struct
 
-from runtime.control.messages.actors import *
-from runtime.control.messages.chain import *
-from runtime.control.messages.cluster import *
-from runtime.control.messages.groups import *
-from runtime.control.messages.history import *
-from runtime.control.messages.jobs import *
-from runtime.control.messages.objects import *
-from runtime.control.messages.parts import *
-from runtime.control.messages.shards import *
-from runtime.control.messages.storage import *
-from runtime.control.messages.tasks import *
+from raytwin.runtime.control.messages.actors import *
+from raytwin.runtime.control.messages.chain import *
+from raytwin.runtime.control.messages.common import *
+from raytwin.runtime.control.messages.jobs import *
+from raytwin.runtime.control.messages.nodes import *
+from raytwin.runtime.control.messages.objects import *
+from raytwin.runtime.control.messages.placement_groups import *
+from raytwin.runtime.control.messages.sharding import *
+from raytwin.runtime.control.messages.storage import *
+from raytwin.runtime.control.messages.tables import *
+from raytwin.runtime.control.messages.tasks import *
 
 Message = Union[
     TaskMessage, ObjectMessage, StorageMessage, ClusterMessage, GroupMessage, ActorMessage,

@@ -6,8 +6,8 @@ from typing import Union
 
 from msgspec import Struct
 
-from runtime.control.errors import ActorDeath, Failure
-from runtime.control.messages.parts import ObjectValue, RangeResult, TaskSpec
+from raytwin.runtime.control.messages.common import ObjectValue, RangeResult, TaskSpec
+from raytwin.runtime.control.messages.errors import ActorDeath, Failure
 
 
 class CreateActors(Struct, array_like=True, tag=70):

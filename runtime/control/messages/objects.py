@@ -9,8 +9,8 @@ from typing import Union
 
 from msgspec import Struct
 
-from runtime.control.errors import Loss, StoreFull
-from runtime.control.messages.parts import ObjectValue, RangeResult
+from raytwin.runtime.control.messages.common import ObjectValue, RangeResult
+from raytwin.runtime.control.messages.errors import Loss, StoreFull
 
 
 class WantObjects(Struct, array_like=True, tag=5):

@@ -11,8 +11,8 @@ from typing import Union
 
 from msgspec import Struct
 
-from runtime.control.errors import Failure
-from runtime.control.messages.parts import Assignment, RangeResult, TaskSpec, Timing
+from raytwin.runtime.control.messages.common import Assignment, RangeResult, TaskSpec, Timing
+from raytwin.runtime.control.messages.errors import Failure
 
 
 class SubmitTasks(Struct, array_like=True, tag=1):

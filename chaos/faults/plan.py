@@ -1,0 +1,221 @@
+"""A fault plan: what happens to a cluster, and when. Plans are data.
+
+A plan is a list of steps, in Python or in a JSON file::
+
+    {"steps": [
+      {"at_s": 2.5, "action": "kill", "target": "node:1"},
+      {"after": "node_died:1", "delay_s": 1, "action": "restart", "target": "node:1"},
+      {"at_s": 5, "action": "latency", "target": "link:0>2", "parameters": {"latency_ms": 20}}
+    ]}
+
+``at_s`` is in seconds from the moment at which the plan is applied, on the
+cluster's clock. ``after`` names an event; the step follows its first occurrence,
+``delay_s`` seconds later:
+
+=================== ===========================================================
+``node_added:<n>``  node n has joined
+``node_died:<n>``   node n was declared dead
+``step:<name>``     the step of this plan with that ``name`` was carried out
+``mark:<name>``     the program has said so: `Injector.mark`
+=================== ===========================================================
+
+The same plan applies to every backend; what a backend cannot do is said before
+anything is done (`check_backend`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from raytwin.chaos.faults.actions import ACTIONS
+from raytwin.chaos.faults.actions.parameters import is_amount
+from raytwin.chaos.faults.targets import TARGETS
+
+_EVENT = re.compile(r"(node_added|node_died):\d+|(step|mark):\S+")
+_KEYS = ("at_s", "after", "delay_s", "action", "target", "parameters", "name")
+
+
+class PlanError(ValueError):
+    """A plan makes no sense; one line says what is wrong and what would be right."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that happens. Raises PlanError if it cannot."""
+
+    action: str
+    target: Any
+    """As in a file, ``node:3``, or a target of `targets`."""
+    at_s: float | None = None
+    after: str = ""
+    delay_s: float = 0.0
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.action not in ACTIONS:
+            raise PlanError(f"no action {self.action!r}: {_instead(self.action, ACTIONS)}")
+        if isinstance(self.target, str):
+            object.__setattr__(self, "target", parse_target(self.target))
+        if not hasattr(self.target, self.action):
+            right = [kind for kind, t in TARGETS.items() if hasattr(t, self.action)]
+            raise PlanError(f"{self.action} does not apply to a {self.target.kind}: it applies to"
+                            f" {' and '.join(right)}")  # fmt: skip
+        if (self.at_s is None) == (not self.after):
+            raise PlanError(f"{self} needs either at_s or after, and not both")
+        if self.at_s is not None and not is_amount(self.at_s):
+            raise PlanError(f"at_s of {self.at_s!r}: give seconds, a number of at least 0")
+        if self.after and not _EVENT.fullmatch(self.after):
+            raise PlanError(
+                f"no event {self.after!r}: give node_added:1, node_died:1, step:name or mark:name"
+            )
+        if not is_amount(self.delay_s) or (self.delay_s and not self.after):
+            raise PlanError(
+                f"delay_s of {self.delay_s!r}: give seconds, a number of at least 0, with after"
+            )
+        try:
+            checked = ACTIONS[self.action].parameters(self.parameters)
+        except ValueError as error:
+            raise PlanError(f"{self.action}: {error}") from None
+        object.__setattr__(self, "parameters", checked)
+
+    def __str__(self) -> str:
+        given = "".join(f" {name}={value}" for name, value in self.parameters.items())
+        return f"{self.action} {self.target}{given}"
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the step as it stands in a file."""
+        data: dict[str, Any] = {"at_s": self.at_s} if self.at_s is not None else {}
+        if self.after:
+            data |= {"after": self.after}
+        if self.delay_s:
+            data |= {"delay_s": self.delay_s}
+        data |= {"action": self.action, "target": str(self.target)}
+        if self.parameters:
+            data |= {"parameters": dict(self.parameters)}
+        return data | ({"name": self.name} if self.name else {})
+
+
+class Plan:
+    """Steps, in the order given. Raises PlanError if they do not fit together."""
+
+    def __init__(self, steps: Iterable[Step] = ()) -> None:
+        self.steps = tuple(steps)
+        names = [step.name for step in self.steps if step.name]
+        for name in names:
+            if names.count(name) > 1:
+                raise PlanError(f"two steps are named {name!r}: give each a name of its own")
+        for step in self.steps:
+            kind, _, name = step.after.partition(":")
+            if kind == "step" and name not in names:
+                raise PlanError(f"{step} comes after {step.after}: {_instead(name, names)}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and other.steps == self.steps
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(str, self.steps)))
+
+    def __repr__(self) -> str:
+        return f"Plan({self.to_json()})"
+
+    def check_backend(self, backend: str) -> None:
+        """Raise PlanError if a step is nothing that the backend can do."""
+        for step in self.steps:
+            if backend not in step.target.backends:
+                raise PlanError(
+                    f"{step} does not work on {backend}: it does on"
+                    f" {' and '.join(step.target.backends)}"
+                )
+
+    def scaled(self, factor: float) -> Plan:
+        """Return the plan with all its times multiplied."""
+        return Plan(
+            Step(
+                step.action, step.target, None if step.at_s is None else step.at_s * factor,
+                step.after, step.delay_s * factor, step.parameters, step.name,
+            )
+            for step in self.steps
+        )  # fmt: skip
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the plan as data of JSON."""
+        return {"steps": [step.to_data() for step in self.steps]}
+
+    def to_json(self) -> str:
+        """Return the plan as the text of a file, a step a line."""
+        lines = ",\n  ".join(json.dumps(step.to_data()) for step in self.steps)
+        return f'{{"steps": [\n  {lines}\n]}}'
+
+
+def parse_target(text: str) -> Any:
+    """Return the target that a plan names. Raises PlanError if it is none."""
+    kind, _, rest = text.partition(":")
+    if kind not in TARGETS:
+        raise PlanError(f"no target {text!r}: {_instead(kind, TARGETS)}")
+    target = TARGETS[kind].parse(rest)
+    if target is None:
+        raise PlanError(f"no target {text!r}: it is written {TARGETS[kind].form}")
+    return target
+
+
+def from_data(data: Any) -> Plan:
+    """Return the plan that data of JSON stands for. Raises PlanError."""
+    if not isinstance(data, dict) or set(data) != {"steps"} or not isinstance(data["steps"], list):
+        raise PlanError('a plan is an object with one list: {"steps": [...]}')
+    return Plan(_step(number, step) for number, step in enumerate(data["steps"], 1))
+
+
+def _step(number: int, data: Any) -> Step:
+    where = f"step {number}: "
+    if not isinstance(data, dict):
+        raise PlanError(f"{where}a step is an object with action, target and at_s or after")
+    for key in data:
+        if key not in _KEYS:
+            raise PlanError(f"{where}no key {key!r}: {_instead(key, _KEYS)}")
+    for key in ("action", "target"):
+        if not isinstance(data.get(key), str):
+            raise PlanError(f"{where}it needs {key}, a text")
+    for key in ("after", "name"):
+        if not isinstance(data.get(key, ""), str):
+            raise PlanError(f"{where}{key} is a text")
+    if not isinstance(data.get("parameters", {}), dict):
+        raise PlanError(f"{where}parameters is an object of names and values")
+    try:
+        return Step(**data)
+    except PlanError as error:
+        raise PlanError(f"{where}{error}") from None
+
+
+def parse(text: str | bytes) -> Plan:
+    """Return the plan that stands in the text of a file. Raises PlanError."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PlanError(
+            f"a plan is JSON, and this is not: {' '.join(str(error).split())}"
+        ) from None
+    return from_data(data)
+
+
+def load(path: Path) -> Plan:
+    """Return the plan in a file. Raises PlanError."""
+    try:
+        return parse(path.read_bytes())
+    except OSError as error:
+        raise PlanError(f"cannot read plan {path}: {error.strerror or error}") from error
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}") from None
+
+
+def _instead(word: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{hint}possible: {', '.join(names) or 'none'}"

@@ -1,0 +1,265 @@
+"""What must hold: at every turn of a simulated node, and at the end of every run.
+
+==================== ========= ==================================================
+``oversubscription`` each turn what runs on a node needs no more than it has, but for the
+                               CPUs of tasks that waited and have gone on since all fitted
+``resources``        the end   every node's resources are free, nothing is queued
+``bundles``          the end   no placement group is left, each node has what it began with
+                               (`sim`)
+``actors``           the end   no actor is left that waits to begin (`sim`)
+``stores``           the end   no object is left, and no place for one
+``disks``            the end   nothing is left on disk, nor claimed (`sim`)
+``tables``           the end   the GCS's tables are empty (`sim`)
+``references``       the end   no client owns or borrows anything (`local`: the driver),
+                               and no node keeps a reference for a value (`sim`)
+``values``           the end   see `fuzz`: the program's are those of a sequential run
+==================== ========= ==================================================
+
+A check returns the violations that it found, one line each; none is an empty
+list. "The end" is when the program has let go of all its references and what
+was under way has come to rest. Not counted is what is rightly there: see `_kept`.
+
+On `sim` the parts of the cluster are looked at directly, and what runs is what
+the workers run, not what the scheduler believes. On `local` the cluster is
+asked, with the same queries that programs may use.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from raytwin.runtime.control.actors.actor_record import ActorState
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import ARRAY_BYTES
+from raytwin.runtime.control.core.resources import UNIT, is_cpu, parse_demand
+from raytwin.runtime.control.ownership.borrowers import PINNED
+from raytwin.runtime.control.ownership.owner_table import NOBODY
+
+SETTLE_S = 2.0 + Config().store_wait_s
+"""Longer than the timers that move something on, on every backend."""
+
+
+class Violation(AssertionError):
+    """Something that must hold does not."""
+
+
+# -- at every turn -----------------------------------------------------------------
+
+
+class Watch:
+    """Looks at each node of a simulated cluster after each of its turns."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self._resumes: dict[str, int] = {}
+        """By worker: how often it had gone on when all that its node has leased fitted last."""
+        self.found: list[str] = []
+        cluster.after_node_turn.append(self._look)
+
+    def _look(self, node: int) -> None:
+        if min(self._cluster.schedulers[node].pool.free.values()) >= 0:
+            for address, worker in self._cluster.workers.items():
+                if worker.node == node:
+                    self._resumes[address] = worker.executor.resumes
+        for line in oversubscription(self._cluster, node, self._resumes):
+            if len(self.found) < 10:
+                self.found.append(f"at {self._cluster.env.now:.6f} s: {line}")
+
+
+def oversubscription(cluster: Any, node: int, resumes: Mapping[str, int]) -> list[str]:
+    """Return the resources of which more is in use than the node has.
+
+    The CPU of a worker that has gone on more often than `resumes` says does not count:
+    a task does not wait for its CPU, and the node begins nothing until all fits again.
+    What a bundle of a placement group has taken is in use, and what it has instead is
+    there as long as the bundle is.
+    That of a worker that has given it up does, if the task uses it all the same.
+    """
+    used: Counter[str] = Counter()
+    has: Counter[str] = Counter({**cluster.resources[node], f"node:{node}": 1.0})
+    for bundle in cluster.schedulers[node].bundles.all():
+        used.update(dict(parse_demand(bundle.demand)))
+        if bundle.committed:
+            has.update(bundle.resources)
+    for address, worker in cluster.workers.items():
+        executor = worker.executor
+        if worker.node == node and executor.running is not None:
+            gone_on = executor.resumes > resumes.get(address, 0)
+            without = gone_on or (executor.suspended and not worker.in_use)
+            for name, units in parse_demand(executor.running.demand):
+                if not without or not is_cpu(name):
+                    used[name] += units
+    return [
+        f"oversubscription: node {node} uses {units / UNIT:g} of {has[name]:g} {name}"
+        for name, units in used.items()
+        if units > round(has[name] * UNIT)
+    ]
+
+
+# -- at the end --------------------------------------------------------------------
+
+
+def at_end(session: Any) -> list[str]:
+    """Return what is left of a program that has let go of everything and has settled.
+
+    Takes the driver's session, of `sim` or `local`.
+    """
+    with session.world:
+        session.collect()
+        session.client.flush()
+    return _at_end_of_sim(session) if session.name == "sim" else _at_end_of_local(session)
+
+
+def _at_end_of_local(session: Any) -> list[str]:
+    found = []
+    for node, queue, total, available in session.query("loads"):
+        found += _resources(node, queue, total, available)
+    for node, objects, nbytes, places in session.query("stores"):
+        found += _store(node, objects, nbytes, places)
+    return found + _references([session.client], set())
+
+
+def _at_end_of_sim(session: Any) -> list[str]:
+    cluster = session.cluster
+    found = []
+    kept = _kept(session)
+    for number, scheduler in cluster.schedulers.items():
+        if f"node:{number}" not in cluster.processes:
+            continue
+        pool = scheduler.pool
+        total = {name: units / UNIT for name, units in pool.total.items()}
+        found += _lasting(scheduler, total, {**cluster.resources[number], f"node:{number}": 1.0})
+        found += _resources(scheduler.node, scheduler.queue, total, pool.available())
+        stored = scheduler.objects._stored.items()
+        left = [size for oid, (_, size) in stored if oid[:ARRAY_BYTES] not in kept]
+        nowhere = cluster.stores[scheduler.node].used - sum(size for _, (_, size) in stored)
+        found += _store(scheduler.node, len(left), sum(left), nowhere)
+        found += _disk(scheduler, cluster.stores[scheduler.node].disk_used, kept)
+    rows = [array for tables in cluster.gcs_tables for array in tables.arrays]
+    remaining = [array.hex() for array in rows if array not in kept]
+    if remaining:
+        first = remaining[0]
+        found.append(f"tables: {len(remaining)} arrays are left in the GCS, the first is {first}")
+    clients = [worker.client for worker in cluster.workers.values()]
+    found += _references([session.client, *clients], kept)
+    for scheduler in cluster.schedulers.values():
+        custody = scheduler.custody
+        if f"node:{scheduler.node}" in cluster.processes:
+            inside = [array for array in custody.contained if array not in kept]
+            if inside or custody._promised:
+                found.append(
+                    f"references: node {scheduler.node} keeps references for {len(inside)} values"
+                    f" and was promised some by {len(custody._promised)} workers"
+                )
+    return found
+
+
+def _references(clients: Iterable[Any], kept: set[bytes]) -> list[str]:
+    found = []
+    for client in clients:
+        owned = [array for array in client.entries if array not in kept]
+        borrowed = [array for array in client.borrowing.loans if array not in kept]
+        if owned or borrowed or client.borrowing.guarded:
+            found.append(
+                f"references: {client.address} owns {len(owned)} arrays, has borrowed"
+                f" {len(borrowed)} and guards arguments of {len(client.borrowing.guarded)} tasks"
+            )
+    return found
+
+
+def _kept(session: Any) -> set[bytes]:
+    """Return the arrays that are rightly there.
+
+    Those of which a reference was pickled by the program itself live as long as their
+    owner, those whose owner or its node has died wait to be claimed, and the
+    specs of released ones are kept while others may need them. So is what is inside
+    of them.
+    """
+    cluster = session.cluster
+    clients = [session.client, *(worker.client for worker in cluster.workers.values())]
+    kept = {
+        array
+        for client in clients
+        for array, entry in client.entries.items()
+        if entry.book and PINNED in entry.book.has
+    }
+    for scheduler in cluster.schedulers.values():
+        kept.update(a for a, owner in scheduler.objects.owners.items() if owner == NOBODY)
+    for table in (tables.table for tables in cluster.gcs_tables):
+        for array, row in table.rows.items():
+            # A released row is what makes those again that had it as an input.
+            if array in table.lineage.uses if row.released else not row.owners:
+                kept.add(array)
+    contained: dict[bytes, set[bytes]] = {}
+    for scheduler in cluster.schedulers.values():
+        for array, inside in scheduler.custody.contained.items():
+            contained.setdefault(array, set()).update(each for each, _ in inside)
+    pending = list(kept)
+    while pending:
+        new = contained.get(pending.pop(), set()) - kept
+        kept |= new
+        pending += new
+    return kept
+
+
+def _resources(
+    node: int, queue: int, total: dict[str, float], available: dict[str, float]
+) -> list[str]:
+    found = [f"resources: {queue} tasks are queued on node {node}"] if queue else []
+    for name, amount in total.items():
+        if available.get(name, 0.0) != amount:
+            found.append(
+                f"resources: {available.get(name, 0.0):g} of {amount:g} {name} are free on node"
+                f" {node}"
+            )
+    return found
+
+
+def _lasting(scheduler: Any, total: Mapping[str, float], own: Mapping[str, float]) -> list[str]:
+    # Those that live may be owned by who is awaited.
+    waiting = [a for a in scheduler.actors.actors.values() if a.state is not ActorState.ALIVE]
+    if waiting:
+        return [f"actors: {len(waiting)} are left on node {scheduler.node}, and never began"]
+    left = len(list(scheduler.bundles.all()))
+    if not left and total == own:
+        return []
+    return [f"bundles: {left} are left on node {scheduler.node}, which has {total} and not {own}"]
+
+
+def _store(node: int, objects: int, nbytes: int, places: int) -> list[str]:
+    if not (objects or nbytes or places):
+        return []
+    return [
+        f"stores: {objects} objects of {nbytes:,} bytes are left on node {node}, and {places:,}"
+        " more in places or bytes"
+    ]
+
+
+def _disk(scheduler: Any, used: int, kept: set[bytes]) -> list[str]:
+    eviction = scheduler.objects.eviction
+    left = [oid for oid in eviction.on_disk if oid[:ARRAY_BYTES] not in kept]
+    nowhere = used - eviction.spilled_bytes
+    if not (left or nowhere or eviction._claims):
+        return []
+    return [
+        f"disks: {len(left)} objects are left on the disk of node {scheduler.node}, {nowhere:,}"
+        f" bytes more, and {len(eviction._claims)} objects are claimed"
+    ]
+
+
+def settled(check: Callable[[], list[str]], pause: Callable[[float], None]) -> list[str]:
+    """Return what the check finds once it finds the same for `SETTLE_S`, or nothing.
+
+    `pause` lets time pass.
+    """
+    step_s = 0.1
+    quiet_s = 0.0
+    before = check()
+    while before and quiet_s < SETTLE_S:
+        pause(step_s)
+        now = check()
+        quiet_s = quiet_s + step_s if now == before else 0.0
+        before = now
+    return before

@@ -1,0 +1,128 @@
+"""The values of random programs, and what is seen of them.
+
+Every value is an integer or bytes that only the task's key and inputs decide. An
+error that a task raises on purpose (`Boom`) is a value too: `get` of it, or of a
+task that had it as an input, gives the same `Boom`.
+
+A value may also be a list of references: of a put (`pack`), or what a task was lent
+and has made (`Call.gives`). Its digest is that of what they lead to, however deep.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from raytwin.chaos.fuzz.generate.bodies import Call
+
+TALLIED = 1
+"""What a tally gives that is right."""
+
+
+class Boom(Exception):
+    """What tasks raise on purpose."""
+
+    def __init__(self, key: int) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Boom) and other.key == self.key
+
+    def __hash__(self) -> int:
+        return hash((Boom, self.key))
+
+
+def mix(*parts: int) -> int:
+    """Return a number that all parts decide."""
+    return zlib.crc32(b",".join(b"%d" % part for part in parts))
+
+
+def make(number: int, nbytes: int) -> Any:
+    """Return the value that a number and a size stand for."""
+    return number.to_bytes(8, "big") * (-(-nbytes // 8)) if nbytes else number
+
+
+def digest(value: Any) -> int:
+    """Return a number that the value decides."""
+    if isinstance(value, Boom):
+        return mix(7, value.key)
+    if isinstance(value, list):
+        return mix(8, *map(digest, value))
+    if isinstance(value, Items):
+        return mix(9, *value.parts)
+    return value if isinstance(value, int) else zlib.crc32(value)
+
+
+def parts_of(call: Call, number: int) -> tuple[Any, ...]:
+    """Return the values of a task of several."""
+    return tuple(make(mix(number, part), call.nbytes) for part in range(call.parts))
+
+
+def yielded(call: Call, parts: Iterable[Any], sleep: Callable[[float], None]) -> Iterator[Any]:
+    """Yield the values of a stream, and raise half-way if it fails."""
+    for index, part in enumerate(parts):
+        if call.fails and index == call.parts // 2:
+            raise Boom(mix(call.key, index))
+        sleep(call.seconds)
+        yield part
+
+
+def is_strange(outcome: Any) -> bool:
+    """Whether it is an exception that no program raises on purpose."""
+    return isinstance(outcome, Exception) and not isinstance(outcome, Boom)
+
+
+@dataclass(frozen=True)
+class Items:
+    """What a stream came to: a digest of each item, or the exception instead of it."""
+
+    parts: tuple[Any, ...]
+
+    @property
+    def strange(self) -> list[Exception]:
+        """The exceptions."""
+        return [part for part in self.parts if is_strange(part)]
+
+    def is_right(self, right: Items) -> bool:
+        """Whether what there is beside exceptions is what should be there.
+
+        An exception may end a stream, early or in place of its end.
+        """
+        pairs = zip(self.parts, right.parts, strict=False)
+        if not all(is_strange(mine) or mine == other for mine, other in pairs):
+            return False
+        more = len(self.parts) - len(right.parts)
+        return more == 0 or (more <= 1 and self.parts != () and is_strange(self.parts[-1]))
+
+
+class Stream:
+    """A variable that holds one: `items` are values, or references to them."""
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self._items = items
+        self._last: Any = None
+
+    def take(self) -> Any:
+        """Return the next item, or the last one again."""
+        self._last = next(self._items, self._last)
+        return self._last
+
+    def rest(self, outcome: Callable[[Any], Any]) -> list[Items]:
+        """Return one outcome for all items that are left.
+
+        The last item that was taken is among them: it may be the error that ended it.
+        """
+        taken = [] if self._last is None else [self._last]
+        outcomes = (outcome(item) for item in (*taken, *self._items))
+        return [Items(tuple(o if is_strange(o) else digest(o) for o in outcomes))]
+
+
+def in_place(call: Call, parts: Iterable[Any]) -> Iterator[Any]:
+    """Yield the values of a stream that runs where it is called, an error as its last."""
+    try:
+        yield from yielded(call, parts, lambda seconds: None)
+    except Boom as boom:
+        yield boom

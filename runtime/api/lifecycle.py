@@ -1,0 +1,311 @@
+"""Starting, asking and ending a cluster."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from raytwin.runtime.api import current
+from raytwin.runtime.api.backend import Backend
+from raytwin.runtime.api.options import checks
+from raytwin.runtime.api.options.init_options import check_values
+from raytwin.runtime.api.options.task_options import env_vars
+from raytwin.runtime.control.core.group_resources import group_resources
+
+_starting = threading.RLock()
+"""Held while a cluster starts: of several threads' first calls, one starts it."""
+
+
+ADDRESS = "RAYTWIN_ADDRESS"
+"""Environment variable: the address where ``init()`` is given none."""
+
+OVERRIDES: dict[str, Any] = {}
+"""What the command line of `raytwin exec` has; goes before what the script says."""
+
+started_by = 0
+"""The process that has started a cluster with these; those that it starts may join that one."""
+
+_NOT_OURS = {
+    "labels": "nodes have no labels",
+    "job_config": "namespace and runtime_env say what a job has of its own",
+    "enable_resource_isolation": "workers share the machine",
+    "cgroup_path": "workers share the machine",
+    "system_reserved_cpu": "workers share the machine",
+    "system_reserved_memory": "workers share the machine",
+    "proxy_server_url": "there is no dashboard",
+    "storage": "nothing is kept",
+}
+
+
+def init(
+    address: str | None = None,
+    *,
+    backend: str | None = None,
+    num_cpus: float | None = None,
+    num_gpus: float | None = None,
+    resources: dict[str, float] | None = None,
+    object_store_memory: int | None = None,
+    local_mode: bool = False,
+    ignore_reinit_error: bool = False,
+    include_dashboard: bool | None = None,
+    dashboard_host: str = "127.0.0.1",
+    dashboard_port: int | None = None,
+    configure_logging: bool = True,
+    logging_level: int | str = "info",
+    logging_format: str | None = None,
+    logging_config: Any = None,
+    log_to_driver: bool | None = None,
+    namespace: str | None = None,
+    runtime_env: dict[str, Any] | None = None,
+    **options: Any,
+) -> Backend:
+    """Start a cluster, or join one, and connect this program to it as a driver.
+
+    With ``address``, or `ADDRESS` in the environment, the program joins a cluster of
+    this user that is running on this machine, as a further job: ``"auto"`` means the
+    one that was started last, ``host:port`` the one that `raytwin start`, or
+    ``context.address_info["address"]`` in the program that started it, has told. What
+    jobs share and what they do not is in docs/api.md. Otherwise, and with ``"local"``,
+    a cluster is started, which ends with this program.
+
+    To start one every backend takes:
+
+    - ``backend``: ``local`` (the default), ``sim``, ...;
+    - ``nodes``: how many (default 1), or a list with one ``{resource: amount}``
+      per node; the driver lives on node 0;
+    - ``cpus_per_node`` (or ``num_cpus``, Ray's name): default this machine's
+      cores;
+    - ``num_gpus``, ``resources``: further resources of every node;
+    - ``policy``: the scheduling policy's name (default ``bottom-up``) or import
+      path;
+    - ``seed``: of the control plane's random choices (default 0);
+    - ``object_store_memory``: bytes per node; what does not fit goes to disk;
+    - ``store_copy_threads``: that copy one large value into the store (default 0:
+      as many as pay);
+    - ``fetch_streams``: connections over which one large object is fetched from
+      another node (default 4);
+    - ``runtime_env``: ``{"env_vars": {...}}`` for every task;
+    - ``namespace``: in which this job names actors and looks them up (default: one that
+      no other job has);
+    - ``gcs_replicas``: processes that hold the GCS's state as a chain (default
+      1: the head process does);
+    - ``gcs_shards``: chains that the GCS's tables are spread over, by ID, each of
+      ``gcs_replicas`` processes of its own (default 1: one has all);
+    - ``gcs_storage``: where the GCS keeps its state, so that it comes back with it
+      when all its processes are killed: a file, and with several replicas or shards
+      a directory, in which each has its own. It is of one cluster only;
+    - ``task_history``: whether the GCS keeps a row of every task that finished,
+      of which it holds ``gcs_memory_max`` bytes in memory (default 0: all) and
+      the rest in ``gcs_storage``;
+    - ``actor_log_bytes_max``: what the GCS keeps of calls of actors that may
+      restart, since their last checkpoints (default 512 MB, some 1 KB a call);
+      beyond it the actor with the longest log does not start again when it dies;
+    - ``actor_end_s``: how long the process of an actor that ends in good order may
+      take to end, with what the actor does then (default 30);
+    - ``heartbeat_timeout_s``: a node that was not heard of for so long is declared
+      dead (default 5);
+    - ``journal``: a directory for logs of every control-plane turn, one of each process;
+      on ``sim`` a file.
+
+    ``local`` also takes ``object_spilling_dir`` (where evicted objects go, by
+    default the system's directory for temporary files); ``sim`` takes ``profile``
+    (a name or a path), ``cores_per_host`` and ``nodes_per_host``.
+
+    Of these a joining program may give ``namespace`` and ``runtime_env``. What Ray has
+    for its dashboard and its logs is accepted and has no effect: there is no dashboard,
+    and workers write to the standard output and error of the program that started the
+    cluster.
+
+    The result is a context manager that ends the cluster, or leaves it if it was
+    joined. Raises RuntimeError if a cluster is connected already, ConnectionError if
+    there is none to join, ValueError or TypeError for bad options.
+    """
+    with _starting:
+        connected = current.connected()
+        if connected is not None:
+            if ignore_reinit_error:
+                return connected
+            raise RuntimeError("a cluster is connected already: call shutdown() first")
+        if local_mode:
+            raise ValueError("raytwin has no local_mode: backend='sim' runs in one process")
+        for name in options:
+            if name in _NOT_OURS or name.startswith("_"):
+                why = _NOT_OURS.get(name, "it is for Ray's own use")
+                raise ValueError(f"raytwin's init() does not have Ray's {name}: {why}")
+        named = {
+            "address": address, "num_cpus": num_cpus, "num_gpus": num_gpus,
+            "resources": resources, "object_store_memory": object_store_memory,
+            "namespace": namespace,
+        }  # fmt: skip
+        check_values({**options, **named})
+        env = env_vars(runtime_env) if runtime_env is not None else ()
+        namespace = checks.namespace(namespace)
+        overrides = {} if _is_started(address) else OVERRIDES
+        options.update(overrides)
+        options.pop("address", None)
+        address = _where(address, overrides)
+        backend = options.pop("backend", None) or backend or "local"
+        backends = current.backends()
+        if backend not in backends:
+            raise ValueError(f"no backend {backend!r}; there are {', '.join(sorted(backends))}")
+        if num_cpus is not None:
+            options.setdefault("cpus_per_node", num_cpus)
+        if object_store_memory is not None:
+            options["object_store_memory"] = int(
+                checks.amount("object_store_memory", object_store_memory)
+            )
+        more = checks.amounts("resources", resources or {})
+        if num_gpus is not None:
+            more["GPU"] = checks.amount("num_gpus", num_gpus)
+        if more:
+            options["more_resources"] = more
+        if address not in (None, "", "local"):
+            options["address"] = checks.text("address", address)
+        made = backends[backend](**options)
+        if overrides and backend == "local" and "address" not in options:
+            global started_by
+            started_by = os.getpid()
+        made.describe_job(namespace)
+        made.env_vars = env
+        atexit.register(_at_exit, made, os.getpid())
+        for told in current.on_connect:
+            told(made)
+        return made
+
+
+def _is_started(given: str | None) -> bool:
+    """Whether an address may be that of the cluster that the command line has had started."""
+    return given not in (None, "", "local") and started_by not in (0, os.getpid())
+
+
+def _where(given: str | None, overrides: Mapping[str, Any]) -> str | None:
+    """Return which cluster `init` joins that is given an address or None; None: it starts one.
+
+    The command line of `raytwin exec` goes before it, and that is said. A cluster that it
+    has options for is the one that ``"auto"`` finds.
+    """
+    if not overrides:
+        return given or os.environ.get(ADDRESS)
+    address: str | None = overrides.get("address", "local" if given == "auto" else given)
+    if given and given != address:
+        print(
+            f"raytwin: the script's address {given!r} is {address!r} for the options"
+            " of the command line",
+            file=sys.stderr,
+        )
+    return address
+
+
+def _at_exit(made: Backend, pid: int) -> None:
+    # A forked child must not end its parent's cluster.
+    if current.connected() is made and os.getpid() == pid:
+        _shutdown(made)
+
+
+def shutdown() -> None:
+    """End the cluster that this driver started, or leave the one that it joined.
+
+    Does nothing if there is none. Raises RuntimeError on another thread of a simulated
+    program than its own.
+    """
+    connected = current.connected()
+    if connected is not None:
+        current.check()
+        # Registered with the backend, which it would keep for as long as the program runs.
+        atexit.unregister(_at_exit)
+        _shutdown(connected)
+
+
+def _shutdown(connected: Backend) -> None:
+    current.set_current(None)
+    connected.shutdown()
+
+
+def is_initialized() -> bool:
+    """Whether a cluster is connected."""
+    return current.connected() is not None
+
+
+def nodes() -> list[dict[str, Any]]:
+    """Return a row per node that ever joined.
+
+    Keys as in Ray: ``NodeID``, ``Alive``, ``NodeManagerAddress``,
+    ``NodeManagerHostname``, ``NodeManagerPort``, ``NodeName``, ``Resources``,
+    ``Labels`` (there are none) and ``DeathReason`` (in words).
+    Like `cluster_resources`, `available_resources` and `timeline` it starts no cluster:
+    it raises RaySystemError if there is none.
+    """
+    return [
+        {
+            "NodeID": str(row["node"]),
+            "Alive": row["alive"],
+            "alive": row["alive"],
+            "NodeManagerAddress": row["host"],
+            "NodeManagerHostname": row["host"],
+            "NodeName": row["host"],
+            "Labels": {},
+            "NodeManagerPort": row["port"],
+            "Resources": row["resources"],
+            "DeathReason": row["reason"],
+        }
+        for row in current.present().query("nodes")
+    ]
+
+
+def cluster_resources() -> dict[str, float]:
+    """Return what all living nodes have together.
+
+    What placement groups have reserved is there twice: as what it is, and by its names in the
+    group (``CPU_group_<id>``), of which `available_resources` says how much is free.
+    """
+    backend = current.present()
+    rows = [row["resources"] for row in backend.query("nodes") if row["alive"]]
+    for group, _, bundles, nodes, *_ in backend.query("groups_there"):
+        rows += [group_resources(bundles[index], group, index) for index in map(int, nodes)]
+    return _sum(rows)
+
+
+def _sum(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for row in rows:
+        for name, amount in row.items():
+            total[name] = total.get(name, 0.0) + amount
+    return total
+
+
+def available_resources() -> dict[str, float]:
+    """Return what is free on all living nodes together; what is used up is left out."""
+    total = _sum(free for _, free in current.present().query("available"))
+    return {name: amount for name, amount in total.items() if amount}
+
+
+def timeline(filename: str | None = None) -> list[dict[str, Any]] | None:
+    """Return what ran where and when as Chrome trace events, or write them.
+
+    What is in it, and how it looks, is in `trace`: executed ranges (a process per
+    node, a thread per worker), transfers, placements, failures, and an arrow from
+    each range to those that it is an input of; ``ts`` and ``dur`` in microseconds.
+    Ranges that ran on a node, and transfers to it, are gone when the node dies; its
+    placements and failures are not.
+    With a file name the events are written as JSON (it opens in Perfetto) and None
+    is returned.
+    """
+    import json
+
+    from raytwin.runtime.api.trace import Recording
+
+    events = Recording.of(current.present().query).events()
+    if filename is None:
+        return events
+    with open(filename, "w", encoding="utf-8") as file:
+        json.dump(events, file)
+    return None
+
+
+# Another thread may have been first.
+current.register_start(functools.partial(init, ignore_reinit_error=True))

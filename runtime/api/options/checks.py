@@ -1,0 +1,107 @@
+"""What a public argument has to be before it travels.
+
+Messages are encoded as they are and decoded by their types, on another process: what is
+not exactly of its field's type would be found out there, where nobody can tell the program.
+So each of these returns exactly an `int`, `float`, `str` or `bytes`, whatever stood for it (a
+bool, a NumPy number, a subclass of `str`), and raises TypeError for what stands for none,
+ValueError for what is out of range, in one line that says which argument it was. A
+simulated cluster encodes nothing, and has the same checks.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from math import inf, isfinite
+from numbers import Real
+from typing import Any
+
+from raytwin.runtime.control.core.group_resources import is_of_group
+
+INTEGER_MAX = 2**63 - 1
+"""The greatest that a message can hold, whichever its sign."""
+
+
+def integer(what: str, given: Any, least: int, most: int = INTEGER_MAX, note: str = "") -> int:
+    """Return a whole number from `least` to `most`; `note` explains the least one."""
+    try:
+        number = operator.index(given)
+    except TypeError:
+        raise TypeError(f"{what} is an integer, not {given!r}") from None
+    if number < least:
+        raise ValueError(f"{what} is {least}{note} or more, not {number}")
+    if number > most:
+        raise ValueError(f"{what} is at most {most}, not {number}")
+    return int(number)
+
+
+def amount(what: str, given: Any) -> float:
+    """Return an amount of a resource: a finite number that is not negative.
+
+    Whole ones stay whole, so that they are told as they were given.
+    """
+    if not isinstance(given, Real):
+        raise TypeError(f"{what} is a number, not {given!r}")
+    plain: Any = given
+    try:
+        number = float(plain)
+    except OverflowError:
+        number = inf
+    if not isfinite(number):
+        raise ValueError(f"{what} is a finite number, not {given}")
+    if number < 0:
+        raise ValueError(f"{what} is 0 or more, not {given}")
+    return int(plain) if isinstance(plain, int) else number
+
+
+def amounts(what: str, given: Any) -> dict[str, float]:
+    """Return amounts of resources by name."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{what} is a dict of amounts, not {given!r}")
+    checked = {}
+    for key, value in given.items():
+        name = text(f"a name in {what}", key)
+        if not name or "," in name:
+            raise ValueError(f"{name!r} cannot be a resource's name")
+        if is_of_group(name):
+            raise ValueError(
+                f"{name!r} is a placement group's: PlacementGroupSchedulingStrategy gives it"
+            )
+        checked[name] = amount(f"{name!r} in {what}", value)
+    return checked
+
+
+def namespace(given: Any) -> str:
+    """Return a namespace, "" for None: the one that is there without it."""
+    if given == "":
+        raise ValueError("a namespace is not empty; None gives none")
+    return "" if given is None else text("namespace", given)
+
+
+def binary(what: str, given: Any) -> bytes:
+    """Return bytes."""
+    if not isinstance(given, bytes | bytearray | memoryview):
+        raise TypeError(f"{what} is bytes, not {given!r}")
+    return bytes(given)
+
+
+def name_of(function: Any) -> str:
+    """Return what a function or class calls itself, in a form that can be encoded."""
+    return encodable(str(getattr(function, "__qualname__", None) or repr(function)))
+
+
+def encodable(words: str) -> str:
+    """Return a string with what no encoding has (as of a file's name) in escapes."""
+    return words.encode(errors="backslashreplace").decode()
+
+
+def text(what: str, given: Any) -> str:
+    """Return a string that can be encoded."""
+    if not isinstance(given, str):
+        raise TypeError(f"{what} is a string, not {given!r}")
+    plain = str.__str__(given)  # not str(): a subclass may say anything of itself
+    try:
+        plain.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} cannot be encoded: {error}") from None
+    return plain

@@ -1,0 +1,86 @@
+"""Which options `init` has, and what of them cannot go together: said before it starts anything.
+
+What a number or a string has to be is in `checks`; what it has to be for a
+cluster that can be made is checked where that is made.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_PATHS = frozenset({"gcs_storage", "journal", "object_spilling_dir", "profile"})
+_ONLY = {
+    "profile": "sim",
+    "nodes_per_host": "sim",
+    "cores_per_host": "sim",
+    "object_spilling_dir": "local",
+}
+"""Options that one backend has."""
+
+
+def names_of(*takers: Callable[..., Any]) -> list[str]:
+    """Return the options that several functions have together: what they take by name."""
+    parameters = [each for taker in takers for each in inspect.signature(taker).parameters.values()]
+    return [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+
+
+def check_names(backend: str, options: Mapping[str, Any], *takers: Callable[..., Any]) -> None:
+    """Raise TypeError for an option that none of a backend's functions takes."""
+    known = names_of(*takers)
+    for name in options:
+        if name in known:
+            continue
+        if name in _ONLY:
+            raise TypeError(f"{name} is an option of backend={_ONLY[name]!r}, not of {backend!r}")
+        import difflib
+
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "docs/api.md lists what there is"
+        raise TypeError(f"init() has no option {name!r}: {hint}")
+
+
+def check_directory(what: str, directory: str | os.PathLike[str], make: bool = False) -> None:
+    """Raise ValueError for what no file can be made in, whatever its mode says.
+
+    With `make` it is made if it is not there.
+    """
+    import tempfile
+
+    try:
+        if make:
+            os.makedirs(directory, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            return
+    except OSError as error:
+        raise ValueError(
+            f"{what}: {directory} is not a directory to write to ({error.strerror})"
+        ) from None
+
+
+def check_file(what: str, path: str | os.PathLike[str]) -> None:
+    """Raise ValueError for what is no file to write to; makes it if it is not there."""
+    try:
+        with open(path, "ab"):
+            return
+    except OSError as error:
+        raise ValueError(
+            f"{what}: {os.fspath(path)} is not a file to write to ({error.strerror})"
+        ) from None
+
+
+def check_values(options: Mapping[str, Any]) -> None:
+    """Raise TypeError for what is no path, ValueError for one thing that is given twice."""
+    for name in _PATHS & options.keys():
+        value = options[name]
+        if value is not None and not isinstance(value, (str, os.PathLike)):
+            raise TypeError(f"{name} is a path, not {value!r}")
+    cpus = [options[name] for name in ("cpus_per_node", "num_cpus") if name in options]
+    given = [each for each in cpus if each is not None]
+    if len(given) == 2 and given[0] != given[1]:
+        raise ValueError(
+            f"cpus_per_node={given[0]!r} and num_cpus={given[1]!r}: they are two names for one"
+            " thing"
+        )

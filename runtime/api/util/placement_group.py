@@ -1,0 +1,184 @@
+"""Placement groups: resources reserved together, for tasks to run in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raytwin.runtime.api.calls import cancel, get
+from raytwin.runtime.api.current import current
+from raytwin.runtime.api.exceptions import GetTimeoutError, TaskPlacementGroupRemoved
+from raytwin.runtime.api.modules import refuser, says_what_is_missing
+from raytwin.runtime.api.options.checks import amounts, text
+from raytwin.runtime.api.options.scheduling_strategies import (
+    GroupHandle,
+    PlacementGroupSchedulingStrategy,
+)
+from raytwin.runtime.api.refs import ObjectRef
+from raytwin.runtime.api.remote_function import remote
+from raytwin.runtime.api.runtime_context import group_of_caller
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, job_number
+from raytwin.runtime.control.core.resources import format_demand
+from raytwin.runtime.control.scheduling.bundle_packing import STRATEGIES
+
+__getattr__ = refuser("util.placement_group")
+
+
+@says_what_is_missing("PlacementGroup")
+class PlacementGroup(GroupHandle):
+    """A handle of a group; it may be sent to tasks."""
+
+    @staticmethod
+    def empty() -> PlacementGroup:
+        """Return what stands for no group."""
+        return PlacementGroup(bytes(ARRAY_BYTES), [])
+
+    def ready(self) -> ObjectRef:
+        """Return a reference to this handle that is ready once the group is reserved."""
+        task = _itself.options(scheduling_strategy=PlacementGroupSchedulingStrategy(self))
+        ref: ObjectRef = task.remote(self)
+        return ref
+
+    def wait(self, timeout_seconds: float = 30) -> bool:
+        """Wait until the group is reserved; return whether it is."""
+        ref = self.ready()
+        try:
+            get(ref, timeout=timeout_seconds)
+        except GetTimeoutError:
+            cancel(ref)
+            return False
+        except TaskPlacementGroupRemoved:
+            return False
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PlacementGroup) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"PlacementGroup({self.id.hex()}, {self._bundles})"
+
+    def __reduce__(self) -> Any:
+        return PlacementGroup, (self.id.binary(), self._bundles)
+
+
+@remote(num_cpus=0, name="placement_group_ready")
+def _itself(group: PlacementGroup) -> PlacementGroup:
+    return group
+
+
+def placement_group(
+    bundles: list[dict[str, float]],
+    strategy: str = "PACK",
+    name: str = "",
+    lifetime: str | None = None,
+) -> PlacementGroup:
+    """Reserve bundles of resources, all or none; `PlacementGroup.wait` waits until they are.
+
+    ``strategy``: PACK and SPREAD put bundles on few or many nodes if they can;
+    STRICT_PACK on one node, STRICT_SPREAD each on a node of its own, or they
+    wait. A group is removed with its driver's job, unless its ``lifetime`` is
+    ``"detached"``; its name is known to that job, a detached one's to all. Raises
+    ValueError for bundles or strategies that cannot be, or a name that another
+    group has, TypeError for amounts that are no numbers or names that are no strings.
+    """
+    if not isinstance(bundles, list) or not bundles:
+        raise ValueError(f"bundles is a list of at least one dict of amounts, not {bundles!r}")
+    for bundle in bundles:
+        if not isinstance(bundle, dict) or not any(bundle.values()):
+            raise ValueError(f"a bundle is a dict of amounts above 0, not {bundle!r}")
+    checked = [amounts("a bundle", bundle) for bundle in bundles]
+    for bundle in checked:
+        format_demand(bundle)
+    strategy, name = text("strategy", strategy or "PACK"), text("name", name or "")
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy is one of {', '.join(STRATEGIES)}, not {strategy!r}")
+    if lifetime not in (None, "detached"):
+        raise ValueError(f"lifetime is None or 'detached', not {lifetime!r}")
+    held = [{n: float(a) for n, a in bundle.items() if a} for bundle in checked]
+    return PlacementGroup(
+        current().create_group(name, held, strategy, bool(lifetime == "detached")), held
+    )
+
+
+def remove_placement_group(placement_group: PlacementGroup) -> None:
+    """Give a group's resources back; tasks in it end with TaskPlacementGroupRemoved.
+
+    Another job's group stays unless it is detached: that is noted as ``refused`` in the event log.
+    """
+    if not isinstance(placement_group, PlacementGroup):
+        raise TypeError(f"remove_placement_group takes a PlacementGroup, not {placement_group!r}")
+    current().remove_group(placement_group.id.binary())
+
+
+def get_placement_group(placement_group_name: str) -> PlacementGroup:
+    """Return the group of that name. Raises ValueError if there is none."""
+    for row in _named(placement_group_name):
+        return PlacementGroup(bytes.fromhex(row[0]), row[2])
+    raise ValueError(f"there is no placement group {placement_group_name!r}")
+
+
+def _named(name: str) -> list[Any]:
+    """Return the row of the group of that name that the calling code may know of.
+
+    Where its job has one, and somebody else's detached one came by the name later, its own.
+    """
+    rows = [row for row in _known("groups_there") if name and row[1] == name]
+    return sorted(rows, key=lambda row: bool(row[6]))
+
+
+def _known(kind: str) -> list[Any]:
+    """Return the rows of the groups of the calling code's job, and of all detached ones.
+
+    Of kind ``groups`` there are removed ones among them, thousands perhaps.
+    """
+    here = current().job_number
+    return [
+        row for row in current().query(kind) if row[6] or job_number(bytes.fromhex(row[0])) == here
+    ]
+
+
+def _rows_of(group: str) -> list[Any]:
+    """Return the row of a group that the calling code may know of, removed or not."""
+    for kind in ("groups_there", "groups"):
+        rows = [row for row in _known(kind) if row[0] == group]
+        if rows:
+            return rows
+    return []
+
+
+def get_current_placement_group() -> PlacementGroup | None:
+    """Return the group that the running task or actor is in, None outside of any."""
+    group = group_of_caller().partition("/")[0]
+    if not group:
+        return None
+    for row in _rows_of(group):
+        return PlacementGroup(bytes.fromhex(group), row[2])
+    return None
+
+
+def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:
+    """Return a row of the table, or without an argument {ID: row} of all groups.
+
+    That is those of the calling code's job, and detached ones.
+
+    Keys as in Ray: ``placement_group_id``, ``name``, ``bundles``,
+    ``bundles_to_node_id``, ``strategy``, ``state`` (PENDING, CREATED,
+    RESCHEDULING or REMOVED). An unknown group's row is empty.
+    """
+    wanted = None if placement_group is None else placement_group.id.hex()
+    table = {
+        group: {
+            "placement_group_id": group,
+            "name": name,
+            "bundles": dict(enumerate(bundles)),
+            "bundles_to_node_id": {int(index): str(node) for index, node in nodes.items()},
+            "strategy": strategy,
+            "state": state,
+        }
+        for group, name, bundles, nodes, strategy, state, _ in (
+            _known("groups") if wanted is None else _rows_of(wanted)
+        )
+    }
+    return table if wanted is None else table.get(wanted, {})

@@ -1,1 +1,0 @@
-"""What stands between the API and whoever runs the program."""

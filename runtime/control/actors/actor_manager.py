@@ -1,0 +1,456 @@
+"""The actors of one node: created, rebuilt, called in order, ended.
+
+The life of an actor here, from `AssignTasks` with its creation::
+
+    WAITING   for its class and its constructor's arguments
+       ↓
+    QUEUED    for its resources and a worker of its own
+       ↓
+    CREATING  its constructor runs ──raised──> ended for good
+       ↓
+    RESTORING (not the first time) its last checkpoint, then the calls logged since
+       ↓
+    ALIVE     ──its worker died──> ended; the GCS decides whether it starts again
+       ├────────it leaves────────> its worker's end is its own, for good
+       └─────nobody calls it─────> ended; its worker leaves when what runs has ended
+
+The parts of the manager::
+
+    ActorCalls ──> `CallQueue` ──> worker ──TasksDone──> `CallReplies` ──> callers
+                      ↑    └──made before──────────────────↑
+    ActorLineage ──> `ActorReconstruction` ────replayed────┘
+
+Each actor is an `ActorRecord`, which the parts share, and has a `ReplyCache`.
+
+Cost: a call is one dictionary entry and a share of three messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from raytwin.runtime.control.actors.actor_record import ActorRecord, ActorState
+from raytwin.runtime.control.actors.call_queue import CallQueue
+from raytwin.runtime.control.actors.call_replies import CallReplies
+from raytwin.runtime.control.actors.reconstruction import ActorReconstruction
+from raytwin.runtime.control.actors.reply_cache import ReplyBudget
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.worker_record import Worker
+from raytwin.runtime.control.messages import (
+    NOT_BEGUN,
+    OK,
+    READY_METHOD,
+    USER_ERROR,
+    ActorCalls,
+    ActorFailed,
+    ActorLineage,
+    Assignment,
+    CallsDrained,
+    CallsLogged,
+    CancelCall,
+    DrainCalls,
+    Exit,
+    ExitActor,
+    FetchLineage,
+    ObjectValue,
+    RangeResult,
+    RunTasks,
+    SaveActor,
+    StopActor,
+    TaskSpec,
+    Timing,
+)
+from raytwin.runtime.control.messages.errors import (
+    ActorDeath,
+    DeathCause,
+    Failure,
+    Unsendable,
+    brief,
+    unpack,
+)
+from raytwin.runtime.control.node.jobs import job_of_task
+from raytwin.runtime.control.observability.timeline import ACTOR, CALL, REPLAY
+
+if TYPE_CHECKING:
+    from raytwin.runtime.control.node.node_manager import LocalScheduler
+
+
+class ActorManager:
+    """Runs the actors of one node, on workers that its scheduler gives it."""
+
+    def __init__(self, ctx: Context, node: int, scheduler: LocalScheduler) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._scheduler = scheduler
+        self.actors: dict[bytes, ActorRecord] = {}
+        self.queued: deque[ActorRecord] = deque()
+        self.reply_budget = ReplyBudget()
+        self._dirty: dict[bytes, ActorRecord] = {}
+        """Actors that have something to send at the end of this turn."""
+        self.replies = CallReplies(ctx, node, scheduler, self._dirty)
+        self.calls = CallQueue(
+            ctx, node, scheduler, self.replies, self._dirty, self._reported,
+            self._end_for_good,
+        )  # fmt: skip
+        self.reconstruction = ActorReconstruction(
+            ctx, node, scheduler, self.calls, self.replies, self._end_for_good
+        )
+
+    # -- actors that begin -------------------------------------------------------
+
+    def accept(self, spec: TaskSpec) -> bool:
+        """Take an actor that was placed here; return whether it is to be started."""
+        assert spec.extra is not None and spec.extra.actor is not None
+        info = spec.extra.actor
+        known = self.actors.get(spec.array)
+        if known is not None:
+            if known.incarnation >= info.incarnation:
+                return False
+            self._drop(known, "it was started elsewhere", again=True)
+        actor = self.actors[spec.array] = ActorRecord(spec, info, self.reply_budget)
+        self._scheduler.pool.hold(spec.demand)
+        if not actor.lineage_here:
+            self._ctx.send("gcs", FetchLineage(actor.id, actor.incarnation))
+        return True
+
+    def ready(self, spec: TaskSpec) -> None:
+        """Its class and arguments are here."""
+        actor = self._of_creation(spec)
+        if actor is None:
+            self._scheduler.inputs.unclaim(spec)
+        elif actor.state is ActorState.WAITING:
+            actor.state = ActorState.QUEUED
+            self.queued.append(actor)
+        elif actor.state is ActorState.CREATING:
+            self._create(actor)
+
+    def pass_on(self, spec: TaskSpec) -> None:
+        """It has to run elsewhere, or not at all: it is not here any more."""
+        actor = self._of_creation(spec)
+        if actor is not None:
+            self._forget(actor)
+
+    def creation_failed(self, spec: TaskSpec, error: ObjectValue) -> None:
+        """An argument of its constructor is an error."""
+        actor = self._of_creation(spec)
+        if actor is not None:
+            result = RangeResult(actor.id, 0, 1, error.status, error.payload, self._node)
+            self._on_created(actor, result)
+
+    def first_queued(self, most: int) -> list[ActorRecord]:
+        """Return up to `most` actors that wait for resources or a worker, the oldest first."""
+        return list(islice(self.queued, most))
+
+    def withdraw(
+        self, chosen: Callable[[TaskSpec], bool], most: int | None = None
+    ) -> list[TaskSpec]:
+        """Take out such actors, up to `most` of those chosen, and return their creations."""
+        waiting = list(islice((actor for actor in self.queued if chosen(actor.spec)), most))
+        for actor in waiting:
+            self._forget(actor)
+        return [actor.spec for actor in waiting]
+
+    def begin(self, actor: ActorRecord, worker: Worker) -> None:
+        """Give an actor its worker; its resources are taken."""
+        actor.worker = worker
+        worker.actor = actor.id
+        actor.state = ActorState.CREATING
+        self._create(actor)
+
+    def _create(self, actor: ActorRecord) -> None:
+        """Run its constructor; if an input had to make room meanwhile, `ready` does it."""
+        worker = actor.worker
+        assert worker is not None
+        values = self._scheduler.inputs.take(actor.spec, worker.address)
+        if values is not None:
+            self._scheduler.dispatcher.teach(worker, actor.spec.function)
+            self._ctx.send(worker.address, RunTasks([Assignment(actor.spec, values)]))
+
+    def _on_created(self, actor: ActorRecord, result: RangeResult) -> None:
+        owner = actor.spec.owner
+        if result.status != OK:
+            why = self._why_unmade(actor, result)
+            self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, why, True))
+            self._scheduler.results.finish_call(result, owner)
+            self._drop(actor, "its constructor failed")
+            return
+        self._scheduler.results.finish_call(result, owner)
+        actor.state = ActorState.RESTORING
+        self.reconstruction.restore(actor)
+
+    @staticmethod
+    def _why_unmade(actor: ActorRecord, result: RangeResult) -> Failure:
+        if result.status == USER_ERROR:
+            # Its constructor's own error would be the system's.
+            return actor.death(ActorDeath(DeathCause.ARGUMENT_RAISED))
+        return unpack(result.payload)
+
+    # -- calls -------------------------------------------------------------------
+
+    def on_calls(self, message: ActorCalls) -> None:
+        """Calls for an actor; those for another incarnation are their sender's to repeat."""
+        actor = self._current(message.actor, message.incarnation)
+        if actor is None:
+            return
+        if actor.state is not ActorState.ALIVE:
+            for spec in message.early:
+                self.reconstruction.ask(actor, spec)
+        self.calls.on_calls(actor, message)
+
+    def cancel(self, message: CancelCall) -> None:
+        """A caller cancels a call."""
+        actor = self.actors.get(message.actor)
+        if actor is not None:
+            self.calls.cancel(actor, message.call)
+
+    def on_done(self, worker: Worker, results: list[RangeResult], timings: list[Timing]) -> None:
+        """A worker that is an actor reports."""
+        actor = self._of_worker(worker)
+        if actor is None:
+            for result in results:
+                self._scheduler.custody.drop(result)
+            return  # it was stopped; nobody waits for it
+        for result, timing in zip(results, timings, strict=True):
+            self._reported(actor, result, timing)
+
+    def _reported(self, actor: ActorRecord, result: RangeResult, timing: Timing) -> None:
+        """Take an actor's report of its creation, of a call or of a run of calls."""
+        worker = actor.worker
+        if worker is None:
+            self._scheduler.custody.drop(result)
+            return  # it ended for what it reported before
+        ran = self._scheduler.timeline.ran
+        if result.calls:
+            ran(worker.number, timing, actor.running[result.array].spec, result, CALL)
+            self.replies.ended_together(actor, result)
+        elif result.array == actor.id:
+            ran(worker.number, timing, actor.spec, result, ACTOR)
+            self._on_created(actor, result)
+        elif result.array not in actor.running:
+            # Its owner has sent it to the worker, too, and that way was the shorter one.
+            actor.unclaimed[result.array] = result, timing
+        else:
+            if actor.logged or result.status == NOT_BEGUN:
+                # Of the others, all that matters is the same in the whole run.
+                actor.take_apart(result.array)
+            if result.status != NOT_BEGUN:
+                kind = REPLAY if result.array in actor.replaying else CALL
+                spec = actor.running[result.array].spec
+                ran(worker.number, timing, spec, result, kind)
+            self._on_called(actor, result)
+
+    def _on_called(self, actor: ActorRecord, result: RangeResult) -> None:
+        assignment = actor.running.pop(result.array)
+        spec = assignment.spec
+        assert spec.extra is not None
+        actor.repeated.discard(spec.array)
+        if spec.extra.method == READY_METHOD:
+            self.replies.finish(actor, result, spec.owner, actor.id)
+        elif result.status == NOT_BEGUN:
+            self.calls.not_begun(actor, assignment)
+        elif actor.replaying:
+            self.reconstruction.replayed(actor, spec, result)
+        else:
+            self.replies.ended(actor, assignment, result)
+
+    def on_item(self, worker: Worker, item: RangeResult) -> None:
+        """A call that runs has yielded."""
+        actor = self._of_worker(worker)
+        if actor is not None and item.array in actor.running:
+            self.replies.yielded(actor, item)
+
+    def on_lineage(self, message: ActorLineage) -> None:
+        """A piece of what an actor is rebuilt from."""
+        actor = self._current(message.actor, message.incarnation)
+        if actor is not None:
+            self.reconstruction.on_lineage(actor, message)
+
+    def on_logged(self, message: CallsLogged) -> None:
+        """The GCS has logged calls."""
+        self.replies.on_logged(self._current(message.actor, message.incarnation), message)
+
+    def on_save(self, worker: Worker, message: SaveActor) -> None:
+        """The actor has written a checkpoint; its calls were reported before."""
+        actor = self._of_worker(worker)
+        if actor is not None and actor.logged:
+            self.replies.send_records(actor)
+            self._ctx.send(
+                "gcs", SaveActor(actor.id, actor.incarnation, message.upto, message.state)
+            )
+
+    def end_turn(self) -> None:
+        """Hand out calls and log what took effect, one message an actor."""
+        while self._dirty:
+            dirty = list(self._dirty.values())
+            self._dirty.clear()
+            for actor in dirty:
+                self.calls.hand_out(actor)
+                self.replies.send_records(actor)
+
+    # -- actors that end ---------------------------------------------------------
+
+    def end(self, actor: bytes, incarnation: int, why: Unsendable) -> None:
+        """End an actor for good: it cannot go on, and could not be rebuilt either."""
+        ended = self._current(actor, incarnation)
+        if ended is not None:
+            self._end_for_good(ended, ActorDeath(DeathCause.UNSENDABLE, root=why))
+
+    def _end_for_good(self, actor: ActorRecord, why: ActorDeath) -> None:
+        self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, why, True))
+        self._drop(actor, brief(why))
+
+    def end_job(self, job: bytes) -> None:
+        """A job has ended: its actors end, and its calls do not begin any more."""
+        for actor in [a for a in self.actors.values() if job_of_task(a.spec) == job]:
+            self._drop(actor, "its job has ended")
+        for actor in list(self.actors.values()):
+            self.calls.end_job(actor, job)
+
+    def on_worker_died(self, worker: Worker, reason: str) -> None:
+        """The GCS will say whether the actor starts again."""
+        actor = self._of_worker(worker)
+        if actor is None:
+            return
+        self.replies.send_records(actor)
+        if actor.leaving:
+            self._has_left(actor)
+            return
+        death = ActorDeath(DeathCause.WORKER_DIED, detail=reason)
+        self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, death))
+        # The GCS logs them before it hears of this, or wants the actor stopped.
+        self._forget(actor, await_log=bool(actor.held))
+
+    def on_exit(self, worker: Worker, message: ExitActor) -> None:
+        """The actor ends itself; its process leaves."""
+        if message.crashed:
+            worker.restarts = self.may_restart(worker)
+            self.on_worker_died(worker, message.reason.detail)
+            return
+        actor = self._of_worker(worker)
+        if actor is not None:
+            actor.leaving = message.reason
+            for caller in list(actor.callers):
+                self.calls.advance(actor, caller)
+            if not message.running:
+                self._leaves(worker)
+
+    def _has_left(self, actor: ActorRecord) -> None:
+        """Its process is gone, by its own will."""
+        assert actor.leaving is not None
+        self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, actor.leaving, True))
+        self.replies.let_out(actor)
+        self._forget(actor)
+
+    def on_stop(self, message: StopActor) -> None:
+        """The GCS wants an incarnation ended."""
+        actor = self.actors.get(message.actor)
+        if actor is not None and actor.incarnation <= message.incarnation:
+            if message.graceful and actor.state is ActorState.ALIVE:
+                self._dismiss(actor)
+            else:
+                self._drop(actor, "it was stopped", message.again)
+        ended = self.replies.take_ended(message.actor, message.incarnation)
+        if ended is not None:
+            self.replies.discard(ended)
+
+    def on_drain(self, source: str, message: DrainCalls) -> None:
+        """An actor is dead for good: its callers on another node want to be sure of it."""
+        actor = self.actors.get(message.actor)
+        if actor is not None and actor.incarnation <= message.incarnation:
+            self.replies.let_out(actor)
+            self._drop(actor, "it was stopped")
+        ended = self.replies.take_ended(message.actor, message.incarnation)
+        if ended is not None:
+            self.replies.let_out(ended)
+        self._ctx.send(source, CallsDrained(message.actor))
+
+    def _drop(self, actor: ActorRecord, reason: str, again: bool = False) -> None:
+        """End an actor, and its worker with it; `again`: it starts again somewhere."""
+        worker = actor.worker
+        self._forget(actor)
+        if worker is not None:
+            worker.restarts = again
+            self._scheduler.deaths.end(worker, reason)
+
+    def _dismiss(self, actor: ActorRecord) -> None:
+        """End an actor that nobody can call any more, in good order."""
+        worker = actor.worker
+        assert worker is not None, "it is alive"
+        self._forget(actor)
+        self._ctx.send(worker.address, Exit())
+        self._leaves(worker)
+
+    def _leaves(self, worker: Worker) -> None:
+        """Its process ends by itself, unless that takes too long."""
+        limit_s = self._scheduler.config.actor_end_s
+
+        def end() -> None:
+            if self._scheduler.dispatcher.workers.get(worker.address) is worker:
+                reason = f"it had not ended {limit_s:g} s after its actor"
+                self._scheduler.deaths.end(worker, reason)
+
+        self._ctx.after(limit_s, end)
+
+    def _forget(self, actor: ActorRecord, await_log: bool = False) -> None:
+        """Forget an actor; `await_log`: but for its replies that wait for the log."""
+        del self.actors[actor.id]
+        self._scheduler.pool.end_hold(actor.spec.demand)
+        self._dirty.pop(actor.id, None)
+        actor.worker = None
+        actor.ended = True
+        actor.replies.clear()
+        if await_log:
+            self.replies.await_log(actor)
+        else:
+            self.replies.discard(actor)
+        for result, _ in actor.unclaimed.values():
+            self._scheduler.places.free(result)
+            self._scheduler.custody.drop(result)
+        actor.unclaimed.clear()
+        if actor in self.queued:
+            self.queued.remove(actor)
+            self._scheduler.inputs.unclaim(actor.spec)
+        self.calls.unclaim(actor)
+
+    # -- questions ---------------------------------------------------------------
+
+    def _of_creation(self, spec: TaskSpec) -> ActorRecord | None:
+        assert spec.extra is not None and spec.extra.actor is not None
+        return self._current(spec.array, spec.extra.actor.incarnation)
+
+    def _of_worker(self, worker: Worker) -> ActorRecord | None:
+        actor = self.actors.get(worker.actor)
+        return actor if actor is not None and actor.worker is worker else None
+
+    def _current(self, actor: bytes, incarnation: int) -> ActorRecord | None:
+        found = self.actors.get(actor)
+        return found if found is not None and found.incarnation == incarnation else None
+
+    def is_repeating(self, worker: Worker) -> bool:
+        """Whether what an actor's worker submits may have been submitted before."""
+        actor = self.actors.get(worker.actor)
+        if actor is None or not actor.incarnation:
+            return False
+        return actor.state is not ActorState.ALIVE or bool(actor.repeated)
+
+    def may_restart(self, worker: Worker) -> bool:
+        """Whether the actor that a dead worker was starts again, as far as is known here."""
+        actor = self._of_worker(worker)
+        if actor is None:
+            return worker.restarts
+        if actor.leaving:
+            return False
+        return actor.info.max_restarts < 0 or actor.incarnation < actor.info.max_restarts
+
+    def rows(self) -> list[list[object]]:
+        """Return a row of each, for the query ``actors``."""
+        return [
+            [
+                a.spec.name, self._node, a.incarnation, a.state.value, a.executed, a.replayed,
+                "" if a.worker is None else a.worker.address,
+            ]
+            for a in self.actors.values()
+        ]  # fmt: skip

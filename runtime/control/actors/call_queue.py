@@ -1,0 +1,373 @@
+"""The calls of a node's actors, from their callers to the worker.
+
+    come ──made before?──yes──> `CallReplies.repeat`
+             │ no
+             ↓
+    in its caller's queue ──> inputs here ──> first in the queue ──> given to the worker
+                                  └─ one is an error: that is the reply
+
+The calls of one caller start in the order in which it made them: one whose inputs are not
+here holds up those behind it, of that caller alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from raytwin.runtime.control.actors.actor_record import ActorRecord, QueuedCall
+from raytwin.runtime.control.actors.call_replies import CallReplies
+from raytwin.runtime.control.actors.direct_calls import is_ahead
+from raytwin.runtime.control.actors.reply_cache import may_call_again
+from raytwin.runtime.control.core.call_batches import arrays_of, is_run, singles
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.failed_values import call_failed, cancelled_result, failed_value
+from raytwin.runtime.control.core.ids import job_number, job_of, same_job
+from raytwin.runtime.control.messages import (
+    OK,
+    SYSTEM_ERROR,
+    ActorCalls,
+    Assignment,
+    CancelTask,
+    Event,
+    ObjectValue,
+    RangeResult,
+    RunTasks,
+    TaskSpec,
+    Timing,
+)
+from raytwin.runtime.control.messages.errors import (
+    ActorDeath,
+    ActorOfOtherJob,
+    ActorUnavailable,
+    DeathCause,
+    Loss,
+    LossCause,
+    unpack,
+)
+from raytwin.runtime.control.objects.replayed_results import is_stream
+
+if TYPE_CHECKING:
+    from raytwin.runtime.control.node.node_manager import LocalScheduler
+
+CALLS_AGAIN = "calls_sent_again"
+"""Event: calls that an earlier incarnation has not replied to, and the new one runs."""
+
+
+class CallQueue:
+    """Lines up the calls of a node's actors, by caller, and gives them to the workers."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        scheduler: LocalScheduler,
+        replies: CallReplies,
+        dirty: dict[bytes, ActorRecord],
+        reported: Callable[[ActorRecord, RangeResult, Timing], None],
+        replay_failed: Callable[[ActorRecord, ActorDeath], None],
+    ) -> None:
+        """`dirty` takes the actors that have something to send at the end of the turn;
+        `reported` takes a worker's report of a call; `replay_failed` ends an actor that
+        a replayed call keeps from being rebuilt, and says why."""
+        self._ctx = ctx
+        self._node = node
+        self._scheduler = scheduler
+        self._replies = replies
+        self._dirty = dirty
+        self._reported = reported
+        self._replay_failed = replay_failed
+
+    # -- calls that come ---------------------------------------------------------
+
+    def on_calls(self, actor: ActorRecord, message: ActorCalls) -> None:
+        """Calls for an actor that takes calls."""
+        again = 0
+        for number, spec in enumerate(message.tasks):
+            if is_run(spec):
+                if not self._take_run(actor, spec):
+                    for single in singles([spec]):
+                        self._take(actor, single)
+                continue
+            if self._take(actor, spec) and number < message.again:
+                actor.repeated.add(spec.array)
+                again += 1
+        if again:
+            self._ctx.send("gcs", Event(CALLS_AGAIN, actor.spec.name, f"{again} calls", again))
+        for spec in message.probes:
+            if not self._replies.repeat(actor, spec):
+                if spec.array in message.cancelled:
+                    error = cancelled_result(spec, self._node)
+                else:
+                    missed = ActorUnavailable(spec.name, actor.id)
+                    error = call_failed(spec, missed, self._node)
+                self._scheduler.results.finish_call(error, spec.owner)
+
+    def _take(self, actor: ActorRecord, spec: TaskSpec) -> bool:
+        """Take a call; return whether it is to run."""
+        if self._scheduler.jobs.is_over(spec.array):
+            return False
+        if not (actor.info.name or same_job(spec.array, actor.id)):
+            self._scheduler.results.finish_call(self._refused(actor, spec), spec.owner)
+            return False
+        if self._replies.repeat(actor, spec):
+            return False
+        if spec.array in actor.waiting:
+            self._take_over(actor, actor.waiting[spec.array], spec)
+            return True
+        self.queue(actor, spec, spec.owner, ())
+        return True
+
+    def _refused(self, actor: ActorRecord, spec: TaskSpec) -> RangeResult:
+        """Return the reply to a call of another job, by a handle of an actor without a name."""
+        owner, job = job_number(actor.id), job_number(spec.array)
+        refused = ActorOfOtherJob(actor.spec.name, actor.id, owner, job)
+        return call_failed(spec, refused, self._node)
+
+    def _take_run(self, actor: ActorRecord, run: TaskSpec) -> bool:
+        """Hand a run of calls on if none of them waits or came before; else do nothing."""
+        calls = arrays_of(run)
+        if (
+            self._scheduler.jobs.is_over(run.array)
+            or not (actor.info.name or same_job(run.array, actor.id))
+            or actor.callers.get(run.owner)
+            or not actor.running.keys().isdisjoint(calls)
+            or not actor.waiting.keys().isdisjoint(calls)
+            or not actor.held.keys().isdisjoint(calls)
+            or actor.replies.knows_any(calls)
+        ):
+            return False
+        assignment = Assignment(run)
+        actor.running.update(dict.fromkeys(calls, assignment))
+        actor.batch.append(assignment)
+        self._dirty[actor.id] = actor
+        return True
+
+    def _take_over(self, actor: ActorRecord, old: QueuedCall, spec: TaskSpec) -> None:
+        """A caller that runs again has made a call that waits: the new one counts.
+
+        The new call takes the old one's place. It moves, with all that its caller had called
+        after it then, to the queue of the caller of now, who will make these calls again as
+        well: they run behind it.
+        """
+        calls = actor.callers[old.caller]
+        at = calls.index(old)
+        self._withdraw(old)
+        actor.replies.called_again(spec.array, old.spec.owner, spec.owner)
+        call = actor.waiting[spec.array] = QueuedCall(spec, spec.owner)
+        if old.caller == spec.owner:
+            calls[at] = call
+        else:
+            moved = [call]
+            moved += [calls.pop() for _ in range(len(calls) - at)][-2::-1]
+            if not calls:
+                del actor.callers[old.caller]
+            for each in moved:
+                each.caller = spec.owner
+            actor.callers.setdefault(spec.owner, deque()).extend(moved)
+        call.rank = self._scheduler.inputs.claim(spec) if spec.deps else 0
+        self._want(actor, call, list(spec.deps))
+
+    # -- calls that wait ---------------------------------------------------------
+
+    def queue(
+        self, actor: ActorRecord, spec: TaskSpec, caller: str, known: tuple[ObjectValue, ...]
+    ) -> None:
+        """Line a call up behind those of the same caller; `known` has small inputs."""
+        calls = actor.callers.get(caller)
+        if not spec.deps:
+            if not calls:
+                self._give(actor, spec, ())
+            else:
+                calls.append(self._waiting(actor, spec, caller))
+            return
+        call = self._waiting(actor, spec, caller)
+        call.rank = self._scheduler.inputs.claim(spec)
+        call.known = {value.object: value for value in known if not value.size}
+        if calls is None:
+            calls = actor.callers[caller] = deque()
+        calls.append(call)
+        self._want(actor, call, [oid for oid in spec.deps if oid not in call.known])
+
+    @staticmethod
+    def _waiting(actor: ActorRecord, spec: TaskSpec, caller: str) -> QueuedCall:
+        call = QueuedCall(spec, caller)
+        if caller:
+            actor.waiting[spec.array] = call
+        return call
+
+    def _want(self, actor: ActorRecord, call: QueuedCall, oids: list[bytes]) -> None:
+        """Have inputs of a call brought here; it goes on when all are."""
+
+        def arrived(value: ObjectValue) -> None:
+            call.missing -= 1
+            if value.status != OK:
+                # Of several errors, that of the first argument: whichever came last would
+                # be one or the other.
+                at = call.spec.deps.index(value.object)
+                if call.failed is None or at < call.spec.deps.index(call.failed.object):
+                    call.failed = value
+            if not call.missing:
+                self.advance(actor, call.caller)
+
+        call.missing += 1  # held until every input was asked for
+        for oid in oids:
+            call.missing += 1
+            self._scheduler.objects.want(oid, arrived, call.rank)
+        arrived(ObjectValue(b"", OK, b""))
+
+    def advance(self, actor: ActorRecord, caller: str) -> None:
+        """Give the worker the first calls of a caller, as far as their inputs are here."""
+        calls = actor.callers.get(caller)
+        while calls and not calls[0].missing:
+            if actor.ended:
+                return  # while the input was on its way, or for want of one
+            call = calls[0]
+            spec = call.spec
+            begins = call.failed is None and not actor.leaving
+            left = self._scheduler.objects.have_left(spec.deps) if begins else []
+            if left:
+                # They had to make room while the call waited for its turn.
+                self._want(actor, call, left)
+                return
+            calls.popleft()
+            if caller:
+                del actor.waiting[spec.array]
+            self._scheduler.inputs.unclaim(spec)
+            if actor.leaving:
+                self._too_late(actor, spec)
+                continue
+            if call.failed is not None:
+                self._input_failed(actor, spec, call.failed)
+                continue
+            values = []
+            for oid in spec.deps:
+                value = call.known.get(oid) or self._scheduler.objects.lookup(oid)
+                if value is None:
+                    # Released meanwhile: its owner has died.
+                    gone = Loss(LossCause.OWNER_DIED, object=oid)
+                    self._input_failed(actor, spec, failed_value(gone, oid))
+                    break
+                values.append(value)
+            else:
+                self._give(actor, spec, tuple(values))
+        if not calls:
+            actor.callers.pop(caller, None)
+
+    def _withdraw(self, call: QueuedCall) -> None:
+        """A call was taken out of its queue."""
+        call.missing = -1  # what arrives for it later is not counted to zero
+        self._scheduler.inputs.unclaim(call.spec)
+
+    def _input_failed(self, actor: ActorRecord, spec: TaskSpec, error: ObjectValue) -> None:
+        if spec.array in actor.replaying:
+            root = unpack(error.payload) if error.status == SYSTEM_ERROR else None
+            self._replay_failed(actor, ActorDeath(DeathCause.NOT_REBUILT, root=root))
+            return
+        actor.repeated.discard(spec.array)
+        end = RangeResult(spec.array, 0, 1, error.status, error.payload, self._node, spec.returns)
+        self._replies.finish(actor, end, spec.owner, b"")
+
+    def _too_late(self, actor: ActorRecord, spec: TaskSpec) -> None:
+        """The actor leaves: say so at once, since a call that runs may wait for this one."""
+        assert actor.leaving is not None
+        why = actor.death(actor.leaving)
+        self._input_failed(actor, spec, failed_value(why, spec.array))
+
+    # -- calls that begin --------------------------------------------------------
+
+    def _give(self, actor: ActorRecord, spec: TaskSpec, values: tuple[ObjectValue, ...]) -> None:
+        """Give a call to the worker; if that has run it already, take its report."""
+        assert actor.worker is not None
+        call = spec.array
+        if actor.leaving and call not in actor.unclaimed:
+            self._too_late(actor, spec)
+            return
+        for value in values:
+            if value.size:
+                self._scheduler.objects.pin(value.object, actor.worker.address)
+        assignment = Assignment(spec, values)
+        if call in actor.replaying:
+            cached = actor.replies.find(call)
+            assert cached is not None and cached.reply is not None
+            assignment.cancelled = cached.reply.cancelled
+        if is_stream(spec) and (call in actor.replaying or may_call_again(spec.owner)):
+            actor.replies.begin_stream(call)
+        actor.running[call] = assignment
+        actor.batch.append(assignment)
+        self._dirty[actor.id] = actor
+        if actor.unclaimed and call in actor.unclaimed:
+            # Its worker runs it once, whatever it is sent now; see `direct_calls`.
+            report, timing = actor.unclaimed.pop(call)
+            self._scheduler.results.news.gather()
+            self._reported(actor, report, timing)
+            self._scheduler.results.news.tell(told_directly=True)
+
+    def hand_out(self, actor: ActorRecord) -> None:
+        """Send the worker the calls of this turn."""
+        if actor.batch and actor.worker is not None:
+            self._ctx.send(actor.worker.address, RunTasks(actor.batch))
+            actor.batch = []
+
+    # -- calls that do not begin -------------------------------------------------
+
+    def cancel(self, actor: ActorRecord, call: bytes) -> None:
+        """End a call that has not begun; have its worker cancel one that has."""
+        if call in actor.replaying:
+            return
+        waiting = actor.waiting.pop(call, None)
+        if waiting is not None:
+            actor.callers[waiting.caller].remove(waiting)
+            self._withdraw(waiting)
+            self._cancelled(actor, waiting.spec)
+            self.advance(actor, waiting.caller)
+            return
+        actor.take_apart(call)
+        assignment = actor.running.get(call)
+        if assignment is None or actor.worker is None:
+            return
+        if assignment in actor.batch and not is_ahead(assignment.spec):
+            actor.batch.remove(assignment)
+            self.not_begun(actor, assignment)
+            return
+        # Behind the call itself: only the worker knows whether it has begun.
+        self.hand_out(actor)
+        self._ctx.send(actor.worker.address, CancelTask(call, 0, 1, False, False))
+
+    def not_begun(self, actor: ActorRecord, assignment: Assignment) -> None:
+        """A call was taken back from the actor's worker, or refused by one that leaves."""
+        assert actor.worker is not None
+        actor.running.pop(assignment.spec.array, None)
+        for value in assignment.values:
+            if value.size:
+                self._scheduler.objects.unpin(value.object, actor.worker.address)
+        if not actor.leaving:
+            self._cancelled(actor, assignment.spec)
+        elif assignment.spec.array not in actor.replaying:  # whose callers have an answer
+            self._too_late(actor, assignment.spec)
+
+    def _cancelled(self, actor: ActorRecord, spec: TaskSpec) -> None:
+        actor.repeated.discard(spec.array)
+        self._replies.cancelled(actor, cancelled_result(spec, self._node), spec.owner)
+
+    def end_job(self, actor: ActorRecord, job: bytes) -> None:
+        """A job has ended: its calls do not begin any more."""
+        for caller, calls in list(actor.callers.items()):
+            left = [call for call in calls if job_of(call.spec.array) != job]
+            if len(left) == len(calls) or not caller:
+                continue
+            for call in calls:
+                if call not in left:
+                    del actor.waiting[call.spec.array]
+                    self._withdraw(call)
+                    actor.replies.take_waiters(call.spec.array)
+            calls.clear()
+            calls.extend(left)
+            self.advance(actor, caller)
+
+    def unclaim(self, actor: ActorRecord) -> None:
+        """An actor has ended: nobody here needs the inputs of its calls."""
+        for calls in actor.callers.values():
+            for call in calls:
+                self._scheduler.inputs.unclaim(call.spec)

@@ -1,0 +1,209 @@
+"""What becomes of the replies of a node's actors.
+
+    a call ends ──the actor never restarts──────────────────> the reply leaves
+        └─it may restart: LogCalls ──> GCS ──CallsLogged──────────┘
+    a call is repeated ──> `ReplyCache`: the reply, a place among those who wait, or an error
+
+A reply leaves only when its call is in the actor's lineage, so what anybody has seen
+can be rebuilt. It goes to the client that made the call last, and to all who wait besides.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raytwin.runtime.control.actors.actor_record import ActorRecord, HeldReply
+from raytwin.runtime.control.actors.reply_cache import CachedCall, CallState, may_call_again
+from raytwin.runtime.control.core.batching import cut, record_bytes
+from raytwin.runtime.control.core.call_batches import results_of, split
+from raytwin.runtime.control.core.context import Context, incarnation_of, node_of
+from raytwin.runtime.control.core.stream_ids import item_id
+from raytwin.runtime.control.messages import (
+    OK,
+    Assignment,
+    CallRecord,
+    CallsLogged,
+    LogCalls,
+    RangeResult,
+    TaskSpec,
+)
+from raytwin.runtime.control.objects.replayed_results import forgotten, is_stream, lacks_items, lost
+
+if TYPE_CHECKING:
+    from raytwin.runtime.control.node.node_manager import LocalScheduler
+
+
+class CallReplies:
+    """Logs the calls of a node's actors, sends their replies, and sends them again."""
+
+    def __init__(
+        self, ctx: Context, node: int, scheduler: LocalScheduler, dirty: dict[bytes, ActorRecord]
+    ) -> None:
+        """`dirty` takes the actors that have something to send at the end of the turn."""
+        self._ctx = ctx
+        self._node = node
+        self._scheduler = scheduler
+        self._dirty = dirty
+        self._ended: dict[tuple[bytes, int], ActorRecord] = {}
+        """Ended actors whose replies still wait for the log, by ID and incarnation."""
+
+    # -- calls that end ----------------------------------------------------------
+
+    def ended(self, actor: ActorRecord, assignment: Assignment, reply: RangeResult) -> None:
+        """A call took effect."""
+        spec = assignment.spec
+        number = actor.executed
+        actor.executed += 1
+        if not actor.logged:
+            self._leave(actor, reply, spec.owner)
+            return
+        small = tuple(value for value in assignment.values if not value.size)
+        # Its large values outlive the worker from here on: once it is logged they count.
+        self._scheduler.places.seal(reply)
+        actor.records.append(CallRecord(spec, reply, small))
+        actor.held[spec.array] = HeldReply(number, reply, spec.owner)
+        self._dirty[actor.id] = actor
+
+    def ended_together(self, actor: ActorRecord, run: RangeResult) -> None:
+        """Calls took effect one after another, with small values."""
+        assert not actor.logged
+        calls = split(run.calls)
+        running = list(map(actor.running.pop, calls))
+        owners = {assignment.spec.owner for assignment in running}
+        actor.executed += run.count
+        if any(map(may_call_again, owners)):
+            actor.replies.keep(run, calls)
+        if len(owners) == 1 and not actor.replies.has_waiters:
+            self._scheduler.results.runs.finish_calls(run, owners.pop(), actor.id)
+            return
+        for reply, assignment in zip(results_of(run), running, strict=True):
+            self.finish(actor, reply, assignment.spec.owner, actor.id)
+
+    def cancelled(self, actor: ActorRecord, reply: RangeResult, owner: str) -> None:
+        """A call was cancelled before it began: made again, it does not run either."""
+        self._leave(actor, reply, owner)
+
+    def _leave(self, actor: ActorRecord, reply: RangeResult, owner: str) -> None:
+        """A reply becomes known: the cache keeps it from now on."""
+        if may_call_again(owner) and not actor.ended:
+            actor.replies.keep(reply)
+        self.finish(actor, reply, owner, actor.id)
+
+    def finish(self, actor: ActorRecord, reply: RangeResult, owner: str, made_by: bytes) -> None:
+        """Send a reply to all who wait for it."""
+        results = self._scheduler.results
+        results.finish_call(reply, owner, made_by)
+        for waiter in actor.replies.take_waiters(reply.array):
+            if self._may_live(waiter):
+                results.finish_call(reply, waiter, made_by, fresh=False)
+
+    def yielded(self, actor: ActorRecord, item: RangeResult) -> None:
+        """A call that runs has yielded; the log has only the end of its stream."""
+        owner = actor.running[item.array].spec.owner
+        actor.replies.add_item(item.array, item)
+        self._scheduler.results.finish_item(item, owner, actor.id)
+        if item.array in actor.replaying:
+            return  # who waits for the replay gets all items at its end
+        for waiter in actor.replies.waiters(item.array):
+            if self._may_live(waiter):
+                self._scheduler.results.finish_item(item, waiter, actor.id, fresh=False)
+
+    def _may_live(self, client: str) -> bool:
+        return not self._scheduler.members.refusal(node_of(client), incarnation_of(client))
+
+    # -- the log -----------------------------------------------------------------
+
+    def send_records(self, actor: ActorRecord) -> None:
+        """Have the GCS log the calls that took effect in this turn."""
+        if actor.records:
+            first = actor.executed - len(actor.records)
+            for piece in cut(actor.records, record_bytes):
+                self._ctx.send("gcs", LogCalls(actor.id, actor.incarnation, first, piece))
+                first += len(piece)
+            actor.records = []
+
+    def on_logged(self, actor: ActorRecord | None, message: CallsLogged) -> None:
+        """The replies leave whose calls the GCS has logged; None: the actor has ended."""
+        key = message.actor, message.incarnation
+        actor = actor or self._ended.get(key)
+        if actor is None:
+            return
+        while actor.held:
+            held = next(iter(actor.held.values()))
+            if held.number >= message.upto:
+                return
+            actor.held.popitem(last=False)
+            self._leave(actor, held.reply, held.owner)
+        self._ended.pop(key, None)
+
+    def await_log(self, actor: ActorRecord) -> None:
+        """Keep what a dead actor's replies need until the GCS has logged their calls."""
+        self._ended[actor.id, actor.incarnation] = actor
+
+    def take_ended(self, actor: bytes, incarnation: int) -> ActorRecord | None:
+        """Return an ended actor whose replies still wait, and forget it."""
+        return self._ended.pop((actor, incarnation), None)
+
+    def let_out(self, actor: ActorRecord) -> None:
+        """Send the replies that wait for the log: the actor does not start again."""
+        replies = list(actor.held.values())
+        actor.held.clear()
+        for held in replies:
+            self.finish(actor, held.reply, held.owner, actor.id)
+
+    def discard(self, actor: ActorRecord) -> None:
+        """Free the replies that wait for the log: what is not logged never took effect."""
+        for held in actor.held.values():
+            self._scheduler.places.free(held.reply)
+            self._scheduler.custody.drop(held.reply)
+        actor.held.clear()
+
+    # -- calls that are repeated -------------------------------------------------
+
+    def repeat(self, actor: ActorRecord, spec: TaskSpec) -> bool:
+        """Reply to a call that was made before; return whether it was: it does not run again."""
+        call = spec.array
+        cached = actor.replies.find(call)
+        if cached is not None and cached.state is not CallState.RUNNING:
+            self.reply(actor, spec, cached)
+            return True
+        actor.take_apart(call)
+        held, running = actor.held.get(call), actor.running.get(call)
+        if held is not None:
+            before = held.owner
+        elif running is not None:
+            before = running.spec.owner
+        else:
+            return False
+        if not self._send_items(actor, spec, cached) and before != spec.owner:
+            # Without its items the end of a stream is of no use to the caller of now.
+            end = RangeResult(call, 0, 1, OK, b"", self._node, spec.returns)
+            gone = lost(end, item_id(call, 0), self._node)
+            self._scheduler.results.finish_call(gone, spec.owner)
+            return True
+        actor.replies.called_again(call, before, spec.owner)
+        if held is not None:
+            held.owner = spec.owner
+        elif running is not None:
+            running.spec.owner = spec.owner
+        return True
+
+    def reply(self, actor: ActorRecord, spec: TaskSpec, cached: CachedCall) -> None:
+        """Send the owner of a repeated call, which has ended, what is left of its reply."""
+        if cached.state is CallState.EXECUTED:
+            reply = forgotten(spec, self._node)
+        else:
+            reply = cached.reply_to(spec.array)
+            if not self._send_items(actor, spec, cached) and lacks_items(spec, reply):
+                reply = lost(reply, item_id(spec.array, 0), self._node)
+        self._scheduler.results.finish_call(reply, spec.owner, actor.id, fresh=False)
+
+    def _send_items(self, actor: ActorRecord, spec: TaskSpec, cached: CachedCall | None) -> bool:
+        """Send the owner of a repeated call the items so far; return whether all are known."""
+        if not is_stream(spec):
+            return True
+        if cached is None or cached.items is None:
+            return False
+        for item in cached.items:
+            self._scheduler.results.finish_item(item, spec.owner, actor.id, fresh=False)
+        return True

@@ -1,0 +1,203 @@
+"""How an actor that starts anew gets its state back: a checkpoint, then its calls.
+
+    ActorLineage ──checkpoint──> RestoreActor ─┐
+        │                                      ├──> the worker ──> each call is replayed
+        └──calls since──> one after another ───┘                        │ all have ended
+                                                                        └──> ALIVE
+
+A replayed call takes effect for the state alone: its callers have the reply, or ask for it
+again. Its large values may be lost, so those that are missing here are kept.
+
+While the actor is being rebuilt, its node replies to calls of earlier incarnations: a
+replayed call may need a value that was lost, and whose task runs again and makes its calls
+of this actor again. It would wait for the actor, and the actor for it. So the GCS tells
+all watchers which node has the lineage, and the nodes of callers ask that one::
+
+    GCS ──ActorChanged, STARTING──> caller's node ──ActorCalls.early──> the actor's node
+                                        ↑                                │ before the checkpoint,
+                                        └───────────TaskResults──────────┘ or when replayed
+
+What such a task has seen took effect before the call that needs its value, so the replay
+comes to it. Calls that did not take effect stay with their callers until the actor is ALIVE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from raytwin.runtime.control.actors.actor_record import ActorRecord, ActorState
+from raytwin.runtime.control.actors.call_queue import CallQueue
+from raytwin.runtime.control.actors.call_replies import CallReplies
+from raytwin.runtime.control.actors.reply_cache import CallState
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.messages import (
+    OK,
+    SYSTEM_ERROR,
+    USER_ERROR,
+    ActorLineage,
+    ActorStarted,
+    Event,
+    RangeResult,
+    RestoreActor,
+    TaskSpec,
+)
+from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
+
+if TYPE_CHECKING:
+    from raytwin.runtime.control.node.node_manager import LocalScheduler
+
+REPLAYED = "calls_replayed"
+"""Event: calls that were replayed to rebuild actors, counted by node and heartbeat."""
+REPLAY_PATIENCE_S = 1.0
+"""How long a replayed call of a concurrent actor may hold up the next one."""
+
+
+class ActorReconstruction:
+    """Rebuilds a node's actors from their lineage."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        scheduler: LocalScheduler,
+        calls: CallQueue,
+        replies: CallReplies,
+        fail: Callable[[ActorRecord, ActorDeath], None],
+    ) -> None:
+        """`fail` ends an actor that cannot be rebuilt, and says why."""
+        self._ctx = ctx
+        self._node = node
+        self._scheduler = scheduler
+        self._calls = calls
+        self._replies = replies
+        self._fail = fail
+        self._replays = 0
+        """Replayed calls of all actors that the event log does not have yet."""
+
+    def on_lineage(self, actor: ActorRecord, message: ActorLineage) -> None:
+        """A piece of what an actor is rebuilt from."""
+        if actor.lineage_here:
+            return
+        if message.checkpoint:
+            actor.checkpoint = RestoreActor(message.checkpoint, message.upto)
+        actor.executed = message.upto
+        for record in message.kept:
+            actor.replies.restore(record.result, replayed=False)
+        for record in message.calls:
+            actor.replies.restore(record.result, replayed=True)
+            actor.lineage.append(record)
+        actor.lineage_here = not message.more
+        if actor.lineage_here:
+            asked, actor.asked = actor.asked, []
+            for spec in asked:
+                self.ask(actor, spec)
+        self.restore(actor)
+
+    def ask(self, actor: ActorRecord, spec: TaskSpec) -> None:
+        """A caller asks for the reply to a call, which may be in the lineage."""
+        if not actor.lineage_here:
+            actor.asked.append(spec)
+            return
+        cached = actor.replies.find(spec.array)
+        if cached is None:
+            return
+        if cached.state is CallState.RUNNING:
+            actor.replies.wait(spec.array, spec.owner)
+        else:
+            self._replies.reply(actor, spec, cached)
+
+    def restore(self, actor: ActorRecord) -> None:
+        """Begin, if the constructor has run and the lineage is here."""
+        if actor.state is not ActorState.RESTORING or not actor.lineage_here:
+            return
+        assert actor.worker is not None
+        if actor.checkpoint.state:
+            self._ctx.send(actor.worker.address, actor.checkpoint)
+            actor.checkpoint = RestoreActor(b"", 0)
+        actor.replayed = len(actor.lineage)
+        lineage, actor.lineage = actor.lineage, []
+        actor.replaying = {record.task.array for record in lineage}
+        if actor.info.max_concurrency > 1:
+            actor.to_replay.extend(lineage)
+            self._replay_next(actor)
+        else:
+            for record in lineage:
+                self._calls.queue(actor, record.task, "", record.values)
+        if not lineage:
+            self._restored(actor)
+
+    def _replay_next(self, actor: ActorRecord) -> None:
+        """Replay one after another what once ran beside one another, in the order it ended.
+
+        So the state is the one before where calls that overlapped did not depend on how
+        they took turns; nothing records that.
+        A call that does not end may wait for what a later one did before that
+        ended: then the next one runs beside it.
+        """
+        if actor.patience is not None:
+            actor.patience.cancel()
+            actor.patience = None
+        if actor.to_replay and not actor.ended:
+            record = actor.to_replay.popleft()
+            actor.patience = self._ctx.after(REPLAY_PATIENCE_S, lambda: self._replay_next(actor))
+            self._calls.queue(actor, record.task, "", record.values)
+
+    def replayed(self, actor: ActorRecord, spec: TaskSpec, reply: RangeResult) -> None:
+        """A replayed call has ended."""
+        actor.executed += 1
+        actor.replaying.discard(spec.array)
+        self._replays += 1
+        cached = actor.replies.find(spec.array)
+        assert cached is not None and cached.reply is not None
+        before = cached.reply
+        was_cancelled = before.cancelled >= 0
+        # Where large values find no room this time, who waits for them has to hear it.
+        kept = not was_cancelled and (any(reply.sizes) or reply.status == SYSTEM_ERROR)
+        if not kept:
+            self._scheduler.custody.drop(reply)
+        if self._has_strayed(actor, spec, before, reply):
+            return
+        if kept:
+            kept = self._scheduler.results.replayed(reply, spec.owner, actor.id)
+        # Of large values that are not kept there are others here, or nobody had any use for
+        # them: then they are lost to who asks once more.
+        counts = not was_cancelled and (kept or reply.status != SYSTEM_ERROR)
+        actor.replies.replayed(spec.array, reply if counts else None)
+        for waiter in actor.replies.take_waiters(spec.array):
+            self._replies.reply(actor, replace(spec, owner=waiter), cached)
+        if not actor.replaying:
+            self._restored(actor)
+        elif not actor.running:
+            self._replay_next(actor)
+
+    def _has_strayed(
+        self, actor: ActorRecord, spec: TaskSpec, before: RangeResult, reply: RangeResult
+    ) -> bool:
+        """End an actor whose call raises when it is replayed, and did not before.
+
+        Something that it needs is gone, or it is not deterministic: its state is another one.
+        Of a concurrent actor that may be for want of what overlapped with the call.
+        """
+        if (
+            reply.status != USER_ERROR
+            or not (before.status == OK or (before.cancelled >= 0 and before.status != USER_ERROR))
+            or actor.info.max_concurrency > 1
+        ):
+            return False
+        self._fail(actor, ActorDeath(DeathCause.STRAYED, detail=spec.name))
+        return True
+
+    def _restored(self, actor: ActorRecord) -> None:
+        actor.state = ActorState.ALIVE
+        started = ActorStarted(actor.id, actor.incarnation, self._node, actor.replayed)
+        self._ctx.send("gcs", started)
+
+    def on_heartbeat(self) -> None:
+        """Tell the event log of replays: rarely, and before the node can be missed for long."""
+        if self._replays:
+            text = f"{self._replays} calls"
+            self._ctx.send("gcs", Event(REPLAYED, f"node:{self._node}", text, self._replays))
+            self._replays = 0

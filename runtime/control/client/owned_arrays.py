@@ -1,0 +1,94 @@
+"""What a client keeps of an array that it owns, and of who waits for it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from operator import attrgetter
+
+from msgspec import Struct
+
+from raytwin.runtime.control.core.range_set import Ranges
+from raytwin.runtime.control.messages import OK, RangeResult
+from raytwin.runtime.control.ownership.borrowers import Book
+
+by_start = attrgetter("start")
+
+
+class Waiter:
+    """How many of the awaited things are still missing."""
+
+    __slots__ = ("arrived", "failed", "fetch", "missing")
+
+    def __init__(self, fetch: bool = True) -> None:
+        self.missing = 0
+        self.fetch = fetch
+        """Whether a large value has to be brought here, or need only exist."""
+        self.arrived: list[bytes] | None = None
+        """If not None, the objects that were missing and are not any more are noted here."""
+        self.failed = False
+        """Whether one that was missing is an error; of those before, `fail_early` tells."""
+
+
+class Entry(Struct, eq=False, gc=False):
+    """An array that this client owns."""
+
+    array: bytes
+    count: int
+    returns: int
+    missing: int
+    """Elements whose result has not come."""
+    result: RangeResult | None = None
+    """The result of an array of one."""
+    results: list[RangeResult] | None = None
+    """Those of a longer array, by start; later ones may overlap."""
+    covered: Ranges | None = None
+    items: dict[int, RangeResult] | None = None
+    """Of a stream: its items so far, by element; see `streams`."""
+    refs: int = 0
+    """`ObjectRef`s alive."""
+    holds: int = 0
+    """Unfinished tasks that have it as input."""
+    is_call: bool = False
+    """Of an actor."""
+    position: int = 0
+    """Of an array of one: where in the result's payload its first value is."""
+    book: Book | None = None
+    """Who else has references to it."""
+    deps: tuple[bytes, ...] = ()
+    """Inputs held until the array is done, and arrays that are inside arguments."""
+    keeper: bytes = b""
+    """The actor that may be rebuilt with these inputs: see `Client.submit`."""
+    kept: dict[bytes, None] | None = None
+    """Of such an actor: large inputs held as long as it is; of any array: what
+    is inside its values and would otherwise be returned too soon."""
+    waiters: dict[int, list[tuple[bytes, Waiter]]] | None = None
+    """Who waits for an element, by index."""
+    all_waiters: list[Waiter] | None = None
+    local: list[bytes] | None = None
+    """Large objects of it that are pinned for this client."""
+    unhurried: bool = False
+    """Of a single call or plain task: nothing happens when it is released."""
+
+    def is_large(self) -> bool:
+        """Whether a value of it may be too large for messages."""
+        return self.count > 1 or (self.result is not None and any(self.result.sizes))
+
+    def is_small(self) -> bool:
+        """Of an array of one, with a result: whether all of its values are in there."""
+        result = self.result
+        return result is not None and (result.status != OK or not result.sizes)
+
+    def find(self, index: int) -> RangeResult | None:
+        """Return the result that covers an element."""
+        if self.count == 1:
+            if self.items is not None and index:
+                return self.items.get(index)
+            return self.result
+        if self.covered is None or index not in self.covered:
+            return None
+        assert self.results is not None
+        at = bisect_right(self.results, index, key=by_start)
+        for result in reversed(self.results[:at]):
+            if index < result.start + result.count:
+                return result
+        raise AssertionError("a covered element has no result")

@@ -1,0 +1,107 @@
+"""The port: everything that a control-plane component may ask of the world.
+
+Theory of operation
+-------------------
+A *component* (local scheduler, global scheduler, GCS, client, executor) is a
+state machine. The world calls it in **turns**:
+
+1. ``handle(source, message)`` once for every message that has arrived, or the
+   callback of one timer that is due;
+2. ``end_turn()`` once.
+
+Within a turn ``now()`` does not move and whatever is sent is held back; when
+the turn is over the context sends what is addressed to one address as one
+frame. So batching is a property of the model and not of a socket, and a log of
+turns (their times and inputs) replays a component's decisions exactly.
+
+Two contexts exist: ``processes`` implements this port with an event
+loop and sockets, ``simulator`` with SimPy. No component can tell them apart.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Protocol
+
+Address = str
+"""``gcs``, ``global``, ``node:<n>``, ``store:<n>``, ``pool:<n>``,
+``worker:<n>.<k>`` or ``driver:<n>.<k>`` (``<n>`` is the node they live on);
+``links`` and ``links:<n>``: the connections of the head and of a node."""
+
+WORKERS_PER_LIFE = 1_000_000
+"""The workers of a node's i-th incarnation are numbered from (i - 1) times this on,
+so that no address is ever used twice."""
+
+
+class Timer(Protocol):
+    """What `Context.after` returns."""
+
+    def cancel(self) -> None:
+        """Forget the callback; has no effect once it has run."""
+
+
+class Context(Protocol):
+    """All that a control-plane component may ask of the world."""
+
+    rng: random.Random
+    """Seeded by the cluster's seed and the component's address."""
+
+    def now(self) -> float:
+        """Return the time of this turn in seconds; it only grows."""
+
+    def send(self, to: Address, message: Any) -> None:
+        """Queue `message` (a struct of `messages`) for `to`.
+
+        Messages from one component to one address arrive in order or not at
+        all; to a dead address they are lost without a word. A message belongs
+        to its receiver once it was sent: the sender never changes it.
+        """
+
+    def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """Run `callback` as a turn of its own, `delay_s` seconds from now."""
+
+
+class Component(Protocol):
+    """What a world drives."""
+
+    def handle(self, source: Address, message: Any) -> None:
+        """Take one message."""
+
+    def end_turn(self) -> None:
+        """Act on all that this turn brought; called once a turn."""
+
+
+def is_gcs(address: Address) -> bool:
+    """Whether the address is that of the GCS, or of a shard of it.
+
+    >>> is_gcs("gcs"), is_gcs("gcs.2"), is_gcs("global")
+    (True, True, False)
+    """
+    return address.partition(".")[0] == "gcs"
+
+
+@lru_cache(maxsize=65_536)
+def node_of(address: Address) -> int:
+    """Return the number of the node that `address` lives on.
+
+    >>> node_of("worker:3.7"), node_of("node:12")
+    (3, 12)
+
+    Raises ValueError for ``gcs`` and ``global``, which live on no node.
+    """
+    kind, _, rest = address.partition(":")
+    if not rest:
+        raise ValueError(f"{kind!r} does not live on a node")
+    return int(rest.partition(".")[0])
+
+
+@lru_cache(maxsize=65_536)
+def incarnation_of(address: Address) -> int:
+    """Return in which incarnation of its node a worker or driver lives.
+
+    >>> incarnation_of("worker:3.7"), incarnation_of("worker:3.1000007")
+    (1, 2)
+    """
+    return int(address.rpartition(".")[2]) // WORKERS_PER_LIFE + 1

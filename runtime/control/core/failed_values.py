@@ -1,0 +1,31 @@
+"""Values that are failures of the system: how one is put in a value's place."""
+
+from __future__ import annotations
+
+from raytwin.runtime.control.messages.errors import Cancellation, Failure, Loss, pack, unpack
+from raytwin.runtime.control.messages import SYSTEM_ERROR, ObjectValue, RangeResult, TaskSpec
+
+
+def failed_value(failure: Failure, oid: bytes = b"") -> ObjectValue:
+    """Return an object that is a failure; without an ID: whichever a task was to make."""
+    return ObjectValue(oid, SYSTEM_ERROR, pack(failure))
+
+
+def failed_result(of: TaskSpec | RangeResult, failure: Failure, node: int) -> RangeResult:
+    """Return the result of a range that has ended in a failure."""
+    return RangeResult(of.array, of.start, of.count, SYSTEM_ERROR, pack(failure), node, of.returns)
+
+
+def call_failed(spec: TaskSpec, failure: Failure, node: int) -> RangeResult:
+    """Return the result of one call of an actor that has ended in a failure."""
+    return RangeResult(spec.array, 0, 1, SYSTEM_ERROR, pack(failure), node, spec.returns)
+
+
+def cancelled_result(spec: TaskSpec, node: int) -> RangeResult:
+    """Return the result of elements that were cancelled before they had begun."""
+    return failed_result(spec, Cancellation(spec.name), node)
+
+
+def is_lost(result: RangeResult | ObjectValue) -> bool:
+    """Whether it is the error of a lost object: the object's, or that of a task that needs it."""
+    return result.status == SYSTEM_ERROR and isinstance(unpack(result.payload), Loss)

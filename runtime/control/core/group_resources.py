@@ -1,0 +1,70 @@
+"""What placement groups are called: in demands, in resources, and in what tasks say.
+
+A committed bundle i of group g with 2 CPUs is ``CPU_group_<i>_<g>: 2`` and
+``CPU_group_<g>: 2``. A task in the group demands those instead of ``CPU``
+(`demand_in`), so that schedulers need to know nothing of groups. Every task
+takes a little of ``bundle_group_<g>`` too: one without demands has to run there
+as well.
+
+A group's ID, in hexadecimal, begins with the number of its job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, JOB_BYTES, NUMBER_BYTES
+from raytwin.runtime.control.messages import TaskSpec
+from raytwin.runtime.control.core.resources import UNIT, format_demand, parse_demand
+
+HEX = frozenset("0123456789abcdef")
+MARK = 1000.0
+"""How much of ``bundle_group_<g>`` a bundle has, and"""
+MARK_PER_TASK = 0.001
+"""how much of it a task takes."""
+
+
+def demand_in(demand: str, group: str, index: int) -> str:
+    """Return a demand rewritten to the resources of a group; bundle -1: of any."""
+    amounts: dict[str, float] = {}
+    parts = [*parse_demand(demand), ("bundle", round(MARK_PER_TASK * UNIT))]
+    for name, units in parts:
+        amounts[f"{name}_group_{group}"] = units / UNIT
+        if index >= 0:
+            amounts[f"{name}_group_{index}_{group}"] = units / UNIT
+    return format_demand(amounts)
+
+
+def group_resources(bundle: Mapping[str, float], group: str, index: int) -> dict[str, float]:
+    """Return the resources that a node has because of a committed bundle."""
+    named: dict[str, float] = {}
+    for name, amount in [*bundle.items(), ("bundle", MARK)]:
+        named[f"{name}_group_{group}"] = amount
+        named[f"{name}_group_{index}_{group}"] = amount
+    return named
+
+
+def is_of_group(resource: str) -> bool:
+    """Whether a resource of this name is there only where a group is."""
+    group = resource.rpartition("_")[2]
+    return "_group_" in resource and len(group) == 2 * ARRAY_BYTES and set(group) <= HEX
+
+
+def group_of(spec: TaskSpec) -> str:
+    """Return the ID of a task's group, an empty string for none."""
+    return "" if spec.extra is None else spec.extra.group.partition("/")[0]
+
+
+def job_of(group: str) -> str:
+    """Return the job that a group belongs to, in hexadecimal as its own ID."""
+    return group[: 2 * JOB_BYTES]
+
+
+def is_of_job(group: str, some_id: bytes) -> bool:
+    """Whether a group belongs to the same job as something with an ID."""
+    return group.startswith(some_id[:NUMBER_BYTES].hex())
+
+
+def owner_of(group: str) -> int:
+    """Return the number of the job that a group belongs to."""
+    return int(group[: 2 * NUMBER_BYTES], 16)

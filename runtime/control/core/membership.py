@@ -1,0 +1,54 @@
+"""Which nodes there are, as one node or the global scheduler has heard it."""
+
+from __future__ import annotations
+
+from raytwin.runtime.control.messages import NodeInfo
+
+
+class Membership:
+    """The node table, kept up to date by what the GCS publishes."""
+
+    def __init__(self, me: int = -1, incarnation: int = 0) -> None:
+        self.me = me
+        self.incarnation = incarnation
+        """Of this node itself."""
+        self.nodes: dict[int, NodeInfo] = {}
+        self.alone = True
+        """Whether no other node is alive."""
+
+    def update(self, info: NodeInfo) -> None:
+        """Take a published row, unless a newer incarnation is known."""
+        known = self.nodes.get(info.node)
+        if known is None or info.incarnation >= known.incarnation:
+            self.nodes[info.node] = info
+            self.alone = not any(i.alive and n != self.me for n, i in self.nodes.items())
+
+    def alive(self) -> list[NodeInfo]:
+        """Return the rows of living nodes, by number."""
+        return [info for _, info in sorted(self.nodes.items()) if info.alive]
+
+    @property
+    def fenced(self) -> str:
+        """Why the cluster has declared this node dead, or an empty string."""
+        mine = self.nodes.get(self.me)
+        if mine is None:
+            return ""
+        if mine.incarnation > self.incarnation:
+            return "another process took its place"
+        return "" if mine.alive else (mine.reason or "declared dead")
+
+    def refusal(self, node: int, incarnation: int) -> str:
+        """Say why nothing is taken from that incarnation of a node; "" if it is."""
+        return refusal(self.nodes.get(node), node, incarnation)
+
+
+def refusal(info: NodeInfo | None, node: int, incarnation: int) -> str:
+    """Say why nothing is taken from an incarnation, given the node's row; "" if it is.
+
+    One that is not heard of yet is no reason: the news may be on their way.
+    """
+    if info is None or incarnation > info.incarnation:
+        return ""
+    if incarnation < info.incarnation:
+        return f"incarnation {incarnation} of node {node} is over"
+    return "" if info.alive else f"node {node} was declared dead: {info.reason}"

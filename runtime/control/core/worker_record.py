@@ -1,0 +1,90 @@
+"""The node's workers, as its scheduler sees them.
+
+    STARTING ──WorkerReady──> IDLE ⇄ LEASED ──Blocked──> BLOCKED
+                                       ↑ └──(all done)       │
+                                       └──────Unblocked──────┘
+
+A *lease* is a demand's resources, held for one worker while it runs tasks of
+that demand one after another. A blocked worker holds its lease less the CPUs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+from raytwin.runtime.control.core.child_tasks import Children
+from raytwin.runtime.control.messages import CancelTask, ObjectValue, TaskSpec
+
+
+class State(Enum):
+    """Where a worker is in its life."""
+
+    STARTING = "starting"
+    IDLE = "idle"
+    LEASED = "leased"
+    BLOCKED = "blocked"
+
+
+class Worker:
+    """One worker process."""
+
+    __slots__ = (
+        "actor",
+        "address",
+        "ahead_s",
+        "answered",
+        "asked",
+        "assigned",
+        "cancels",
+        "children",
+        "demand",
+        "functions",
+        "job",
+        "kill_error",
+        "killed_for",
+        "news_s",
+        "number",
+        "pid",
+        "restarts",
+        "state",
+    )
+
+    def __init__(self, address: str, number: int) -> None:
+        self.address = address
+        self.number = number
+        self.pid = 0
+        self.state = State.STARTING
+        self.demand = ""
+        self.job = b""
+        """The job that it runs tasks of, from its first one on; see `jobs`."""
+        self.actor = b""
+        """The actor that it is, for the rest of its life."""
+        self.restarts = False
+        """That actor starts again, though its incarnation here was told to end."""
+        self.assigned: deque[TaskSpec] = deque()
+        """Ranges it was given and has not done, in order; the first one runs."""
+        self.ahead_s = 0.0
+        """What they are estimated to take."""
+        self.news_s = 0.0
+        """When its lease began, or it last reported something of what it runs."""
+        self.functions: set[bytes] = set()
+        """Functions it was sent already."""
+        self.killed_for: CancelTask | None = None
+        """It was killed to end what this names."""
+        self.kill_error: ObjectValue | None = None
+        """It was killed, and this is what its running task ends with."""
+        self.asked = 0
+        """How often it was asked to give back what it has not started, and"""
+        self.answered = 0
+        """how many of these it has answered, maybe once it had something else to run."""
+        self.cancels: list[tuple[int, CancelTask]] = []
+        """For what it was asked, and at which time."""
+
+        self.children = Children()
+        """What the task that was the last to submit anything has submitted."""
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether it is about to die, and can take nothing more."""
+        return self.killed_for is not None or self.kill_error is not None

@@ -1,0 +1,486 @@
+"""The GCS's actor table: where every actor is, and what it is rebuilt from.
+
+    CreateActors ──> PENDING ──ActorPlaced──> STARTING ──ActorStarted──> ALIVE
+                        ↑                        │                         │
+                        └── restarts left ───────┴── ActorFailed, node died┤
+                                                                           ↓
+                              none left, killed, owner gone ─────────────> DEAD
+
+One that ended with its handles or its owner is created anew if the task that has created
+it runs again: that makes its calls once more, too.
+
+Each start is an *incarnation*; what an older one says is not heard. Whoever
+watches an actor (the nodes of its callers) is told of each change.
+
+The lineage of an actor that may restart is kept here: the calls that took
+effect, in order, since its last checkpoint. A call's result leaves its node
+only once the call is logged here, so an effect that anybody has seen survives.
+Results before the checkpoint are kept until their callers have them, and then those of tasks
+and actors in `actor_reply_history`: a caller whose answer was lost with the node, or that runs
+again, asks again and must not make the call twice.
+
+The logs of all actors together are bounded by ``actor_log_bytes_max``. Beyond that the
+longest is given up, which an event says: its actor works on, and is dead when it would
+start again, unless it has taken a checkpoint since.
+
+Cost: a restartable actor's call is one `CallRecord` here and a share of two
+messages; a call of an actor that never restarts does not come here at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from raytwin.runtime.control.core.batching import cut, record_bytes
+from raytwin.runtime.control.core.bounded_map import BoundedMap
+from raytwin.runtime.control.core.context import Context, node_of
+from raytwin.runtime.control.core.ids import job_id, job_number, job_of, same_job
+from raytwin.runtime.control.core.oversized_messages import unsendable
+from raytwin.runtime.control.gcs.actor_reply_history import ActorReplyHistory
+from raytwin.runtime.control.gcs.pubsub import PubSub
+from raytwin.runtime.control.messages import (
+    ActorChanged,
+    ActorFailed,
+    ActorFound,
+    ActorInfo,
+    ActorLineage,
+    ActorPlaced,
+    ActorStarted,
+    CallRecord,
+    CallsLogged,
+    CallsReceived,
+    CreateActors,
+    FetchLineage,
+    FindActor,
+    KillActor,
+    LogCalls,
+    PlaceTasks,
+    SaveActor,
+    StopActor,
+    TaskSpec,
+    TooLong,
+    WatchActors,
+)
+from raytwin.runtime.control.messages.errors import (
+    ActorDeath,
+    DeathCause,
+    Failure,
+    Unschedulable,
+    brief,
+)
+from raytwin.runtime.control.node.jobs import JobTable
+
+PENDING, STARTING, ALIVE, DEAD = range(4)
+
+DEAD_MAX = 65_536
+"""How many dead actors are remembered, at most, for those who come late."""
+
+
+class ActorRow(Struct):
+    """All that the GCS knows of one actor."""
+
+    spec: TaskSpec
+    state: int = PENDING
+    node: int = -1
+    incarnation: int = 0
+    restarts_left: int = 0
+    reason: Failure | None = None
+    checkpoint: bytes = b""
+    saved: int = 0
+    """Calls that the checkpoint contains."""
+    log: list[CallRecord] = field(default_factory=list)
+    """Calls since then, in the order in which they took effect."""
+    kept: dict[bytes, CallRecord] = field(default_factory=dict)
+    """Calls before it, by array, whose callers may not have the result yet."""
+    awaited: set[bytes] = field(default_factory=set)
+    """Calls of the log whose callers may not have it yet."""
+    log_bytes: int = 0
+    """What the log takes, roughly."""
+    dropped: int = 0
+    """Calls after the checkpoint that are in no log: it outgrew its bound. Until the
+    next checkpoint the actor cannot be rebuilt."""
+
+    @property
+    def logged(self) -> int:
+        """How many calls took effect, as far as is known here."""
+        return self.saved + self.dropped + len(self.log)
+
+    @property
+    def info(self) -> ActorInfo:
+        """What was asked for."""
+        assert self.spec.extra is not None and self.spec.extra.actor is not None
+        return self.spec.extra.actor
+
+
+class DeadActor(Struct):
+    """What the GCS remembers of an actor that died."""
+
+    reason: Failure
+    again: int = 0
+    """The incarnation that it is if it is created once more: it ended with its handles or its
+    owner, and its creator may have to run again. 0: it is not to be."""
+
+
+class ActorTable:
+    """The part of the GCS that knows actors."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        pubsub: PubSub,
+        alive: set[int],
+        log: Any,
+        jobs: JobTable,
+        log_bytes_max: int,
+    ) -> None:
+        self.ctx = ctx
+        self._jobs = jobs
+        self.log_bytes = 0
+        """What the logs of all actors take, roughly; bounded."""
+        self._log_bytes_max = log_bytes_max
+        self.past = ActorReplyHistory()
+        self.rows: dict[bytes, ActorRow] = {}
+        self.names: dict[tuple[str, str], bytes] = {}
+        self.dead: BoundedMap[bytes, DeadActor] = BoundedMap(DEAD_MAX)
+        self.on_settled: Callable[[bytes], None] = lambda actor: None
+        """Called when one that was being rebuilt is, or cannot be."""
+        self.on_branch_ended: Callable[[bytes, str], None] = lambda job, reason: None
+        """Called with what a detached actor's IDs begin with, and why it died."""
+        self._pubsub = pubsub
+        self._alive = alive
+        self._log = log
+        self.handlers: dict[type, Any] = {
+            CreateActors: self._on_create,
+            ActorPlaced: self._on_placed,
+            ActorStarted: self._on_started,
+            ActorFailed: self._on_failed,
+            WatchActors: self._on_watch,
+            KillActor: self._on_kill,
+            LogCalls: self._on_log,
+            CallsReceived: self._on_received,
+            SaveActor: self._on_save,
+            FetchLineage: self._on_fetch,
+            FindActor: self._on_find,
+            TooLong: self._on_too_long,
+        }
+
+    # -- creation and names ----------------------------------------------------
+
+    def _on_create(self, source: str, message: CreateActors) -> None:
+        for spec in message.tasks:
+            self._create(spec)
+
+    def _create(self, spec: TaskSpec) -> None:
+        row = self.rows.get(spec.array)
+        if row is not None:
+            # Its creator ran again: the actor is there, with another owner.
+            row.spec.owner = spec.owner
+            return
+        dead = self.dead.get(spec.array)
+        if job_of(spec.array) in self._jobs.ended or (dead is not None and not dead.again):
+            return  # those who watch it have been told, or will be when they ask
+        row = self.rows[spec.array] = ActorRow(spec)
+        if dead is not None:
+            row.incarnation = dead.again
+            del self.dead[spec.array]
+        row.restarts_left = row.info.max_restarts
+        if row.info.detached:
+            row.info.branch = self._jobs.next_branch(spec.array)
+            if not row.info.branch:
+                text = "its job has no detached actors left"
+                self._fail(row, Unschedulable(spec.name, text, actor=True), True)
+                return
+        self._log("actor_created", spec.name)
+        self._place(row)
+        if dead is not None:
+            # Nobody watches a dead actor.
+            for node in sorted(self._alive):
+                self.ctx.send(f"node:{node}", self._change(row))
+
+    def _place(self, row: ActorRow) -> None:
+        row.state, row.node = PENDING, -1
+        info = replace(row.info, incarnation=row.incarnation)
+        assert row.spec.extra is not None
+        row.spec.extra = replace(row.spec.extra, actor=info)
+        self.ctx.send("global", PlaceTasks([row.spec]))
+
+    def _on_find(self, source: str, message: FindActor) -> None:
+        namespace = message.namespace or self._jobs.namespace_of(message.job)
+        name = (namespace, message.name)
+        actor = self.names.get(name)
+        created = False
+        create = message.create
+        if create is not None and job_of(create.array) in self._jobs.ended:
+            return  # it comes late, and nobody waits for the answer
+        if actor is None and create is not None:
+            assert create.extra is not None and create.extra.actor is not None
+            create.extra.actor.namespace = namespace
+            actor = self.names[name] = create.array
+            self._create(create)
+            created = True
+        handle = self.rows[actor].info.handle if actor in self.rows else b""
+        self.ctx.send(
+            source, ActorFound(message.key, message.client, actor or b"", handle, created)
+        )
+
+    # -- changes ---------------------------------------------------------------
+
+    def _on_placed(self, source: str, message: ActorPlaced) -> None:
+        row = self._current(message.actor, message.incarnation)
+        if row is None or row.state not in (PENDING, STARTING):
+            return  # it may be placed again before it has started: see `moving`
+        row.state, row.node = STARTING, message.node
+        if message.node not in self._alive:
+            self._place(row)
+
+    def _on_started(self, source: str, message: ActorStarted) -> None:
+        row = self._current(message.actor, message.incarnation)
+        # The node's news may overtake the global scheduler's of having chosen it.
+        early = row is not None and row.state == PENDING and message.node in self._alive
+        if row is None or not (early or row.node == message.node):
+            self.ctx.send(source, StopActor(message.actor, message.incarnation))
+            return
+        row.state, row.node = ALIVE, message.node
+        if row.incarnation:
+            self._log("actor_restarted", row.spec.name, f"{message.replayed} calls replayed")
+            if message.replayed:
+                self._log("call_replayed", row.spec.name, "", message.replayed)
+            self.on_settled(message.actor)
+        self._tell(row)
+
+    def _on_failed(self, source: str, message: ActorFailed) -> None:
+        row = self._current(message.actor, message.incarnation)
+        if row is not None:
+            self._fail(row, message.reason, message.final)
+
+    def on_node_died(self, node: int, reason: str) -> None:
+        """Start what was there on another node, or let it be dead."""
+        for row in [r for r in self.rows.values() if r.node == node]:
+            self._fail(row, ActorDeath(DeathCause.NODE_DIED, detail=reason), False)
+
+    def drop_orphans(self, died: Callable[[str], bool]) -> None:
+        """End what dead clients own, unless somebody else owns it since."""
+        for row in list(self.rows.values()):
+            if not row.info.detached and died(row.spec.owner):
+                self._stop(row)
+                self._fail(row, ActorDeath(DeathCause.OWNERS_NODE_DIED), True)
+                self._may_come_again(row)
+
+    def end_job(self, job: bytes) -> None:
+        """Its actors end with it, but for detached ones."""
+        self.past.end_job(job)
+        for actor, row in list(self.rows.items()):
+            if job_of(actor) == job and not row.info.detached and actor in self.rows:
+                self._stop(row)
+                self._fail(row, ActorDeath(DeathCause.JOB_ENDED), True)
+
+    def classes(self) -> set[bytes]:
+        """Return the functions that make detached actors."""
+        return {row.spec.function for row in self.rows.values() if row.info.detached}
+
+    def _on_kill(self, source: str, message: KillActor) -> None:
+        row = self.rows.get(message.actor)
+        if row is None:
+            return
+        if message.owner and (row.info.detached or row.spec.owner != message.owner):
+            return
+        if message.job and not (row.info.name or same_job(message.actor, message.job)):
+            whose = f"the actor belongs to job {job_number(message.actor)} and has no name"
+            self._log("refused", f"job {job_number(message.job)}", whose)
+            # Its node holds back calls until it hears what has become of the actor.
+            self.ctx.send(source, self._change(row))
+            return
+        self._stop(row, message.restart and row.restarts_left != 0, message.graceful)
+        self._fail(row, message.reason, not message.restart)
+        if message.owner:
+            self._may_come_again(row)
+
+    def _may_come_again(self, row: ActorRow) -> None:
+        """It ended because nobody could call it any more, not by what it did or was told."""
+        if row.spec.array in self.dead:
+            self.dead[row.spec.array].again = row.incarnation + 1
+
+    def _stop(self, row: ActorRow, again: bool = False, graceful: bool = False) -> None:
+        if row.node in self._alive:
+            stop = StopActor(row.spec.array, row.incarnation, again, graceful)
+            self.ctx.send(f"node:{row.node}", stop)
+
+    def _fail(self, row: ActorRow, reason: Failure, final: bool) -> None:
+        actor = row.spec.array
+        outgrown = bool(row.dropped) and not final
+        final = final or outgrown
+        if isinstance(reason, ActorDeath):
+            reason = replace(reason, name=row.spec.name, actor=actor, outgrown=outgrown)
+        row.reason = reason
+        if final or row.restarts_left == 0:
+            self._shrink(row, len(row.log))
+            row.state = DEAD
+            self._log("actor_died", row.spec.name, brief(reason))
+            self._tell(row)
+            self._pubsub.close(actor)
+            del self.rows[actor]
+            self.past.drop(actor)
+            name = (row.info.namespace, row.info.name)
+            if self.names.get(name) == actor:
+                del self.names[name]
+            self.dead[actor] = DeadActor(reason)
+            self.on_settled(actor)
+            if row.info.detached and row.info.branch:
+                self.on_branch_ended(job_id(job_number(actor), row.info.branch), brief(reason))
+            return
+        row.restarts_left -= row.restarts_left > 0
+        row.incarnation += 1
+        self._log("actor_restarting", row.spec.name, brief(reason))
+        self._place(row)
+        self._tell(row)
+
+    def _current(self, actor: bytes, incarnation: int) -> ActorRow | None:
+        row = self.rows.get(actor)
+        return row if row is not None and row.incarnation == incarnation else None
+
+    # -- who watches -----------------------------------------------------------
+
+    def _on_watch(self, source: str, message: WatchActors) -> None:
+        for actor in message.actors:
+            row = self.rows.get(actor)
+            dead = self.dead.get(actor)
+            if dead is not None:
+                self.ctx.send(source, ActorChanged(actor, DEAD, -1, 0, dead.reason))
+                continue
+            # It may be unknown: its creation is on its way by another path.
+            self._pubsub.subscribe(actor, source)
+            row = self.rows.get(actor)
+            if row is not None:
+                self.ctx.send(source, self._change(row))
+
+    def _tell(self, row: ActorRow) -> None:
+        change = self._change(row)
+        self._pubsub.publish(row.spec.array, change)
+        if row.state == DEAD:
+            self.ctx.send("global", change)
+
+    @staticmethod
+    def _change(row: ActorRow) -> ActorChanged:
+        logged = row.info.max_restarts != 0
+        return ActorChanged(
+            row.spec.array, row.state, row.node, row.incarnation, row.reason, logged
+        )
+
+    def replays(self, actor: bytes, call: bytes) -> bool:
+        """Whether an actor is being rebuilt, and makes that call again for it."""
+        row = self.rows.get(actor)
+        if row is None or row.state not in (PENDING, STARTING):
+            return False
+        return any(record.task.array == call for record in row.log)
+
+    def remakes(self, call: bytes) -> bool:
+        """Whether any actor is being rebuilt that makes that call again for it."""
+        return any(self.replays(actor, call) for actor in self.rows)
+
+    def _on_too_long(self, source: str, message: TooLong) -> None:
+        """What it is rebuilt from does not travel; see `too_long`."""
+        row = self._current(message.actor, message.incarnation)
+        if row is not None:
+            self._stop(row)
+            death = ActorDeath(DeathCause.UNSENDABLE, root=unsendable(message))
+            self._fail(row, death, True)
+
+    # -- lineage ---------------------------------------------------------------
+
+    def _on_log(self, source: str, message: LogCalls) -> None:
+        row = self._current(message.actor, message.incarnation)
+        if row is None:
+            return  # its results never leave that node
+        known = row.logged
+        assert message.first <= known, "a gap in an actor's lineage"
+        new = message.calls[known - message.first :]
+        row.log += new
+        nbytes = sum(map(record_bytes, new))
+        row.log_bytes += nbytes
+        self.log_bytes += nbytes
+        row.awaited.update(record.task.array for record in new)
+        if row.dropped:
+            self._drop_log(row)
+        elif self.log_bytes > self._log_bytes_max:
+            self._make_room()
+        self.ctx.send(source, CallsLogged(message.actor, message.incarnation, row.logged))
+
+    def _make_room(self) -> None:
+        """Give up the longest logs, of actors that are not just being rebuilt from them."""
+        for row in sorted(self.rows.values(), key=lambda row: row.log_bytes, reverse=True):
+            if self.log_bytes <= self._log_bytes_max:
+                return
+            if row.state == ALIVE and row.log:
+                self._log("actor_log_outgrown", row.spec.name, f"{row.log_bytes:,} bytes")
+                self._drop_log(row)
+
+    def _drop_log(self, row: ActorRow) -> None:
+        """Forget an actor's log: it is not rebuilt unless it takes a checkpoint."""
+        count = len(row.log)
+        self._shrink(row, count)
+        row.dropped += count
+        if not row.info.checkpoint_interval:
+            # It never starts again, so that nobody will ask what it did before.
+            row.kept.clear()
+            self.past.drop(row.spec.array)
+
+    def _shrink(self, row: ActorRow, count: int) -> None:
+        """Take calls off the log; those that callers may ask for are kept by their ID."""
+        gone = row.log[:count]
+        for record in gone:
+            array = record.task.array
+            if array in row.awaited:
+                row.awaited.discard(array)
+                row.kept[array] = record
+            else:
+                self.past.keep(row.spec.array, record)
+        del row.log[:count]
+        nbytes = sum(map(record_bytes, gone))
+        row.log_bytes -= nbytes
+        self.log_bytes -= nbytes
+
+    def _on_save(self, source: str, message: SaveActor) -> None:
+        row = self._current(message.actor, message.incarnation)
+        if row is None or message.upto <= row.saved:
+            return
+        assert message.upto <= row.logged, "a checkpoint of calls that are not logged"
+        count = message.upto - row.saved - row.dropped
+        if count < 0:
+            return  # calls since then are in no log: the next one may do
+        self._shrink(row, count)
+        row.dropped = 0
+        row.saved, row.checkpoint = message.upto, message.state
+
+    def _on_received(self, source: str, message: CallsReceived) -> None:
+        row = self.rows.get(message.actor)
+        if row is not None:
+            for array in message.calls:
+                # Not all are logged: a call may have failed before it took effect.
+                row.awaited.discard(array)
+                record = row.kept.pop(array, None)
+                if record is not None:
+                    self.past.keep(message.actor, record)
+
+    def _on_fetch(self, source: str, message: FetchLineage) -> None:
+        row = self._current(message.actor, message.incarnation)
+        if row is None:
+            self.ctx.send(source, StopActor(message.actor, message.incarnation))
+            return
+        kept: list[tuple[list[CallRecord], list[CallRecord]]] = [
+            ([], piece)
+            for piece in cut([*row.kept.values(), *self.past.of(message.actor)], record_bytes)
+        ]
+        pieces = kept + [(piece, []) for piece in cut(row.log, record_bytes)]
+        about = message.actor, message.incarnation, row.saved
+        # The checkpoint has a message to itself: it may be long.
+        self.ctx.send(source, ActorLineage(*about, row.checkpoint, [], [], bool(pieces)))
+        for number, (calls, before) in enumerate(pieces, start=1):
+            self.ctx.send(source, ActorLineage(*about, b"", calls, before, number < len(pieces)))
+        if pieces and row.state != ALIVE:
+            # Who waits for it may ask it for answers; see `actor_reconstruction`.
+            there = replace(self._change(row), state=STARTING, node=node_of(source))
+            self._pubsub.publish(message.actor, there)

@@ -1,0 +1,176 @@
+"""The rules of lineage: what may be made again, what that needs, what is kept for it.
+
+A value whose every copy is gone is made again by running its task again, and
+only if somebody asks for it. The run takes one of the task's retries, as each is
+for one fault; what its owner had let go of, and others need, takes none. It asks
+for its inputs as any task does, and asking is what has those made again that
+are gone too; so the recursion needs no plan and no stack.
+
+Three books are kept, all by array:
+
+``uses``    how many rows have the array as an input. A row that its owner has
+            released stays, without values, while this is not 0
+``kept``    those rows, oldest first, with what they weigh. Beyond
+            ``lineage_bytes_max`` the oldest is dropped: memory is bounded, and
+            what depends on it cannot be made again
+``needed``  which arrays are being made again and have it as an input, and which
+            released ones have values that refer to it and are needed themselves.
+            Values of a released array may exist only while this is not empty
+
+What was put cannot be made again, nor what has no retries left, nor what has no
+spec any more, nor what needs any of these; `refusal` says so. That an input
+is lost for good is found out by the run that asks for it: its node says so, and no
+other run is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
+
+from raytwin.runtime.control.gcs.task_object_table import ArrayRow, attempt_of
+from raytwin.runtime.control.local_scheduler.ready_queue import part_of
+from raytwin.runtime.control.messages import TaskExtra, TaskSpec
+from raytwin.runtime.control.messages.errors import Loss, Unmade, root_of
+
+SPARE = 64
+"""The part of the limit that is made free at once."""
+SPEC_BYTES = 500
+"""What a row weighs besides its arguments."""
+
+
+class Lineage:
+    """Who needs whose spec, and whose values."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.uses: dict[bytes, int] = {}
+        self.kept: dict[bytes, int] = {}
+        self.needed: dict[bytes, set[bytes]] = {}
+        self._bytes = 0
+        self._bytes_max = bytes_max
+
+    def use(self, array: bytes, row: ArrayRow, oids: Iterable[bytes], array_bytes: int) -> None:
+        """A row's tasks have these objects as inputs."""
+        known = set(row.deps)
+        new = tuple(dict.fromkeys(o[:array_bytes] for o in oids if o[:array_bytes] not in known))
+        row.deps += new
+        for dep in new:
+            self._count(dep)
+
+    def _count(self, dep: bytes) -> None:
+        self.uses[dep] = self.uses.get(dep, 0) + 1
+
+    def refuse(self, spec: TaskSpec, array_bytes: int) -> None:
+        """A range is not taken into a row: nobody waits for it."""
+
+    def unuse(self, array: bytes, dep: bytes) -> bool:
+        """A row that had the array as an input is gone; return whether it was the last."""
+        self.uses[dep] -= 1
+        if self.uses[dep]:
+            return False
+        del self.uses[dep]
+        return True
+
+    def keep(self, array: bytes, row: ArrayRow) -> None:
+        """Its values are released, its specs are not."""
+        weight = SPEC_BYTES + sum(len(spec.args) for spec in row.lineage)
+        self.kept[array] = weight
+        self._bytes += weight
+
+    def unkeep(self, array: bytes) -> None:
+        """It is gone, or has an owner again."""
+        self._bytes -= self.kept.pop(array, 0)
+
+    def overweight(self) -> Iterator[bytes]:
+        """Yield the oldest kept arrays until the others weigh little enough.
+
+        That is somewhat less than the limit, so that it is seldom: see `bounded_map` for what
+        it would cost to look for the oldest one each time.
+        """
+        if self._bytes <= self._bytes_max:
+            return
+        over = self._bytes - (self._bytes_max - self._bytes_max // SPARE)
+        oldest = []
+        for array, weight in self.kept.items():
+            if over <= 0:
+                break
+            oldest.append(array)
+            over -= weight
+        for array in oldest:
+            if array in self.kept:
+                yield array
+
+    def need(self, array: bytes, row: ArrayRow) -> None:
+        """An array is being made again: its inputs must be there until it is."""
+        for dep in row.deps:
+            self.needed.setdefault(dep, set()).add(array)
+
+    def hold(self, array: bytes, inner: Iterable[bytes]) -> None:
+        """Values of a released array are still needed, and refer to these."""
+        for dep in inner:
+            self.needed.setdefault(dep, set()).add(array)
+
+    def unneed(self, array: bytes, row: ArrayRow, but: tuple[bytes, ...] = ()) -> list[bytes]:
+        """It has been; return the inputs that nothing else needs.
+
+        `but` are those that its values refer to, as long as these are needed.
+        """
+        free = []
+        for dep in row.deps:
+            by = self.needed.get(dep) if dep not in but else None
+            if by is not None and array in by:
+                by.remove(array)
+                if not by:
+                    del self.needed[dep]
+                    free.append(dep)
+        return free
+
+
+def placed_again(
+    spec: TaskSpec, start: int, count: int, owner: str, let_go: bool = False
+) -> TaskSpec:
+    """Return elements of a range as they are placed again: one retry less, unless they were
+    let go of."""
+    assert spec.retries or (let_go and attempt_of(spec)), "it has no retries left"
+    part = part_of(spec, start, count)
+    if spec.retries > 0 and not let_go:
+        part.retries = spec.retries - 1
+    extra = spec.extra if spec.extra is not None else TaskExtra()
+    part.extra = replace(extra, attempt=extra.attempt + 1)
+    part.owner = owner or spec.owner
+    return part
+
+
+def refusal(row: ArrayRow, spec: TaskSpec | None, lost: Loss, let_go: bool = False) -> Loss | None:
+    """Return why a lost value cannot be made again; None: it can.
+
+    One that was let go of may be whose task has been run again before.
+    """
+    if row.put:
+        return replace(lost, unmade=Unmade.PUT)
+    if row.actor is not None:
+        return replace(lost, unmade=Unmade.ACTOR_WENT_ON)
+    if spec is None:
+        return replace(lost, unmade=Unmade.NO_RECORD)
+    if row.barren is not None:
+        root = root_of(row.barren)
+        return replace(lost, unmade=Unmade.INPUT_LOST, task=spec.name, root=root)
+    if not spec.retries and not (let_go and attempt_of(spec)):
+        return replace(lost, unmade=Unmade.NO_RETRIES, task=spec.name)
+    return None
+
+
+def by_recipe(row: ArrayRow, indices: list[int]) -> Iterator[tuple[TaskSpec | None, int, int]]:
+    """Yield (spec, start, count): elements side by side that one spec can make."""
+    last: tuple[TaskSpec | None, int, int] | None = None
+    for index in sorted(indices):
+        spec = row.recipe(index)
+        if last is not None and last[0] is spec and last[1] + last[2] == index:
+            last = (spec, last[1], last[2] + 1)
+            continue
+        if last is not None:
+            yield last
+        last = (spec, index, 1)
+    if last is not None:
+        yield last

@@ -1,0 +1,41 @@
+"""Publish and subscribe: who wants to hear of what."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from raytwin.runtime.control.core.context import Context
+
+
+class PubSub:
+    """Channels of subscribers, told in the order in which they subscribed."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._channels: dict[Hashable, dict[str, None]] = {}
+
+    def subscribe(self, channel: Hashable, address: str) -> None:
+        """Add a subscriber; doing so twice is doing so once."""
+        self._channels.setdefault(channel, {})[address] = None
+
+    def publish(self, channel: Hashable, message: Any, but: str = "") -> None:
+        """Send `message` to every subscriber of the channel but one."""
+        for address in self._channels.get(channel, ()):
+            if address != but:
+                self._ctx.send(address, message)
+
+    def has(self, channel: Hashable) -> bool:
+        """Whether anybody listens to a channel."""
+        return channel in self._channels
+
+    def close(self, channel: Hashable) -> list[str]:
+        """Drop a channel and return who had subscribed."""
+        return list(self._channels.pop(channel, ()))
+
+    def drop(self, address: str) -> None:
+        """Forget a subscriber everywhere."""
+        for channel in list(self._channels):
+            self._channels[channel].pop(address, None)
+            if not self._channels[channel]:
+                del self._channels[channel]

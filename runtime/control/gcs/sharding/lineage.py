@@ -1,0 +1,194 @@
+"""Lineage across shards: an array in one, its inputs in others.
+
+The shard that has an array's row knows its inputs, the shard that has an input
+must know who uses it, or it would drop the input's record when that is released.
+So the one tells the other (`LineageChanges`)::
+
+    another shard's array  HINTED ──USED──> a user ──UNUSED──> nothing
+                              └── not confirmed for `HINT_S`, or more ──↗
+
+A **hint** comes ahead of what it announces: a node names the inputs of what it
+has accepted to their shards before it can release one, and a placed range goes
+by way of its inputs' shards (see `shards`). The word of the array's own shard,
+which comes in order, then stands in place of the hint, or takes it back.
+
+An array that is being made again **needs** its released inputs' values. The
+range that makes it comes by, and says so; its own shard says when that is over. That
+of a released array whose values are needed and refer to others says both (``NEEDED``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.gcs.lineage import Lineage
+from raytwin.runtime.control.gcs.sharding.router import (
+    HINT,
+    NEEDED,
+    UNNEEDED,
+    UNUSED,
+    USED,
+    shard_address,
+    shard_of,
+)
+from raytwin.runtime.control.gcs.task_object_table import ArrayRow, attempt_of, needs_of
+from raytwin.runtime.control.messages import LineageChanges, TaskSpec
+
+HINT_S = 60.0
+"""How long a hint is kept that nobody confirms."""
+
+_Change = tuple[int, bytes, tuple[bytes, ...]]
+
+
+class ShardLineage(Lineage):
+    """`Lineage` of the arrays of one shard."""
+
+    def __init__(
+        self, ctx: Context, bytes_max: int, shard: int, shards: int,
+        unused: Callable[[bytes], None], unneeded: Callable[[bytes], None],
+    ) -> None:  # fmt: skip
+        super().__init__(bytes_max)
+        self.users: dict[bytes, set[bytes]] = {}
+        """By array here: those elsewhere that have it as an input, hints among them."""
+        self.hints: dict[tuple[bytes, bytes], None] = {}
+        """(array, input) that nobody has confirmed, since the last look or the one before."""
+        self._old_hints: dict[tuple[bytes, bytes], None] = {}
+        self._ctx = ctx
+        self._shard = shard
+        self._shards = shards
+        self._unused = unused
+        self._unneeded = unneeded
+        self._ticking = False
+        self._again: set[bytes] = set()
+        """Arrays here that are being made again, and have inputs elsewhere."""
+        self._out: dict[int, list[_Change]] = {}
+
+    # -- what is here and uses what is elsewhere -----------------------------------
+
+    def use(self, array: bytes, row: ArrayRow, oids: Iterable[bytes], array_bytes: int) -> None:
+        past = len(row.deps)
+        super().use(array, row, oids, array_bytes)
+        self._tell(USED, array, row.deps[past:])
+
+    def _count(self, dep: bytes) -> None:
+        if self._is_here(dep):
+            super()._count(dep)
+
+    def unuse(self, array: bytes, dep: bytes) -> bool:
+        if self._is_here(dep):
+            return super().unuse(array, dep)
+        self._tell(UNUSED, array, (dep,))
+        return False
+
+    def refuse(self, spec: TaskSpec, array_bytes: int) -> None:
+        deps = dict.fromkeys(oid[:array_bytes] for oid in needs_of(spec))
+        self._tell(UNUSED, spec.array, tuple(deps))
+
+    def need(self, array: bytes, row: ArrayRow) -> None:
+        for dep in row.deps:
+            if self._is_here(dep):
+                self.needed.setdefault(dep, set()).add(array)
+            else:
+                self._again.add(array)
+
+    def hold(self, array: bytes, inner: Iterable[bytes]) -> None:
+        super().hold(array, [dep for dep in inner if self._is_here(dep)])
+        elsewhere = [dep for dep in inner if not self._is_here(dep)]
+        if elsewhere:
+            self._again.add(array)
+            self._tell(NEEDED, array, elsewhere)
+
+    def unneed(self, array: bytes, row: ArrayRow, but: tuple[bytes, ...] = ()) -> list[bytes]:
+        if array in self._again:
+            if all(map(self._is_here, but)):
+                self._again.remove(array)
+            self._tell(UNNEEDED, array, [dep for dep in row.deps if dep not in but])
+        return super().unneed(array, row, but)
+
+    def placed(self, spec: TaskSpec) -> None:
+        """A range has come to its own shard, by way of its inputs'."""
+        if attempt_of(spec) and spec.array not in self._again:
+            # What it was to make has been made meanwhile.
+            deps = dict.fromkeys(oid[: len(spec.array)] for oid in needs_of(spec))
+            self._tell(UNNEEDED, spec.array, deps)
+
+    def _is_here(self, array: bytes) -> bool:
+        return shard_of(array, self._shards) == self._shard
+
+    def _tell(self, change: int, array: bytes, deps: Iterable[bytes]) -> None:
+        for dep in deps:
+            shard = shard_of(dep, self._shards)
+            if shard != self._shard:
+                self._out.setdefault(shard, []).append((change, array, (dep,)))
+
+    def end_turn(self) -> None:
+        """Tell the other shards what this turn has changed."""
+        out, self._out = self._out, {}
+        for shard, changes in out.items():
+            self._ctx.send(shard_address(shard), LineageChanges(changes))
+
+    # -- what is elsewhere and uses what is here -----------------------------------
+
+    def on_changes(self, source: str, message: LineageChanges) -> None:
+        """Somebody says what arrays of other shards have to do with those here."""
+        for change, array, deps in message.changes:
+            for dep in deps:
+                self._change(change, array, dep)
+
+    def visited(self, spec: TaskSpec) -> None:
+        """A range with inputs here has been placed; its own shard is told later."""
+        for dep in dict.fromkeys(oid[: len(spec.array)] for oid in needs_of(spec)):
+            if not self._is_here(dep):
+                continue
+            self._change(HINT, spec.array, dep)
+            if attempt_of(spec):
+                self.needed.setdefault(dep, set()).add(spec.array)
+
+    def _change(self, change: int, array: bytes, dep: bytes) -> None:
+        users = self.users.get(dep)
+        if change in (HINT, USED):
+            new = users is None or array not in users
+            if new:
+                self.users.setdefault(dep, set()).add(array)
+                super()._count(dep)
+            if change == USED:
+                self._forget_hint(array, dep)
+            elif new:
+                self.hints[array, dep] = None
+                self._start_timer()
+            return
+        if change == NEEDED:
+            self.needed.setdefault(dep, set()).add(array)
+            return
+        needing = self.needed.get(dep)
+        if needing is not None and array in needing:
+            needing.remove(array)
+            if not needing:
+                del self.needed[dep]
+                self._unneeded(dep)
+        if change == UNUSED and users is not None and array in users:
+            self._forget_hint(array, dep)
+            users.remove(array)
+            if not users:
+                del self.users[dep]
+            if super().unuse(array, dep):
+                self._unused(dep)
+
+    def _forget_hint(self, array: bytes, dep: bytes) -> None:
+        self.hints.pop((array, dep), None)
+        self._old_hints.pop((array, dep), None)
+
+    def _start_timer(self) -> None:
+        if not self._ticking:
+            self._ticking = True
+            self._ctx.after(HINT_S, self._look)
+
+    def _look(self) -> None:
+        """Give up the hints that are older than `HINT_S`."""
+        old, self._old_hints, self.hints = self._old_hints, self.hints, {}
+        for array, dep in old:
+            self._change(UNUSED, array, dep)
+        self._ticking = False
+        if self._old_hints:
+            self._start_timer()

@@ -1,0 +1,106 @@
+"""Ranges that a node has accepted: what it kept, and what the global scheduler gave it.
+
+::
+
+    kept of a submission ──┐
+                           ├──> the timeline, then `TaskInputs` until it could run
+    AssignTasks ───────────┘
+         ├─ for a former life of this node: placed again by who gave it, not taken
+         ├─ its job is over: not taken
+         ├─ an actor that is here already: not taken
+         └─ its owner was a client of this node that is gone: taken, and its result kept for
+            others, who ask the GCS for it
+
+What fails before it has run, as an input is lost, its function is not there or it was
+cancelled, comes back here and ends with that error.
+"""
+
+from __future__ import annotations
+
+from raytwin.runtime.control.actors.actor_manager import ActorManager
+from raytwin.runtime.control.core.context import incarnation_of, node_of
+from raytwin.runtime.control.core.failed_values import is_lost
+from raytwin.runtime.control.gcs.task_object_table import attempt_of
+from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
+from raytwin.runtime.control.messages import AssignTasks, ObjectValue, RangeResult, TaskSpec
+from raytwin.runtime.control.messages.errors import unpack
+from raytwin.runtime.control.node.jobs import NodeJobs
+from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.task_results import Results
+from raytwin.runtime.control.observability.timeline import RangeLog
+
+
+class Acceptance:
+    """Takes ranges that are to run on one node."""
+
+    def __init__(
+        self,
+        node: int,
+        incarnation: int,
+        objects: ObjectDirectory,
+        log: TaskLog,
+        inputs: TaskInputs,
+        jobs: NodeJobs,
+        actors: ActorManager,
+        results: Results,
+        timeline: RangeLog,
+    ) -> None:
+        self._node = node
+        self.incarnation = incarnation
+        self._objects = objects
+        self._log = log
+        self._inputs = inputs
+        self._jobs = jobs
+        self._actors = actors
+        self._results = results
+        self._timeline = timeline
+        self.assigned = 0
+        """Elements that the global scheduler has given to this node so far."""
+
+    def accept(self, spec: TaskSpec) -> None:
+        """Queue a range, at once or when its inputs and function are here."""
+        self._timeline.accepted(spec)
+        self._inputs.accept(spec)
+
+    def on_assign(self, source: str, message: AssignTasks) -> None:
+        """The global scheduler has chosen this node."""
+        if message.incarnation not in (0, self.incarnation):
+            return  # they were its former life's, and are placed again
+        for spec in message.tasks:
+            self.assigned += spec.count
+            if self._jobs.is_late(spec):
+                continue
+            if spec.extra is not None and spec.extra.actor is not None:
+                if not self._actors.accept(spec):
+                    continue
+            else:
+                self._look_at_owner(spec)
+            self.accept(spec)
+
+    def _look_at_owner(self, spec: TaskSpec) -> None:
+        """Its result may be for others than its owner, or for nobody."""
+        gone = node_of(spec.owner) == self._node and spec.array not in self._objects.owners
+        # Its owner lived here before: its task runs again somewhere, and asks for it.
+        bereft = gone and incarnation_of(spec.owner) != self.incarnation
+        if gone and (attempt_of(spec) or bereft):
+            # The GCS will free it, when nobody needs it any more.
+            self._results.keep_for_others(spec.array)
+        # What was let go of on its first way here nobody needs or hears of.
+        if not gone or attempt_of(spec) or bereft:
+            self._log.expose(spec.array)
+
+    def fail(self, spec: TaskSpec, error: ObjectValue) -> None:
+        """A range ends without having run."""
+        if spec.extra is not None and spec.extra.actor is not None:
+            self._actors.creation_failed(spec, error)
+            return
+        if is_lost(error) and self._results.is_kept(spec.array, spec.owner):
+            self._log.barren(spec.array, unpack(error.payload))
+        self._results.finish(
+            RangeResult(
+                spec.array, spec.start, spec.count, error.status, error.payload, self._node,
+                spec.returns,
+            ),
+            spec.owner,
+        )  # fmt: skip

@@ -1,0 +1,156 @@
+"""The bundles of placement groups on one node: prepared, committed, returned.
+
+::
+
+    PrepareBundle: its resources are taken ──CommitBundle──> the node has resources
+    named after the group instead ──ReturnBundle──> those who use them are ended, then the
+    names vanish and the bundle's resources are free again
+
+Who asks is the global scheduler; the life of a group is in `placement_groups`. All that is
+said to a node is for one of its incarnations. What is on its way when that ends the next one
+does not take: it was not asked, and nobody would ever give back what it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from raytwin.runtime.control.core.failed_values import failed_value
+from raytwin.runtime.control.core.group_resources import group_of, group_resources, is_of_job
+from raytwin.runtime.control.core.resources import ResourcePool, format_demand, parse_demand
+from raytwin.runtime.control.messages import (
+    BundlePrepared,
+    CommitBundle,
+    KillWorker,
+    PlaceTasks,
+    PrepareBundle,
+    ReturnBundle,
+    TaskSpec,
+)
+from raytwin.runtime.control.messages.errors import GroupRemoved
+
+if TYPE_CHECKING:
+    from raytwin.runtime.control.node.node_manager import LocalScheduler
+
+
+class _Bundle:
+    __slots__ = ("committed", "demand", "removed", "resources", "returning")
+
+    def __init__(self, demand: str, resources: dict[str, float]) -> None:
+        self.demand = demand
+        self.resources = resources
+        """What the node has once it is committed."""
+        self.committed = False
+        self.removed = False
+        """A client of this node has removed its group; it is not told to return it as yet."""
+        self.returning = False
+
+
+class Bundles:
+    """The bundles of one node, for its scheduler."""
+
+    def __init__(self, scheduler: LocalScheduler, pool: ResourcePool) -> None:
+        self._scheduler = scheduler
+        self._pool = pool
+        self._bundles: dict[tuple[str, int], _Bundle] = {}
+
+    def all(self) -> Iterable[_Bundle]:
+        """Return those that are here, prepared or committed."""
+        return self._bundles.values()
+
+    def on_remove(self, group: str, job: bytes) -> None:
+        """A client of this node removes a group: what it submits from now on is not kept.
+
+        One of another job's may be refused; of that nothing is kept in any case.
+        """
+        if is_of_job(group, job):
+            for bundle in self._of(group):
+                bundle.removed = True
+
+    def is_removed(self, group: str) -> bool:
+        """Whether a client of this node has removed a group of which a bundle is here."""
+        return any(bundle.removed for bundle in self._of(group))
+
+    def _of(self, group: str) -> list[_Bundle]:
+        return [bundle for (of, _), bundle in self._bundles.items() if of == group]
+
+    def on_prepare(self, source: str, message: PrepareBundle) -> None:
+        """Take the bundle's resources if they are free."""
+        if message.incarnation != self._scheduler.incarnation:
+            return  # who sent it is about to hear that the one that was meant is dead
+        key = (message.group, message.index)
+        demand = format_demand(message.resources)
+        ok = key not in self._bundles and self._pool.fits(demand)
+        if ok:
+            self._pool.take(demand)
+            named = group_resources(message.resources, message.group, message.index)
+            self._bundles[key] = _Bundle(demand, named)
+        answer = BundlePrepared(
+            self._scheduler.node, message.group, message.index, ok, message.attempt
+        )
+        self._scheduler.ctx.send("global", answer)
+
+    def on_commit(self, source: str, message: CommitBundle) -> None:
+        """Let tasks use it. What this node could run until now, and cannot while the bundle is
+        here, moves to one that can (`moving`); if there is none, it waits."""
+        if message.incarnation != self._scheduler.incarnation:
+            return
+        bundle = self._bundles[(message.group, message.index)]
+        bundle.committed = True
+        self._pool.lend(bundle.demand)
+        self._pool.add(bundle.resources)
+
+    def _end_waiting(self, group: str) -> None:
+        """Only what is removed is returned once it is committed: what waits in it ends here,
+        where it is logged, and not at the global scheduler."""
+        for spec in self._scheduler.dispatcher.ready.withdraw(lambda s: group_of(s) == group):
+            self.end(spec)
+
+    def end(self, spec: TaskSpec) -> None:
+        """End a range that was accepted here and whose bundle is being returned, or was."""
+        error = failed_value(GroupRemoved(spec.name, group_of(spec)))
+        self._scheduler.inputs.unclaim(spec)
+        self._scheduler.inputs.fail(spec, error)
+
+    def on_return(self, source: str, message: ReturnBundle) -> None:
+        """Give it back, at once or when those who use it are gone."""
+        if message.incarnation != self._scheduler.incarnation:
+            return
+        key = (message.group, message.index)
+        bundle = self._bundles.get(key)
+        if bundle is None:
+            return  # it could not be prepared
+        if not bundle.committed:
+            del self._bundles[key]
+            self._pool.give(bundle.demand)
+            return
+        bundle.returning = True
+        for worker in self._scheduler.dispatcher.workers.values():
+            if worker.kill_error is None and self._uses(worker.demand, bundle):
+                running = worker.assigned[0].name if worker.assigned else "a task"
+                worker.kill_error = failed_value(GroupRemoved(running, message.group))
+                ctx = self._scheduler.ctx
+                ctx.send(f"pool:{self._scheduler.node}", KillWorker(worker.address))
+
+    @staticmethod
+    def _uses(demand: str, bundle: _Bundle) -> bool:
+        return any(name in bundle.resources for name, _ in parse_demand(demand))
+
+    def end_turn(self) -> None:
+        """Finish what is being returned."""
+        if not self._bundles:
+            return
+        for key, bundle in list(self._bundles.items()):
+            if not bundle.returning:
+                continue
+            self._end_waiting(key[0])
+            waiting = self._scheduler.actors.withdraw(
+                lambda spec, group=key[0]: group_of(spec) == group  # type: ignore[misc]
+            )
+            for spec in waiting:
+                self._scheduler.ctx.send("global", PlaceTasks([spec]))
+            if self._pool.is_free(bundle.resources):
+                del self._bundles[key]
+                self._pool.remove(bundle.resources)
+                self._pool.end_loan(bundle.demand)

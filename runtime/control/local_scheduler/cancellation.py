@@ -1,0 +1,154 @@
+"""Taking tasks back: what a node does with `CancelTask`.
+
+A task's way is followed from its owner's node on, each hop behind the task::
+
+    client ──> owner's node ──not here──> global scheduler ──> GCS ──> global
+                                              └─ infeasible: ends here     │ who
+                                                    nodes that have it <───┘ has it
+
+On a node, an element that is
+
+* waiting for inputs, its function or a worker: ends with TaskCancelledError;
+* with a worker, not started: is taken back first, then the same;
+* running: its worker raises KeyboardInterrupt in it (`Executor.interrupt`), and
+  what it raises next is its result, once for each request, though that may come back
+  here from the GCS; or, with ``force``, the worker is killed and
+  the element ends with TaskCancelledError. If its range has several elements, the
+  worker is asked which one runs, and killed if it does not say so soon;
+* done: stays as it is.
+
+A call of an actor goes another way: `CallSubmitter` ends it if no worker can have begun it,
+else asks the actor's node (`CancelCall`), behind the call; while the actor starts anew, as
+soon as it is there. What the actor's worker has, only that knows: it has left, or the
+worker has it from its owner, too (`direct_calls`). There and on the way there, it ends at
+once if it has not begun; it takes no effect then and is neither counted nor logged. What
+becomes of one that runs is said in `cancelled_calls`. ``force`` is not for calls: it would
+end the actor.
+
+With ``recursive`` the same befalls what a running element has submitted: its
+worker knows the children, and when that was killed its node knows them (`Children`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from raytwin.runtime.control.core.context import is_gcs
+from raytwin.runtime.control.core.failed_values import failed_value
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, ELEMENTS_MAX, element_of
+from raytwin.runtime.control.local_scheduler.ready_queue import cut
+from raytwin.runtime.control.messages import CancelTask, KillWorker
+from raytwin.runtime.control.messages.errors import Cancellation
+
+if TYPE_CHECKING:
+    from raytwin.runtime.control.core.worker_record import Worker
+    from raytwin.runtime.control.node.node_manager import LocalScheduler
+
+
+STUCK_S = 5.0
+"""How long a worker may take to answer before it is killed, though it may run another element."""
+
+
+class Canceller:
+    """Cancels on one node, on its scheduler's behalf."""
+
+    def __init__(self, scheduler: LocalScheduler) -> None:
+        self._scheduler = scheduler
+
+    def on_cancel(self, source: str, message: CancelTask) -> None:
+        """Cancel what is here; pass on what a client asks for and is elsewhere."""
+        if self._scheduler.submitter.cancel(message.array):
+            return
+        self.cancel_waiting(message)
+        for worker in self._scheduler.dispatcher.workers.values():
+            if any(cut(spec, message)[1] is not None for spec in worker.assigned):
+                self._cancel_on(worker, message)
+        passed_on = self._scheduler.starving.follow(message)
+        # With shards the GCS itself says it, to all who may have it.
+        asked = source != "global" and not is_gcs(source)
+        if (asked or passed_on) and not self._all_done(message):
+            self._scheduler.ctx.send("global", message)
+
+    def cancel_waiting(self, message: CancelTask) -> None:
+        """End elements that no worker has."""
+        scheduler = self._scheduler
+        inputs = scheduler.inputs
+        for spec in scheduler.dispatcher.ready.cancel(message) + inputs.cancel(message):
+            inputs.unclaim(spec)
+            scheduler.dispatcher.begun.discard((spec.array, spec.start))
+            inputs.fail(spec, failed_value(Cancellation(spec.name)))
+
+    def on_back(self, worker: Worker) -> None:
+        """Something that a worker had waits again, asked for or not, or it has answered.
+
+        What is to be cancelled ends before it is given to another worker. What has not come
+        back with the answer runs, or is done and reported.
+        """
+        asked, worker.cancels = worker.cancels, []
+        for number, message in asked:
+            self.cancel_waiting(message)
+            if number > worker.answered:
+                worker.cancels.append((number, message))
+                continue
+            first = worker.assigned[0] if message.force and worker.assigned else None
+            if first is not None and cut(first, message)[1] is not None:
+                self._kill(worker, message)
+
+    def _kill(self, worker: Worker, message: CancelTask) -> None:
+        worker.killed_for = message
+        self._scheduler.ctx.send(f"pool:{self._scheduler.node}", KillWorker(worker.address))
+
+    def _kill_stuck(self, worker: Worker, number: int, message: CancelTask) -> None:
+        """It has not said which element it runs: it is in C code that lets nothing else run."""
+        there = self._scheduler.dispatcher.workers.get(worker.address) is worker
+        silent = (number, message) in worker.cancels and worker.assigned
+        if there and silent and not worker.is_killed and cut(worker.assigned[0], message)[1]:
+            self._kill(worker, message)
+
+    def cancel_children(self, worker: Worker, cause: CancelTask, owned: list[bytes]) -> None:
+        """A worker was killed for `cause`: cancel what of `owned` its task had submitted.
+
+        If that has submitted nothing, an earlier task's children are the last it had; they
+        go on, be they of an element of the same range that is done.
+        """
+        ran = cut(worker.assigned[0], cause)[1] if worker.assigned else None
+        if ran is None or not cause.recursive:
+            return
+        parent = worker.children.parent
+        if parent[:ARRAY_BYTES] != ran.array:
+            return
+        if not ran.start <= element_of(parent) < ran.start + ran.count:
+            return
+        still = set(owned)
+        for array in worker.children.arrays:
+            if array in still:
+                self.on_cancel(
+                    "",
+                    CancelTask(array, 0, ELEMENTS_MAX, cause.force, True, request=cause.request),
+                )
+
+    def _cancel_on(self, worker: Worker, message: CancelTask) -> None:
+        runs = worker.assigned[0]
+        may_run = cut(runs, message)[1] is not None
+        if message.force and may_run and runs.count == 1:
+            # At once: it may not be able to answer.
+            self._kill(worker, message)
+            return
+        # It may be done with the first, and not have said so, or run another element of its
+        # range: its answer will tell.
+        number = self._scheduler.dispatcher.take_back(worker)
+        worker.cancels.append((number, message))
+        if message.force and may_run:
+            self._scheduler.ctx.after(STUCK_S, partial(self._kill_stuck, worker, number, message))
+        if not message.force:
+            self._scheduler.ctx.send(worker.address, message)
+
+    def _all_done(self, message: CancelTask) -> bool:
+        """Whether all that the message names has ended, as far as known here."""
+        results = self._scheduler.objects.results_of(message.array)
+        end = message.start + message.count
+        done = sum(
+            max(0, min(end, r.start + r.count) - max(message.start, r.start)) for r in results
+        )
+        return done >= message.count

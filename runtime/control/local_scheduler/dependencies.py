@@ -1,0 +1,236 @@
+"""What a range of tasks waits for before it can run: its function and its inputs.
+
+    accepted ──function here?──no──> waits for FunctionBlob
+        │ yes                              │
+        ↓                                  ↓
+    inputs here? ──no──> waits, its inputs claimed in the arena with its rank
+        │ yes                              │
+        ↓                                  ├─ one is an error: that is its result
+      READY                                ↓
+        └─> given to a worker: inputs pinned for it, the claim ends
+
+Cost per range: nothing without inputs; with them, one entry and one wait each.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from functools import partial
+
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.failed_values import is_lost
+from raytwin.runtime.control.core.ids import job_of
+from raytwin.runtime.control.gcs.task_object_table import attempt_of
+from raytwin.runtime.control.local_scheduler.ready_queue import cut
+from raytwin.runtime.control.messages import (
+    OK,
+    CancelTask,
+    ExportFunction,
+    FetchFunction,
+    FunctionBlob,
+    ObjectValue,
+    TaskSpec,
+)
+from raytwin.runtime.control.node.jobs import job_of_task
+from raytwin.runtime.control.objects.pull_manager import ObjectDirectory, released_error
+
+
+class Waiting:
+    """A range whose inputs are not all here."""
+
+    __slots__ = ("cancelled", "failed", "missing", "spec")
+
+    def __init__(self, spec: TaskSpec) -> None:
+        self.spec = spec
+        self.cancelled = False
+        self.missing = 1  # held until every input was asked for
+        self.failed: tuple[int, ObjectValue] | None = None
+        """The first input, in the order of the arguments, that is an error."""
+
+
+class TaskInputs:
+    """What the ranges of one node wait for."""
+
+    def __init__(
+        self, ctx: Context, objects: ObjectDirectory, ready: Callable[[TaskSpec], None]
+    ) -> None:
+        """`ready` takes a range that lacks nothing."""
+        self._ctx = ctx
+        self._objects = objects
+        self._ready = ready
+        self.functions: dict[bytes, bytes] = {}
+        self.awaiting: set[Waiting] = set()
+        self.waiting = 0
+        """Elements that wait for an input or a function."""
+        self.failed: deque[tuple[TaskSpec, ObjectValue]] = deque()
+        """Ranges that end with an input's error, at the end of the turn: each may
+        be the input of others, and a long chain of them is no deep recursion."""
+        self._for_function: dict[bytes, list[TaskSpec]] = {}
+        self._claims: dict[tuple[bytes, int], list[int]] = {}
+        """The ranks of ranges whose inputs are claimed, by their first element: one
+        range may be here twice."""
+        self._ranks = 0
+
+    def accept(self, spec: TaskSpec) -> None:
+        """Take a range: it is ready at once, or when its inputs and function are here."""
+        if spec.function not in self.functions:
+            self._await_function(spec)
+        elif spec.deps:
+            self._await_inputs(spec)
+        else:
+            self._ready(spec)
+
+    def on_export(self, source: str, message: ExportFunction) -> None:
+        """A client of this node has a new function."""
+        self._ctx.send("gcs", message)
+        self.on_function(source, FunctionBlob(message.function, message.blob))
+
+    def on_function(self, source: str, message: FunctionBlob) -> None:
+        """A function is here."""
+        self.functions[message.function] = message.blob
+        for spec in self._for_function.pop(message.function, ()):
+            self.waiting -= spec.count
+            self.accept(spec)
+
+    def _await_function(self, spec: TaskSpec) -> None:
+        waiting = self._for_function.get(spec.function)
+        if waiting is None:
+            self._for_function[spec.function] = waiting = []
+            self._ctx.send("gcs", FetchFunction(spec.function))
+        waiting.append(spec)
+        self.waiting += spec.count
+
+    def _await_inputs(self, spec: TaskSpec) -> None:
+        entry = Waiting(spec)
+        self.waiting += spec.count
+        self.awaiting.add(entry)
+        rank = self.claim(spec)
+
+        def arrived(position: int, value: ObjectValue) -> None:
+            entry.missing -= 1
+            if value.status != OK and (entry.failed is None or position < entry.failed[0]):
+                entry.failed = position, value
+            if entry.missing or entry.cancelled:
+                return
+            self.awaiting.discard(entry)
+            self.waiting -= spec.count
+            if entry.failed is not None:
+                # An input that is an error is the result.
+                self.unclaim(spec)
+                self.failed.append((spec, entry.failed[1]))
+            else:
+                self._ready(spec)
+
+        for position, oid in enumerate(spec.deps):
+            entry.missing += 1
+            self._objects.want(oid, partial(arrived, position), rank)
+        arrived(-1, ObjectValue(b"", OK, b""))
+
+    def claimed(self, array: bytes) -> None:
+        """Its parent runs again: what was lost of its inputs may be there once more."""
+        for waiting in [w for w in self.awaiting if w.spec.array == array]:
+            if waiting.failed is not None and is_lost(waiting.failed[1]):
+                self.awaiting.discard(waiting)
+                self.waiting -= waiting.spec.count
+                waiting.cancelled = True
+                self.unclaim(waiting.spec)
+                self.accept(waiting.spec)
+
+    def take(self, spec: TaskSpec, worker: str) -> tuple[ObjectValue, ...] | None:
+        """Return the inputs, pinned for the worker; None if one is not here (any more)."""
+        if not spec.deps:
+            return ()
+        self.unclaim(spec)
+        if self._objects.have_left(spec.deps):
+            self._await_inputs(spec)
+            return None
+        values = []
+        for oid in spec.deps:
+            value = self._objects.lookup(oid)
+            if value is None:
+                if attempt_of(spec):
+                    # Its inputs were let go of when it had run for the first time.
+                    self._await_inputs(spec)
+                    return None
+                # An owner keeps the inputs of its unfinished tasks: it has died,
+                # or the range ran elsewhere and nobody waits for this run.
+                self.failed.append((spec, released_error(oid)))
+                return None
+            values.append(value)
+        for value in values:
+            if value.size:
+                self._objects.pin(value.object, worker)
+        return tuple(values)
+
+    def claim(self, spec: TaskSpec) -> int:
+        """Claim a range's inputs until `unclaim`; return its rank: see `eviction`."""
+        self._ranks += 1
+        self._claims.setdefault((spec.array, spec.start), []).append(self._ranks)
+        for oid in spec.deps:
+            self._objects.eviction.claim(oid, self._ranks)
+        return self._ranks
+
+    def unclaim(self, spec: TaskSpec) -> None:
+        """Its inputs are pinned, or it will never run; without effect where none is claimed."""
+        key = (spec.array, spec.start)
+        ranks = self._claims.get(key)
+        if ranks is None:
+            return
+        rank = ranks.pop(0)
+        if not ranks:
+            del self._claims[key]
+        for oid in spec.deps:
+            self._objects.eviction.unclaim(oid, rank)
+
+    def fail(self, spec: TaskSpec, error: ObjectValue) -> None:
+        """End a range with an error, at the end of the turn."""
+        self.failed.append((spec, error))
+
+    def _cancel_without_function(self, message: CancelTask) -> list[TaskSpec]:
+        found = []
+        for function, specs in self._for_function.items():
+            left: list[TaskSpec] = []
+            for spec in specs:
+                parts, cancelled = cut(spec, message)
+                left += parts
+                if cancelled is not None:
+                    found.append(cancelled)
+                    self.waiting -= cancelled.count
+            self._for_function[function] = left
+        return found
+
+    def end_job(self, job: bytes) -> None:
+        """Take out all that waits here of a job."""
+        for waiting in [w for w in self.awaiting if job_of_task(w.spec) == job]:
+            self.awaiting.discard(waiting)
+            self.waiting -= waiting.spec.count
+            waiting.cancelled = True
+            self.unclaim(waiting.spec)
+        for function, specs in list(self._for_function.items()):
+            left = [spec for spec in specs if job_of_task(spec) != job]
+            self.waiting -= sum(spec.count for spec in specs) - sum(spec.count for spec in left)
+            if left:
+                self._for_function[function] = left
+            else:
+                del self._for_function[function]
+        self.failed = deque(
+            (spec, error) for spec, error in self.failed if job_of_task(spec) != job
+        )
+
+    def forget_functions(self, jobs: Collection[bytes], used: Collection[bytes]) -> None:
+        """Drop the functions of jobs that have ended, but for those in use."""
+        for function in [f for f in self.functions if job_of(f) in jobs and f not in used]:
+            del self.functions[function]
+
+    def cancel(self, message: CancelTask) -> list[TaskSpec]:
+        """Take out what a message cancels of what waits here."""
+        found = self._cancel_without_function(message)
+        for waiting in [w for w in self.awaiting if w.spec.array == message.array]:
+            if cut(waiting.spec, message)[1] is not None:
+                # With inputs it is one element; what arrives for it later is ignored.
+                self.awaiting.discard(waiting)
+                self.waiting -= waiting.spec.count
+                waiting.cancelled = True
+                found.append(waiting.spec)
+        return found

@@ -1,0 +1,315 @@
+"""What a node's workers say, from READY to done, and what becomes of what a dead one had.
+
+The life of a worker::
+
+    STARTING ──WorkerReady──> IDLE ──a demand fits──> LEASED ──nothing left──> IDLE
+                                                      │    ↑
+                                              Blocked │    │ Unblocked
+                                                      ↓    │
+                                                      BLOCKED
+
+What is given to whom is in `leases`, who is there at all in `worker_supply`. A task that
+blocks gives its CPUs back, and what is behind it is taken back. Once it need not wait any
+more it goes on at once: its CPUs may be in use by then, and nothing else begins on the node
+until all that runs fits again. What a worker had that died
+runs again: the running range element by element, since only one of them brought it down.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from raytwin.runtime.control.actors.actor_manager import ActorManager
+from raytwin.runtime.control.core.call_batches import results_of, split
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.failed_values import failed_value
+from raytwin.runtime.control.core.ids import job_of
+from raytwin.runtime.control.core.resources import ResourcePool, cpu_part
+from raytwin.runtime.control.core.worker_record import State, Worker
+from raytwin.runtime.control.local_scheduler.cancellation import Canceller
+from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
+from raytwin.runtime.control.local_scheduler.ready_queue import part_of
+from raytwin.runtime.control.local_scheduler.worker_leases import Leases
+from raytwin.runtime.control.messages import (
+    RETRY,
+    Blocked,
+    Event,
+    RangeResult,
+    Resume,
+    StreamItems,
+    TakenBack,
+    TasksDone,
+    TaskSpec,
+    Timing,
+    Unblocked,
+    WorkerReady,
+)
+from raytwin.runtime.control.messages.errors import WorkerCrash
+from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.task_results import Results
+from raytwin.runtime.control.observability.timeline import RangeLog
+from raytwin.runtime.control.ownership.contained_references import Custody
+
+_WEIGHTS = tuple(1 - 0.9**count for count in range(11))
+
+
+class Dispatcher(Leases):
+    """Hears of the ranges that were given to workers, until each is done or runs again."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        incarnation: int,
+        config: Config,
+        pool: ResourcePool,
+        objects: ObjectDirectory,
+        inputs: TaskInputs,
+        results: Results,
+        actors: ActorManager,
+        canceller: Canceller,
+        timeline: RangeLog,
+        custody: Custody,
+    ) -> None:
+        super().__init__(ctx, node, incarnation, config, pool, objects, inputs, actors, custody)
+        self._objects = objects
+        self._results = results
+        self._canceller = canceller
+        self._timeline = timeline
+        self._custody = custody
+
+    @property
+    def queue(self) -> int:
+        """Elements that wait or run on this node."""
+        return self.ready.size + self._inputs.waiting + self.assigned
+
+    def on_worker_ready(self, source: str, message: WorkerReady) -> None:
+        worker = self.workers[source]
+        self._supply.on_ready(worker, message.pid)
+        self._supply.make_idle(worker, bool(self.ready.size))
+
+    def on_done(self, source: str, message: TasksDone) -> None:
+        worker = self.workers.get(source)
+        if worker is None:
+            return  # it was declared dead; its tasks run elsewhere
+        self._heard_of(worker)
+        self._results.news.gather()
+        for result in message.results:
+            if result.refs is not None:
+                self._custody.reported(source, result)
+        if worker.actor:
+            self._actors.on_done(worker, message.results, message.timings)
+        else:
+            timings = iter(message.timings)
+            for result in message.results:
+                if result.calls:
+                    self._done_together(worker, result, timings)
+                    continue
+                timing = next(timings)
+                spec = worker.assigned[0]
+                self._timeline.ran(worker.number, timing, spec, result)
+                assert result.array == spec.array, "out of order"
+                owner = self._take_off(worker, result.start, result.count, timing.elapsed_s)
+                if result.status == RETRY:
+                    self._run_again(spec, result)
+                else:
+                    self._results.finish(result, owner)
+            if worker.cancels:
+                self._canceller.on_back(worker)
+        self._results.news.tell(message.told)
+        self._drain(worker)
+
+    def _done_together(self, worker: Worker, run: RangeResult, timings: Iterator[Timing]) -> None:
+        """Single tasks have ended one after another, with small values."""
+        owners = []
+        ran = self._timeline.ran
+        for array in split(run.calls):
+            timing = next(timings)
+            spec = worker.assigned[0]
+            assert spec.array == array, "out of order"
+            ran(worker.number, timing, spec, run)
+            owners.append(self._take_off(worker, spec.start, 1, timing.elapsed_s))
+        if len(set(owners)) == 1:
+            self._results.runs.finish_together(run, owners[0])
+            return
+        for result, owner in zip(results_of(run), owners, strict=True):
+            self._results.finish(result, owner)
+
+    def on_items(self, source: str, message: StreamItems) -> None:
+        worker = self.workers.get(source)
+        if worker is None:
+            return  # it was declared dead; its task runs elsewhere
+        self._heard_of(worker)
+        for result in message.results:
+            if result.refs is not None:
+                self._custody.reported(source, result)
+            if worker.actor:
+                self._actors.on_item(worker, result)
+                continue
+            # Not always the first: those before it may be done, and not reported yet.
+            owner = next(s.owner for s in worker.assigned if s.array == result.array)
+            self._results.finish(result, owner)
+
+    def _take_off(self, worker: Worker, start: int, count: int, elapsed_s: float) -> str:
+        """Take elements off the worker's list, into the averages; return their owner."""
+        spec = worker.assigned[0]
+        assert spec.start == start, "out of order"
+        if count == spec.count:
+            worker.assigned.popleft()
+        else:
+            end = spec.start + spec.count
+            done = start + count
+            worker.assigned[0] = part_of(spec, done, end - done)
+        self.assigned -= count
+        if self.begun:
+            self.begun.discard((spec.array, start))
+        each_s = elapsed_s / count
+        mean = self.means.get(spec.function)
+        ahead_s = worker.ahead_s - count * (mean or 0.0)
+        worker.ahead_s = ahead_s if ahead_s > 0.0 else 0.0
+        # A range of n counts as n samples, but never wipes out all the past.
+        weight = _WEIGHTS[min(count, 10)]
+        self.means[spec.function] = each_s if mean is None else mean + weight * (each_s - mean)
+        past = self.mean_task_s
+        self.mean_task_s = past + weight * (each_s - past) if past else each_s
+        return spec.owner
+
+    def _run_again(self, spec: TaskSpec, result: RangeResult) -> None:
+        """Queue elements again whose own errors count as failures of the system."""
+        self._ctx.send("gcs", Event("task_retried", spec.name, "it raised"))
+        for index in range(result.start, result.start + result.count):
+            self._timeline.again(spec.array, index)
+            self.begun.add((spec.array, index))
+            one = part_of(spec, index, 1)
+            one.retries = spec.retries - 1 if spec.retries > 0 else -1
+            assert spec.extra is not None, "nothing says that its errors are retried"
+            one.extra = replace(spec.extra, tries=spec.extra.tries + 1)
+            self.ready.push(one)
+
+    def on_taken_back(self, source: str, message: TakenBack) -> None:
+        """Ranges come back unstarted: whole ones, and the tail of the running one."""
+        worker = self.workers.get(source)
+        if worker is None:
+            return
+        worker.answered = message.answers or worker.answered
+        staying: deque[TaskSpec] = deque()
+        tails: list[TaskSpec] = []
+        back = deque(message.ranges)
+        for spec in worker.assigned:
+            returned = self._returned_of(spec, back)
+            if not returned:
+                staying.append(spec)
+                continue
+            self.assigned -= returned
+            if returned < spec.count:
+                staying.append(part_of(spec, spec.start, spec.count - returned))
+            else:
+                self._unpin_inputs(spec, source)
+            tails.append(part_of(spec, spec.start + spec.count - returned, returned))
+        for tail in reversed(tails):
+            self.ready.push_front(tail)
+        worker.assigned = staying
+        worker.ahead_s = sum(s.count * self.means.get(s.function, 0.0) for s in staying)
+        self._canceller.on_back(worker)
+        self._drain(worker)
+
+    @staticmethod
+    def _returned_of(spec: TaskSpec, back: deque[tuple[bytes, int, int]]) -> int:
+        """Return how many elements at the end of `spec` came back; take that off `back`.
+
+        Both are in the order in which they were given, and one range may be
+        among them twice: its parent ran twice.
+        """
+        if not back:
+            return 0
+        array, start, count = back[0]
+        if array != spec.array or start + count != spec.start + spec.count or start < spec.start:
+            return 0
+        back.popleft()
+        return count
+
+    def _unpin_inputs(self, spec: TaskSpec, worker: str) -> None:
+        for oid in spec.deps:
+            self._objects.unpin(oid, worker)
+
+    def on_blocked(self, source: str, message: Blocked) -> None:
+        worker = self.workers[source]
+        if worker.state is State.LEASED:
+            worker.state = State.BLOCKED
+            self._pool.give(cpu_part(worker.demand))
+
+    def on_unblocked(self, source: str, message: Unblocked) -> None:
+        worker = self.workers[source]
+        if worker.state is State.BLOCKED:
+            worker.state = State.LEASED
+            self._pool.take_back(cpu_part(worker.demand))
+            self._heard_of(worker)
+            self._ctx.send(source, Resume())
+
+    def end_job(self, job: bytes) -> list[Worker]:
+        """Take a job's ranges out; return its workers, which are to be ended."""
+        for spec in self.ready.withdraw(lambda spec: job_of(spec.array) == job):
+            self._inputs.unclaim(spec)
+        for function in [function for function in self.means if job_of(function) == job]:
+            del self.means[function]
+        self.begun = {element for element in self.begun if job_of(element[0]) != job}
+        workers = [worker for worker in self.workers.values() if worker.job == job]
+        for worker in workers:
+            self.assigned -= sum(spec.count for spec in worker.assigned)
+            worker.assigned.clear()
+        return workers
+
+    def died(self, worker: Worker, reason: str) -> None:
+        """Take the lease of a worker away that is no longer listed; run again what it had."""
+        if worker.state is State.STARTING:
+            self._supply.starting -= 1
+        elif worker.state is State.IDLE:
+            self._idle.remove(worker)
+        else:
+            if worker.state is State.BLOCKED:
+                self._pool.take_back(cpu_part(worker.demand))
+            self._pool.give(worker.demand)
+        self._ctx.send("gcs", Event("worker_died", worker.address, reason))
+        if worker.actor:
+            self._actors.on_worker_died(worker, reason)
+            return
+        self._retry(worker, reason)
+        self._canceller.on_back(worker)
+        if worker.state is not State.STARTING and len(self.workers) < self._supply.prestart:
+            self._supply.start_worker()
+
+    def _retry(self, worker: Worker, reason: str) -> None:
+        """Queue a dead worker's ranges again, the running one with less retries."""
+        ranges = list(worker.assigned)
+        worker.assigned.clear()
+        for spec in ranges:
+            self.assigned -= spec.count
+        for spec in reversed(ranges[1:]):
+            self.ready.push_front(spec)
+        if not ranges:
+            return
+        running = ranges[0]
+        if worker.kill_error is not None:
+            self._inputs.fail(running, worker.kill_error)
+            return
+        if worker.killed_for is not None:
+            # One that had only just begun behind it keeps its retries.
+            self.ready.push_front(running)
+            self._canceller.cancel_waiting(worker.killed_for)
+            return
+        if running.retries == 0:
+            crash = WorkerCrash(running.name, worker.address, reason)
+            self._inputs.fail(running, failed_value(crash))
+            return
+        self._ctx.send("gcs", Event("task_retried", running.name, reason, running.count))
+        # One by one: of a range, only one element brought the worker down.
+        for index in reversed(range(running.start, running.start + running.count)):
+            self._timeline.again(running.array, index)
+            self.begun.add((running.array, index))
+            one = part_of(running, index, 1)
+            one.retries = running.retries - 1 if running.retries > 0 else -1
+            self.ready.push_front(one)

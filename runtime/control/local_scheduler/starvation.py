@@ -1,0 +1,292 @@
+"""What waits on a node that has no room for it, while another node has: it moves there.
+
+::
+
+    a node (`Starving`)                      the global scheduler (`Moving`)
+    what waits, and does not fit,
+    until it starves (below) ──Heartbeat──────────> does another node have room,
+                                                    by its last heartbeat?
+    its oldest ranges and actors <──MoveTasks──────── yes
+         └───────────TasksMoved───────────────────> each goes where there is room; if there
+                                                    is none any more, where it waits least
+
+    what cannot run here as long
+    as the actors and placement
+    groups live that are here ──Heartbeat─────────> can it, on another node? Then as above
+
+Who has accepted a range is changed in the GCS by one message (`TaskUpdates.left`), so at any
+moment the death of a node has what it has accepted placed again, once. An actor is placed
+as it was before. What comes from a node that is known to be dead is dropped here, since the
+GCS has placed it again.
+
+A cancellation goes to who has accepted the range, and may find that it has just been passed
+on: then it is sent behind it, once.
+
+What has to run on its node stays, as does what has begun there before, since what that has
+submitted is known there, unless a placement group has what it needs. Then it is marked
+(`TaskExtra.begun`), and claims its children at the GCS, as if that had placed it again. What
+waits for inputs stays, too: it may start any time. Nothing moves from a node that is merely
+busy: that starts one task after another. Where what runs is expected to go on for longer than
+the policy lets a task wait, that is how long one starves; else `STARVING_S`. Neither does a task
+move whose inputs would take longer to follow than it has waited, or is to wait.
+
+The cost is a look at each lane with every heartbeat, and nothing a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.resources import ResourcePool
+from raytwin.runtime.control.local_scheduler.ready_queue import Lane, cut, part_of
+from raytwin.runtime.control.messages import CancelTask, MoveTasks, TaskExtra, TasksMoved, TaskSpec
+from raytwin.runtime.control.scheduling.node_views import usual_s
+from raytwin.runtime.control.scheduling.policies import UNTIMED_BANDWIDTH, UNTIMED_TASK_S
+from raytwin.runtime.control.scheduling.strategies import SPREAD, is_hard, strategy_of
+
+if TYPE_CHECKING:
+    from raytwin.runtime.control.actors.actor_manager import ActorManager
+    from raytwin.runtime.control.actors.actor_record import ActorRecord
+    from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
+    from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
+    from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+    from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+    from raytwin.runtime.control.scheduling.node_views import Node
+
+STARVING_S = 1.0
+"""So long nothing of a lane has started, and"""
+STARVING_TASKS = 2.0
+"""not for so many times as long as a task takes here either."""
+LOOK_MAX = 256
+"""Actors and ranges of a lane that are looked at."""
+MOVED_MAX = 256
+"""Elements that a node is asked for at once."""
+REMEMBER_S = 10.0
+"""How long a node knows what it has passed on: until the GCS does, which is told at once."""
+
+
+# -- on a node -----------------------------------------------------------------
+
+
+class Starving:
+    """What has waited too long on one node."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        incarnation: int,
+        config: Config,
+        pool: ResourcePool,
+        dispatcher: Dispatcher,
+        actors: ActorManager,
+        inputs: TaskInputs,
+        objects: ObjectDirectory,
+        log: TaskLog,
+    ) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._incarnation = incarnation
+        self._pool = pool
+        self._wait_s = config.spill_wait_s
+        self._dispatcher = dispatcher
+        self._actors = actors
+        self._inputs = inputs
+        self._objects = objects
+        self._log = log
+        self._heads: dict[Lane, tuple[object, float]] = {}
+        """What is first in each lane, and since when."""
+        self._queued: dict[ActorRecord, float] = {}
+        """Since when actors wait."""
+        self._moved: dict[bytes, list[tuple[float, TaskSpec]]] = {}
+        """By array: what was passed on, and when."""
+
+    def look(self) -> dict[str, int]:
+        """Return {demand: elements} of what starves here."""
+        now = self._ctx.now()
+        if self._moved:
+            self._forget(now)
+        patience_s = max(STARVING_S, STARVING_TASKS * self._dispatcher.mean_task_s)
+        if self._dispatcher.busy_s >= self._wait_s:
+            patience_s = min(patience_s, self._wait_s)
+        found: dict[str, int] = {}
+        ready = self._dispatcher.ready
+        heads, self._heads = self._heads, {}
+        for lane in ready.lanes():
+            head = ready.head(lane)
+            known, since_s = heads.get(lane, (None, now))
+            since_s = since_s if known is head else now
+            self._heads[lane] = (head, since_s)
+            starves = now - since_s >= patience_s or not self._pool.usable(lane[1])
+            if starves and not self._pool.fits(lane[1]):
+                chosen = filter(self._choice(lane), ready.first(lane, LOOK_MAX))
+                count = sum(spec.count for spec in chosen)
+                found[lane[1]] = found.get(lane[1], 0) + count
+        queued, self._queued = self._queued, {}
+        for actor in self._actors.first_queued(LOOK_MAX):
+            since_s = self._queued[actor] = queued.get(actor, now)
+            demand = actor.spec.demand
+            if (
+                now - since_s >= patience_s
+                and not self._pool.fits(demand)
+                and self._may_move(actor.spec)
+            ):
+                found[demand] = found.get(demand, 0) + 1
+        return {demand: count for demand, count in found.items() if count}
+
+    def on_move(self, source: str, message: MoveTasks) -> None:
+        """Another node has room for so many."""
+        if self._pool.fits(message.demand):
+            return  # so has this one, by now
+        moved = self._actors.withdraw(
+            lambda spec: spec.demand == message.demand and self._may_move(spec), message.count
+        )
+        left = message.count - len(moved)
+        ready = self._dispatcher.ready
+        for lane in ready.lanes():
+            if lane[1] == message.demand and left:
+                for spec in ready.take_some(lane, self._choice(lane), left):
+                    left -= spec.count
+                    self._inputs.unclaim(spec)
+                    if (spec.array, spec.start) in self._dispatcher.begun:
+                        self._dispatcher.begun.discard((spec.array, spec.start))
+                        extra = TaskExtra() if spec.extra is None else spec.extra
+                        spec.extra = replace(extra, begun=True)
+                    self._log.moved(spec, self._objects.owners)
+                    self._moved.setdefault(spec.array, []).append((self._ctx.now(), spec))
+                    moved.append(spec)
+        if moved:
+            self._ctx.send("global", TasksMoved(self._node, self._incarnation, moved))
+
+    def _choice(self, lane: Lane) -> Callable[[TaskSpec], bool]:
+        """Return what tells which ranges of a lane had better run elsewhere."""
+        if not self._pool.usable(lane[1]):
+            return self._may_move
+        now = self._ctx.now()
+        waited_s = now - self._heads.get(lane, (None, now))[1]
+        wait_s = max(waited_s, self._dispatcher.busy_s)
+        bytes_max = wait_s * (self._objects.bandwidth or UNTIMED_BANDWIDTH)
+        here = self._objects.bytes_here
+        return lambda spec: self._may_move(spec) and sum(map(here, spec.deps)) <= bytes_max
+
+    def _may_move(self, spec: TaskSpec) -> bool:
+        """Whether a range may run elsewhere: what it has submitted is found here at once.
+
+        If a placement group has what it needs, it may never run here.
+        """
+        if not self._pool.feasible(spec.demand):
+            return not is_hard(strategy_of(spec))
+        begun = (spec.array, spec.start) in self._dispatcher.begun
+        return not begun and strategy_of(spec) in ("", SPREAD)
+
+    def follow(self, message: CancelTask) -> bool:
+        """Whether what is to be cancelled was passed on, so that the message has to follow it."""
+        found = False
+        for entry in self._moved.get(message.array, ())[:]:
+            if cut(entry[1], message)[1] is not None:
+                self._moved[message.array].remove(entry)
+                found = True
+        return found
+
+    def _forget(self, now: float) -> None:
+        for array, entries in list(self._moved.items()):
+            entries[:] = [entry for entry in entries if now - entry[0] < REMEMBER_S]
+            if not entries:
+                del self._moved[array]
+
+
+# -- at the global scheduler -----------------------------------------------------
+
+
+class Moving:
+    """Where what starves on one node can go."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        nodes: Mapping[int, Node],
+        assign: Callable[[int, TaskSpec, int], None],
+        assign_rest: Callable[[TaskSpec, int], None],
+        assign_actor: Callable[[TaskSpec, list[int]], int],
+    ) -> None:
+        """Assignments take (node, range, where it was), (range for which there is no room,
+        where it was) and (actor, nodes to choose from)."""
+        self._ctx = ctx
+        self._nodes = nodes
+        self._assign = assign
+        self._assign_rest = assign_rest
+        self._assign_actor = assign_actor
+
+    def on_starving(self, node: int, starving: Mapping[str, int]) -> None:
+        """A node has said what it could pass on."""
+        rooms = self._rooms(node)
+        for demand, count in starving.items():
+            most = min(count, MOVED_MAX)
+            room = most if self._usable_elsewhere(node, demand) else 0
+            for pool in rooms.values():
+                room += _take(pool, demand, most - room)
+            # Where there is room, so many may run one after another while one waits here.
+            runs = int(self._nodes[node].load.busy_s / (usual_s(self._nodes) or UNTIMED_TASK_S))
+            if room:
+                asked = min(most, room * max(1, runs))
+                self._ctx.send(f"node:{node}", MoveTasks(demand, asked))
+
+    def on_moved(self, message: TasksMoved) -> None:
+        """It has passed that on."""
+        node = self._nodes.get(message.node)
+        if node is None or node.incarnation != message.incarnation:
+            return  # the GCS has placed it again
+        rooms = self._rooms(message.node)
+        gone = sum(spec.count for spec in message.tasks)
+        node.load.queue = max(0, node.load.queue - gone)
+        for spec in message.tasks:
+            if spec.extra is not None and spec.extra.actor is not None:
+                able = [number for number, pool in rooms.items() if pool.fits(spec.demand)]
+                able = able or self._usable_elsewhere(message.node, spec.demand)
+                chosen = self._assign_actor(spec, able or [message.node])
+                if chosen in rooms:
+                    # It may have to wait there, too.
+                    _take(rooms[chosen], spec.demand, 1)
+            else:
+                self._place(spec, rooms, message.node)
+
+    def _place(self, spec: TaskSpec, rooms: dict[int, ResourcePool], left: int) -> None:
+        """Place a range where most room is, what is too much for one node on the next, and
+        what is too much for all where it waits least."""
+        at, end = spec.start, spec.start + spec.count
+        # What is free by a node's last word may be a placement group's by now.
+        able = [node for node in rooms if self._nodes[node].pool.feasible(spec.demand)]
+        for node in sorted(able, key=lambda n: (-rooms[n].room(spec.demand, MOVED_MAX), n)):
+            count = _take(rooms[node], spec.demand, end - at)
+            if count:
+                self._assign(node, part_of(spec, at, count), left)
+                at += count
+        if at < end:
+            self._assign_rest(part_of(spec, at, end - at), left)
+
+    def _usable_elsewhere(self, node: int, demand: str) -> list[int]:
+        """Return the nodes that can run what this one cannot as long as its actors live."""
+        if self._nodes[node].pool.usable(demand):
+            return []
+        return [number for number, other in self._nodes.items() if other.pool.usable(demand)]
+
+    def _rooms(self, but: int) -> dict[int, ResourcePool]:
+        """Return what other nodes have free, those that have taken all that was given to them."""
+        return {
+            number: ResourcePool(node.load.available)
+            for number, node in self._nodes.items()
+            if number != but and node.sent <= node.load.assigned
+        }
+
+
+def _take(pool: ResourcePool, demand: str, most: int) -> int:
+    """Take as much as there is room for, and return for how many that is."""
+    room = max(0, pool.room(demand, most))
+    for _ in range(room):
+        pool.take(demand)
+    return room

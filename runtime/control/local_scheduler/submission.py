@@ -1,0 +1,266 @@
+"""What clients of a node submit: tasks, calls, actors, again or for the first time.
+
+The way of a range in `SubmitTasks`::
+
+    a run of calls ────────────────────────────> `CallSubmitter`
+    an input of another job ───────────────────> refused: ends with an error
+    submitted before, as its parent runs again ─> told what it has led to so far; a call that
+                                                  has no result is sent once more
+    a call, an actor ──────────────────────────> `CallSubmitter`, the GCS
+    new ──its parent runs again──> ClaimTasks: who has it makes it for this owner, too
+      │                                └─ nobody has ──TasksClaimed──┐
+      ↓                                                              ↓
+    `Keeping` ──stays here──> accepted (`Acceptance`)  <─────────────┘
+              ──else──> PlaceTasks to the global scheduler
+
+Only what of an array is behind its end (`Owned.ends`) is new, so a parent that runs a second
+time submits nothing twice.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from raytwin.runtime.control.actors.actor_manager import ActorManager
+from raytwin.runtime.control.actors.call_submitter import CallSubmitter
+from raytwin.runtime.control.core.call_batches import arrays_of, singles
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.ids import STREAM_BASE
+from raytwin.runtime.control.core.worker_record import Worker
+from raytwin.runtime.control.gcs.actor_table import DEAD
+from raytwin.runtime.control.gcs.array_row import LOST_S
+from raytwin.runtime.control.gcs.task_object_table import attempt_of, needs_of
+from raytwin.runtime.control.local_scheduler.assignments import Acceptance
+from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
+from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
+from raytwin.runtime.control.local_scheduler.ready_queue import part_of
+from raytwin.runtime.control.local_scheduler.spillback import Keeping
+from raytwin.runtime.control.messages import (
+    OK,
+    ActorChanged,
+    ActorFound,
+    ClaimTasks,
+    CreateActors,
+    FindActor,
+    ObjectValue,
+    PlaceTasks,
+    RangeResult,
+    SubmitTasks,
+    TaskResults,
+    TasksClaimed,
+    TaskSpec,
+)
+from raytwin.runtime.control.messages.errors import unpack
+from raytwin.runtime.control.node.jobs import NodeJobs
+from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.owned_objects import Owned
+from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.task_results import Results
+
+
+class Submission:
+    """Takes what clients of one node submit; see the module's picture."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        objects: ObjectDirectory,
+        owned: Owned,
+        log: TaskLog,
+        inputs: TaskInputs,
+        jobs: NodeJobs,
+        actors: ActorManager,
+        submitter: CallSubmitter,
+        dispatcher: Dispatcher,
+        keeping: Keeping,
+        acceptance: Acceptance,
+        results: Results,
+        node: int,
+    ) -> None:
+        self._ctx = ctx
+        self._objects = objects
+        self._owned = owned
+        self._log = log
+        self._inputs = inputs
+        self._jobs = jobs
+        self._actors = actors
+        self._submitter = submitter
+        self._dispatcher = dispatcher
+        self._keeping = keeping
+        self._acceptance = acceptance
+        self._results = results
+        self._node = node
+        self._created_again: set[bytes] = set()
+        """Actors that are there, maybe, and whose creator runs again."""
+        submitter.on_alive = self._on_actor_alive
+
+    def on_submit(self, source: str, message: SubmitTasks) -> None:
+        """Take each range on its way."""
+        # Children of a task that was placed again, or passed on, may be there already.
+        worker = self._dispatcher.workers.get(source)
+        running = worker.assigned[0] if worker is not None and worker.assigned else None
+        again = running is not None and _has_begun(running)
+        if worker is not None and worker.actor:
+            again = self._actors.is_repeating(worker)
+        claims: list[TaskSpec] = []
+        for spec in message.tasks:
+            if spec.extra is not None and spec.extra.run is not None:
+                self._on_run(source, spec, message.parent)
+                continue
+            array, end = spec.array, spec.start + spec.count
+            new = spec.start
+            if array in self._objects.owners:
+                # The next part of an array, or again: its parent runs a second time.
+                new = max(new, self._owned.ends.get(array, 1))
+            self._objects.own(array, source)
+            refused = self._jobs.refusal(source, spec) if spec.deps else None
+            if refused is not None:
+                self._refuse(spec, refused)
+                continue
+            if new > spec.start:
+                self._tell_made(spec, source)
+                if spec.extra is not None and spec.extra.call:
+                    self._submitter.submit_again(spec)
+                if array in self._owned.actors:
+                    # The GCS ends it for its owner alone.
+                    self._ctx.send("gcs", CreateActors([spec]))
+            if new < end and spec.extra is not None and self._is_actors(spec, again):
+                continue
+            if new < end:
+                part = spec if new == spec.start else part_of(spec, new, end - new)
+                if again:
+                    self._results.claim(array, new, end)
+                    self._log.spilled(part, self._objects.owners)
+                    claims.append(part)
+                    copies = self._owned.copies(array, part.start, part.count)
+                    if copies:
+                        self._ctx.send(source, TaskResults(source, copies))
+                else:
+                    self._submit(part)
+            if end > 1:
+                self._owned.ends[array] = max(end, self._owned.ends.get(array, 0))
+        self._keeping.forget()
+        if worker is not None and not worker.actor:
+            self._note_children(worker, message)
+        if claims:
+            self._ctx.send("gcs", ClaimTasks(claims))
+
+    def _on_run(self, source: str, spec: TaskSpec, parent: bytes) -> None:
+        """A run of calls; one by one if any of them was submitted before."""
+        arrays = arrays_of(spec)
+        if not self._objects.own_all(arrays, source):
+            self.on_submit(source, SubmitTasks(singles([spec]), parent))
+            return
+        self._submitter.submit_run(spec, arrays)
+
+    def _note_children(self, worker: Worker, message: SubmitTasks) -> None:
+        """What a task has submitted may be cancelled with it."""
+        children = worker.children
+        if message.parent != children.parent:
+            children.begin(message.parent)
+        for spec in message.tasks:
+            for array in arrays_of(spec):
+                children.add(array, self._objects.owners.__contains__)
+
+    def on_claimed(self, source: str, message: TasksClaimed) -> None:
+        """What of a repeated task's children is to be run after all."""
+        for spec in message.tasks:
+            if spec.array in self._objects.owners:
+                self._submit(spec)
+        self._keeping.forget()
+
+    def _submit(self, spec: TaskSpec) -> None:
+        stay = self._keeping.of(spec)
+        if stay == spec.count:
+            self._log.accept(spec)
+            self._acceptance.accept(spec)
+            return
+        if stay:
+            head = part_of(spec, spec.start, stay)
+            self._log.accept(head)
+            self._acceptance.accept(head)
+        rest = part_of(spec, spec.start + stay, spec.count - stay)
+        self._log.spilled(rest, self._objects.owners)
+        self._ctx.send("global", PlaceTasks([rest]))
+
+    def _tell_made(self, spec: TaskSpec, owner: str) -> None:
+        """Tell the new owner what its parent's earlier run has led to so far."""
+        end = spec.start + spec.count
+        made = [
+            result
+            for result in self._objects.results_of(spec.array)
+            if (result.start < end and spec.start < result.start + result.count)
+            or result.start >= STREAM_BASE
+        ]
+        if made:
+            self._ctx.send(owner, TaskResults(owner, made))
+
+    # -- actors ------------------------------------------------------------------
+
+    def _is_actors(self, spec: TaskSpec, again: bool = False) -> bool:
+        """Take the creation of an actor or a call, maybe of a task that runs `again`; return
+        whether it was one."""
+        extra = spec.extra
+        assert extra is not None
+        if extra.call:
+            for oid in needs_of(spec) if extra.inside else spec.deps:
+                if oid[: len(spec.array)] in self._objects.owners:
+                    self._log.expose(oid[: len(spec.array)])
+            self._submitter.submit(spec)
+        elif extra.actor is not None:
+            if again:
+                self._created_again.add(spec.array)
+            self._own_actor(spec)
+            self._ctx.send("gcs", CreateActors([spec]))
+        else:
+            return False
+        return True
+
+    def _own_actor(self, spec: TaskSpec) -> None:
+        assert spec.extra is not None and spec.extra.actor is not None
+        self._log.spilled(spec, self._objects.owners)
+        self._submitter.created(spec.array)
+        if not spec.extra.actor.detached:
+            self._owned.actors.add(spec.array)
+
+    def _on_actor_alive(self, actor: bytes) -> None:
+        """What its constructor gave went to whoever created it first, if somebody did."""
+        if actor in self._created_again:
+            self._created_again.discard(actor)
+            self._ctx.after(LOST_S, partial(self._end_creation, actor))
+
+    def _end_creation(self, actor: bytes) -> None:
+        owner = self._objects.owners.get(actor)
+        if owner is not None and not self._objects.has_array(actor):
+            self._results.finish(RangeResult(actor, 0, 1, OK, b"", self._node), owner)
+
+    def on_find_actor(self, source: str, message: FindActor) -> None:
+        """A client looks for an actor by its name, or makes it if there is none."""
+        message.job = self._jobs.of(source)
+        if message.create is not None:
+            refused = self._jobs.refusal(source, message.create)
+            if refused is not None:
+                self._objects.own(message.create.array, source)
+                self._refuse(message.create, refused)
+                found = ActorFound(message.key, source, message.create.array, b"", created=True)
+                self._ctx.send(source, found)
+                return
+            self._objects.own(message.create.array, source)
+            self._own_actor(message.create)
+        self._ctx.send("gcs", message)
+
+    # -- what a client may not submit --------------------------------------------
+
+    def _refuse(self, spec: TaskSpec, error: ObjectValue) -> None:
+        """End what a client may not submit; an actor was dead before it was alive."""
+        if spec.extra is not None and spec.extra.actor is not None:
+            self._submitter.watch(spec.array)
+            reason = unpack(error.payload)
+            self._submitter.on_changed(ActorChanged(spec.array, DEAD, -1, 0, reason))
+        else:
+            self._inputs.fail(spec, error)
+
+
+def _has_begun(spec: TaskSpec) -> bool:
+    """Whether a task that runs here has, maybe, run on another node before."""
+    return attempt_of(spec) > 0 or (spec.extra is not None and spec.extra.begun)

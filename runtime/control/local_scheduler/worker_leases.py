@@ -1,0 +1,316 @@
+"""Leases: which of a node's workers runs which of its ready ranges.
+
+A leased worker holds the resources of one demand, and ranges of that demand worth
+``ahead_s``. Where tasks of several jobs wait, the next lease goes to the job that holds
+the fewest here. Workers beyond those that a node starts with come when a demand fits and
+none is idle (`worker_supply`).
+
+What is behind a task that takes far longer than thought is taken back, for another worker
+or another node, and nothing is given behind such a task: a watch looks twice before it asks
+for that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from math import inf
+
+from raytwin.runtime.control.actors.actor_manager import ActorManager
+from raytwin.runtime.control.actors.actor_record import ActorRecord
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.context import Context, Timer
+from raytwin.runtime.control.core.resources import ResourcePool, cpu_part
+from raytwin.runtime.control.core.worker_record import State, Worker
+from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
+from raytwin.runtime.control.local_scheduler.ready_queue import Lane, ReadyQueue
+from raytwin.runtime.control.local_scheduler.worker_pool import WorkerSupply
+from raytwin.runtime.control.messages import Assignment, FunctionBlob, RunTasks, TakeBack
+from raytwin.runtime.control.node.jobs import job_of_task
+from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.ownership.contained_references import Custody
+
+WORKERS_WITHOUT_CPU_MAX = 64
+"""How many workers a node starts for tasks that need no CPU and do not wait."""
+STUCK_AHEADS = 4
+"""After so many ``ahead_s`` without news, twice, what was given ahead is taken back."""
+
+
+class Leases:
+    """Gives the ready ranges of one node to its workers."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        incarnation: int,
+        config: Config,
+        pool: ResourcePool,
+        objects: ObjectDirectory,
+        inputs: TaskInputs,
+        actors: ActorManager,
+        custody: Custody,
+    ) -> None:
+        self._ctx = ctx
+        self._config = config
+        self._pool = pool
+        self._inputs = inputs
+        self._actors = actors
+        self.ready = ReadyQueue()
+        self._supply = WorkerSupply(ctx, node, incarnation, pool.slots("CPU:1"), objects, custody)
+        self.workers = self._supply.workers
+        self.assigned = 0
+        """Elements that are on a worker."""
+        self.begun: set[tuple[bytes, int]] = set()
+        """Elements that have run here, and are to run again, as (array, index)."""
+        self.means: dict[bytes, float] = {}
+        """Mean seconds of a task, by its function."""
+        self.mean_task_s = 0.0
+        self._idle = self._supply.idle
+        self._watch: Timer | None = None
+        self._beat_s = -inf
+        """When the last heartbeat in time was,"""
+        self._listened_s = -inf
+        """and the one before. What a worker was to run before that had left by then, and what it
+        has sent before the last one is here."""
+
+    @property
+    def busy_s(self) -> float:
+        """How long it may be until one of the tasks that run here ends; 0 if none runs.
+
+        What has taken longer than others of its function is taken to last as long again, if
+        its worker has been silent while this scheduler listened. That may be busy for longer
+        than the task, with what it hands out or with news that come before.
+        """
+        if not self.assigned:
+            return 0.0
+        least_s = -1.0
+        now, means, listened_s = self._ctx.now(), self.means, self._listened_s
+        for worker in self.workers.values():
+            if worker.state is State.LEASED and worker.assigned:
+                ran_s = now - worker.news_s
+                mean_s = means.get(worker.assigned[0].function, 0.0)
+                overdue_s = ran_s if worker.news_s < listened_s else 0.0
+                left_s = mean_s - ran_s if ran_s < mean_s else overdue_s
+                if least_s < 0.0 or left_s < least_s:
+                    least_s = left_s
+        return max(0.0, least_s)
+
+    def on_beat_in_time(self) -> None:
+        """A heartbeat is not late: this scheduler was free when it was due."""
+        self._listened_s, self._beat_s = self._beat_s, self._ctx.now()
+
+    def start(self) -> None:
+        """Start the workers that a node begins with."""
+        self._supply.start()
+
+    def dispatch(self) -> None:
+        """Give ready ranges to workers; call it at the end of each turn."""
+        if self._actors.queued:
+            self._begin_actors()
+        ready = self.ready
+        if not ready.size:
+            self._watch_stuck()
+            return
+        lanes = ready.lanes()
+        if len(lanes) > 1 and len({job for job, _ in lanes}) > 1:
+            self._share(lanes)
+            self._watch_stuck()
+            return
+        for lane in lanes:
+            while self._lease(lane):
+                continue
+            if not ready.has(lane):
+                continue
+            if self._pool.fits(lane[1]):
+                self._start_workers_for(lane)
+            elif len(ready.lanes()) == 1 and not self._pool.is_over(lane[1]):
+                # Only one kind of task waits: nobody starves if leases go on.
+                quiet_since_s = self._quiet_since_s()
+                for worker in self.workers.values():
+                    leased = worker.state is State.LEASED and not (worker.actor or worker.is_killed)
+                    if (worker.job, worker.demand) == lane and leased:
+                        if worker.ahead_s < self._config.ahead_s and worker.news_s > quiet_since_s:
+                            self._give(worker)
+                        if not ready.has(lane):
+                            break
+        self._watch_stuck()
+
+    def _share(self, lanes: list[Lane]) -> None:
+        """Give leases to several jobs, each time to the one that holds the fewest."""
+        held = Counter(
+            w.job for w in self.workers.values() if w.state is State.LEASED and not w.actor
+        )
+        waiting: dict[bytes, deque[Lane]] = {}
+        for lane in lanes:
+            waiting.setdefault(lane[0], deque()).append(lane)
+        while waiting:
+            job = min(waiting, key=held.__getitem__)
+            lane = waiting[job][0]
+            if self._lease(lane):
+                held[job] += 1
+                continue
+            if self.ready.has(lane) and self._pool.fits(lane[1]) and not self._supply.starting:
+                # Others may take the resources meanwhile, but not the next ones.
+                self._supply.start_worker()
+            waiting[job].popleft()
+            if not waiting[job]:
+                del waiting[job]
+
+    def _lease(self, lane: Lane) -> bool:
+        """Give an idle worker a lease for a lane; return whether that could be."""
+        job, demand = lane
+        if not (self._idle and self.ready.has(lane) and self._pool.fits(demand)):
+            return False
+        worker = self._supply.take_idle(job)
+        if worker is None:
+            return False
+        self._pool.take(demand)
+        worker.demand = demand
+        worker.state = State.LEASED
+        self._heard_of(worker)
+        self._give(worker)
+        self._drain(worker)
+        return True
+
+    def _heard_of(self, worker: Worker) -> None:
+        worker.news_s = self._ctx.now()
+
+    def _give(self, worker: Worker) -> None:
+        """Give a worker ranges worth ``ahead_s``, its fair share at most."""
+        ready, config, demand = self.ready, self._config, worker.demand
+        lane = (worker.job, demand)
+        workers = len(self.workers) - len(self._actors.actors)
+        share = -(-ready.count(lane) // max(1, min(workers, self._pool.slots(demand))))
+        head = ready.peek(lane)
+        each_s = self.means.get(head.function, 0.0) if head is not None else 0.0
+        # Below `split_s` a fair share costs more than it gains.
+        least = int(config.split_s / each_s) if each_s else 1
+        room = min(max(share, least), config.ahead_tasks_max)
+        batch: list[Assignment] = []
+        while room > 0:
+            spec = ready.peek(lane)
+            if spec is None:
+                break
+            mean = self.means.get(spec.function)
+            if mean is None:
+                if worker.assigned:
+                    break
+                most = 1
+            elif mean > 0:
+                most = int((config.ahead_s - worker.ahead_s) / mean)
+                if most < 1:
+                    if worker.assigned:
+                        break
+                    most = 1
+            else:
+                most = room
+            part = ready.take(lane, min(room, most))
+            inputs = self._inputs.take(part, worker.address)
+            if inputs is None:
+                continue
+            room -= part.count
+            worker.assigned.append(part)
+            worker.ahead_s += part.count * (mean or 0.0)
+            self.assigned += part.count
+            self.teach(worker, part.function)
+            batch.append(Assignment(part, inputs))
+        if batch:
+            self._ctx.send(worker.address, RunTasks(batch))
+
+    def teach(self, worker: Worker, function: bytes) -> None:
+        """Send a worker a function that it was not sent yet."""
+        if function not in worker.functions:
+            worker.functions.add(function)
+            self._ctx.send(worker.address, FunctionBlob(function, self._inputs.functions[function]))
+
+    def _begin_actors(self) -> None:
+        """Give queued actors resources and workers, oldest first."""
+        queued = self._actors.queued
+        waiting: list[ActorRecord] = []
+        while queued and self._idle:
+            actor = queued.popleft()
+            fits = self._pool.fits(actor.spec.demand)
+            job = job_of_task(actor.spec)
+            worker = self._supply.take_idle(job, for_good=True) if fits else None
+            if worker is not None:
+                worker.demand = actor.spec.demand
+                worker.state = State.LEASED
+                self._pool.take(worker.demand)
+                self._actors.begin(actor, worker)
+            else:
+                waiting.append(actor)
+        queued.extendleft(reversed(waiting))
+        # Nothing here may look at all queued actors each time that a worker is ready.
+        if len(queued) <= self._supply.starting:
+            return
+        # Those that fit one by one may not fit together: none starts in vain for long,
+        # idle workers take tasks as well.
+        fitting = sum(self._pool.fits(actor.spec.demand) for actor in queued)
+        for _ in range(fitting - self._supply.starting):
+            self._supply.start_worker()
+
+    def _start_workers_for(self, lane: Lane) -> None:
+        """Start as many workers as waiting tasks could use and none is idle for."""
+        demand = lane[1]
+        room = self._pool.room(demand, self.ready.count(lane))
+        if not cpu_part(demand):
+            # Such tasks are not bounded by CPUs; those that wait do not count, nor do actors:
+            # they may never end, and a task would wait for that.
+            running = sum(
+                w.state is State.LEASED and not (w.actor or cpu_part(w.demand))
+                for w in self.workers.values()
+            )
+            room = min(room, WORKERS_WITHOUT_CPU_MAX - running)
+        for _ in range(room - self._supply.starting):
+            self._supply.start_worker()
+
+    def _drain(self, worker: Worker) -> None:
+        """Take a worker's lease away once nothing is left; an actor's lasts as long as that."""
+        if worker.state is not State.LEASED or worker.actor or worker.assigned:
+            return
+        if worker.is_killed:
+            return  # whatever it got now would die with it
+        # The lease ends here and may begin again in this turn's dispatch, so
+        # that the oldest waiting demand comes first.
+        self._pool.give(worker.demand)
+        self._supply.make_idle(worker, bool(self.ready.size))
+
+    def _watch_stuck(self) -> None:
+        """Have a look later if a task may wait behind a longer one than thought."""
+        if self._watch is None and self.assigned > self._leased():
+            self._start_watch(1)
+
+    def _start_watch(self, look: int) -> None:
+        quiet_s = STUCK_AHEADS * self._config.ahead_s
+        self._watch = self._ctx.after(quiet_s, lambda: self._on_watch(look))
+
+    def _quiet_since_s(self) -> float:
+        """Who was not heard of since then runs something far longer than it was given ahead."""
+        return self._ctx.now() - STUCK_AHEADS * self._config.ahead_s
+
+    def _leased(self) -> int:
+        return len(self.workers) - len(self._idle) - len(self._actors.actors)
+
+    def _on_watch(self, look: int) -> None:
+        self._watch = None
+        quiet_since_s = self._quiet_since_s()
+        stuck = [
+            worker
+            for worker in self.workers.values()
+            if worker.news_s <= quiet_since_s
+            and worker.answered == worker.asked
+            and sum(spec.count for spec in worker.assigned) > 1
+        ]
+        if stuck and look == 1:
+            # It may be this scheduler that was held up, and what it handed out
+            # has only just left: look again.
+            self._start_watch(2)
+            return
+        for worker in stuck:
+            self.take_back(worker)
+
+    def take_back(self, worker: Worker) -> int:
+        """Ask a worker for what it has not started; return the number of its answer."""
+        worker.asked += 1
+        self._ctx.send(worker.address, TakeBack(worker.asked))
+        return worker.asked

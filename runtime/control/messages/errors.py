@@ -1,0 +1,270 @@
+"""Failures of the system, as data: the cause, what it befell, and the failure it came of.
+
+One of these, packed, is the payload of every result or object of status SYSTEM_ERROR,
+and news of objects and actors carry them as they are::
+
+    who finds out ──> Loss(NODE_DIED, node=1) ──> refusal: unmade=NO_RETRIES, task="f"
+                                                        │ packed, in messages
+    a program's `get` <── ObjectLostError and its text <── raytwin.runtime.api.failures
+
+The control plane compares causes, and makes no text: that is made where it is shown. A
+``detail`` is what the world or a program had to say (an exit code, a traceback); it is
+shown and never looked into.
+
+Enums are numbers on the wire: a member's number stays its own.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from msgspec import Struct, msgpack
+
+
+class LossCause(IntEnum):
+    """Why no copy of an object is left."""
+
+    NODE_DIED = 1
+    """The only copy was on `Loss.node`, which died."""
+    COPY_MISSING = 2
+    """The only copy was on `Loss.node`, which does not have it any more."""
+    UNTOLD = 3
+    """The only copy was on a node that died before it had told the table of it."""
+    MAKER_DIED = 4
+    """The node died that was to make it, or to make it again."""
+    OWNER_DIED = 5
+    RELEASED = 6
+    """Its owner has died or released it, where it cannot be told which."""
+    LET_GO = 7
+    """Its owner has let go of it. No fault took it: who made it may be asked once more."""
+    JOB_ENDED = 8
+    EARLIER_RUN = 9
+    """A call made it for an earlier run of its caller, which has let go of it."""
+    FORGOTTEN = 10
+    """Its call took effect for an earlier run of its caller, and so many calls came since
+    that its result is not remembered."""
+
+
+class Unmade(IntEnum):
+    """Why lineage does not make a lost object again."""
+
+    PUT = 1
+    """A client put it: no task makes it."""
+    ACTOR_WENT_ON = 2
+    """A call made it, and its actor has gone on since."""
+    NO_RECORD = 3
+    """The record of its task is gone."""
+    NO_RETRIES = 4
+    """Its task has no retries left."""
+    INPUT_LOST = 5
+    """Its task needs an input that is lost: `Loss.root`."""
+    NOT_YIELDED = 6
+    """Its task has run again and not yielded it; `Loss.root`: how that ended, if it failed."""
+
+
+class Loss(Struct, array_like=True, frozen=True, tag=1, gc=False):
+    """An object is lost, or what a task was to make."""
+
+    cause: LossCause
+    node: int = -1
+    detail: str = ""
+    unmade: Unmade | None = None
+    """None: nobody has asked whether it can be made again."""
+    task: str = ""
+    """The name of the task that makes it, where that is known."""
+    root: Failure | None = None
+    object: bytes = b""
+    """Empty: every object of the result that has this as its error."""
+
+
+class Cancellation(Struct, array_like=True, frozen=True, tag=2, gc=False):
+    """A task or call was cancelled.
+
+    =========================== ==================================================
+    not begun                   TaskCancelledError
+    begun and ``interrupted``   RayTaskError(TaskCancelledError), as of any error
+                                that is raised where it runs
+    begun, and gone on to its   TaskCancelledError; it may have had effects
+    end
+    =========================== ==================================================
+    """
+
+    task: str
+    begun: bool = False
+    interrupted: bool = False
+
+
+class WorkerCrash(Struct, array_like=True, frozen=True, tag=3, gc=False):
+    """A worker died while it ran a task that has no retries left."""
+
+    task: str
+    worker: str = ""
+    """Its address; empty: its whole node died."""
+    detail: str = ""
+
+
+class DeathCause(IntEnum):
+    """Why an actor is dead, or starts again."""
+
+    CONSTRUCTOR_RAISED = 1
+    """``detail``: the traceback."""
+    ARGUMENT_RAISED = 2
+    """An argument of its constructor is a task's error."""
+    WORKER_DIED = 3
+    NODE_DIED = 4
+    KILLED = 5
+    """By `kill`."""
+    EXITED = 6
+    """By `exit_actor`."""
+    TERMINATED = 7
+    """By its own ``__ray_terminate__``."""
+    RESTORE_RAISED = 8
+    """``detail``: the traceback."""
+    NO_OWNER = 9
+    """No handle of it is left, or its owner has died."""
+    OWNERS_NODE_DIED = 10
+    JOB_ENDED = 11
+    UNSENDABLE = 12
+    """What it is to be rebuilt from could not be sent: ``root``."""
+    NOT_REBUILT = 13
+    """An input of a call that was to be replayed failed: ``root``; None: with a task's error."""
+    STRAYED = 14
+    """Its call, named in ``detail``, raised when it was replayed, and had not done so before."""
+
+
+class ActorDeath(Struct, array_like=True, frozen=True, tag=4, gc=False):
+    """An actor is dead, or starts again."""
+
+    cause: DeathCause
+    name: str = ""
+    actor: bytes = b""
+    detail: str = ""
+    root: Failure | None = None
+    outgrown: bool = False
+    """It would start again, but its log of calls outgrew its bound and was given up."""
+
+
+class ActorUnavailable(Struct, array_like=True, frozen=True, tag=5, gc=False):
+    """An actor started anew before a call took effect, and the call has no retries left."""
+
+    call: str
+    actor: bytes
+
+
+class Unschedulable(Struct, array_like=True, frozen=True, tag=6, gc=False):
+    """No node will ever run a task or an actor."""
+
+    name: str
+    detail: str
+    actor: bool = False
+
+
+class GroupRemoved(Struct, array_like=True, frozen=True, tag=7, gc=False):
+    """The placement group is gone that a task was to run in, or an actor."""
+
+    name: str
+    group: str
+    actor: bool = False
+
+
+class FullCause(IntEnum):
+    """Why no room can be made in an object store."""
+
+    TOO_LARGE = 1
+    """The whole store has less."""
+    DISK_FAILED = 2
+    """What is in it cannot be written to disk, for `StoreFull.detail`."""
+    IN_USE = 3
+    """What is in it is in use."""
+
+
+class StoreFull(Struct, array_like=True, frozen=True, tag=8, gc=False):
+    """A node's object store of ``capacity`` bytes has no room for ``size`` more."""
+
+    cause: FullCause
+    size: int
+    capacity: int
+    pinned: int = 0
+    """Bytes that are in use and cannot leave."""
+    spilled: int = 0
+    """Bytes that are on disk."""
+    detail: str = ""
+
+
+class ObjectOfOtherJob(Struct, array_like=True, frozen=True, tag=9, gc=False):
+    """Job number ``job`` has come by a reference to an object of job number ``owner``."""
+
+    object: bytes
+    owner: int
+    job: int
+
+
+class ActorOfOtherJob(Struct, array_like=True, frozen=True, tag=10, gc=False):
+    """Job number ``job`` has come by a handle of an actor without a name, of ``owner``."""
+
+    name: str
+    actor: bytes
+    owner: int
+    job: int
+
+
+class GroupOfOtherJob(Struct, array_like=True, frozen=True, tag=11, gc=False):
+    """What another job submits is to be in a placement group of job ``owner``, not detached."""
+
+    name: str
+    group: str
+    owner: int
+
+
+class Unsendable(Struct, array_like=True, frozen=True, tag=12, gc=False):
+    """A message of this kind could not be sent; see `too_long`."""
+
+    kind: str
+    detail: str
+
+
+Failure = (
+    Loss
+    | Cancellation
+    | WorkerCrash
+    | ActorDeath
+    | ActorUnavailable
+    | Unschedulable
+    | GroupRemoved
+    | StoreFull
+    | ObjectOfOtherJob
+    | ActorOfOtherJob
+    | GroupOfOtherJob
+    | Unsendable
+)
+
+pack = msgpack.Encoder().encode
+"""Return a failure as the payload of a SYSTEM_ERROR."""
+_decoder: msgpack.Decoder[Any] = msgpack.Decoder(Failure)
+
+
+def unpack(payload: bytes) -> Failure:
+    """Return the failure that a SYSTEM_ERROR's payload is."""
+    failure: Failure = _decoder.decode(payload)
+    return failure
+
+
+def root_of(failure: Failure) -> Failure:
+    """Return the loss of the input at which a chain of them begins."""
+    while isinstance(failure, Loss) and failure.unmade is Unmade.INPUT_LOST and failure.root:
+        failure = failure.root
+    return failure
+
+
+def brief(failure: Failure) -> str:
+    """Return a failure as the event log has it: the causes by name, and the detail."""
+    words = [type(failure).__name__]
+    for field in failure.__struct_fields__:
+        value = getattr(failure, field)
+        if isinstance(value, IntEnum):
+            words.append(value.name)
+        elif isinstance(value, Struct):
+            words.append(f"({brief(value)})")  # type: ignore[arg-type]
+    detail = getattr(failure, "detail", "")
+    return " ".join(words) + (f": {detail}" if detail else "")

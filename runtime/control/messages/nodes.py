@@ -1,0 +1,157 @@
+"""Nodes and processes: who is there, how loaded, who has died, what is asked of all."""
+
+from __future__ import annotations
+
+from typing import Any, Union
+
+from msgspec import Struct
+
+from raytwin.runtime.control.messages.common import RangeResult, TaskSpec
+
+
+class NodeInfo(Struct, array_like=True):
+    """A row of the node table.
+
+    ``incarnation`` counts from 1 how often a node of this number was started;
+    whoever starts it knows. What an earlier one still says counts no more.
+    """
+
+    node: int
+    host: str
+    port: int
+    resources: dict[str, float]
+    alive: bool = True
+    incarnation: int = 0
+    reason: str = ""
+
+
+class RegisterNode(Struct, array_like=True, tag=30):
+    info: NodeInfo
+
+
+class Registered(Struct, array_like=True, tag=31):
+    incarnation: int
+    nodes: list[NodeInfo]
+
+
+class NodeChanged(Struct, array_like=True, tag=32):
+    """Published when a node joins or dies."""
+
+    info: NodeInfo
+
+
+class NodeUnreachable(Struct, array_like=True, tag=42):
+    """The world saw the connection to a node break.
+
+    ``incarnation``: whose it was; 0: whichever is there.
+    """
+
+    node: int
+    reason: str
+    incarnation: int = 0
+
+
+class Load(Struct, array_like=True, gc=False):
+    """What a node says of itself in a heartbeat."""
+
+    queue: int
+    """Task elements that wait or run on the node."""
+    mean_task_s: float
+    """Exponential average of a task's time; 0 while nothing has run."""
+    bandwidth: float
+    """Exponential average of transfers to this node, bytes/s; 0: none yet."""
+    assigned: int
+    """Task elements that the global scheduler has given to it so far."""
+    available: dict[str, float]
+    starving: dict[str, int] = {}
+    """By demand: elements that could not start for long; see `moving`."""
+    held: dict[str, int] = {}
+    """What actors there hold or wait for, in 1/10,000; see `ResourcePool.held`."""
+    busy_s: float = 0.0
+    """So long it may be until one of the tasks that run there ends."""
+
+
+class Heartbeat(Struct, array_like=True, tag=33):
+    node: int
+    incarnation: int
+    load: Load
+
+
+class LoadChanged(Struct, array_like=True, tag=34):
+    """A heartbeat, as the GCS publishes it to the global scheduler."""
+
+    node: int
+    load: Load
+
+
+class StartWorker(Struct, array_like=True, tag=65):
+    worker: str
+
+
+class StopWorker(Struct, array_like=True, tag=66):
+    """It is not needed any more: it leaves of itself."""
+
+    worker: str
+
+
+class KillWorker(Struct, array_like=True, tag=120):
+    """End a worker whatever it is doing; `WorkerDied` follows."""
+
+    worker: str
+
+
+class WorkerDied(Struct, array_like=True, tag=67):
+    worker: str
+    reason: str
+
+
+class Query(Struct, array_like=True, tag=22):
+    """Ask the cluster something; `queries` says what there is to ask.
+
+    ``key`` names the asker's request; it comes back in the answer.
+    """
+
+    kind: str
+    key: int
+    client: str = ""
+
+
+class QueryReply(Struct, array_like=True, tag=23):
+    key: int
+    client: str
+    value: Any
+    more: bool = False
+    """Whether further replies with this key follow."""
+
+
+class Event(Struct, array_like=True, tag=41):
+    """A row of the event log."""
+
+    kind: str
+    subject: str
+    detail: str = ""
+    count: int = 1
+    """How many it stands for, tasks for instance."""
+
+
+class TooLong(Struct, array_like=True, tag=175):
+    """From the world to whoever sent it: this message was longer than any may be.
+
+    It has not left and never will. ``tasks`` were in it; ``actor``: whose lineage was;
+    ``results``, for ``owner``: errors in place of those that were.
+    """
+
+    to: str
+    kind: str
+    reason: str
+    tasks: list[TaskSpec]
+    actor: bytes = b""
+    incarnation: int = 0
+    results: list[RangeResult] = []
+    owner: str = ""
+
+
+ClusterMessage = Union[
+    RegisterNode, Registered, NodeChanged, NodeUnreachable, Heartbeat, LoadChanged, StartWorker,
+    StopWorker, KillWorker, WorkerDied, Query, QueryReply, Event, TooLong,
+]  # fmt: skip

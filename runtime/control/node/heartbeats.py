@@ -1,0 +1,85 @@
+"""What a node says of itself: that it lives, and what it is doing.
+
+::
+
+    Registered ──> the node table ──> Heartbeat with its load ──after `heartbeat_s`──┐
+                                            ↑                                        │
+                                            └────────────────────────────────────────┘
+
+What is told once in a while, and not with a turn of its own, is told at the same time:
+calls that actors repeat.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from raytwin.runtime.control.actors.actor_manager import ActorManager
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.membership import Membership
+from raytwin.runtime.control.core.resources import ResourcePool
+from raytwin.runtime.control.local_scheduler.assignments import Acceptance
+from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
+from raytwin.runtime.control.local_scheduler.starvation import Starving
+from raytwin.runtime.control.messages import Heartbeat, Load, Registered
+from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+
+LATE = 1.5
+"""After so many times its period a heartbeat is late: its node was busy when it was due."""
+
+
+class Heartbeats:
+    """Those of one node, from its registration on."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        incarnation: int,
+        config: Config,
+        members: Membership,
+        pool: ResourcePool,
+        objects: ObjectDirectory,
+        dispatcher: Dispatcher,
+        acceptance: Acceptance,
+        actors: ActorManager,
+        starving: Starving,
+    ) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._incarnation = incarnation
+        self._config = config
+        self._members = members
+        self._pool = pool
+        self._objects = objects
+        self._dispatcher = dispatcher
+        self._acceptance = acceptance
+        self._actors = actors
+        self._starving = starving
+        self._beat_s = -inf
+
+    def on_registered(self, source: str, message: Registered) -> None:
+        """The GCS has let this node in."""
+        for info in message.nodes:
+            self._members.update(info)
+        self._beat()
+
+    def _beat(self) -> None:
+        now = self._ctx.now()
+        if now - self._beat_s < LATE * self._config.heartbeat_s:
+            self._dispatcher.on_beat_in_time()
+        self._beat_s = now
+        load = Load(
+            queue=self._dispatcher.queue,
+            mean_task_s=self._dispatcher.mean_task_s,
+            bandwidth=self._objects.bandwidth,
+            assigned=self._acceptance.assigned,
+            available=self._pool.available(),
+            starving={} if self._members.alone else self._starving.look(),
+            held=dict(self._pool.held),
+            busy_s=self._dispatcher.busy_s,
+        )
+        self._actors.reconstruction.on_heartbeat()
+        self._ctx.send("gcs", Heartbeat(self._node, self._incarnation, load))
+        self._ctx.after(self._config.heartbeat_s, self._beat)

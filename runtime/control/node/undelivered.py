@@ -1,0 +1,51 @@
+"""What a node does when a message that it has sent is too long to travel.
+
+Its table is in `too_long`: of all that a node sends, tasks for a worker, calls, results and
+lineages of actors have somebody who waits for what becomes of them.
+"""
+
+from __future__ import annotations
+
+from raytwin.runtime.control.actors.actor_manager import ActorManager
+from raytwin.runtime.control.core.call_batches import singles
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.oversized_messages import results_of, unsendable
+from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
+from raytwin.runtime.control.messages import TaskResults, TooLong
+from raytwin.runtime.control.messages.errors import brief
+from raytwin.runtime.control.node.worker_failure import WorkerDeaths
+from raytwin.runtime.control.objects.task_results import Results
+
+
+class Undelivered:
+    """Ends what one node could not send."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        dispatcher: Dispatcher,
+        deaths: WorkerDeaths,
+        actors: ActorManager,
+        results: Results,
+    ) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._dispatcher = dispatcher
+        self._deaths = deaths
+        self._actors = actors
+        self._results = results
+
+    def on_too_long(self, source: str, message: TooLong) -> None:
+        """Something that this node has sent does not travel."""
+        worker = self._dispatcher.workers.get(message.to)
+        if worker is not None:
+            self._deaths.end(worker, brief(unsendable(message)))
+        elif message.actor:
+            self._actors.end(message.actor, message.incarnation, unsendable(message))
+        elif message.results:
+            self._ctx.send(message.to, TaskResults(message.owner, message.results))
+        else:
+            tasks = singles(message.tasks)
+            for result, task in zip(results_of(message, self._node), tasks, strict=True):
+                self._results.finish_call(result, task.owner)

@@ -1,0 +1,179 @@
+"""What clients and other nodes ask of a node's objects, and tell it of them.
+
+::
+
+    PutObjects ──────────> a client's value is the node's
+    WantObjects ─────────> ObjectsReady, when the value is here; a large one is pinned for
+         │                 the client until Unpin
+         └─ another job's: ObjectsReady at once, with an error
+    RefUpdates ──────────> to the owner that they are for; if it is here, its array is lent
+    PullObject ──────────> ObjectPayload to another node, when the value or its end is here
+    ObjectPayload ───────> to who waits for it, and to the owner, if that lives here since
+    ObjectLocations ─────> where to pull from, says the GCS
+    SeekOwners ──────────> OwnersFound: of which arrays clients here wait for the end
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raytwin.runtime.control.core.context import Context, node_of
+from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.messages import (
+    ObjectLocations,
+    ObjectPayload,
+    ObjectsReady,
+    ObjectValue,
+    OwnersFound,
+    PullObject,
+    PutObjects,
+    RefUpdates,
+    SeekOwners,
+    TaskResults,
+    Unpin,
+    WantObjects,
+)
+from raytwin.runtime.control.node.jobs import NodeJobs
+from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.owned_objects import Owned
+from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.unsealed_objects import Places
+from raytwin.runtime.control.ownership.borrowers import ENTER, ENTER_AND_SAY_SO
+from raytwin.runtime.control.ownership.contained_references import Custody
+
+
+class ObjectDesk:
+    """Answers for the objects of one node."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        objects: ObjectDirectory,
+        places: Places,
+        owned: Owned,
+        log: TaskLog,
+        custody: Custody,
+        jobs: NodeJobs,
+        lives: Callable[[str], bool],
+    ) -> None:
+        """`lives` says whether a client of this node is there."""
+        self._ctx = ctx
+        self._node = node
+        self._objects = objects
+        self._places = places
+        self._owned = owned
+        self._log = log
+        self._custody = custody
+        self._jobs = jobs
+        self._lives = lives
+
+    # -- clients -----------------------------------------------------------------
+
+    def on_put(self, source: str, message: PutObjects) -> None:
+        """A client has made values itself."""
+        for result in message.results:
+            self._objects.own(result.array, source)
+            self._places.sealed(object_id(result.array, 0, 0))
+            if result.refs is not None:
+                self._custody.reported(source, result)
+                self._custody.keep(result)
+            self._objects.add(result)
+            self._log.put(result.array, sum(result.sizes))
+
+    def on_want(self, source: str, message: WantObjects) -> None:
+        """A client waits for values."""
+
+        def arrived(value: ObjectValue) -> None:
+            if self._lives(source):
+                if value.size:
+                    self._objects.pin(value.object, source)
+                self._ctx.send(source, ObjectsReady([value]))
+
+        for oid in message.objects:
+            refused = self._jobs.may_read(source, oid)
+            if refused is None:
+                self._objects.want(oid, arrived)
+            else:
+                self._ctx.send(source, ObjectsReady([refused]))
+
+    def on_unpin(self, source: str, message: Unpin) -> None:
+        """A client does not read them any more."""
+        for oid in message.objects:
+            self._objects.unpin(oid, source)
+
+    def on_refs(self, source: str, message: RefUpdates) -> None:
+        """Somebody has, or has returned, references."""
+        if node_of(message.owner) == self._node:
+            for array, _, _, what in message.updates:
+                if what in (ENTER, ENTER_AND_SAY_SO):
+                    self._owned.lend(array)
+        self._custody.on_updates(source, message)
+
+    # -- other nodes, and the GCS --------------------------------------------------
+
+    def on_pull(self, source: str, message: PullObject) -> None:
+        """Another node needs a value."""
+        oid = message.object
+
+        def push() -> None:
+            found = self._objects.result_of(oid) or self._objects.end_instead_of(oid)
+            self._ctx.send(source, ObjectPayload(oid, found))
+
+        if self._objects.is_on_its_way(oid) and self._objects.end_instead_of(oid) is None:
+            self._objects.want(oid, lambda _: push())
+        else:
+            push()
+
+    def on_payload(self, source: str, message: ObjectPayload) -> None:
+        """A value that was pulled, maybe for another than the one who owns it by now."""
+        came = message.result
+        # What nobody awaits any more may have come to its owner before, and is not taken twice.
+        if not self._objects.on_payload(message) or came is None:
+            return
+        if came.array in self._objects.owners:
+            copies = self._owned.copies(came.array, came.start, came.count)
+            for owner in self._objects.owners_of(came.array) if copies else ():
+                self._ctx.send(owner, TaskResults(owner, copies))
+
+    def on_locations(self, source: str, message: ObjectLocations) -> None:
+        """The GCS says where values are that are wanted here."""
+        for location in message.locations:
+            self._objects.on_location(location)
+
+    def on_seek_owners(self, source: str, message: SeekOwners) -> None:
+        """The GCS asks whether anybody here will say what becomes of arrays."""
+        if message.arrays:
+            self._log.flush()  # what it knows of them comes before the answer
+        owned: list[bytes] = []
+        others: list[bytes] = []
+        for array in message.arrays:
+            (owned if self._objects.will_tell(array) else others).append(array)
+        let_go = []
+        for array in message.lost:
+            if array in self._objects.owners:
+                # The table has a row of it, though who made it may never have told this node.
+                self._log.made_elsewhere(array)
+            else:
+                let_go.append(array)
+        if owned or others or let_go:
+            gone = [array for array in others if self._objects.has_died(array)]
+            kept = [
+                (array, self._objects.owners[array] or f"node:{self._node}", sizes)
+                for array in gone
+                if (sizes := self._objects.kept_of(array))
+            ]
+            for array, _, _ in kept:
+                self._log.made_elsewhere(array)  # from here on the table has a row of it
+            self._ctx.send("gcs", OwnersFound(self._node, owned, others, let_go, gone, kept))
+
+    # -- what there is -------------------------------------------------------------
+
+    def store_usage(self) -> tuple[int, int, int]:
+        """Return (large objects, their bytes, places not sealed yet)."""
+        return (*self._objects.usage(), len(self._places))
+
+    def disk_usage(self) -> tuple[int, int]:
+        """Return (objects on disk, their bytes)."""
+        eviction = self._objects.eviction
+        return len(eviction.on_disk), eviction.spilled_bytes

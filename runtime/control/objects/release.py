@@ -1,0 +1,101 @@
+"""How a node forgets an array: its owner has let go of it, or nobody needs it any more.
+
+::
+
+    Release from its owner ──others own it──> it stays
+              │
+              ↓
+          released: an actor ends, what is inside its values is struck off, its values go
+              ↑     as soon as nothing here reads them
+              │
+    FreeObjects from the GCS: the same of what was kept for others; not of what a client of
+    this node owns, who will let go of it
+
+Of most arrays there is nothing but an owner and a small result: releasing many at once costs
+a few operations on a dictionary each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raytwin.runtime.control.actors.call_submitter import CallSubmitter
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.messages import FreeObjects, KillActor, Release
+from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
+from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.owned_objects import Owned
+from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.task_results import Results
+from raytwin.runtime.control.ownership.contained_references import Custody
+
+
+class LettingGo:
+    """Releases the arrays of one node."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        objects: ObjectDirectory,
+        owned: Owned,
+        results: Results,
+        submitter: CallSubmitter,
+        log: TaskLog,
+        custody: Custody,
+    ) -> None:
+        self._ctx = ctx
+        self._objects = objects
+        self._owned = owned
+        self._results = results
+        self._submitter = submitter
+        self._log = log
+        self._custody = custody
+
+    def on_release(self, source: str, message: Release) -> None:
+        """A client of this node has no reference of its arrays any more."""
+        arrays: Sequence[bytes] = message.arrays
+        if self._objects.others:
+            arrays = [array for array in arrays if self._objects.let_go(array, source)]
+        self.release_all(arrays, graceful=True)
+
+    def release_all(self, arrays: Sequence[bytes], graceful: bool = False) -> None:
+        """Forget arrays; of most there is nothing but an owner and a small result.
+
+        `graceful`: nobody needs them any more, where else whoever did has died. Actors
+        among them may end in good order.
+        """
+        owned = self._owned
+        if owned.ends:
+            for array in arrays:
+                owned.ends.pop(array, None)
+        self._results.released(arrays)
+        self._submitter.forget_all(arrays)
+        if not owned.actors.isdisjoint(arrays):
+            for actor in [array for array in arrays if array in owned.actors]:
+                owned.actors.discard(actor)
+                owner = self._objects.owners.get(actor) or owned.died.get(actor, "")
+                reason = ActorDeath(DeathCause.NO_OWNER)
+                self._ctx.send("gcs", KillActor(actor, reason, owner=owner, graceful=graceful))
+        if owned.died:
+            for array in arrays:
+                if owned.died.pop(array, None) is not None:
+                    # Whoever has borrowed it from the dead owner asks the GCS.
+                    self._log.bereave(array)
+        self._log.release_all(arrays)
+        self._objects.release_all(arrays)
+        if self._custody.contained:
+            for array in arrays:
+                if array in self._custody.contained:
+                    self._custody.release(array)
+
+    def on_free(self, source: str, message: FreeObjects) -> None:
+        """Nobody needs them, says the GCS."""
+        for array in message.arrays:
+            self._results.freed(array)
+            if array in self._objects.owners:
+                continue  # made again by a client of this node, which will let go of it
+            self._results.released((array,))
+            self._log.forget(array)
+            self._objects.release(array)
+            if array in self._custody.contained:
+                self._custody.release(array)

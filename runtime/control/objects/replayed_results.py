@@ -1,0 +1,71 @@
+"""What is left of the result of a call that comes again.
+
+The reply cache and the actor's log remember a result with the places of its large values, and
+a place is another object's as soon as the value's owner has released it. So a call that comes
+again gets::
+
+    small values ────────────────────────────────> the same
+    large ones, here ────────────────────────────> the same, at the place where they are now
+    large ones that were made here, gone ────────> ObjectLostError
+    large ones that were made elsewhere ─────────> the same: who fetches them finds out
+    the items of a stream, remembered ───────────> each of them as above
+    the items of a stream, not known here ───────> ObjectLostError
+    a reply that made room (`CallState.EXECUTED`) > ObjectLostError
+
+The call does not run again for it: its actor has gone on since. An actor that is being
+rebuilt makes the large values again that a living owner has not released (`Results.replayed`).
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from raytwin.runtime.control.core.failed_values import call_failed, failed_result
+from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.messages import OK, RangeResult, TaskSpec
+from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
+from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+
+
+def as_it_is(result: RangeResult, objects: ObjectDirectory, node: int) -> RangeResult:
+    """Return a remembered result with the places that its large values have on this node now.
+
+    If one of them is gone, return the error that it is lost.
+    """
+    large = [
+        (ret, object_id(result.array, result.start, ret))
+        for ret, size in enumerate(result.sizes)
+        if size
+    ]
+    if not large:
+        return result
+    offsets = [-1] * len(result.sizes)
+    for ret, oid in large:
+        value = objects.lookup(oid)
+        if value is not None and value.size:
+            offsets[ret] = value.offset
+        elif oid not in objects.eviction.on_disk:
+            return result if result.node != node else lost(result, oid, node)
+    return replace(result, node=node, offsets=tuple(offsets))
+
+
+def lost(result: RangeResult, oid: bytes, node: int) -> RangeResult:
+    """Return what a call ends with if what it made is gone."""
+    loss = Loss(LossCause.EARLIER_RUN, unmade=Unmade.ACTOR_WENT_ON, object=oid)
+    return replace(failed_result(result, loss, node), count=1)
+
+
+def forgotten(spec: TaskSpec, node: int) -> RangeResult:
+    """Return what a call ends with that took effect, and whose result is not known any more."""
+    loss = Loss(LossCause.FORGOTTEN, object=object_id(spec.array, 0, 0))
+    return call_failed(spec, loss, node)
+
+
+def lacks_items(spec: TaskSpec, result: RangeResult) -> bool:
+    """Whether a result is the end of a stream, of which an owner that comes later has nothing."""
+    return is_stream(spec) and result.status == OK
+
+
+def is_stream(spec: TaskSpec) -> bool:
+    """Whether a call yields items, which go to its owner before its result."""
+    return spec.extra is not None and bool(spec.extra.stream)

@@ -1,0 +1,422 @@
+"""What becomes of a result on the node where its range ended, and at its owner's.
+
+A range ended here::
+
+    owner on another node ──> values kept here, TaskResults to its node
+    owner here ─────────────> values kept, told at once or with the others of the turn
+    released, but made again for others ──> values kept, nobody told
+    owner dead ─────────────> the places it was written to are freed
+
+A call of an actor differs: its owner's node keeps it, only large values stay where
+they are, and one that was sent before may come again after a replay.
+
+When owners are told is in `owner_news`; consecutive results that come as one are in
+`result_runs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from raytwin.runtime.control.core.context import Context, is_gcs, node_of
+from raytwin.runtime.control.core.failed_values import is_lost
+from raytwin.runtime.control.core.ids import STREAM_BASE, job_of, object_id
+from raytwin.runtime.control.core.range_set import Ranges
+from raytwin.runtime.control.messages import (
+    SYSTEM_ERROR,
+    ForwardResults,
+    ObjectsMissing,
+    RangeResult,
+    ResultsMissing,
+    TaskResults,
+)
+from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.replayed_results import as_it_is
+from raytwin.runtime.control.objects.result_batches import ResultRuns
+from raytwin.runtime.control.objects.result_delivery import OwnerNews
+from raytwin.runtime.control.objects.unsealed_objects import Places
+from raytwin.runtime.control.ownership.contained_references import Custody
+
+
+class Results:
+    """Results that are made on one node, or come to it."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        objects: ObjectDirectory,
+        log: TaskLog,
+        places: Places,
+        custody: Custody,
+        received: Callable[[bytes], bool],
+        all_received: Callable[[Sequence[bytes]], bool],
+        any_awaited: Callable[[Sequence[bytes]], bool],
+        created: Collection[bytes],
+        is_over: Callable[[bytes], bool],
+    ) -> None:
+        """`received` takes a call off those that are awaited here and says whether it was
+        one; `all_received` does so if all of several are, and `any_awaited` asks; `created`
+        are the actors that clients of this node have made; `is_over` says whether an
+        array's job has ended."""
+        self._ctx = ctx
+        self._node = node
+        self._objects = objects
+        self._log = log
+        self._places = places
+        self._custody = custody
+        self._received = received
+        self._any_awaited = any_awaited
+        self._created = created
+        self._is_over = is_over
+        self._for_others: set[bytes] = set()
+        """Arrays that their owner here has released and that are made again for others."""
+        self._heirs: dict[bytes, dict[str, None]] = {}
+        """Who waits for an array besides the owner that its specs name."""
+        self.news = OwnerNews(ctx, node, objects)
+        self.runs = ResultRuns(
+            ctx, node, objects, log, self.news, self._heirs, all_received, any_awaited, is_over,
+            self.finish, self.finish_call,
+        )  # fmt: skip
+
+    def keep_for_others(self, array: bytes) -> None:
+        """The GCS will free it, when nobody needs it any more."""
+        self._for_others.add(array)
+
+    def has_heir_elsewhere(self, array: bytes) -> bool:
+        """Whether a client of another node owns what this node makes, or has made."""
+        return any(node_of(heir) != self._node for heir in self._heirs.get(array, ()))
+
+    def released(self, arrays: Sequence[bytes]) -> None:
+        """Their owners here have let go of them."""
+        if self._heirs:
+            for array in arrays:
+                self._heirs.pop(array, None)
+
+    def freed(self, array: bytes) -> None:
+        """Nobody needs it, says the GCS."""
+        self._for_others.discard(array)
+
+    def end_job(self, job: bytes) -> None:
+        """Nobody needs a job's results."""
+        for array in [array for array in self._heirs if job_of(array) == job]:
+            del self._heirs[array]
+        self._for_others = {array for array in self._for_others if job_of(array) != job}
+
+    def finish(self, result: RangeResult, owner: str) -> None:
+        """A range ended on this node: keep its values, tell its owner."""
+        self._places.seal(result)
+        if result.refs is not None:
+            self._take_refs(result, owner)
+        if node_of(owner) != self._node:
+            self._add(result)
+            self._log.finish(result)
+            self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+        elif result.array in self._objects.owners:
+            news = self._add(result)
+            self._log.finish(result)
+            self.news.ended(news)
+        elif result.array in self._for_others:
+            self._objects.add(result)
+            self._log.finish(result)
+        else:
+            # The owner died: nobody can ask for the values.
+            self._places.free(result)
+        if self._heirs:
+            heirs = self._heirs.get(result.array, ())
+            for heir in heirs:
+                if heir != owner and node_of(heir) != self._node:
+                    self.news.send(heir, [result])
+            if node_of(owner) != self._node and any(node_of(h) == self._node for h in heirs):
+                # An heir here may have died since, and its task run again by another worker.
+                self.news.tell_owner([result])
+
+    def is_kept(self, array: bytes, owner: str) -> bool:
+        """Whether what ends here for that owner stays: nobody can ask for a dead one's."""
+        return (
+            node_of(owner) != self._node
+            or array in self._objects.owners
+            or array in self._for_others
+        )
+
+    def _add(self, result: RangeResult) -> list[RangeResult]:
+        """Keep a result, if no better one is here; return what its owner is to hear of."""
+        if not self._objects.outdoes(result):
+            self._objects.add(result)
+            return [result]
+        # Its first run's value has come, so its inputs were let go of. Who goes through the
+        # items of a stream, and has not come so far, learns that there will be no more.
+        self._objects.ended_again(result)
+        if result.start >= STREAM_BASE:
+            return [result]
+        # What is here may be a copy, of which an owner that is new has not heard.
+        end = result.start + result.count
+        here = self._objects.results_of(result.array)
+        return [r for r in here if r.start < end and result.start < r.start + r.count]
+
+    def _take_refs(self, result: RangeResult, owner: str) -> None:
+        """Answer for what is inside the values, as long as they are here; see `custody`."""
+        self._custody.pass_on(result, owner)
+        for heir in self._heirs.get(result.array, ()):
+            if heir != owner:
+                self._custody.pass_on(result, heir)
+        if self.is_kept(result.array, owner):
+            self._custody.keep(result)
+        else:
+            self._custody.drop(result)
+
+    def on_results(self, source: str, message: TaskResults) -> None:
+        """Results from another node for a client of this one."""
+        owners = self._objects.owners
+        results = []
+        for sent in self.runs.take(message):
+            result = sent
+            if result.node == self._node and any(result.sizes):
+                # An actor that was rebuilt remembers it: of what is here now, or was once.
+                result = as_it_is(result, self._objects, self._node)
+            # The items of a stream come before the call's own result.
+            called = result.start < STREAM_BASE and self._received(result.array)
+            if result.refs is not None:
+                wanted = result.array in owners
+                result = self._custody.receive(result, message.owner, wanted)
+            if result.array not in owners:
+                if any(result.sizes) and not self._objects.has_array(result.array):
+                    # Its owner has died, or let go before an actor that was rebuilt made
+                    # it again; where it is nobody would free it. What is here of it was
+                    # made for another owner, who will.
+                    self._log.disown(result.array)
+                continue
+            if called:
+                if any(result.sizes):
+                    self._log.made_elsewhere(result.array)
+                else:
+                    # The only copy of its values: here, where its owner is.
+                    owner = owners[result.array]
+                    self._called(result, owner or f"node:{self._node}", b"")
+                    self._log.finish(result)
+            elif source == "global":
+                # Cancelled before it had a node: for others it is here, where its owner is.
+                self._log.finish(result)
+            elif result.array in self._created and self._objects.has_array(result.array):
+                continue  # the actor was created once more
+            elif self._objects.has_failed(result):
+                # Its node was declared dead, and did not know: its owner has the error.
+                continue
+            if result.start >= STREAM_BASE and self._any_awaited((result.array,)):
+                self._called_item(result, owners[result.array])
+            if is_gcs(source) and not self._objects.has_small(result):
+                self._objects.add(result)
+                results.append(result)
+            else:
+                results += self._add(result)
+        self.news.tell_owner(results)
+
+    def on_forward(self, source: str, message: ForwardResults) -> None:
+        """Somebody else waits for what was run here, or is to be, for a dead owner."""
+        if node_of(message.owner) == self._node and message.array not in self._objects.owners:
+            return  # it has let go of it, of which the GCS is yet to hear
+        end = message.start + message.count
+        results = [
+            result
+            for result in self._objects.results_of(message.array)
+            if (result.start < end and message.start < result.start + result.count)
+            or result.start >= STREAM_BASE
+        ]
+        self._heirs.setdefault(message.array, {})[message.owner] = None
+        failed = [result for result in results if is_lost(result)]
+        if failed:
+            # Its input went with its first owner, and is there again with the new one.
+            results = [result for result in results if result not in failed]
+            self._make_again(failed, message.owner)
+        if results and node_of(message.owner) == self._node:
+            self.news.tell_owner(results)
+        elif results:
+            for result in results:
+                self._custody.pass_on(result, message.owner)
+            self.news.send(message.owner, results)
+        made = Ranges()
+        for result in results:
+            made.add(result.start, result.count)
+        for result in failed:
+            made.add(result.start, result.count)
+        gaps = made.missing(message.start, message.count)
+        if gaps and node_of(message.owner) == self._node and message.array in self._objects.owners:
+            missing = [(message.array, start, count) for start, count in gaps]
+            self._ctx.send("gcs", ResultsMissing(self._node, missing))
+
+    def claim(self, array: bytes, start: int, end: int) -> None:
+        """A client of this node submits once more what could not be made here for another owner.
+
+        Its inputs are there again, or will be: that error is not its value.
+        """
+        lost = [result for result in self._objects.results_of(array) if is_lost(result)]
+        self._drop_failed([r for r in lost if r.start < end and start < r.start + r.count])
+
+    def _make_again(self, failed: list[RangeResult], owner: str) -> None:
+        """Have the GCS place again for a new owner what could not be made for its first."""
+        self._drop_failed(failed)
+        missing = [(result.array, result.start, result.count) for result in failed]
+        self._ctx.send("gcs", ResultsMissing(node_of(owner), missing))
+
+    def _drop_failed(self, failed: list[RangeResult]) -> None:
+        """Forget what could not be made, here and in the GCS."""
+        for result in failed:
+            self._objects.drop_failed(result)
+            oids = [
+                object_id(result.array, index, 0)
+                for index in range(result.start, result.start + result.count)
+            ]
+            self._ctx.send("gcs", ObjectsMissing(self._node, oids, "an input of its task was lost"))
+
+    def finish_call(
+        self, result: RangeResult, owner: str, actor: bytes = b"", fresh: bool = True
+    ) -> None:
+        """A call of an actor ended here: only large values stay, the owner's node has the rest.
+
+        A result that is not `fresh` was reported before, and its places may be others' by
+        now; see `replayed_results`.
+        """
+        if self._is_over(result.array):
+            # An actor of another job has run it; who called is gone.
+            self._received(result.array)
+            if fresh:
+                self._places.seal(result)
+                self._places.free(result)
+                self._custody.drop(result)
+            return
+        if not fresh:
+            if node_of(owner) == self._node and result.array not in self._objects.owners:
+                self._received(result.array)
+                return  # it was let go of meanwhile
+            result = self._custody.again(as_it_is(result, self._objects, self._node))
+        here = result.node == self._node
+        if node_of(owner) == self._node:
+            awaited = self._received(result.array)
+            if not self._objects.has_end(result.array):
+                if any(result.sizes) and not here:
+                    self._answer(result)
+                    return
+                self._called(result, owner, actor)
+                self.finish(result, owner)
+            else:
+                self._custody.drop(result)
+                # Its large values were made here for another owner, or again before it was
+                # asked for; and an actor's death is no reason not to have them.
+                if not fresh and any(result.sizes):
+                    self._log_call(result.array, owner, actor)
+                if not fresh or result.status == SYSTEM_ERROR:
+                    self.news.tell_owner(self._objects.results_of(result.array))
+                elif awaited:
+                    self.news.tell_owner([result])
+            return
+        self._places.seal(result)
+        self._custody.pass_on(result, owner)
+        if any(result.sizes) and here:
+            self.remade(result, owner, actor)
+        else:
+            self._custody.drop(result)
+        self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+
+    def _called(self, result: RangeResult, owner: str, actor: bytes) -> None:
+        """A call of a client here has ended, with a result that is here."""
+        if result.array in self._objects.owners:
+            self._log_call(result.array, owner, actor)
+            if result.status == SYSTEM_ERROR:
+                # It may have taken effect where nobody can say so any more.
+                self._log.made_elsewhere(result.array)
+
+    def _log_call(self, array: bytes, owner: str, actor: bytes) -> None:
+        """A call has made what is here: tell the GCS whose it is.
+
+        That is whoever of this node owns it by now: a call that is repeated is one of the
+        owner that was the last when it was logged, who may have let go of it.
+        """
+        if node_of(owner) == self._node:
+            owner = self._objects.owners.get(array) or owner
+        self._log.called(array, owner, actor)
+
+    def _called_item(self, result: RangeResult, owner: str) -> None:
+        """A call of a client here that an actor on another node runs has yielded."""
+        if any(result.sizes):
+            # Its owner may let go of it before the stream ends.
+            self._log.made_elsewhere(result.array)
+        else:
+            self._log_call(result.array, owner or f"node:{self._node}", b"")
+            self._log.finish(result)
+
+    def _answer(self, result: RangeResult) -> None:
+        """A call that a checkpoint contains is asked for: its large values are elsewhere."""
+        if result.array in self._objects.owners:
+            self._custody.keep(result)
+            self._log.made_elsewhere(result.array)
+            self._objects.add(result)
+            self.news.tell_owner([result])
+        else:
+            self._custody.drop(result)
+
+    def finish_item(
+        self, result: RangeResult, owner: str, actor: bytes, fresh: bool = True
+    ) -> None:
+        """A call that runs has yielded an item: kept as the results of calls are.
+
+        One that is not `fresh` it has yielded before, see `finish_call`.
+        """
+        if not fresh:
+            here = node_of(owner) == self._node
+            if self._is_over(result.array) or (here and result.array not in self._objects.owners):
+                return  # it was let go of meanwhile
+            result = as_it_is(result, self._objects, self._node)
+            if here and self._objects.has_item(result):
+                if any(result.sizes):
+                    self._log_call(result.array, owner, actor)
+                self.news.tell_owner([result])
+                return
+            result = self._custody.again(result)
+        self._places.seal(result)
+        if self._is_over(result.array):
+            self._places.free(result)
+            self._custody.drop(result)
+        elif node_of(owner) == self._node:
+            if result.array in self._objects.owners:
+                self._log_call(result.array, owner, actor)
+            self.finish(result, owner)
+        else:
+            self._custody.pass_on(result, owner)
+            if any(result.sizes):
+                self.remade(result, owner, actor)
+            else:
+                self._custody.drop(result)
+            self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+
+    def replayed(self, result: RangeResult, owner: str, actor: bytes) -> bool:
+        """A call ran once more; its large values are kept if they are missing here.
+
+        Returns whether they were.
+        """
+        at: Iterable[int] = [r for r, offset in enumerate(result.offsets) if offset >= 0]
+        if result.status == SYSTEM_ERROR:
+            at = range(result.returns)  # there was no room for them this time: who waits hears it
+        here = all(self._objects.lookup(object_id(result.array, 0, r)) for r in at)
+        # An owner of this node's former life is dead, and its task may run again.
+        is_mine = self._custody.is_of_here(owner)
+        if here or (is_mine and result.array not in self._objects.owners):
+            self._places.seal(result)
+            self._places.free(result)
+            self._custody.drop(result)
+            return False
+        if node_of(owner) != self._node:
+            self._custody.pass_on(result, owner)
+        self.remade(result, owner, actor)
+        if node_of(owner) != self._node:
+            self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+        return True
+
+    def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:
+        """Keep large values that a call made here for an owner on another node."""
+        self._places.seal(result)
+        self._log.expose(result.array)
+        self._custody.keep(result)
+        self._objects.add(result)
+        self._log_call(result.array, owner, actor)
+        self._log.finish(result)

@@ -1,0 +1,117 @@
+"""Places in the arena that clients write before they seal them.
+
+The life of a place::
+
+    AllocateObject ──> Allocate to the store ──> Allocated ──> WRITTEN by a client
+                            │ NoRoom                              │
+                            └──> `eviction` makes room,           ├─ sealed: a result or a put
+                                 tried again, or ends             │  names it; it is an object
+                                 in ObjectStoreFullError          └─ freed: abandoned, its client
+                                                                     died, its result is not kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.messages import (
+    AbandonObject,
+    Allocate,
+    Allocated,
+    AllocateObject,
+    Free,
+    NoRoom,
+    ObjectAllocated,
+    RangeResult,
+)
+from raytwin.runtime.control.messages.errors import StoreFull
+from raytwin.runtime.control.objects.eviction import CLIENT, Request
+from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+
+
+class Places:
+    """Places of one node's arena that are not objects yet."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        config: Config,
+        objects: ObjectDirectory,
+        lives: Callable[[str], bool],
+    ) -> None:
+        """`lives` says whether a client of this node is there."""
+        self._ctx = ctx
+        self._store = f"store:{node}"
+        self._config = config
+        self._objects = objects
+        self._lives = lives
+        self._allocated: dict[bytes, tuple[str, int]] = {}
+        """By object: whose it is, and where."""
+
+    def __len__(self) -> int:
+        return len(self._allocated)
+
+    def on_allocate(self, source: str, message: AllocateObject) -> None:
+        """A client wants to write an object."""
+        self._ctx.send(self._store, Allocate(message.object, message.size, source))
+
+    def on_allocated(self, source: str, message: Allocated) -> None:
+        """The store has room for it."""
+        client = message.client
+        if not self._lives(client):
+            self._ctx.send(self._store, Free(message.object, message.offset))
+            return
+        self._allocated[message.object] = (client, message.offset)
+        self._ctx.send(client, ObjectAllocated(message.object, message.offset))
+
+    def on_no_room(self, source: str, message: NoRoom) -> None:
+        """The arena is full: make room for a fetch, or for what a client will write."""
+        client = message.client
+        if not client:
+            self._objects.on_no_room(message)
+            return
+        oid, size = message.object, message.size
+
+        def retry() -> None:
+            self._ctx.send(self._store, Allocate(oid, size, client))
+
+        def fail(full: StoreFull) -> None:
+            self._ctx.send(client, ObjectAllocated(oid, -1, full))
+
+        until_s = self._ctx.now() + self._config.allocate_wait_s
+        self._objects.eviction.need(Request(size, CLIENT, until_s, retry, fail), message)
+
+    def on_abandon(self, source: str, message: AbandonObject) -> None:
+        """A client has not written what it wanted to."""
+        place = self._allocated.pop(message.object, None)
+        if place is not None:
+            self._ctx.send(self._store, Free(message.object, place[1]))
+
+    def drop(self, client: str) -> None:
+        """A client has died: free what it had not sealed."""
+        for oid in [o for o, (c, _) in self._allocated.items() if c == client]:
+            _, offset = self._allocated.pop(oid)
+            self._ctx.send(self._store, Free(oid, offset))
+
+    def seal(self, result: RangeResult) -> None:
+        """What a worker has written is the node's, and does not go with the worker."""
+        if not result.offsets:
+            return
+        for ret, offset in enumerate(result.offsets):
+            if offset >= 0:
+                self._allocated.pop(object_id(result.array, result.start, ret), None)
+
+    def free(self, result: RangeResult) -> None:
+        """Free what a worker has written of a result that is not kept."""
+        for ret, offset in enumerate(result.offsets):
+            if offset >= 0:
+                oid = object_id(result.array, result.start, ret)
+                self._ctx.send(self._store, Free(oid, offset))
+
+    def sealed(self, oid: bytes) -> None:
+        """An object is written, and is the node's."""
+        self._allocated.pop(oid, None)

@@ -1,0 +1,235 @@
+"""A component whose ``gcs`` and ``global`` are a chain: it need not know.
+
+`Chained` wraps a component. What that sends to ``gcs`` or ``global`` in a turn
+becomes one request to the chain's head; what the chain's tail answers is handed
+to it as if ``gcs`` or ``global`` had said it. Requests and outputs are numbered
+(see `replicated`), so each takes effect once, in order, whichever replicas die::
+
+    request   NUMBERED ──> UNCONFIRMED ──ChainOutput.applied──> forgotten
+                               └──────ChainConfigured: sent again
+
+With every configuration the client sends what is unconfirmed to the head and
+tells the tail which outputs it has. If a connection to a replica breaks, the
+master is told, who will configure the chain anew; should he know better, he is
+asked for the configuration until the answer has come.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from raytwin.runtime.control.core.context import Component, Context, Timer
+from raytwin.runtime.control.gcs.sharding.router import chain_addresses, chain_of, master_of
+from raytwin.runtime.control.messages import (
+    ChainAttach,
+    ChainConfigured,
+    ChainHello,
+    ChainOutput,
+    ChainRequest,
+    Frame,
+    Query,
+    QueryReply,
+    ReplicaInfo,
+    ReplicaLost,
+    ReplicaSuspected,
+)
+from raytwin.runtime.control.replication.state_machine import decode_frames, encode_frames
+
+UNACKNOWLEDGED_MAX = 64
+"""Outputs that are taken without a request of one's own to acknowledge them."""
+ASK_S = 0.02
+"""How soon the master is asked again after a connection broke."""
+
+REQUEST_BYTES = 64 << 20
+"""A turn that is longer than this is several requests."""
+
+
+def _requests(frames: list[Frame]) -> list[bytes]:
+    """Encode a turn; a very long one in parts, in order."""
+    body = encode_frames(frames)
+    count = sum(len(frame.messages) for frame in frames)
+    if len(body) <= REQUEST_BYTES or count == 1:
+        return [body]
+    if len(frames) == 1:
+        (whole,) = frames
+        half = count // 2
+        frames = [
+            Frame(whole.source, whole.destination, whole.messages[:half]),
+            Frame(whole.source, whole.destination, whole.messages[half:]),
+        ]
+    half = len(frames) // 2
+    return _requests(frames[:half]) + _requests(frames[half:])
+
+
+class _InnerContext:
+    """The wrapped component's context: the world's, but for the chain."""
+
+    rng: random.Random
+
+    def __init__(self, chained: Chained) -> None:
+        self._chained = chained
+        self._ctx = chained.ctx
+        self._machine = chained.machine
+
+    def __getattr__(self, name: str) -> Any:
+        # Contexts seed theirs when it is first used.
+        if name != "rng":
+            raise AttributeError(name)
+        self.rng = self._ctx.rng
+        return self.rng
+
+    def now(self) -> float:
+        return self._ctx.now()
+
+    def send(self, to: str, message: Any) -> None:
+        if to in self._machine:
+            self._chained.request(to, message)
+        else:
+            self._ctx.send(to, message)
+
+    def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        return self._ctx.after(delay_s, callback)
+
+
+class Chained:
+    """Runs a component as a client of a chain; is a component itself.
+
+    A client of several chains is one in another: each takes what its own chain says.
+    A component with a method `take` gets what that says as whole frames.
+    """
+
+    def __init__(
+        self, ctx: Context, address: str, make: Callable[[Context], Component], chain: int = 0
+    ) -> None:
+        self.ctx = ctx
+        self.address = address
+        self.master = master_of(chain)
+        self.machine = chain_addresses(chain)
+        """The addresses that the chain's machine has."""
+        self.born = ctx.now()
+        self.epoch = 0
+        self.members: dict[str, ReplicaInfo] = {}
+        """By name, the head first."""
+        self.received = 0
+        """The last output."""
+        self.unconfirmed: deque[tuple[int, bytes]] = deque()
+        self._sequence = 0
+        self._acknowledged = 0
+        self._joining = ""
+        self._frames: list[Frame] = []
+        self._asking: Timer | None = None
+        self._chain = chain
+        self.inner = make(_InnerContext(self))
+        self._take: Callable[[Frame], None] | None = getattr(self.inner, "take", None)
+
+    def start(self) -> None:
+        """Ask for the configuration; also right after a connection to the master is back."""
+        self.ctx.send(self.master, ChainHello(self.address, self.born))
+
+    def greet(self) -> None:
+        """Make an empty request: the machine knows this client when it is confirmed."""
+        self._sequence += 1
+        self.unconfirmed.append((self._sequence, encode_frames([])))
+
+    def handle(self, source: str, message: Any) -> None:
+        """Take a message of the chain, or hand it on."""
+        kind = type(message)
+        if kind is ChainOutput and chain_of(source) == self._chain:
+            self._on_output(message)
+        elif kind is ChainConfigured and source == self.master:
+            self._on_configured(message)
+        elif (
+            kind is ReplicaLost
+            and chain_of(message.name) == self._chain
+            and self.address != self.master
+        ):
+            self._on_lost(message)
+        elif kind is Query and message.kind == "chain":
+            self.ctx.send(source, QueryReply(message.key, source, self.rows()))
+        else:
+            self.inner.handle(source, message)
+
+    def end_turn(self) -> None:
+        """End the component's turn; send what it had for the chain."""
+        self.inner.end_turn()
+        if self._frames or self.received - self._acknowledged >= UNACKNOWLEDGED_MAX:
+            frames, self._frames = self._frames, []
+            for body in _requests(frames):
+                self._sequence += 1
+                self.unconfirmed.append((self._sequence, body))
+                self._send(*self.unconfirmed[-1])
+
+    def request(self, to: str, message: Any, source: str = "") -> None:
+        """Add a message to this turn's request."""
+        source = source or self.address
+        last = self._frames[-1] if self._frames else None
+        if last is not None and last.destination == to and last.source == source:
+            last.messages.append(message)
+        else:
+            self._frames.append(Frame(source, to, [message]))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what this client knows of the chain, and of those within."""
+        row = {
+            "chain": self._chain,
+            "epoch": self.epoch,
+            "members": len(self.members),
+            "names": list(self.members),
+            "joining": self._joining,
+        }
+        return [row, *(self.inner.rows() if isinstance(self.inner, Chained) else ())]
+
+    def _send(self, sequence: int, body: bytes) -> None:
+        if self.members:
+            self._acknowledged = self.received
+            head = next(iter(self.members))
+            self.ctx.send(
+                head,
+                ChainRequest(self.epoch, self.address, self.born, sequence, self.received, body),
+            )
+
+    def _on_output(self, message: ChainOutput) -> None:
+        if message.born != self.born:
+            return  # for a former process of this address
+        while self.unconfirmed and self.unconfirmed[0][0] <= message.applied:
+            self.unconfirmed.popleft()
+        # What is not the next one came over two ways: from a former tail and again.
+        if message.body and message.sequence == self.received + 1:
+            self.received += 1
+            for frame in decode_frames(message.body):
+                if self._take is not None:
+                    self._take(frame)
+                    continue
+                for inner in frame.messages:
+                    self.inner.handle(frame.source, inner)
+
+    def _on_configured(self, message: ChainConfigured) -> None:
+        if message.epoch < self.epoch:
+            return
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
+        self.epoch = message.epoch
+        self.members = {info.name: info for info in message.members}
+        self._joining = message.joining.name if message.joining is not None else ""
+        *_, tail = self.members
+        self.ctx.send(tail, ChainAttach(self.epoch, self.address, self.born, self.received))
+        for sequence, body in self.unconfirmed:
+            self._send(sequence, body)
+
+    def _on_lost(self, message: ReplicaLost) -> None:
+        if message.name in self.members:
+            self.ctx.send(self.master, ReplicaSuspected(message.name, message.reason))
+            self._ask_later()
+
+    def _ask_later(self) -> None:
+        if self._asking is None:
+            self._asking = self.ctx.after(ASK_S, self._ask)
+
+    def _ask(self) -> None:
+        self._asking = None
+        self.start()
+        self._ask_later()

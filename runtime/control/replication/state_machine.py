@@ -1,0 +1,377 @@
+"""A deterministic state machine out of control-plane components.
+
+The components (the GCS and the global scheduler, or one table) do not know that
+they are replicated. They run under a `MachineContext`, in which everything is a
+function of the commands applied so far:
+
+* ``now()`` is the command's time;
+* ``after()`` notes the timer as data: when, whose method, with what arguments. A
+  closure is none and raises TypeError: it could be neither copied to another
+  replica nor found again after a restart. Due timers run before the command
+  whose time has passed them;
+* ``rng`` is seeded by the component's address and is part of the state;
+* ``send()`` to a component of the machine is delivered within the command, and
+  to anybody else becomes an *output*.
+
+So machines that were given the same commands are equal, and a snapshot of one
+(see `state`) continues like it.
+
+Sessions
+--------
+A client's requests are numbered from 1 and so are the outputs addressed to it.
+The machine keeps per client the number of the last request it has applied, so
+that a request that is sent twice takes effect once, and the outputs that the
+client has not acknowledged, so that whichever replica is the tail by then can
+send them again. A client that starts anew is told from its former self by
+``born``. What is addressed to nobody's session is dropped, as it is when a
+connection is gone.
+
+Addresses that begin with ``storage:`` are the replica's own: what is sent there
+is no output but is handed to the replica, see `Machine.take_local`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MethodType
+from typing import Any
+
+import msgspec
+
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.context import Component, Context
+from raytwin.runtime.control.gcs.task_history import STORAGE
+from raytwin.runtime.control.messages import ClientGone, Command, Frame
+from raytwin.runtime.control.replication import snapshot
+
+encode_frames: Callable[[list[Frame]], bytes] = msgspec.msgpack.Encoder().encode
+decode_frames = msgspec.msgpack.Decoder(list[Frame]).decode
+
+MASTER = "master"
+RELAY_BORN = 0.0
+"""A relay has nothing of its own: whoever takes its place is the same client."""
+ROUNDS_MAX = 10_000
+"""Of messages between the components of one machine, within a command."""
+
+
+def agent_of(address: str) -> str:
+    """Return the client that takes what is for an address.
+
+    The master for the head's connections, relays for components of other machines.
+
+    >>> agent_of("links"), agent_of("gcs.2"), agent_of("node:3")
+    ('master', 'relay.2', 'node:3')
+    """
+    if address == "links":
+        return MASTER
+    if address in ("gcs", "global"):
+        return relay_of(0)
+    return relay_of(int(address[4:])) if address.startswith("gcs.") else address
+
+
+def relay_of(chain: int) -> str:
+    """Return the address of who speaks for a chain with the others; see `relay`."""
+    return f"relay.{chain}"
+
+
+def is_relay(address: str) -> bool:
+    """Whether an address is that of a relay.
+
+    >>> is_relay("relay.0"), is_relay("gcs.1")
+    (True, False)
+    """
+    return address.startswith("relay.")
+
+
+class MachineTimer:
+    """A timer as data; see `context.Timer`."""
+
+    __slots__ = ("address", "arguments", "due_s", "method", "number", "target")
+
+    def __init__(
+        self, due_s: float, number: int, address: str, target: Any, method: str, arguments: Any
+    ) -> None:
+        self.due_s = due_s
+        self.number = number
+        self.address = address
+        """Whose turn it is when it is due."""
+        self.target: Any = target
+        """None once it is cancelled."""
+        self.method = method
+        self.arguments = arguments
+
+    def cancel(self) -> None:
+        """Forget it."""
+        self.target = None
+
+
+class Output:
+    """What command `index` led to for one client: a msgpack list of frames."""
+
+    __slots__ = ("body", "index", "sequence")
+
+    def __init__(self, sequence: int, index: int, body: bytes) -> None:
+        self.sequence = sequence
+        self.index = index
+        self.body = body
+
+
+class Session:
+    """What the machine knows of one client."""
+
+    __slots__ = ("applied", "applied_index", "born", "outbox", "sent")
+
+    def __init__(self, born: float) -> None:
+        self.born = born
+        self.applied = 0
+        """Its last request that took effect, which was command `applied_index`."""
+        self.applied_index = 0
+        self.sent = 0
+        self.outbox: deque[Output] = deque()
+        """Those that the client has not acknowledged, numbered without a gap."""
+
+    def acknowledge(self, sequence: int) -> None:
+        """The client has all outputs up to this one."""
+        while self.outbox and self.outbox[0].sequence <= sequence:
+            self.outbox.popleft()
+
+
+class MachineContext:
+    """`context.Context` for one component of a machine."""
+
+    rng: random.Random
+
+    def __init__(self, machine: Machine, address: str, seed: int) -> None:
+        self.machine = machine
+        self.address = address
+        self._seed = seed
+        self.outbox: dict[str, list[Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        # Seeded when first used: its state is 2.5 KB in every snapshot.
+        if name != "rng":
+            raise AttributeError(name)
+        self.rng = random.Random(f"{self._seed}/{self.address}")
+        return self.rng
+
+    def now(self) -> float:
+        return self.machine.time_s
+
+    def send(self, to: str, message: Any) -> None:
+        self.outbox.setdefault(to, []).append(message)
+
+    def after(self, delay_s: float, callback: Callable[[], None]) -> MachineTimer:
+        arguments: tuple[Any, ...] = ()
+        method: Any = callback
+        if isinstance(callback, partial):
+            if callback.keywords:
+                raise TypeError("a replicated timer takes positional arguments only")
+            method, arguments = callback.func, callback.args
+        if not isinstance(method, MethodType):
+            raise TypeError(f"a replicated timer is a method, not {method!r}: it has to be data")
+        return self.machine.add_timer(
+            delay_s, self.address, method.__self__, method.__name__, arguments
+        )
+
+
+Factory = Callable[[Context], Component]
+
+
+class Machine:
+    """Components that are driven by commands alone; see the module's docstring."""
+
+    def __init__(self, factories: Mapping[str, Factory], config: Config) -> None:
+        self.index = 0
+        """The last command applied."""
+        self.time_s = 0.0
+        self.sessions: dict[str, Session] = {}
+        self.touched: dict[str, None] = {}
+        """Clients that a request or an output was of since `take_touched`."""
+        self._local: list[tuple[str, str, Any]] = []
+        self._started = False
+        self._timers: list[tuple[float, int, MachineTimer]] = []
+        self._timer_count = 0
+        self._config = config
+        self._contexts = {name: MachineContext(self, name, config.seed) for name in factories}
+        self.components = {
+            name: factory(self._contexts[name]) for name, factory in factories.items()
+        }
+
+    # -- commands --------------------------------------------------------------
+
+    def fresh(self, client: str, born: float, sequence: int) -> bool:
+        """Whether a request is the next of its client: else it is old, or too early.
+
+        One of number 0 says no more than what outputs its client has.
+        """
+        session = self.sessions.get(client)
+        if not sequence:
+            return session is not None and session.born == born
+        if session is None or session.born < born:
+            return sequence == 1
+        return session.born == born and sequence == session.applied + 1
+
+    def apply(self, command: Command) -> None:
+        """Apply the next command; asserts that it is the next."""
+        assert command.index == self.index + 1, f"{command.index} after {self.index}"
+        self.index = command.index
+        # A clock may be behind that of an earlier head; time here only grows.
+        self.time_s = max(self.time_s, command.time_s)
+        if not self._started:
+            self._started = True
+            for name, component in self.components.items():
+                start = getattr(component, "start", None)
+                if start is not None:
+                    start()
+                    self._settle({name})
+        self._fire()
+        inputs: list[Frame] = decode_frames(command.body) if command.body else []
+        if command.client:
+            assert self.fresh(command.client, command.born, command.sequence)
+            session = self.sessions.get(command.client)
+            if session is None or session.born < command.born:
+                session = self.sessions[command.client] = Session(command.born)
+            if command.sequence:
+                session.applied = command.sequence
+                session.applied_index = command.index
+            session.acknowledge(command.acked)
+            self.touched[command.client] = None
+        self._deliver(inputs)
+
+    def _fire(self) -> None:
+        """Run the timers that are due, each as a turn of its own."""
+        while self._timers and self._timers[0][0] <= self.time_s:
+            _, _, timer = heapq.heappop(self._timers)
+            if timer.target is not None:
+                getattr(timer.target, timer.method)(*timer.arguments)
+                self._settle({timer.address})
+
+    def _deliver(self, inputs: list[Frame]) -> None:
+        turns: set[str] = set()
+        for frame in inputs:
+            for message in frame.messages:
+                if type(message) is ClientGone:
+                    session = self.sessions.get(message.client)
+                    if session is not None and session.born <= message.born:
+                        del self.sessions[message.client]
+                else:
+                    self.components[frame.destination].handle(frame.source, message)
+                    turns.add(frame.destination)
+        self._settle(turns)
+
+    def _settle(self, turns: set[str]) -> None:
+        """End the turns, deliver what they say to one another, collect the rest."""
+        out: dict[str, list[Frame]] = {}
+        for _ in range(ROUNDS_MAX):
+            inside: list[Frame] = []
+            for name in self.components:
+                if name in turns:
+                    self.components[name].end_turn()
+            for name, ctx in self._contexts.items():
+                outbox, ctx.outbox = ctx.outbox, {}
+                for to, messages in outbox.items():
+                    if to in self.components:
+                        inside.append(Frame(name, to, messages))
+                    elif to.startswith("storage:"):
+                        self._local += [(name, to, message) for message in messages]
+                    elif (client := agent_of(to)) in self.sessions or is_relay(client):
+                        out.setdefault(client, []).append(Frame(name, to, messages))
+            if not inside:
+                break
+            turns = {frame.destination for frame in inside}
+            for frame in inside:
+                for message in frame.messages:
+                    self.components[frame.destination].handle(frame.source, message)
+        else:
+            raise AssertionError("the components of a machine talk without end")
+        for client, frames in out.items():
+            session = self.sessions.get(client)
+            if session is None:
+                # What machines say to one another waits for the relay's first word.
+                session = self.sessions[client] = Session(RELAY_BORN)
+            session.sent += 1
+            session.outbox.append(Output(session.sent, self.index, encode_frames(frames)))
+            self.touched[client] = None
+
+    # -- timers ----------------------------------------------------------------
+
+    def add_timer(
+        self, delay_s: float, address: str, target: Any, method: str, arguments: tuple[Any, ...]
+    ) -> MachineTimer:
+        """Note a timer; see `MachineContext.after`."""
+        self._timer_count += 1
+        timer = MachineTimer(
+            self.time_s + delay_s, self._timer_count, address, target, method, arguments
+        )
+        heapq.heappush(self._timers, (timer.due_s, timer.number, timer))
+        return timer
+
+    def next_due_s(self) -> float | None:
+        """Return when a command is needed, because a timer is due; None: not at all."""
+        if not self._started:
+            return self.time_s
+        while self._timers and self._timers[0][2].target is None:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    # -- what comes out --------------------------------------------------------
+
+    def take_touched(self) -> list[str]:
+        """Return the clients that there is something new for."""
+        touched, self.touched = self.touched, {}
+        return list(touched)
+
+    def take_local(self) -> list[tuple[str, str, Any]]:
+        """Return (component, address, message) of what is for this replica's storage."""
+        local, self._local = self._local, []
+        return local
+
+    def unanswered(self) -> list[tuple[str, Any]]:
+        """Return (address, message) of what a storage is to answer.
+
+        A replica asks its own again when its answers begin to count: those of the
+        replica that was the chain's head may be lost.
+        """
+        histories = [getattr(component, "history", None) for component in self.components.values()]
+        return [
+            (STORAGE, message)
+            for history in histories
+            if history is not None
+            for message in history.unanswered()
+        ]
+
+    # -- state -----------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """Return all there is to know; see `restore`."""
+        rngs = {
+            name: ctx.rng.getstate() for name, ctx in self._contexts.items() if "rng" in vars(ctx)
+        }
+        root = [
+            self.index, self.time_s, self._started, self._timer_count, rngs,
+            list(self.components.values()), self.sessions,
+            [timer for _, _, timer in sorted(self._timers) if timer.target is not None],
+        ]  # fmt: skip
+        return snapshot.dump(root, self._anchors())
+
+    def restore(self, data: bytes) -> None:
+        """Become what `snapshot` was taken of; for a machine that has applied nothing."""
+        assert not self.index, "a machine is restored once, before all else"
+        root = snapshot.load(data, self._anchors(), self.components)
+        self.index, self.time_s, self._started, self._timer_count, rngs = root[:5]
+        self.sessions = root[6]
+        self._timers = [(timer.due_s, timer.number, timer) for timer in root[7]]
+        for name, rng in rngs.items():
+            self._contexts[name].rng.setstate(rng)
+        self.touched = dict.fromkeys(self.sessions)
+
+    def _anchors(self) -> dict[str, Any]:
+        return {
+            "config": self._config,
+            **{f"ctx {name}": ctx for name, ctx in self._contexts.items()},
+            **{snapshot.adopt(name): component for name, component in self.components.items()},
+        }

@@ -1,0 +1,3 @@
+"""The global scheduler: policies, placement of actors, placement groups."""
+
+from __future__ import annotations

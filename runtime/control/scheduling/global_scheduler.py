@@ -1,0 +1,395 @@
+"""The global scheduler: places what local schedulers do not keep.
+
+The life of a range here::
+
+    PlaceTasks ──> LOCATING its inputs (only if the policy looks at them)
+                      │
+                      ↓ ObjectLocations
+                   PLACING ──no node could ever run it──> INFEASIBLE
+                      │                                      │ a node joins
+                      ↓ <────────────────────────────────────┘
+                   logged in the task table, then AssignTasks to its node
+
+It learns of nodes and their load from what the GCS publishes. Between two
+heartbeats of a node it adds what it has sent there itself: a queue is the
+node's last word plus all sent since that word.
+
+The log entry goes to the GCS before the assignment goes to the node, so the
+GCS can place every range again whose node dies; this component keeps no copy.
+
+Cost: a range is placed in at most 2 x nodes pieces, at O(log nodes) each where
+the policy is bottom-up, O(nodes) where it is one that looks at all each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.context import Context, incarnation_of, node_of
+from raytwin.runtime.control.core.failed_values import cancelled_result, failed_result
+from raytwin.runtime.control.core.ids import job_of
+from raytwin.runtime.control.local_scheduler.ready_queue import cut, part_of
+from raytwin.runtime.control.local_scheduler.starvation import Moving
+from raytwin.runtime.control.messages import (
+    ActorChanged,
+    ActorFailed,
+    ActorPlaced,
+    AssignTasks,
+    BundlePrepared,
+    CancelTask,
+    CreateGroup,
+    Event,
+    GroupCreated,
+    JobEnded,
+    LoadChanged,
+    LocateObjects,
+    Location,
+    NodeChanged,
+    ObjectLocations,
+    PlaceTasks,
+    Query,
+    QueryReply,
+    RangeResult,
+    RemoveGroup,
+    TaskResults,
+    TasksMoved,
+    TaskSpec,
+    TaskUpdates,
+)
+from raytwin.runtime.control.messages.errors import Failure, Unschedulable
+from raytwin.runtime.control.node.jobs import job_of_task
+from raytwin.runtime.control.observability.timeline import PlacementLog
+from raytwin.runtime.control.scheduling.actor_placement import ActorPlacement
+from raytwin.runtime.control.scheduling.node_views import Node, able, views_of
+from raytwin.runtime.control.scheduling.placement_groups import GroupTable
+from raytwin.runtime.control.scheduling.policies import NodeView, make_policy
+from raytwin.runtime.control.scheduling.strategies import (
+    SPREAD,
+    Spreading,
+    is_hard,
+    strategy_of,
+    target_of,
+)
+
+
+class _Locating:
+    """A range whose inputs' places were asked for."""
+
+    __slots__ = ("cancelled", "known", "spec")
+
+    def __init__(self, spec: TaskSpec) -> None:
+        self.spec = spec
+        self.cancelled = False
+        self.known: dict[bytes, Location] = {}
+
+
+class GlobalScheduler:
+    """One for the cluster, single-threaded."""
+
+    def __init__(self, ctx: Context, config: Config) -> None:
+        self.ctx = ctx
+        self.policy = make_policy(config)
+        self.spreading = Spreading()
+        self.groups = GroupTable(ctx, self._free, self._on_bundle, self._life)
+        self.nodes: dict[int, Node] = {}
+        self.infeasible: list[TaskSpec] = []
+        self.log = PlacementLog(ctx, config.timeline_ranges_max)
+        self.placed = 0
+        """Elements placed so far."""
+        self._locating: dict[bytes, list[_Locating]] = {}
+        self._actors = ActorPlacement()
+        self._ended: set[bytes] = set()
+        """Jobs that are over."""
+        self._moving = Moving(ctx, self.nodes, self._move, self._move_rest, self._move_actor)
+
+    def handle(self, source: str, message: Any) -> None:
+        """Take one message; an unknown type is a programming error."""
+        if isinstance(message, PlaceTasks):
+            for spec in message.tasks:
+                self._take(spec)
+        elif isinstance(message, LoadChanged):
+            if message.node in self.nodes:
+                self.nodes[message.node].heard(message.load)
+                if message.load.starving:
+                    self._moving.on_starving(message.node, message.load.starving)
+        elif isinstance(message, TasksMoved):
+            message.tasks = [spec for spec in message.tasks if not self._is_over(spec)]
+            self._moving.on_moved(message)
+        elif isinstance(message, ObjectLocations):
+            for location in message.locations:
+                self._on_location(location)
+        elif isinstance(message, NodeChanged):
+            self._on_node(message)
+        elif isinstance(message, ActorChanged):
+            self._actors.gone(message.actor)
+            self.infeasible = [spec for spec in self.infeasible if spec.array != message.actor]
+        elif isinstance(message, CancelTask):
+            self._on_cancel(source, message)
+        elif isinstance(message, BundlePrepared):
+            self.groups.on_prepared(message)
+        elif isinstance(message, CreateGroup):
+            self._create_group(source, message)
+        elif isinstance(message, JobEnded):
+            self._end_job(message.job)
+        elif isinstance(message, RemoveGroup):
+            self.groups.remove(message)
+            self._try_infeasible()
+        elif isinstance(message, Query):
+            if message.kind == "placements":
+                rows = self.log.rows()
+            else:
+                rows = self.groups.rows(removed=message.kind == "groups")
+            self.ctx.send(source, QueryReply(message.key, message.client, rows))
+        else:
+            raise TypeError(f"the global scheduler was sent {type(message).__name__}")
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
+
+    def _on_node(self, message: NodeChanged) -> None:
+        info = message.info
+        self._actors.on_node(info)
+        if not info.alive:
+            self.nodes.pop(info.node, None)
+            self.groups.on_node_died(info.node)
+            # Nobody waits for these any more; run again, their parent submits them again.
+            self.infeasible = [
+                spec
+                for spec in self.infeasible
+                if node_of(spec.owner) != info.node or incarnation_of(spec.owner) > info.incarnation
+            ]
+            self._try_infeasible()
+            return
+        self.nodes[info.node] = Node(info.resources, info.incarnation)
+        self.groups.place_soon()
+        self._try_infeasible()
+
+    def _end_job(self, job: bytes) -> None:
+        """Drop what waits here of a job, and give back what its groups have reserved."""
+        self._ended.add(job)
+        self.infeasible = [spec for spec in self.infeasible if job_of_task(spec) != job]
+        for oid, entries in list(self._locating.items()):
+            self._locating[oid] = [e for e in entries if job_of(e.spec.array) != job]
+            if not self._locating[oid]:
+                del self._locating[oid]
+        self.groups.end_job(job)
+        self._try_infeasible()
+
+    def _create_group(self, source: str, message: CreateGroup) -> None:
+        named = self.groups.create(message)
+        if named:
+            self.ctx.send(source, GroupCreated(message.request, message.client, named))
+
+    def _on_bundle(
+        self, number: int, bundle: Mapping[str, float], named: dict[str, float], there: bool
+    ) -> None:
+        """A node has a bundle's named resources from now on, or the plain ones again."""
+        self._actors.on_bundle(number, *((bundle, named) if there else (named, bundle)))
+        node = self.nodes.get(number)
+        if node is None:
+            return
+        if there:
+            node.pool.remove(bundle)
+            node.pool.add(named)
+            self._try_infeasible()
+        else:
+            node.pool.remove(named)
+            node.pool.add(bundle)
+
+    def _free(self) -> dict[int, dict[str, float]]:
+        """Return what is free on each node, by its last word."""
+        return {
+            number: dict(node.load.available or node.pool.available())
+            for number, node in self.nodes.items()
+        }
+
+    def _life(self, number: int) -> int:
+        return self.nodes[number].incarnation
+
+    def _try_infeasible(self) -> None:
+        again, self.infeasible = self.infeasible, []
+        for spec in again:
+            self._take(spec)
+
+    def _is_over(self, spec: TaskSpec) -> bool:
+        return bool(self._ended) and job_of_task(spec) in self._ended
+
+    def _take(self, spec: TaskSpec) -> None:
+        if self._is_over(spec) or self._is_refused(spec):
+            return
+        if spec.extra is not None and spec.extra.actor is not None:
+            self._place_actor(spec, spec.extra.actor.incarnation)
+            return
+        if not spec.deps or not self.policy.uses_locations:
+            self._place(spec, {})
+            return
+        wanted = list(dict.fromkeys(spec.deps))
+        entry = _Locating(spec)
+        for oid in wanted:
+            self._locating.setdefault(oid, []).append(entry)
+        self.ctx.send("gcs", LocateObjects(wanted, subscribe=False))
+
+    def _is_refused(self, spec: TaskSpec) -> bool:
+        """Whether a range or an actor may not run in its group; who waits for it is told."""
+        refusal = self.groups.refusal(spec)
+        if refusal is None:
+            return False
+        if spec.extra is not None and spec.extra.actor is not None:
+            self._fail_actor(spec, refusal)
+        else:
+            self._end(spec, refusal)
+        return True
+
+    def _place_actor(self, spec: TaskSpec, incarnation: int) -> None:
+        strategy = strategy_of(spec)
+        node = self._actors.place(spec, strategy)
+        if node < 0 and self._is_in_vain(spec, strategy):
+            text = f"no living {strategy} has what it needs ({spec.demand})"
+            self._fail_actor(spec, Unschedulable(spec.name, text, actor=True))
+            return
+        if node < 0:
+            self._set_aside(spec)
+            return
+        self._assign_actor(spec, incarnation, node)
+
+    def _move_actor(self, spec: TaskSpec, among: list[int]) -> int:
+        """Place an actor that waits where there is no room for it; return its node."""
+        assert spec.extra is not None and spec.extra.actor is not None
+        node = self._actors.place(spec, strategy_of(spec), among)
+        self._assign_actor(spec, spec.extra.actor.incarnation, node)
+        return node
+
+    def _assign_actor(self, spec: TaskSpec, incarnation: int, node: int) -> None:
+        self.nodes[node].give_actor(spec.demand)
+        self.ctx.send("gcs", ActorPlaced(spec.array, incarnation, node))
+        self.ctx.send(f"node:{node}", AssignTasks([spec]))
+        self.log.placed(spec, node)
+
+    def _fail_actor(self, spec: TaskSpec, reason: Failure) -> None:
+        """No node will ever run it: it is dead before it was alive."""
+        assert spec.extra is not None and spec.extra.actor is not None
+        incarnation = spec.extra.actor.incarnation
+        self.ctx.send("gcs", ActorFailed(spec.array, incarnation, reason, True))
+
+    def _is_in_vain(self, spec: TaskSpec, strategy: str) -> bool:
+        """Whether no node that may come can be the one where it has to run.
+
+        Its own may yet, if that lives and placement groups have what it needs.
+        """
+        if not is_hard(strategy):
+            return False
+        node = self.nodes.get(target_of(strategy))
+        return node is None or not node.owns(spec.demand)
+
+    def _set_aside(self, spec: TaskSpec) -> None:
+        """No node could ever run it: wait for one that can."""
+        self.infeasible.append(spec)
+        self.ctx.send("gcs", Event("infeasible", spec.name, f"needs {spec.demand}"))
+
+    def _on_location(self, location: Location) -> None:
+        for entry in self._locating.pop(location.object, ()):
+            entry.known[location.object] = location
+            if len(entry.known) < len(set(entry.spec.deps)):
+                continue
+            if not self._is_refused(entry.spec):  # its group may be gone meanwhile
+                self._place(entry.spec, entry.known)
+
+    def _place(self, spec: TaskSpec, inputs: dict[bytes, Location]) -> None:
+        strategy = strategy_of(spec)
+        views = self.spreading.allowed(strategy, views_of(self.nodes, spec.demand, inputs))
+        if not views and self._is_in_vain(spec, strategy):
+            self._refuse(spec, f"no living {strategy} has what it needs ({spec.demand})")
+            return
+        if not views:
+            self._set_aside(spec)
+            return
+        views = able(views, spec.demand, node_of(spec.owner))
+        for node, part in self._divide(spec, views):
+            there = self.nodes[node]
+            there.sent += part.count
+            self.assign(node, there.incarnation, part)
+            self.log.placed(part, node)
+        self.placed += spec.count
+
+    def _divide(self, spec: TaskSpec, views: list[NodeView]) -> list[tuple[int, TaskSpec]]:
+        """Return which node gets which part of a range."""
+        step = -(-spec.count // (2 * len(views)))
+        pieces = [min(step, spec.count - done) for done in range(0, spec.count, step)]
+        shares: dict[int, int] = {}
+        if strategy_of(spec) == SPREAD:
+            chosen = self.spreading.spread(views, pieces)
+        else:
+            chosen = self.policy.spread(views, pieces, self.ctx.rng)
+        for view, count in zip(chosen, pieces, strict=True):
+            shares[view.node] = shares.get(view.node, 0) + count
+        # Elements differ by their arguments alone: how many go to a node was
+        # chosen, and neighbours travel and run as one range.
+        at = spec.start
+        parts = []
+        for node, count in shares.items():
+            parts.append((node, part_of(spec, at, count)))
+            at += count
+        return parts
+
+    def _move(self, node: int, part: TaskSpec, left: int) -> None:
+        """Place a range that waited on another node, or give it back to that."""
+        there = self.nodes[node]
+        there.sent += part.count
+        if node == left:
+            self.ctx.send(f"node:{node}", AssignTasks([part], there.incarnation))
+        else:
+            self.assign(node, there.incarnation, part, left)
+            self.log.placed(part, node)
+
+    def _move_rest(self, spec: TaskSpec, left: int) -> None:
+        """Place what waited on a node, and for which no node has room now."""
+        views = able(views_of(self.nodes, spec.demand, {}), spec.demand, left)
+        if not views:
+            # Nor can any, as placement groups have what it needs: it waits where it was.
+            self._move(left, spec, left)
+            return
+        for node, part in self._divide(spec, views):
+            self._move(node, part, left)
+
+    def assign(self, node: int, incarnation: int, part: TaskSpec, left: int = -1) -> None:
+        """Log a range, then give it to its node; `left`: the one that had it until now."""
+        news = TaskUpdates(node, [part], [], [], [], incarnation=incarnation, left=left)
+        self.ctx.send("gcs", news)
+        self.ctx.send(f"node:{node}", AssignTasks([part], incarnation))
+
+    def _refuse(self, spec: TaskSpec, reason: str) -> None:
+        """Tell a range's owner that no node will ever run it."""
+        self._end(spec, Unschedulable(spec.name, reason))
+
+    def _end(self, spec: TaskSpec, failure: Failure) -> None:
+        """A range ends here, with an error of the system's."""
+        self._tell_owner(spec.owner, failed_result(spec, failure, -1))
+
+    def _tell_owner(self, owner: str, result: RangeResult) -> None:
+        self.ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
+
+    def _on_cancel(self, source: str, message: CancelTask) -> None:
+        """Cancel what waits here; what was assigned is where the GCS says."""
+        if source == "gcs":
+            for node in message.nodes:
+                self.ctx.send(f"node:{node}", message)
+            return
+        kept: list[TaskSpec] = []
+        for spec in self.infeasible:
+            left, cancelled = cut(spec, message)
+            kept += left
+            if cancelled is not None:
+                self._tell_owner(cancelled.owner, cancelled_result(cancelled, -1))
+        self.infeasible = kept
+        for oid, entries in list(self._locating.items()):
+            for entry in [e for e in entries if cut(e.spec, message)[1] is not None]:
+                # A range with inputs has one element: all of it is cancelled.
+                entries.remove(entry)
+                if not entry.cancelled:
+                    entry.cancelled = True
+                    self._tell_owner(entry.spec.owner, cancelled_result(entry.spec, -1))
+            if not entries:
+                del self._locating[oid]
+        self.ctx.send("gcs", message)

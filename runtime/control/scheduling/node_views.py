@@ -1,0 +1,114 @@
+"""What the global scheduler knows of living nodes, and what of it a policy sees.
+
+Between two heartbeats of a node it adds what it has sent there itself: a queue is the node's
+last word plus all sent since that word, and so is what actors hold there for good.
+
+Where every CPU of a node is an actor's, a task would wait for that to end: it goes to a node
+that has something left, if there is one. If there is none it waits on its owner's node, since
+that is where CPUs come free when its owner waits for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from raytwin.runtime.control.core.resources import UNIT, ResourcePool, parse_demand
+from raytwin.runtime.control.messages import Load, Location
+from raytwin.runtime.control.scheduling.policies import NodeView
+
+
+class Node:
+    """A living node."""
+
+    __slots__ = ("_coming", "incarnation", "load", "own", "pool", "sent")
+
+    def __init__(self, resources: dict[str, float], incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.own = resources
+        """With what placement groups have of it."""
+        self.pool = ResourcePool(resources)
+        self.load = Load(0, 0.0, 0.0, 0, {})
+        self.sent = 0
+        """Elements assigned to it so far."""
+        self._coming: deque[tuple[int, str]] = deque()
+        """Demands of actors that it has not told of yet, and what `sent` was with each."""
+
+    @property
+    def queue(self) -> int:
+        """Elements that wait or run there, or are on their way."""
+        return self.load.queue + self.sent - self.load.assigned
+
+    def owns(self, demand: str) -> bool:
+        """Whether it could meet a demand if no placement group had any of its own."""
+        return all(self.own.get(name, 0.0) * UNIT >= units for name, units in parse_demand(demand))
+
+    def heard(self, load: Load) -> None:
+        """It has said what it is doing."""
+        self.load = load
+        coming = self._coming
+        while coming and coming[0][0] <= load.assigned:
+            coming.popleft()
+        self.pool.hold_only(load.held)
+        for _, demand in coming:
+            self.pool.hold(demand)
+
+    def give_actor(self, demand: str) -> None:
+        """An actor is on its way there."""
+        self.sent += 1
+        self._coming.append((self.sent, demand))
+        self.pool.hold(demand)
+
+    def busy_s(self, demand: str) -> float:
+        """How long it may be until anything that runs there ends; 0: there is room."""
+        if not self.load.busy_s:
+            return 0.0
+        free = self.load.available
+        fits = all(free.get(name, 0.0) * UNIT >= units for name, units in parse_demand(demand))
+        return 0.0 if fits else self.load.busy_s
+
+
+def usual_s(nodes: Mapping[int, Node]) -> float:
+    """Return what a task takes, by those nodes that have timed one; 0 if none has."""
+    timed = [node.load.mean_task_s for node in nodes.values() if node.load.mean_task_s]
+    return sum(timed) / len(timed) if timed else 0.0
+
+
+def views_of(
+    nodes: Mapping[int, Node], demand: str, inputs: Mapping[bytes, Location]
+) -> list[NodeView]:
+    """Return the nodes that could run a range with these inputs, as a policy sees them."""
+    views = []
+    # A node that has timed no task yet is taken to be like the others.
+    mean_s = usual_s(nodes)
+    for number, node in nodes.items():
+        if not node.pool.feasible(demand):
+            continue
+        remote = 0
+        for location in inputs.values():
+            if number not in location.nodes:
+                remote += location.size
+        load = node.load
+        views.append(
+            NodeView(
+                number,
+                node.queue,
+                node.pool.slots(demand),
+                load.mean_task_s or mean_s,
+                remote,
+                load.bandwidth,
+                node.busy_s(demand),
+            )
+        )
+    return views
+
+
+def able(views: list[NodeView], demand: str, home: int) -> list[NodeView]:
+    """Return those where a range need not wait for an actor to end; else its home, if it can."""
+    if not demand:
+        return views
+    return (
+        [view for view in views if view.slots]
+        or [view for view in views if view.node == home]
+        or views
+    )

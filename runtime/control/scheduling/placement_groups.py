@@ -1,0 +1,333 @@
+"""Placement groups: bundles of resources, reserved all together or not at all.
+
+The life of a group, at the global scheduler (`GroupTable`)::
+
+    CreateGroup ──> PENDING ──place()──> PREPARING ──every node could──> CREATED
+                       ↑                     │ one could not: all are       │ a node
+                       └──── `RETRY_S` ──────┘ returned                     │ died
+                       ↑                                              RESCHEDULING:
+                       └──────── the bundles that were there <──────────────┘
+    RemoveGroup ──> REMOVED, until `REMOVED_MAX` others have been, too
+
+Where its bundles go is in `bundle_placement`; what a node does with one in `bundles`; by which
+resources a task demands to run in one, so that schedulers need to know nothing of groups, in
+`group_names`. A task whose group is not placed waits at the global scheduler, with those that
+no node can run.
+
+`placement_group()` returns when the table knows the group (`GroupCreated`). So nobody has a
+handle of a group, nor can submit anything in it, before it is here; and what comes for a group
+that the table does not know comes for one that is gone: removed, or ended with its job.
+
+A group is its job's: other jobs can neither run anything in it nor remove it, unless it is
+detached. Which it is the table knows alone, so a node keeps nothing of what another job has
+in a group (`Keeping`), and the global scheduler refuses it. Nor does it keep what a client
+submits that has just removed the group.
+
+A name is one group's at a time, among those that a job may see: its own and all detached
+ones. Who comes first is decided here; the other one is not created, and its creator told.
+
+Cost: what waits is looked at each time that something may have come free, groups that are
+there when a node dies, and removed ones never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from raytwin.runtime.control.core.bounded_map import BoundedMap
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.group_resources import (
+    group_of,
+    group_resources,
+    is_of_job,
+    job_of,
+    owner_of,
+)
+from raytwin.runtime.control.core.ids import NUMBER_BYTES, job_number
+from raytwin.runtime.control.messages import (
+    BundlePrepared,
+    CommitBundle,
+    CreateGroup,
+    Event,
+    PrepareBundle,
+    RemoveGroup,
+    ReturnBundle,
+    TaskSpec,
+)
+from raytwin.runtime.control.messages.errors import GroupOfOtherJob, GroupRemoved
+from raytwin.runtime.control.scheduling.bundle_packing import Free, place
+
+RETRY_S = 0.1
+"""Pause before the next try when no node has room: heartbeats tell of room so often."""
+REMOVED_MAX = 2_000
+"""Removed groups that are remembered, and at least the last half as many: for tasks that come
+late, for creators that run again and for `placement_group_table`. Rows of up to 1 KB where
+there are few bundles: 2 MB in each replica of this table, 0.2 MB in the answer to a query."""
+
+
+class Group:
+    """A row of the table."""
+
+    def __init__(self, message: CreateGroup) -> None:
+        self.id = message.group
+        self.name = message.name
+        self.bundles = message.bundles
+        self.strategy = message.strategy
+        self.detached = message.detached
+        self.number = 0
+        """What is older is placed first."""
+        self.state = "PENDING"
+        self.nodes: dict[int, int] = {}
+        """Where committed bundles are."""
+        self.trying: dict[int, int] = {}
+        """Where bundles were asked for, until every node has answered."""
+        self.attempt = 0
+        """Which one of the table's that is."""
+        self.prepared: set[int] = set()
+        self.unanswered: set[int] = set()
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Who has to call no other group by this one's name, empty for all, and that name."""
+        return ("" if self.detached else number_of(self.id), self.name)
+
+    @property
+    def row(self) -> list[Any]:
+        """What is said of it."""
+        nodes = {str(index): node for index, node in self.nodes.items()}
+        return [
+            self.id, self.name, self.bundles, nodes, self.strategy, self.state, self.detached,
+        ]  # fmt: skip
+
+
+def number_of(group: str) -> str:
+    """Return the number of the job that a group belongs to, in hexadecimal.
+
+    Actors that are detached from the job have it, too, where `job_of` tells them apart.
+    """
+    return group[: 2 * NUMBER_BYTES]
+
+
+class GroupTable:
+    """Places groups; part of the global scheduler."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        free: Callable[[], dict[int, Free]],
+        changed: Callable[[int, Mapping[str, float], Free, bool], None],
+        life: Callable[[int], int],
+    ) -> None:
+        self._ctx = ctx
+        self._free = free
+        self._life = life
+        """Returns the incarnation of a living node."""
+        self._changed = changed
+        """Called with (node, bundle, its named resources, whether it is there from now on)."""
+        self.groups: dict[str, Group] = {}
+        """Those that are there, or are to be."""
+        self._unplaced: dict[str, Group] = {}
+        """Those of them that lack bundles, or whose nodes have not answered."""
+        self._names: dict[tuple[str, str], str] = {}
+        """By `Group.names`: who has that name."""
+        self._removed: BoundedMap[str, list[Any]] = BoundedMap(REMOVED_MAX)
+        """Rows of those that were there."""
+        self._created = 0
+        self._attempts = 0
+        self._ended: set[str] = set()
+        """Jobs that are over."""
+        self._retrying = False
+
+    def create(self, message: CreateGroup) -> str:
+        """Begin to place a group, unless it is there: its task may run twice.
+
+        Return the ID of the group that its name is: of itself, unless another one has that.
+        Empty: its job is over, and nobody waits for the answer.
+        """
+        if job_of(message.group) in self._ended:
+            return ""
+        if message.group in self.groups or message.group in self._removed:
+            return message.group
+        group = Group(message)
+        if group.name:
+            for names in ((number_of(group.id), group.name), ("", group.name)):
+                if names in self._names:
+                    return self._names[names]
+            self._names[group.names] = group.id
+        self._created += 1
+        group.number = self._created
+        self.groups[group.id] = self._unplaced[group.id] = group
+        self._place_all()
+        return group.id
+
+    def remove(self, message: RemoveGroup) -> None:
+        """Give everything back, unless the group is none of theirs who ask."""
+        group = self.groups.get(message.group)
+        if group is None:
+            return
+        if message.job and not self._is_open(group.id, message.job):
+            reason = f"placement group {group.id} belongs to job {owner_of(group.id)}"
+            self._ctx.send("gcs", Event("refused", f"job {job_number(message.job)}", reason))
+            return
+        self._remove(group)
+        self._removed[group.id] = group.row
+
+    def _remove(self, group: Group) -> None:
+        group.state = "REMOVED"
+        for index, node in {**group.nodes, **group.trying}.items():
+            self._give_back(group, index, node)
+        group.nodes, group.trying = {}, {}
+        del self.groups[group.id]
+        self._unplaced.pop(group.id, None)
+        if group.name:
+            del self._names[group.names]
+
+    def end_job(self, job: bytes) -> None:
+        """Forget a job's groups, but for detached ones."""
+        ended = job.hex()
+        self._ended.add(ended)
+        for group in list(self.groups.values()):
+            if job_of(group.id) == ended and not group.detached:
+                self._remove(group)
+        for key, row in list(self._removed.items()):
+            if job_of(key) == ended and not row[-1]:
+                del self._removed[key]
+
+    def refusal(self, spec: TaskSpec) -> GroupOfOtherJob | GroupRemoved | None:
+        """Return why a task or an actor may not run in its group, None if it may."""
+        group = group_of(spec)
+        if not group:
+            return None
+        if not self._is_open(group, spec.array):
+            return GroupOfOtherJob(spec.name, group, owner_of(group))
+        if group in self.groups:
+            return None
+        is_actor = spec.extra is not None and spec.extra.actor is not None
+        return GroupRemoved(spec.name, group, is_actor)
+
+    def _is_open(self, group: str, some_id: bytes) -> bool:
+        """Whether the job that something belongs to may use a group; one nobody knows is open."""
+        if is_of_job(group, some_id):
+            return True
+        there = self.groups.get(group)
+        if there is not None:
+            return there.detached
+        return group not in self._removed or bool(self._removed[group][-1])
+
+    def on_prepared(self, message: BundlePrepared) -> None:
+        """A node has answered."""
+        group = self.groups.get(message.group)
+        index = message.index
+        if group is None or message.attempt != group.attempt or index not in group.unanswered:
+            # Meanwhile it was removed or given up: the bundle was returned, or died with its node.
+            return
+        group.unanswered.discard(index)
+        if message.ok:
+            group.prepared.add(index)
+        if group.unanswered:
+            return
+        if len(group.prepared) < len(group.trying):
+            self._give_up(group)
+            return
+        for index, node in sorted(group.trying.items()):
+            self._ctx.send(f"node:{node}", CommitBundle(group.id, index, self._life(node)))
+            group.nodes[index] = node
+        committed, group.trying = group.trying, {}
+        group.prepared = set()
+        if len(group.nodes) == len(group.bundles):
+            group.state = "CREATED"
+            del self._unplaced[group.id]
+        else:
+            self.place_soon()  # others were lost meanwhile
+        for index, node in sorted(committed.items()):
+            self._tell(group, index, node, True)
+
+    def on_node_died(self, node: int) -> None:
+        """Place again what was there."""
+        for group in self.groups.values():
+            if node in group.trying.values():
+                self._give_up(group, dead=node)
+            lost = [index for index, at in group.nodes.items() if at == node]
+            for index in lost:
+                del group.nodes[index]
+            if lost:
+                group.state = "RESCHEDULING"
+                self._unplaced[group.id] = group
+        self._place_all()
+
+    def rows(self, removed: bool = True) -> list[list[Any]]:
+        """Return [id, name, bundles, {bundle: node}, strategy, state, detached] of every group.
+
+        Of those that were removed first, if they are wanted, in that order, then of the others
+        from the oldest on.
+        """
+        there = [group.row for group in self.groups.values()]
+        return [*self._removed.values(), *there] if removed else there
+
+    def place_soon(self) -> None:
+        """Something may have come free: try again what waits."""
+        if not self._retrying and any(map(self._missing, self._unplaced.values())):
+            self._retrying = True
+            self._ctx.after(RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        self._retrying = False
+        self._place_all()
+
+    @staticmethod
+    def _missing(group: Group) -> dict[int, Mapping[str, float]]:
+        if group.trying:
+            return {}
+        return {i: b for i, b in enumerate(group.bundles) if i not in group.nodes}
+
+    def _place_all(self) -> None:
+        waiting = [group for group in self._unplaced.values() if self._missing(group)]
+        if not waiting:
+            return
+        free = self._free()
+        for group in self._unplaced.values():
+            # What is asked for and not answered is not in any heartbeat yet.
+            for index, node in group.trying.items():
+                for name, amount in group.bundles[index].items():
+                    if node in free:
+                        free[node][name] = free[node].get(name, 0.0) - amount
+        for group in sorted(waiting, key=lambda group: group.number):
+            missing = self._missing(group)
+            chosen = place(missing, free, group.strategy, set(group.nodes.values()))
+            if chosen is None:
+                continue
+            group.trying = chosen
+            self._attempts += 1
+            group.attempt = self._attempts
+            group.prepared = set()
+            group.unanswered = set(chosen)
+            for index, node in sorted(chosen.items()):
+                for name, amount in group.bundles[index].items():
+                    free[node][name] -= amount
+                bundle = dict(group.bundles[index])
+                prepare = PrepareBundle(group.id, index, bundle, self._life(node), group.attempt)
+                self._ctx.send(f"node:{node}", prepare)
+        self.place_soon()
+
+    def _give_up(self, group: Group, dead: int = -1) -> None:
+        """Not all of it could be prepared: nothing is."""
+        for index, node in sorted(group.trying.items()):
+            if node != dead:
+                self._return(group, index, node)
+        group.trying = {}
+        group.prepared = set()
+        group.unanswered = set()
+        self.place_soon()
+
+    def _return(self, group: Group, index: int, node: int) -> None:
+        self._ctx.send(f"node:{node}", ReturnBundle(group.id, index, self._life(node)))
+
+    def _give_back(self, group: Group, index: int, node: int) -> None:
+        self._return(group, index, node)
+        if index in group.nodes:
+            self._tell(group, index, node, False)
+
+    def _tell(self, group: Group, index: int, node: int, there: bool) -> None:
+        bundle = group.bundles[index]
+        self._changed(node, bundle, group_resources(bundle, group.id, index), there)

@@ -1,0 +1,249 @@
+"""Where a task runs: one small class a policy, chosen by name.
+
+A policy answers two questions. The local scheduler asks `keep`: how many
+elements of this range stay on their node? The global scheduler asks `spread`:
+which of these nodes gets which piece of this range? By default that is `choose`
+once a piece. To add a policy, subclass `Policy` and name it by import path:
+``init(policy="my_module:MyPolicy")``.
+
+Cost: `keep` is one comparison a range; `choose` is O(nodes) a piece, `spread` of
+bottom-up O(log nodes).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from heapq import heapify, heapreplace
+from importlib import import_module
+
+from raytwin.runtime.control.core.config import Config
+
+UNTIMED_TASK_S = 0.001
+"""What a task is taken to cost while none has been timed anywhere."""
+UNTIMED_BANDWIDTH = 1e9
+"""Bytes/s a transfer is taken to reach while none has been timed."""
+
+
+class LocalView:
+    """What a local scheduler knows when it decides."""
+
+    __slots__ = ("alone", "busy_s", "feasible", "mean_task_s", "queue", "slots")
+
+    def __init__(
+        self,
+        *,
+        alone: bool,
+        feasible: bool,
+        queue: int,
+        slots: int,
+        mean_task_s: float,
+        busy_s: float = 0.0,
+    ) -> None:
+        self.alone = alone
+        """No other node is alive."""
+        self.feasible = feasible
+        """This node has the resources at all."""
+        self.queue = queue
+        self.slots = slots
+        """How many such tasks it can run at once beside what actors hold; 0: none, as long as
+        they live."""
+        self.mean_task_s = mean_task_s
+        """Of this function; 0 while none has ended."""
+        self.busy_s = busy_s
+        """How long it may be until anything that runs here ends; 0: there is room."""
+
+
+class NodeView:
+    """What the global scheduler knows of one node that could run the task."""
+
+    __slots__ = ("bandwidth", "busy_s", "mean_task_s", "node", "queue", "remote_bytes", "slots")
+
+    def __init__(
+        self,
+        node: int,
+        queue: int,
+        slots: int,
+        mean_task_s: float,
+        remote_bytes: int,
+        bandwidth: float,
+        busy_s: float = 0.0,
+    ) -> None:
+        self.node = node
+        self.queue = queue
+        """Elements that wait or run there or are on their way."""
+        self.slots = slots
+        self.mean_task_s = mean_task_s
+        self.remote_bytes = remote_bytes
+        """Bytes of the task's inputs that are not there."""
+        self.bandwidth = bandwidth
+        self.busy_s = busy_s
+        """How long it may be until anything that runs there ends; 0: there is room."""
+
+    @property
+    def queue_s(self) -> float:
+        """Estimated wait in its queue: length x average task time, over slots.
+
+        It is not less than what runs there is expected to take, unless nothing is known of
+        tasks: then they had better be spread evenly.
+        """
+        queue_s = self.queue * (self.mean_task_s or UNTIMED_TASK_S) / max(1, self.slots)
+        return max(queue_s, self.busy_s) if self.mean_task_s else queue_s
+
+    @property
+    def transfer_s(self) -> float:
+        """Estimated time to bring the inputs there."""
+        return self.remote_bytes / (self.bandwidth or UNTIMED_BANDWIDTH)
+
+
+class Policy:
+    """The published rules; the other policies differ from it."""
+
+    name = ""
+    uses_locations = True
+    """Whether `choose` looks at `NodeView.remote_bytes`, which costs a look-up."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def keep(self, view: LocalView, count: int) -> int:
+        """Return how many of `count` elements stay on the node: 0 to `count`.
+
+        The rest goes to the global scheduler.
+        """
+        if not view.feasible:
+            return 0
+        if view.alone:
+            return count
+        if view.busy_s >= self.config.spill_wait_s:
+            return 0
+        if view.mean_task_s > 0:
+            room = int(self.config.spill_wait_s * view.slots / view.mean_task_s)
+        else:
+            room = 0
+        room = max(room, self.config.spill_tasks_per_slot * view.slots)
+        return max(0, min(count, room - view.queue))
+
+    def choose(self, nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
+        """Return the node for a range; `nodes` is not empty."""
+        return min(nodes, key=_wait)
+
+    def spread(
+        self, nodes: Sequence[NodeView], pieces: Sequence[int], rng: random.Random
+    ) -> list[NodeView]:
+        """Return the node for each piece of a range, given as numbers of elements.
+
+        Each piece is in its node's queue before the next is placed; `nodes` is
+        not empty.
+        """
+        chosen = []
+        for count in pieces:
+            view = self.choose(nodes, rng)
+            view.queue += count
+            chosen.append(view)
+        return chosen
+
+
+def _wait(node: NodeView) -> tuple[float, int]:
+    return node.queue_s + node.transfer_s, node.queue
+
+
+class BottomUp(Policy):
+    """Bottom-up scheduling, as published."""
+
+    name = "bottom-up"
+
+    def spread(
+        self, nodes: Sequence[NodeView], pieces: Sequence[int], rng: random.Random
+    ) -> list[NodeView]:
+        # Only the node that was chosen last has changed: a heap finds the next.
+        # Among equals it is the first, as in `choose`.
+        heap = [(*_wait(node), at) for at, node in enumerate(nodes)]
+        heapify(heap)
+        chosen = []
+        for count in pieces:
+            at = heap[0][2]
+            view = nodes[at]
+            view.queue += count
+            chosen.append(view)
+            heapreplace(heap, (*_wait(view), at))
+        return chosen
+
+
+class LocalityBlind(Policy):
+    """Bottom-up without a look at where the inputs are."""
+
+    name = "locality-blind"
+    uses_locations = False
+
+    def choose(self, nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
+        return _least_queue(nodes, rng)
+
+
+class Centralized(BottomUp):
+    """Every task goes through the global scheduler."""
+
+    name = "centralized"
+
+    def keep(self, view: LocalView, count: int) -> int:
+        return 0
+
+
+class Random(Policy):
+    """Every task goes to a node drawn at random."""
+
+    name = "random"
+    uses_locations = False
+
+    def keep(self, view: LocalView, count: int) -> int:
+        return 0
+
+    def choose(self, nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
+        return nodes[rng.randrange(len(nodes))]
+
+
+class PowerOfTwo(Random):
+    """Every task goes to the less loaded of two nodes drawn at random."""
+
+    name = "power-of-two"
+
+    def choose(self, nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
+        return _least_queue([nodes[rng.randrange(len(nodes))] for _ in range(2)], rng)
+
+
+def _least_queue(nodes: Sequence[NodeView], rng: random.Random) -> NodeView:
+    """Return the node with the least wait, drawn at random among equals.
+
+    A fixed order among equals would be a preference for a node, and so for the
+    inputs that happen to be there.
+    """
+    least = min(n.queue_s for n in nodes)
+    equals = [n for n in nodes if n.queue_s == least]
+    return equals[rng.randrange(len(equals))]
+
+
+POLICIES: dict[str, Callable[[Config], Policy]] = {
+    p.name: p for p in (BottomUp, LocalityBlind, Centralized, Random, PowerOfTwo)
+}
+
+
+def make_policy(config: Config) -> Policy:
+    """Return the policy that `config.policy` names.
+
+    Raises ValueError for a name that is neither built in nor the import path
+    ``module:Class`` of a `Policy`.
+    """
+    name = config.policy
+    if name in POLICIES:
+        return POLICIES[name](config)
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        known = ", ".join(POLICIES)
+        raise ValueError(f"no policy {name!r}; there are {known}, or module:Class")
+    try:
+        made = getattr(import_module(module), attribute)(config)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ValueError(f"policy {name!r} cannot be made: {error}") from error
+    if not isinstance(made, Policy):
+        raise ValueError(f"policy {name!r} is not a subclass of {__name__}.Policy")
+    return made

@@ -1,0 +1,78 @@
+"""Where a task that says so has to run: `TaskExtra.strategy`.
+
+============= ==============================================================
+``""``        as the cluster's policy decides
+``SPREAD``    through the global scheduler, to the shortest queue; among
+              equal ones in turn
+``node:3``    on node 3 or nowhere
+``soft:3``    on node 3; where the policy decides, once that is gone
+============= ==============================================================
+
+A strategy goes before the policy, at both schedulers. Placement groups need
+none: a group's resources exist on its nodes only (see `placement_groups`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raytwin.runtime.control.messages import TaskSpec
+from raytwin.runtime.control.scheduling.policies import NodeView
+
+SPREAD = "SPREAD"
+
+
+def affinity(node: int, soft: bool) -> str:
+    """Return the strategy for one node."""
+    return f"{'soft' if soft else 'node'}:{node}"
+
+
+def strategy_of(spec: TaskSpec) -> str:
+    """Return a range's strategy; the empty string for most."""
+    return "" if spec.extra is None else spec.extra.strategy
+
+
+def kept(strategy: str, node: int, count: int, feasible: bool, alone: bool) -> int:
+    """Return how many elements of a range with a strategy stay on its node."""
+    if not feasible:
+        return 0
+    if strategy == SPREAD:
+        return count if alone else 0
+    return count if target_of(strategy) == node else 0
+
+
+def target_of(strategy: str) -> int:
+    return int(strategy.partition(":")[2])
+
+
+def is_hard(strategy: str) -> bool:
+    """Whether the task fails if its node cannot run it."""
+    return strategy.startswith("node:")
+
+
+class Spreading:
+    """Chooses nodes for ranges with a strategy."""
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def allowed(self, strategy: str, views: list[NodeView]) -> list[NodeView]:
+        """Return those of the nodes that could run it which the strategy leaves."""
+        if not strategy or strategy == SPREAD:
+            return views
+        target = [view for view in views if view.node == target_of(strategy)]
+        return target if target or is_hard(strategy) else views
+
+    def spread(self, views: Sequence[NodeView], pieces: Sequence[int]) -> list[NodeView]:
+        """Return the node for each piece: the shortest queue, equal ones in turn."""
+        after_all = 1 + max(view.node for view in views)
+        chosen = []
+        for count in pieces:
+            view = min(
+                views,
+                key=lambda v: (v.queue // max(1, v.slots), (v.node - self._last - 1) % after_all),
+            )
+            self._last = view.node
+            view.queue += count
+            chosen.append(view)
+        return chosen

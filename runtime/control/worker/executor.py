@@ -1,0 +1,500 @@
+"""The worker's queue: what to run next, what to report, what to give back.
+
+The world runs user code; this machine decides the rest::
+
+    RunTasks ──> QUEUED ──next()──> RUNNING ──report()──> REPORTED
+                   │                   │ an element at a time
+                   └────TakenBack──────┘ its unstarted tail only
+
+Results wait up to ``linger_s`` for more to travel with, unless the queue is
+empty. A plain one that then is alone goes to the driver on this node directly as well
+(`direct_to`), which saves who waits for it the way through the node; calls of an actor
+may come from there, too (see `direct_calls`). When the running element waits in `get`,
+everything unstarted goes back to the node: it might be what the element waits for.
+
+A worker that is an **actor** gives nothing back: its calls are its own. With a
+`concurrent` one several run at a time, and each is reported when it is done. What becomes
+of calls that are cancelled while they run is said in `cancelled_calls`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from raytwin.runtime.control.actors.direct_calls import DirectCalls, is_ahead
+from raytwin.runtime.control.core.call_batches import RUN_MAX, is_run, run_of_results, singles
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.context import Context, Timer
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, STREAM_BASE, task_id
+from raytwin.runtime.control.messages import (
+    NOT_BEGUN,
+    OK,
+    Assignment,
+    Blocked,
+    CancelTask,
+    DirectCall,
+    DirectOpen,
+    Exit,
+    ExitActor,
+    FunctionBlob,
+    RangeResult,
+    RestoreActor,
+    Resume,
+    RunTasks,
+    SaveActor,
+    StreamItems,
+    TakeBack,
+    TakenBack,
+    TaskResults,
+    TasksDone,
+    TaskSpec,
+    Timing,
+    Unblocked,
+    WorkerReady,
+)
+from raytwin.runtime.control.messages.errors import ActorDeath
+from raytwin.runtime.control.worker.call_cancellation import CancelledCalls
+
+OVERDUE_LINGERS = 5
+"""How many times ``linger_s`` results wait at most for a timer that nobody calls back."""
+
+
+class Executor:
+    """What one worker has been given and owes."""
+
+    def __init__(self, ctx: Context, node: int, config: Config) -> None:
+        self.ctx = ctx
+        self.node = f"node:{node}"
+        self.config = config
+        self.queue: deque[Assignment] = deque()
+        self.functions: dict[bytes, bytes] = {}
+        self.exiting = False
+        """Nothing more begins."""
+        self.leaving: ActorDeath | None = None
+        """Why the actor ends itself, once the calls that run have ended."""
+        self.crashed = False
+        """Its process is about to end, whatever runs."""
+        self.actor = False
+        """This worker is an actor."""
+        self.concurrent = False
+        """Several calls may run at a time."""
+        self.restore: RestoreActor | None = None
+        """What the actor's state is to become before its next call."""
+        self.suspended = False
+        """The running element waits, or the node does not know yet that it goes on."""
+        self.resumes = 0
+        """How often it got the CPU back."""
+        self.alerts: list[str] = []
+        """Not empty: the running range should look up between elements."""
+        self.values: list[Any] = []
+        """The values of the running range that are not reported yet."""
+        self.running: TaskSpec | None = None
+        self.base = 0
+        """The element that ``values[0]`` belongs to."""
+        self.limit = 0
+        """The element at which the running range ends; shrinks, never grows."""
+        self.before_results: Callable[[], None] = lambda: None
+        """Sends what the results may refer to: what their tasks put and submitted."""
+        self.report_early: Callable[[], None] = _nothing
+        """Reports the values of the running range, as far as that can be done now."""
+        self.cancelled = -1
+        """The element of the running range that is to be interrupted, -1 for none."""
+        self.interrupt = False
+        """It has not been interrupted yet; the world does that and resets it."""
+        self._requests: set[tuple[int, str]] = set()
+        """Elements of an array and what they were interrupted for."""
+        self._requests_of = b""
+        self.on_cancel: Callable[[CancelTask], None] | None = None
+        """Called when the running element is cancelled."""
+        self.on_cancel_call: Callable[[bytes], None] | None = None
+        """In an actor of coroutines: called when one of the calls that run is cancelled."""
+        self.cancelled_calls = CancelledCalls()
+        self.pack: Callable[[list[Any]], bytes] = _never_packed
+        """Serializes the list of values of calls that have ended one after another."""
+        self.direct_to = ""
+        """A driver of this node that a worker can reach without it; empty: none."""
+        self.open_way: Callable[[], None] = _nothing
+        """Makes the way by which the driver's calls will come; see `direct_calls`."""
+        self.direct = DirectCalls()
+        self._run_owner = ""
+        self._run_actor = b""
+        self._run_arrays: list[bytes] = []
+        """Calls that ended with plain values, behind all of the results."""
+        self._run_values: list[Any] = []
+        self._run_bytes = 0
+        self._run_name = ""
+        self._run_started_s = 0.0
+        self._run_ended_s = 0.0
+        self._run_timings: list[Timing] = []
+        """Of tasks, one each; of an actor's calls only their whole time is known."""
+        self._results: list[RangeResult] = []
+        self._timings: list[Timing] = []
+        self._timer: Timer | None = None
+        self._flushed_s = float("-inf")
+
+    def start(self, pid: int) -> None:
+        """The worker can take tasks."""
+        self.ctx.send(self.node, WorkerReady(pid))
+
+    def handle(self, source: str, message: Any) -> None:
+        """Take one message; an unknown type is a programming error."""
+        if isinstance(message, RunTasks):
+            for assignment in message.tasks:
+                if is_run(assignment.spec):
+                    self.queue.extend(map(Assignment, singles([assignment.spec])))
+                elif self._is_to_run(assignment.spec):
+                    self.queue.append(assignment)
+            if self.leaving:
+                self._refuse_queue()
+            if self.suspended:
+                # Sent before the node knew: the running element may wait for these.
+                self._give_back()
+        elif isinstance(message, DirectCall):
+            if self.direct.directly(message.spec.array, self._is_free()):
+                self.queue.append(Assignment(message.spec))
+        elif isinstance(message, FunctionBlob):
+            self.functions[message.function] = message.blob
+        elif isinstance(message, TakeBack):
+            self._give_back(message.number)
+        elif isinstance(message, Resume):
+            self.suspended = False
+            self.resumes += 1
+        elif isinstance(message, RestoreActor):
+            self.restore = message
+        elif isinstance(message, CancelTask):
+            self._cancel(message)
+        elif isinstance(message, Exit):
+            self.exiting = True
+        else:
+            raise TypeError(f"an executor was sent {type(message).__name__}")
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
+
+    def _is_to_run(self, spec: TaskSpec) -> bool:
+        """Whether what the node has sent does not run already; see `direct_calls`."""
+        return not is_ahead(spec) or self.direct.by_node(spec.array)
+
+    def _is_free(self) -> bool:
+        """Whether a call that comes now would be next in any case."""
+        return (
+            self.actor
+            and self.running is None
+            and not (self.queue or self.concurrent or self.suspended or self.exiting)
+        )
+
+    # -- running ---------------------------------------------------------------
+
+    def next(self) -> Assignment | None:
+        """Take the next range to run, None while there is none."""
+        if not self.queue:
+            return None
+        assignment = self.queue.popleft()
+        spec = assignment.spec
+        if self.concurrent:
+            self.cancelled_calls.begin(spec.array, assignment.cancelled, True)
+            return assignment
+        if assignment.cancelled >= 0:
+            self.cancelled_calls.begin(spec.array, assignment.cancelled, False)
+        self.running = spec
+        self.base = spec.start
+        self.limit = spec.start + spec.count
+        self.values = []
+        self.alerts.clear()
+        self.end_interrupt()
+        return assignment
+
+    def run_beside(self, spec: TaskSpec) -> None:
+        """The call that was taken last runs beside those that are taken from now on."""
+        self.concurrent = True
+        self.running = None
+        self.cancelled_calls.begin(spec.array, -1, True)
+
+    def current(self) -> int:
+        """Return the element that runs now."""
+        return self.base + len(self.values)
+
+    def report(self, result: RangeResult, timing: Timing) -> None:
+        """Elements from `base` on are done; more of the range may follow."""
+        self.base = result.start + result.count
+        # What ran and is not reported yet still counts as started.
+        del self.values[: result.count]
+        if self.base >= self.limit:
+            self.running = None
+        if self.actor:
+            self._end_call(result)
+        self._owe(result, timing)
+
+    def report_call(self, result: RangeResult, timing: Timing) -> None:
+        """A call of a concurrent actor is done."""
+        self._end_call(result)
+        self._owe(result, timing)
+
+    def _end_call(self, result: RangeResult) -> None:
+        cancelled = self.cancelled_calls.end(result.array)
+        if result.status != OK:
+            # A value that was on its way here when it was cancelled is one as any other.
+            result.cancelled = cancelled
+
+    def report_plain(
+        self, spec: TaskSpec, value: Any, nbytes: int, started_s: float, now_s: float
+    ) -> None:
+        """A call has ended with a value that cannot change: it is serialized with others.
+
+        Its serialized form has about `nbytes` bytes.
+        """
+        self.base += 1
+        self.running = None
+        self.end_interrupt()
+        if self.concurrent or self.cancelled_calls.after:
+            # If cancelled, it was done by then, and its value on its way here.
+            self.cancelled_calls.end(spec.array)
+        arrays = self._run_arrays
+        if arrays and (
+            spec.name != self._run_name
+            or len(arrays) == RUN_MAX
+            or self._run_bytes + nbytes > self.config.inline_bytes_max
+            or is_ahead(spec)
+        ):
+            self._end_run()
+            arrays = self._run_arrays
+        if not arrays:
+            self._run_name, self._run_started_s, self._run_bytes = spec.name, started_s, 0
+            self._run_owner = spec.owner
+            self._run_actor = b"" if spec.extra is None else spec.extra.call
+        arrays.append(spec.array)
+        self._run_values.append(value)
+        self._run_bytes += nbytes
+        self._run_ended_s = now_s
+        if not self.actor:
+            self._run_timings.append(Timing(spec.name, started_s, now_s - started_s, 1))
+        if not self.queue:
+            self.flush()
+            return
+        if is_ahead(spec):
+            self._end_run()  # its node may not know of it yet, but of the next one
+        if self._timer is None or self._is_overdue(now_s):
+            self._flush_soon()
+
+    def _end_run(self) -> None:
+        """What is reported from here on comes behind the run."""
+        arrays = self._run_arrays
+        if arrays:
+            payload = self.pack(self._run_values)
+            self._results.append(run_of_results(arrays, payload, int(self.node[5:])))
+            if self.actor:
+                began_s = self._run_started_s
+                elapsed_s = self._run_ended_s - began_s
+                self._timings.append(Timing(self._run_name, began_s, elapsed_s, len(arrays)))
+            else:
+                self._timings += self._run_timings
+                self._run_timings = []
+            self._run_arrays, self._run_values = [], []
+
+    def _owe(self, result: RangeResult, timing: Timing) -> None:
+        self._end_run()
+        self._results.append(result)
+        self._timings.append(timing)
+        if self.running is None and not self.queue:
+            self.flush()
+        elif self._timer is None or self._is_overdue(self.ctx.now()):
+            self._flush_soon()
+
+    def _is_overdue(self, now_s: float) -> bool:
+        """Whoever would call the timer back may not come to it before the queue is empty."""
+        return now_s - self._flushed_s >= OVERDUE_LINGERS * self.config.linger_s
+
+    def _flush_soon(self) -> None:
+        if self.ctx.now() - self._flushed_s >= self.config.linger_s:
+            self.flush()
+        elif self._timer is None:
+            self._timer = self.ctx.after(self.config.linger_s, self._on_timer)
+
+    def items(self, results: list[RangeResult]) -> None:
+        """The running task has yielded; see `streams`."""
+        if self.actor:
+            for result in results:
+                self.cancelled_calls.yielded(result.array, result.start - STREAM_BASE + 1)
+        self.ctx.send(self.node, StreamItems(results))
+
+    # -- cancelling ------------------------------------------------------------
+
+    def _cancel(self, message: CancelTask) -> None:
+        """Interrupt the running element; what was not started is taken back instead."""
+        if self.actor:
+            self._cancel_call(message)
+            return
+        running = self.running
+        if running is None or running.array != message.array:
+            return
+        current = self.current()
+        if message.start <= current < message.start + message.count:
+            if self._is_known(running.array, current, message.request):
+                return
+            self.cancelled = current
+            self.interrupt = True
+            if self.on_cancel is not None:
+                self.on_cancel(message)
+
+    def _is_known(self, array: bytes, element: int, request: str) -> bool:
+        """Whether an element was interrupted for a request before."""
+        if self._requests_of != array:
+            self._requests_of = array
+            self._requests.clear()
+        if (element, request) in self._requests:
+            return True
+        if request:
+            self._requests.add((element, request))
+        return False
+
+    def _cancel_call(self, message: CancelTask) -> None:
+        """End a call that has not begun; one that runs is asked to end."""
+        for assignment in self.queue:
+            spec = assignment.spec
+            if spec.array == message.array:
+                self.queue.remove(assignment)
+                self._give_up(spec)
+                return
+        running = self.running is not None and self.running.array == message.array
+        if not (running or self.cancelled_calls.runs(message.array)):
+            return
+        self.cancelled_calls.cancel(message.array)
+        if self.on_cancel_call is not None:
+            self.on_cancel_call(message.array)
+
+    def _give_up(self, spec: TaskSpec) -> None:
+        """A call that has not begun will not."""
+        node = int(self.node.partition(":")[2])
+        result = RangeResult(spec.array, 0, 1, NOT_BEGUN, b"", node, spec.returns)
+        self._owe(result, Timing(spec.name, self.ctx.now(), 0.0, 1))
+
+    def is_cancelled(self, task: bytes) -> bool:
+        """Whether a task or call that runs here was cancelled, and is to know it."""
+        if self.actor:
+            return task[:ARRAY_BYTES] in self.cancelled_calls
+        running = self.running
+        return (
+            running is not None
+            and self.cancelled == self.current()
+            and task == task_id(running.array, self.cancelled)
+        )
+
+    def end_interrupt(self) -> None:
+        """The element is over, however it took the interruption."""
+        self.cancelled = -1
+        self.interrupt = False
+
+    # -- reporting -------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Send all results that were held back."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        # A plain value and nothing else: somebody may wait for just this one.
+        alone = (
+            len(self._run_arrays) == 1
+            and not (self._results or self.queue)
+            and self._run_owner == self.direct_to
+        )
+        self._end_run()
+        if self._results:
+            self.before_results()
+            self.ctx.send(self.node, TasksDone(self._results, self._timings, alone))
+            if alone:
+                # Behind the node, which so knows of it before the driver can act on it.
+                self.ctx.send(self.direct_to, TaskResults(self.direct_to, [*self._results]))
+                if self._run_actor:
+                    self._offer()
+            self._results, self._timings = [], []
+        self._flushed_s = self.ctx.now()
+
+    def _offer(self) -> None:
+        """A driver calls this actor one call after another: have it do so directly."""
+        self.direct.answered += 1
+        if self.direct.answered == self.config.direct_after and not self.concurrent:
+            self.open_way()
+            self.ctx.send(self.direct_to, DirectOpen(self._run_actor))
+
+    def save(self, upto: int, state: bytes) -> None:
+        """The actor's state after its first `upto` calls, all of them reported."""
+        self.flush()
+        self.ctx.send(self.node, SaveActor(b"", 0, upto, state))
+
+    def leave(self, why: ActorDeath) -> None:
+        """The actor is to end itself: no call begins any more, those that run go on."""
+        self.exiting = True
+        if not self.leaving:
+            self.leaving = why
+            self.flush()
+            self.ctx.send(self.node, ExitActor(why, running=True))
+            self._refuse_queue()
+
+    def refuse(self, spec: TaskSpec) -> None:
+        """A call that was taken does not begin, since the actor leaves."""
+        self.cancelled_calls.end(spec.array)
+        self._give_up(spec)
+        self.flush()
+
+    def _refuse_queue(self) -> None:
+        """Tell the node, behind the news that the actor leaves, what does not begin.
+
+        A call that runs may wait for one of these, and the actor for it.
+        """
+        while self.queue:
+            self._give_up(self.queue.popleft().spec)
+        self.flush()
+
+    def exit_actor(self, why: ActorDeath, crashed: bool = False) -> None:
+        """The actor ends itself; with `crashed` its process does, and it may start again."""
+        self.flush()
+        self.exiting = True
+        self.crashed = crashed
+        if self.leaving:
+            why, crashed = self.leaving, False
+        self.ctx.send(self.node, ExitActor(why, crashed))
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.flush()
+
+    # -- giving back -----------------------------------------------------------
+
+    def block(self) -> None:
+        """The running element begins to wait: give back its CPU and the rest."""
+        self.suspended = True
+        self.report_early()
+        self.flush()
+        self._give_back()
+        self.ctx.send(self.node, Blocked())
+
+    def unblock(self) -> None:
+        """It need not wait any more; `suspended` is false once it may go on."""
+        self.ctx.send(self.node, Unblocked())
+
+    def _give_back(self, answers: int = 0) -> None:
+        if self.actor:
+            return
+        ranges = [(a.spec.array, a.spec.start, a.spec.count) for a in self.queue]
+        self.queue.clear()
+        if self.running is not None:
+            # Raise the alert before looking: the element that runs when the
+            # runner next looks up is then the one counted here, or it is done.
+            self.alerts.append("limit")
+            unstarted = self.current() + 1
+            if unstarted < self.limit:
+                ranges.insert(0, (self.running.array, unstarted, self.limit - unstarted))
+                self.limit = unstarted
+        if ranges or answers:
+            self.flush()
+            self.ctx.send(self.node, TakenBack(ranges, answers))
+
+
+def _nothing() -> None:
+    """Stand in for what a world does where there is nothing to do."""
+
+
+def _never_packed(values: list[Any]) -> bytes:
+    raise AssertionError("nobody has said how values are serialized")

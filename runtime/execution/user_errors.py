@@ -1,0 +1,52 @@
+"""What user code raised: an error of its own, or the end of its process.
+
+An `Exception` is the call's error. So is asyncio's CancelledError, which is none: it
+is what a coroutine ends with that awaits something cancelled, and its process is
+well. Anything else (SystemExit, KeyboardInterrupt) ends the process, wherever it is
+raised: in the worker's own loop, in a thread, in a coroutine.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from raytwin.runtime.api.options.checks import encodable
+
+
+class ConstructorFailed(Exception):
+    """There will be no actor; the text is the constructor's traceback."""
+
+
+def was_cancelled(error: BaseException) -> bool:
+    """Whether an error is asyncio's CancelledError."""
+    # Few processes load asyncio, and only there anybody can raise it.
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and isinstance(error, asyncio.CancelledError)
+
+
+def retrieve_error_of_task() -> None:
+    """Have asyncio not complain that nobody looks at what its running task ends with."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        task = asyncio.current_task()
+        if task is not None:
+            task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+
+
+def is_error(error: BaseException) -> bool:
+    """Whether an error is the call's own; the process goes on."""
+    return isinstance(error, Exception) or was_cancelled(error)
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code of a process that an error ends, as Python has it."""
+    if not isinstance(error, SystemExit):
+        return 1
+    code = error.code
+    return 0 if code is None else code & 0xFF if isinstance(code, int) else 1
+
+
+def last_words(error: BaseException) -> str:
+    """Return why a process has ended, in one line."""
+    name, words = type(error).__name__, str(error)
+    return encodable(f"a call raised {name}: {words}" if words else f"a call raised {name}")

@@ -1,0 +1,81 @@
+"""A driver of real processes: its client, world, connection and session in one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import weakref
+from collections.abc import Callable
+
+from raytwin.runtime.api.current import connected, set_current
+from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.processes.client.local_world import LocalWorld
+from raytwin.runtime.processes.client.shortcut import FromWorkers
+from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.connection import Connection
+from raytwin.runtime.session import Session
+from raytwin.runtime.store.arena import Arena
+
+
+class DriverSession(Session):
+    """A driver's session; that of the driver which started the cluster ends it."""
+
+    def __init__(
+        self, world: LocalWorld, cluster_address: str, end: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__(world, end)
+        self.cluster_address = cluster_address
+        _drivers.add(self)
+
+    def abandon(self) -> None:
+        """Let go in a forked child: the cluster is its parent's.
+
+        Nothing is closed: the child shares the parent's epoll set.
+        """
+        self.closed = True
+        if connected() is self:
+            set_current(None)
+
+
+_drivers: weakref.WeakSet[DriverSession] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for session in _drivers:
+        session.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
+
+
+def make_driver(
+    address: str,
+    node: int,
+    config: Config,
+    root: bytes,
+    sock: socket.socket,
+    arena: Arena,
+    cluster_address: str,
+    make: Callable[[LocalWorld], DriverSession] | None = None,
+    from_workers: socket.socket | None = None,
+) -> DriverSession:
+    """Return the session of a driver that has a socket to its node; it is current.
+
+    `from_workers`: by which workers of its node reach it; see `shortcut`.
+    """
+    process = Process(config.seed)
+    client = Client(process.context(address), address, node, config)
+    client.begin_task(root)
+    process.add(address, client)
+    world = LocalWorld(process, client, None, arena, lambda reason: None)
+    connection = Connection(process.reactor, sock, world.on_frame, world.on_close, peer=client.node)
+    process.routes[client.node] = connection
+    if from_workers is not None:
+        world.from_workers = FromWorkers(process, address, from_workers)
+    session = DriverSession(world, cluster_address) if make is None else make(world)
+    session.on_drop = world.on_drop
+    world.has_drops, world.tidy = session.has_drops, session.tidy
+    set_current(session)
+    world.start()
+    return session

@@ -1,0 +1,83 @@
+"""Interrupting the running task of a worker process: KeyboardInterrupt, by SIGINT.
+
+A signal is the one thing that ends a `time.sleep` or a read at once. Its handler
+runs in the main thread, which runs the tasks, between any two bytecodes of it;
+it raises only where that does no harm: in user code, or in what that has called,
+and not where the runtime is under way itself: what `reporting` calls of an error's own
+is part of its report. Signals that come at another moment have no effect; `LocalWorld`
+sends one again until `Executor.interrupt` is reset. A task that waits in `get` needs
+none: see `Session.interrupt_here`.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+
+from raytwin.runtime.api import calls
+from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.core.ids import task_id
+from raytwin.runtime.control.messages import CancelTask
+from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.execution import task_execution
+from raytwin.runtime.processes.client.local_world import LocalWorld
+from raytwin.runtime.session import Session
+
+_RUNTIME = str(Path(__file__).absolute().parents[2])
+_EXECUTION = task_execution.__file__
+_LIBRARY = {str(Path(_RUNTIME, "api", "util", "pool.py"))}
+"""Files that run as tasks, as a program's own do."""
+_HARMLESS = {
+    function.__code__
+    for function in (
+        calls.sleep, calls.compute, Session.sleep, Session.compute, LocalWorld.sleep,
+        LocalWorld.compute,
+    )
+}  # fmt: skip
+"""The runtime's own, but nothing is half done in them."""
+
+
+_executor: Executor | None = None
+"""Of this process, if it runs tasks."""
+
+
+def catch() -> None:
+    """Handle SIGINT, in this process and in what is forked from it: where no task runs
+    it has no effect. The zygote does this, so that no worker has to."""
+    signal.signal(signal.SIGINT, _on_signal)
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    executor = _executor
+    if executor is not None and executor.interrupt and _in_user_code(frame):
+        executor.interrupt = False
+        raise KeyboardInterrupt
+
+
+def install(client: Client, executor: Executor) -> None:
+    """Make cancellations reach the running task; called by the main thread."""
+    global _executor
+
+    def on_cancel(message: CancelTask) -> None:
+        running = executor.running
+        if message.recursive and running is not None:
+            client.cancel_children(task_id(running.array, executor.cancelled), message.force)
+
+    executor.on_cancel = on_cancel
+    _executor = executor
+
+
+def _in_user_code(frame: FrameType | None) -> bool:
+    """Whether between a frame and the loop that runs tasks nothing is the runtime's."""
+    top = frame
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path == _EXECUTION:
+            # In the loop itself there is nothing to interrupt.
+            return frame is not top
+        inside = path.startswith(_RUNTIME) and path not in _LIBRARY
+        if inside and frame.f_code not in _HARMLESS:
+            return False
+        frame = frame.f_back
+    return False

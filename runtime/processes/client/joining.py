@@ -1,0 +1,128 @@
+"""Becoming a further driver of a cluster that is running: ``init(address=...)``.
+
+The other side of this is `door`. A driver that joined has a socket to node 0 and that
+node's arena, as the first one has; the cluster is not its own, and goes on without it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import uuid
+from typing import Any
+
+import msgspec
+
+from raytwin.runtime.api.exceptions import RaySystemError
+from raytwin.runtime.control.core.ids import job_id, root_task_id
+from raytwin.runtime.processes.client.driver_sessions import DriverSession, make_driver
+from raytwin.runtime.processes.net import auth
+from raytwin.runtime.processes.node.door import LENGTH_BYTES, Welcome, abstract
+from raytwin.runtime.processes.spawn import running_clusters
+from raytwin.runtime.processes.spawn.running_clusters import ClusterFile
+from raytwin.runtime.session import job_setup
+from raytwin.runtime.store.arena import Arena
+
+ANSWER_TIMEOUT_S = 30.0
+AUTO = "auto"
+_ADDRESS = re.compile(r"[^:/]+:[0-9]+")
+
+
+def join(address: str) -> DriverSession:
+    """Join the cluster at ``host:port``, or with ``"auto"`` the one started last.
+
+    Raises ConnectionError if there is none, ValueError for what is no address.
+    """
+    return _enter(*_find(address))
+
+
+def check(address: str) -> None:
+    """Raise what `join` raises if there is no cluster at an address, without joining it."""
+    sock, _ = _find(address)
+    sock.close()
+
+
+def _find(address: str) -> tuple[socket.socket, ClusterFile]:
+    """Return a connection to a cluster's door, and what is known of it; raises as `join`."""
+    if address != AUTO and not _ADDRESS.fullmatch(address):
+        raise ValueError(f"raytwin cannot connect to {address!r}: an address is host:port or auto")
+    entries = running_clusters.running()
+    if address != AUTO:
+        entries = [entry for entry in entries if entry[1].address == address]
+    for path, cluster in entries:
+        try:
+            sock = _knock(cluster)
+        except (ConnectionRefusedError, FileNotFoundError):
+            # Nobody listens: the cluster was killed, and could not tidy up.
+            path.unlink(missing_ok=True)
+            continue
+        return sock, cluster
+    where = "on this machine" if address == AUTO else f"at {address!r}"
+    raise ConnectionError(
+        f"no raytwin cluster of this user is running {where}: `raytwin start` starts one,"
+        " and `init()` without an address one that ends with its program"
+    )
+
+
+def _knock(cluster: ClusterFile) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(ANSWER_TIMEOUT_S)
+    try:
+        sock.connect(abstract(cluster.door))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _enter(sock: socket.socket, cluster: ClusterFile) -> DriverSession:
+    try:
+        welcome, arena_fd = _shake_hands(sock, bytes.fromhex(cluster.token))
+    except (OSError, auth.AuthError) as error:
+        sock.close()
+        raise ConnectionError(f"cannot join {cluster.address}: {error}") from error
+    if not welcome.address:
+        sock.close()
+        os.close(arena_fd)
+        raise RaySystemError(f"cannot join {cluster.address}: {welcome.reason}")
+    sock.settimeout(None)
+    root = root_task_id(uuid.uuid4().hex, job_id(welcome.job))
+    arena = Arena.attach(arena_fd)
+    session = make_driver(
+        welcome.address, welcome.node, welcome.config, root, sock, arena, cluster.address
+    )
+    session.setup = job_setup.describe()
+    return session
+
+
+def _shake_hands(sock: socket.socket, token: bytes) -> tuple[Welcome, int]:
+    challenge = _receive(sock, auth.CHALLENGE_BYTES)
+    answer = auth.answer(token, challenge, auth.DATA)
+    sock.sendall(answer)
+    auth.check_acceptor(token, challenge, answer, _receive(sock, auth.PROOF_BYTES))
+    head, fds, _, _ = socket.recv_fds(sock, LENGTH_BYTES, 1)
+    if len(head) != LENGTH_BYTES or len(fds) != 1:
+        raise ConnectionResetError("the cluster closed the connection")
+    body = _receive(sock, int.from_bytes(head, "big"))
+    return msgspec.msgpack.decode(body, type=Welcome), fds[0]
+
+
+def _receive(sock: socket.socket, nbytes: int) -> bytes:
+    data = b""
+    while len(data) < nbytes:
+        part = sock.recv(nbytes - len(data))
+        if not part:
+            raise ConnectionResetError("the cluster closed the connection")
+        data += part
+    return data
+
+
+def connect(address: str, **options: Any) -> DriverSession:
+    """Join a cluster; raises ValueError for options of a cluster, which is there already."""
+    if options:
+        raise ValueError(
+            f"the cluster at {address!r} is there already: {', '.join(sorted(options))} cannot be"
+            " chosen when joining it (address 'local' starts one)"
+        )
+    return join(address)

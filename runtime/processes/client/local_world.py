@@ -1,0 +1,489 @@
+"""The real world under a session: threads, the clock and shared memory.
+
+One lock serializes turns of the client (and, in a worker, of the executor).
+Whoever waits runs the loop himself: a thread in `block` polls the socket and
+handles what comes, so a round trip costs no thread switch. While nobody waits,
+a background thread does the same, so that buffered messages leave and requests
+are answered during long computations. It steps aside while a thread waits, and
+stays aside until none has begun for `ASIDE_S`, because the next wait is likely near.
+
+At any moment at most one thread is the *poller*. Who polls, who waits and what
+the poller will wake up for is all changed under the lock only:
+
+* a thread that finds another one polling sleeps. Whoever has handled what came looks
+  for all that sleep whether they are `ready`, and wakes those alone: a thread switch
+  costs a hundred times as much as a look;
+* whoever leaves the loop without a poller wakes one of those that sleep, which polls, or
+  leaves and wakes the next. So the loop is never without one while a thread waits that
+  is not in a signal's handler;
+* a turn that sets a timer earlier than the poller knows of wakes the poller.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from raytwin.runtime.api.exceptions import RaySystemError
+from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.messages import Frame
+from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.execution.environment import Environment
+from raytwin.runtime.processes.client.call_threads import CallThreads
+from raytwin.runtime.processes.client.shortcut import FromWorkers
+from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.connection import Connection
+from raytwin.runtime.serialization import serialization
+from raytwin.runtime.serialization.real_blob import Blob
+from raytwin.runtime.store.arena import Arena
+from raytwin.runtime.store.copying import Copier
+from raytwin.runtime.store.untouched import ArenaWriter
+
+if TYPE_CHECKING:
+    import asyncio
+
+ASIDE_S = 0.005
+DUE_S = 0.005
+"""How long a running range may go without a report."""
+LOOK_S = 0.02
+"""How often a worker's background thread looks whether a range needs one, and how long
+a driver's waits for the next call to count the references that were dropped."""
+_NEVER_S = float("inf")
+
+
+class _Sleeper(NamedTuple):
+    """A thread that waits while another one polls."""
+
+    ready: Callable[[], bool]
+    woken: threading.Condition
+    thread: threading.Thread
+
+
+class LocalWorld:
+    """`backend.World` for a driver or worker process."""
+
+    name = "local"
+    one_thread = False
+
+    def __init__(
+        self,
+        process: Process,
+        client: Client,
+        executor: Executor | None,
+        arena: Arena,
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self.process = process
+        self.client = client
+        self.executor = executor
+        self.arena = arena
+        self.lost = ""
+        self._copier = Copier(client.config.store_copy_threads)
+        self._writer = ArenaWriter(arena, self._copier)
+        self._on_lost = on_lost
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._sleeping: list[_Sleeper] = []
+        """Threads that wait while another one polls, in the order in which they began."""
+        self._nobody_waits = threading.Condition(self._lock)
+        self._waiting = 0
+        self._waits = 0
+        """How often a thread has begun to wait."""
+        self._background_waits = False
+        """The background thread waits on `_nobody_waits`."""
+        self._poller = 0
+        """Which thread polls, 0 for none."""
+        self._polls_until_s = float("inf")
+        """When the poller will look up even if nothing comes."""
+        self._timers_seen = 0
+        """How many timers had been set when the poller was last told of one."""
+        self.has_drops: Callable[[], bool] | None = None
+        """Whether references were dropped that no call has counted."""
+        self.tidy: Callable[[], None] | None = None
+        """Counts them, in a turn, while the program makes no calls."""
+        self._tidy_s = float("inf")
+        """When the background thread tidies up, if it was told that there is a need."""
+        self.from_workers: FromWorkers | None = None
+        """In a driver that workers can reach without its node."""
+        self._closed = False
+        self._released = False
+        self.environment = Environment()
+        self._task_thread = threading.get_ident()
+        self._call_threads: CallThreads | None = None
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run_background, name="raytwin-io", daemon=True)
+
+    def start(self) -> None:
+        """Start the background thread."""
+        self._thread.start()
+
+    # -- turns -----------------------------------------------------------------
+
+    def __enter__(self) -> LocalWorld:
+        self._lock.acquire()
+        self._depth += 1
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        try:
+            if self._depth == 1 and not self._closed:
+                if self.process.dirty:
+                    self.process.run_turns()
+                reactor = self.process.reactor
+                if self._poller and reactor.timers_set != self._timers_seen:
+                    self._timers_seen = reactor.timers_set
+                    self._wake_for_timer()
+        finally:
+            self._depth -= 1
+            self._lock.release()
+
+    def _wake_for_timer(self) -> None:
+        """Another thread polls, and may not know of a timer that this turn set."""
+        due_s = self.process.reactor.next_due_s()
+        if due_s is not None and due_s < self._polls_until_s:
+            self._polls_until_s = due_s
+            self.process.reactor.wake()
+
+    def on_frame(self, connection: Connection, frame: Frame) -> None:
+        self.process.receive(connection, frame)
+
+    def on_close(self, connection: Connection, reason: str) -> None:
+        if not self._closed:
+            self.lost = reason or "connection lost"
+            self._on_lost(self.lost)
+
+    # -- waiting ---------------------------------------------------------------
+
+    def block(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
+        deadline_s = _NEVER_S if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock:
+            self._waiting += 1
+            self._waits += 1
+            if self._poller and self._poller == self._thread.ident:
+                self.process.reactor.wake()
+        try:
+            return self._wait(ready, deadline_s)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                if self._sleeping:
+                    self._wake_successor()
+                if not self._waiting:
+                    if self._background_waits:
+                        self._nobody_waits.notify()
+                    if self._closed:
+                        self._release_if_unused()
+
+    def _wait(self, ready: Callable[[], bool], deadline_s: float) -> bool:
+        me = threading.get_ident()
+        looked = False
+        while True:
+            polling = False
+            try:
+                with self._lock:
+                    if ready():
+                        return True
+                    if self._closed or self.lost:
+                        raise RaySystemError(f"the cluster is gone: {self.lost or 'shut down'}")
+                    left_s = deadline_s
+                    if deadline_s != _NEVER_S:
+                        left_s -= time.monotonic()
+                        if left_s <= 0 and looked:
+                            return False
+                    looked = True
+                    # A signal handler that waits may interrupt its thread's own poll.
+                    before = self._poller
+                    if before not in (0, me):
+                        self._sleep(ready, None if left_s == _NEVER_S else max(0.0, left_s))
+                        continue
+                    polling = True
+                    beside = me != self._task_thread
+                    until_s = min(deadline_s, self._look_s()) if beside else deadline_s
+                    timeout_s = self._begin_poll(me, until_s)
+                events = self.process.reactor.wait(timeout_s)
+                with self._lock:
+                    self._handle(events)
+                    if beside:
+                        self._look_after_task()
+            finally:
+                if polling:
+                    with self._lock:
+                        self._poller = before
+                        if self._sleeping:
+                            self._wake_ready()
+
+    def _sleep(self, ready: Callable[[], bool], timeout_s: float | None) -> None:
+        """Wait while another thread polls, until there is something to do or see."""
+        thread = threading.current_thread()
+        sleeper = _Sleeper(ready, threading.Condition(self._lock), thread)
+        self._sleeping.append(sleeper)
+        try:
+            sleeper.woken.wait(timeout_s)
+        finally:
+            self._sleeping.remove(sleeper)
+
+    def _wake_ready(self) -> None:
+        """Wake the threads whose wait is over, or all if the cluster is gone."""
+        gone = self._closed or self.lost
+        for sleeper in self._sleeping:
+            try:
+                over = gone or sleeper.ready()
+            except Exception:
+                over = True  # it is that thread's own: there it is raised again
+            if over:
+                sleeper.woken.notify()
+
+    def _wake_successor(self) -> None:
+        """Have another thread poll, if one waits and none does."""
+        if self._poller:
+            return
+        for sleeper in self._sleeping:
+            sleeper.woken.notify()
+            # A signal's handler may keep the main thread from seeing it.
+            if sleeper.thread is not threading.main_thread():
+                return
+
+    def _begin_poll(self, thread: int, deadline_s: float) -> float | None:
+        """Make a thread the poller; return for how long it may wait."""
+        self._poller = thread
+        due_s = self.process.reactor.next_due_s()
+        until_s = deadline_s if due_s is None or deadline_s < due_s else due_s
+        self._polls_until_s = until_s
+        return None if until_s == _NEVER_S else max(0.0, until_s - time.monotonic())
+
+    def _handle(self, events: list[tuple[int, int]]) -> None:
+        if self._closed:
+            return
+        self._depth += 1
+        try:
+            self.process.take(events)
+        finally:
+            self._depth -= 1
+
+    def _run_background(self) -> None:
+        me = threading.get_ident()
+        while True:
+            with self._lock:
+                if self._closed:
+                    return
+                free = not self._waiting and not self._poller
+                if free:
+                    timeout_s = self._begin_poll(me, self._look_s())
+                    if self._drops_left():
+                        # Looked at once it polls: a drop from here on wakes it up.
+                        timeout_s = self._begin_poll(me, self._tidy_s)
+            if not free:
+                self._step_aside()
+                continue
+            events = self.process.reactor.wait(timeout_s)
+            with self._lock:
+                self._poller = 0
+                if self._waiting:
+                    # The waiting thread polls and finds the same events.
+                    self._wake_successor()
+                else:
+                    self._handle(events)
+                    self._look_after_task()
+                    if self.tidy is not None and time.monotonic() >= self._tidy_s:
+                        with self:
+                            self.tidy()
+
+    def _look_after_task(self) -> None:
+        """Do for the thread that runs tasks what it cannot while user code runs."""
+        executor = self.executor
+        if executor is None:
+            return
+        with self:
+            executor.report_early()
+        if executor.interrupt:
+            # Again and again, until it comes at a moment that will do.
+            signal.pthread_kill(self._task_thread, signal.SIGINT)
+
+    def _look_s(self) -> float:
+        """Return when a thread that runs no tasks should look up, whatever comes."""
+        executor = self.executor
+        if executor is None or executor.actor:
+            # Calls are neither reported early nor interrupted, and who waits for room among
+            # them is woken when one ends.
+            return float("inf")
+        if not (executor.interrupt or executor.queue or executor.limit - executor.base > 1):
+            return float("inf")
+        return time.monotonic() + LOOK_S
+
+    def _drops_left(self) -> bool:
+        """Set when to tidy up, if there is something to count; return whether there is."""
+        if self.has_drops is None or not self.has_drops():
+            self._tidy_s = float("inf")
+            return False
+        if self._tidy_s == float("inf"):
+            self._tidy_s = time.monotonic() + LOOK_S
+        return True
+
+    def on_drop(self) -> None:
+        """A reference was dropped; takes no lock, for the garbage collector may call."""
+        if self._poller == self._thread.ident and self._tidy_s == float("inf"):
+            self.process.reactor.wake()
+
+    def _step_aside(self) -> None:
+        """Leave the loop to the threads that wait, and for a while after."""
+        while True:
+            waits = self._waits
+            time.sleep(ASIDE_S)
+            with self._lock:
+                # A program that gets one value after another waits anew by now: to take
+                # turns with it would cost both a thread switch.
+                if self._closed or self._waits == waits:
+                    if self._waiting and not self._closed:
+                        self._background_waits = True
+                        self._nobody_waits.wait()
+                        self._background_waits = False
+                    return
+
+    # -- several at a time -----------------------------------------------------
+
+    def spawn(self, run: Callable[[], None], most: int) -> None:
+        """Run something beside the program that calls."""
+        if self._call_threads is None:
+            self._call_threads = CallThreads()
+        self._call_threads.run(run, most)
+
+    unwinding: tuple[type[BaseException], ...] = ()
+
+    def is_for_driver(self, error: BaseException) -> bool:
+        return False
+
+    def start_event_loop(
+        self, failed: Callable[[BaseException], None]
+    ) -> asyncio.AbstractEventLoop:
+        """Return an event loop that runs in a thread of its own."""
+        # Few programs need it, and every process of a cluster would have its 3 MB.
+        import asyncio
+
+        loop = asyncio.new_event_loop()
+
+        def run() -> None:
+            self._task_thread = threading.get_ident()
+            try:
+                loop.run_forever()
+            except BaseException as error:
+                failed(error)
+            else:
+                failed(RuntimeError("its event loop was stopped"))
+
+        threading.Thread(target=run, name="raytwin-asyncio", daemon=True).start()
+        return loop
+
+    def run_exit_handlers(self) -> None:
+        # The zygote's modules have theirs among them, as they would in a process of their own.
+        atexit._run_exitfuncs()
+        gc.collect()  # what is in a cycle is deleted now or never
+
+    def nudge(self) -> None:
+        """Something changed that others of this process may wait for."""
+        with self._lock:
+            self._wake_ready()
+            if self._poller not in (0, threading.get_ident()):
+                self.process.reactor.wake()
+
+    # -- time ------------------------------------------------------------------
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def compute(self, seconds: float) -> None:
+        end_s = time.thread_time() + seconds
+        while time.thread_time() < end_s:
+            for _ in range(100):
+                continue
+
+    def due(self) -> Callable[[], bool]:
+        assert self.executor is not None
+        alerts = self.executor.alerts
+        clock = time.monotonic
+        end_s = clock() + DUE_S
+        return lambda: bool(alerts) or clock() >= end_s
+
+    def look_again(self) -> None:
+        with self._lock:
+            self._wake_ready()
+            if not self._released:
+                self.process.reactor.wake()
+
+    def on_task_thread(self) -> bool:
+        return threading.get_ident() == self._task_thread
+
+    def charge(self, what: str, count: int) -> None:
+        """Real calls take real time."""
+
+    # -- values ----------------------------------------------------------------
+
+    def blob(self, nbytes: int) -> Blob:
+        return Blob(nbytes)
+
+    sink = serialization.sink
+
+    serialize = staticmethod(serialization.serialize)
+
+    deserialize = staticmethod(serialization.deserialize)
+
+    serialize_values = staticmethod(serialization.serialize_values)
+
+    def dumps_function(self, function: Callable[..., Any]) -> bytes:
+        return serialization.dumps_function(function)
+
+    functions = None
+
+    def identity_of(self, blob: bytes) -> bytes:
+        return blob
+
+    def loads_function(self, blob: bytes) -> Callable[..., Any]:
+        return serialization.loads_function(blob)
+
+    def write(self, oid: bytes, offset: int, value: Any) -> None:
+        self._writer.write(value, offset)
+
+    def read(self, oid: bytes, offset: int, size: int, released: Callable[[], None]) -> Any:
+        def in_this_process() -> None:
+            # A forked child has inherited the value, but not the pin.
+            if os.getpid() == self._pid:
+                released()
+
+        return serialization.deserialize(self.arena.readonly(offset, size), in_this_process)
+
+    def close(self) -> None:
+        """End all waiting with RaySystemError and give the descriptors back.
+
+        Values that share the arena's memory stay valid.
+        """
+        with self._lock:
+            self._closed = True
+            self._wake_ready()
+            self._nobody_waits.notify_all()
+            if not self._released:
+                self.process.reactor.wake()
+        if threading.current_thread() is not self._thread and self._thread.is_alive():
+            self._thread.join()
+        with self._lock:
+            if not self._waiting:
+                self._release_if_unused()
+
+    def _release_if_unused(self) -> None:
+        """Give the descriptors back when the last thread has left the loop."""
+        if self._closed and not self._released and not self._thread.is_alive():
+            self._released = True
+            for connection in list(self.process.routes.values()):
+                connection.close("shut down")
+            if self.from_workers is not None:
+                self.from_workers.close()
+            self.process.reactor.close()
+            self._copier.close()
+            self.arena.close()

@@ -1,0 +1,226 @@
+"""The ways between a driver and the workers of its node, past that node.
+
+One pair of sockets for all workers: their driver reads, each worker writes. Packets keep
+frames of different workers apart, so nobody has to be connected with anybody. What a
+worker sends this way its node has too and tells the driver later, if need be (see
+`results`): so a packet that the driver has no room for is not sent, and whoever has lost
+this way lives without it.
+
+The other way is a pair of sockets for each worker that wants to be reached: it keeps one
+end and sends the other along with a packet. What comes there its node sends, too (see
+`direct_calls`).
+"""
+
+from __future__ import annotations
+
+import array
+import socket
+from collections.abc import Callable
+
+from raytwin.runtime.control.actors.direct_calls import OPEN_MAX
+from raytwin.runtime.control.messages import DirectClosed, DirectOpen, Frame
+from raytwin.runtime.processes.net.admission import (
+    DRIVER_TO_WORKER,
+    WORKER_TO_DRIVER,
+    Kinds,
+    foreign,
+)
+from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.connection import log
+from raytwin.runtime.processes.net.reactor import READ
+from raytwin.runtime.processes.net.wire import FRAME_BYTES_MAX, FrameReader, WireError
+from raytwin.runtime.store.scratch import scratch
+
+_PACKET_BYTES_MAX = 1 << 16
+"""Values and arguments that come this way are short: see `plain`, `direct_calls`."""
+_FD_BYTES = socket.CMSG_SPACE(array.array("i", [0]).itemsize)
+_scratch = scratch(_PACKET_BYTES_MAX)
+
+
+def shortcut_pair() -> tuple[socket.socket, socket.socket]:
+    """Return the end that reads and the one that writes."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    return ours, theirs
+
+
+class _Sender:
+    """An end to write to; a `Way`."""
+
+    frame_bytes_max = FRAME_BYTES_MAX
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.closed = False
+
+    def send(self, data: bytes) -> None:
+        """Send a frame, if there is room for it."""
+        try:
+            self._sock.send(data)
+        except BlockingIOError:
+            return  # who it is for hears of it from the node
+        except OSError as error:
+            self.close(f"cannot send: {error}")
+
+    def close(self, reason: str) -> None:
+        if not self.closed:
+            self.closed = True
+            self._sock.close()
+
+
+class _Receiver:
+    """An end to read from: takes some kinds of messages for one component."""
+
+    def __init__(self, process: Process, address: str, sock: socket.socket, kinds: Kinds) -> None:
+        self._process = process
+        self._address = address
+        self._sock = sock
+        self._kinds = kinds
+        self._closed = False
+        process.reactor.add(sock.fileno(), READ, self._on_ready)
+
+    def _on_ready(self, mask: int) -> None:
+        try:
+            size, fds = self._receive()
+            if size:
+                self._take(FrameReader().feed(_scratch[:size]), fds)
+            else:
+                self.close()  # nobody is left who could write
+        except BlockingIOError:
+            return
+        except (OSError, WireError) as error:
+            log.warning("taking nothing more past the node: %s", error)
+            self.close()
+
+    def _receive(self) -> tuple[int, list[int]]:
+        return self._sock.recv_into(_scratch), []
+
+    def _take(self, frames: list[Frame], fds: list[int]) -> None:
+        if not frames:
+            raise WireError("less than a frame")
+        for frame in frames:
+            mine = frame.destination == self._address
+            wrong = foreign(frame, self._kinds if mine else None)
+            if wrong:
+                raise WireError(wrong)
+            for message in frame.messages:
+                self._process.deliver(frame.source, self._address, message)
+
+    def close(self) -> None:
+        """Take nothing more."""
+        if not self._closed:
+            self._closed = True
+            self._process.reactor.remove(self._sock.fileno())
+            self._sock.close()
+
+
+class ToDriver(_Sender):
+    """A worker's end."""
+
+    def __init__(self, process: Process, address: str, driver: str, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self._process = process
+        self._address = address
+        self._driver = driver
+        self._theirs: socket.socket | None = None
+        """The end of the way back that goes with the next packet."""
+
+    def open_back(self) -> None:
+        """Have the driver reach this worker, from the next packet on."""
+        try:
+            ours, self._theirs = shortcut_pair()
+        except OSError as error:
+            log.warning("no calls come past the node: %s", error)
+            return
+        _FromDriver(self._process, self._address, ours, self._driver)
+
+    def send(self, data: bytes) -> None:
+        theirs, self._theirs = self._theirs, None
+        if theirs is None:
+            super().send(data)
+            return
+        with theirs:
+            try:
+                socket.send_fds(self._sock, [data], [theirs.fileno()])
+            except BlockingIOError:
+                return  # with the packet goes the offer
+            except OSError as error:
+                self.close(f"cannot send: {error}")
+
+
+class _FromDriver(_Receiver):
+    """A worker's end of the way back."""
+
+    def __init__(self, process: Process, address: str, sock: socket.socket, driver: str) -> None:
+        super().__init__(process, address, sock, DRIVER_TO_WORKER)
+        self._driver = driver
+
+    def _take(self, frames: list[Frame], fds: list[int]) -> None:
+        for frame in frames:
+            frame.source = self._driver  # nobody else has the other end
+        super()._take(frames, fds)
+
+
+class _ToWorker(_Sender):
+    """A driver's end of the way to one worker; says so when that has gone."""
+
+    def __init__(self, process: Process, sock: socket.socket, gone: Callable[[], None]) -> None:
+        super().__init__(sock)
+        sock.setblocking(False)
+        self._process = process
+        self._gone = gone
+        process.reactor.add(sock.fileno(), 0, lambda mask: self.close("it has gone"))
+
+    def close(self, reason: str) -> None:
+        if not self.closed:
+            self._process.reactor.remove(self._sock.fileno())
+            super().close(reason)
+            self._gone()
+
+
+class FromWorkers(_Receiver):
+    """A driver's end: takes results of its tasks and calls, and ways back to workers."""
+
+    def __init__(self, process: Process, address: str, sock: socket.socket) -> None:
+        super().__init__(process, address, sock, WORKER_TO_DRIVER)
+        self._back: dict[str, _ToWorker] = {}
+
+    def _receive(self) -> tuple[int, list[int]]:
+        size, ancillary, _, _ = self._sock.recvmsg_into([_scratch], _FD_BYTES)
+        fds = array.array("i")
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+        return size, list(fds)
+
+    def _take(self, frames: list[Frame], fds: list[int]) -> None:
+        ends = [socket.socket(fileno=fd) for fd in fds]
+        try:
+            super()._take(frames, fds)
+            for frame in frames:
+                if any(type(message) is DirectOpen for message in frame.messages):
+                    self._open(frame.source, ends)
+        finally:
+            for end in ends:
+                end.close()
+
+    def _open(self, worker: str, ends: list[socket.socket]) -> None:
+        """What the worker has sent along leads to it."""
+        if worker in self._back:
+            return  # it has said so before
+        if not ends or len(self._back) >= OPEN_MAX:
+            self._gone(worker)
+            return
+        way = _ToWorker(self._process, ends.pop(), lambda: self._gone(worker))
+        self._back[worker] = self._process.shortcuts[worker] = way
+
+    def _gone(self, worker: str) -> None:
+        self._back.pop(worker, None)
+        self._process.shortcuts.pop(worker, None)
+        self._process.deliver(self._address, self._address, DirectClosed(worker))
+
+    def close(self) -> None:
+        super().close()
+        for way in [*self._back.values()]:
+            way.close("the driver leaves")

@@ -1,0 +1,155 @@
+"""A worker process: takes ranges from its node and runs them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+import msgspec
+
+from raytwin.runtime.api import modules
+from raytwin.runtime.api.current import set_current
+from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.messages import (
+    CancelTask,
+    DirectCall,
+    Exit,
+    FunctionBlob,
+    RestoreActor,
+    Resume,
+    RunTasks,
+    TakeBack,
+    TooLong,
+)
+from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.execution.task_execution import TaskRunner
+from raytwin.runtime.processes.client import interrupts
+from raytwin.runtime.processes.client.local_world import LocalWorld
+from raytwin.runtime.processes.client.shortcut import ToDriver
+from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.connection import Connection
+from raytwin.runtime.processes.spawn import preload
+from raytwin.runtime.processes.spawn.process_settings import WorkerSettings, set_up_logging
+from raytwin.runtime.session import Session
+from raytwin.runtime.store.arena import Arena
+
+# Made before the fork: what msgspec has to find out of a class takes a millisecond.
+_settings_of = msgspec.msgpack.Decoder(WorkerSettings).decode
+
+_FOR_EXECUTOR = (
+    RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask, DirectCall,
+)  # fmt: skip
+
+
+class _Both:
+    """Client and executor share the worker's address; messages tell them apart."""
+
+    def __init__(self, client: Client, executor: Executor) -> None:
+        self._client = client
+        self._executor = executor
+
+    def handle(self, source: str, message: object) -> None:
+        if isinstance(message, _FOR_EXECUTOR):
+            self._executor.handle(source, message)
+        elif isinstance(message, TooLong) and not message.tasks:
+            # Results: nobody would ever hear of them. The node sees to what ran here.
+            os._exit(1)
+        else:
+            self._client.handle(source, message)
+
+    def end_turn(self) -> None:
+        self._client.end_turn()
+        self._executor.end_turn()
+
+
+def _leave(reason: str) -> None:
+    # The node is gone, or does not want this worker: there is nobody to tell,
+    # and user code may be in the way of an orderly exit.
+    os._exit(0)
+
+
+class Worker:
+    """All of a worker but what belongs to the whole process: threads, signals, streams.
+
+    So that it can be made, and run something, where it is not the process's: see
+    `rehearsal`. It owns its descriptors.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        sock: socket.socket,
+        arena_fd: int,
+        to_driver: socket.socket | None = None,
+    ) -> None:
+        process = Process(settings.config.seed)
+        ctx = process.context(settings.address)
+        self.client = Client(ctx, settings.address, settings.node, settings.config)
+        self.executor = executor = Executor(ctx, settings.node, settings.config)
+        process.add(settings.address, _Both(self.client, executor))
+        arena = Arena.attach(arena_fd)
+        self.world = world = LocalWorld(process, self.client, executor, arena, _leave)
+        self._to_node = process.routes[self.client.node] = Connection(
+            process.reactor, sock, world.on_frame, world.on_close, peer=self.client.node
+        )
+        if to_driver is not None:
+            way = ToDriver(process, settings.address, settings.direct_to, to_driver)
+            process.shortcuts[settings.direct_to] = way
+            executor.direct_to, executor.open_way = settings.direct_to, way.open_back
+        self.session = session = Session(world)
+        session.on_drop = world.on_drop
+        world.has_drops, world.tidy = lambda: bool(session.uncounted), session.collect
+        self.runner = TaskRunner(world, session, executor, settings.node)
+        executor.before_results = self._before_results
+
+    def _before_results(self) -> None:
+        preload.note()
+        self.client.flush_held()
+
+    def say_ready(self) -> None:
+        """Tell the node that tasks can come."""
+        with self.world:
+            self.executor.start(os.getpid())
+
+    def run(self) -> None:
+        """Run what comes until there is to be no more."""
+        executor, runner = self.executor, self.runner
+        while not runner.may_leave():
+            with self.world:
+                begins = runner.has_room() and not executor.exiting
+                assignment = executor.next() if begins else None
+            if assignment is not None:
+                runner.run(assignment)
+            else:
+                self.before_waiting()
+                self.world.block(lambda: runner.has_work() or runner.may_leave(), None)
+        runner.end()
+        self.before_waiting()
+        self.world.block(lambda: not self._to_node.has_unsent, None)
+
+    def before_waiting(self) -> None:
+        """Send what was held back, since nothing is left to do."""
+        with self.world:
+            self.session.collect()
+            self.client.flush_held()
+
+
+def main(payload: bytes, fds: list[int]) -> None:
+    """Run tasks until the node closes the connection."""
+    settings = _settings_of(payload)
+    set_up_logging(settings.address)
+    if os.environ.get(modules.AS_RAY):
+        modules.install("ray")
+    # Forked processes start with equal generators; `random` sees to its own.
+    if "numpy.random" in sys.modules:  # else it seeds itself when it is loaded
+        import numpy as np
+
+        np.random.seed(int.from_bytes(os.urandom(4)))
+    to_driver = socket.socket(fileno=fds[2]) if settings.direct_to else None
+    worker = Worker(settings, socket.socket(fileno=fds[0]), fds[1], to_driver)
+    set_current(worker.session)
+    interrupts.install(worker.client, worker.executor)
+    worker.world.start()
+    worker.say_ready()
+    worker.run()

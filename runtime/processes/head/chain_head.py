@@ -1,0 +1,271 @@
+"""The head process where the GCS is a chain, or several: their masters, and who starts replicas.
+
+Replicas and nodes connect to the head's listener. The GCS and the global
+scheduler live in the replicas, each a process of its own (`replica`). They
+outlive the head: when it is killed the zygote forks it anew, with the same
+listening socket, and tells it which replicas there are; they and the nodes
+connect again.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+from typing import Any
+
+import msgspec
+
+from raytwin.runtime.control.core.context import Context, node_of
+from raytwin.runtime.control.gcs.sharding.relay import make_relays
+from raytwin.runtime.control.gcs.sharding.router import chain_of, master_of
+from raytwin.runtime.control.messages import (
+    Frame,
+    NodeChanged,
+    NodeInfo,
+    NodeUnreachable,
+    ReplicaLost,
+    ReplicasFound,
+    ReplicaSuspected,
+    StartReplica,
+    StopReplica,
+)
+from raytwin.runtime.control.replication.client import Chained
+from raytwin.runtime.control.replication.master import LAUNCHER, Master
+from raytwin.runtime.control.replication.state_machine import is_relay, relay_of
+from raytwin.runtime.processes.net import wire
+from raytwin.runtime.processes.net.admission import (
+    CLIENT_TO_MASTER,
+    REPLICA_TO_MASTER,
+    foreign,
+    is_master,
+    is_node,
+    is_replica,
+)
+from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.connection import AcceptedConnection, Connection, Listener
+from raytwin.runtime.processes.net.links import Links
+from raytwin.runtime.processes.net.packets import receive_packet, send_packet
+from raytwin.runtime.processes.net.reactor import READ
+from raytwin.runtime.processes.spawn.process_settings import (
+    HeadSettings,
+    ReplicaSettings,
+    journal_path,
+)
+
+log = logging.getLogger("raytwin")
+
+
+class ChainHead:
+    """Wires the master to the connections of replicas and nodes."""
+
+    def __init__(
+        self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket
+    ) -> None:
+        self.process = Process(settings.config.seed, journal_path(settings.journal))
+        self._token = settings.token
+        self.masters: list[Master] = []
+        """By chain; see `shards`."""
+        chains = [self._add_master(settings, chain) for chain in range(settings.config.chains)]
+        self.add_launcher(settings, listener, spawner)
+        self._links = Links(self.masters[0].nodes.get, _tell_over)
+        self.process.add("links", self._links, journaled=False)
+        Listener(self.process.reactor, listener, self._accept)
+        for chained, master in zip(chains, self.masters, strict=True):
+            chained.start()
+            master.start()
+        if len(chains) > 1:
+            addresses = [relay_of(chain) for chain in range(len(chains))]
+            relays = make_relays([self.process.context(address) for address in addresses])
+            for relay in relays:
+                self.process.add(relay.address, relay)
+            for relay in relays:
+                relay.start()
+
+    def _add_master(self, settings: HeadSettings, chain: int) -> Chained:
+        address = master_of(chain)
+        chained = Chained(
+            self.process.context(address),
+            address,
+            lambda ctx: self.make_master(settings, ctx, chain),
+            chain,
+        )
+        assert isinstance(chained.inner, Master)
+        self.masters.append(chained.inner)
+        self.process.add(address, chained)
+        return chained
+
+    def make_master(self, settings: HeadSettings, ctx: Context, chain: int) -> Master:
+        """Return the master of a chain."""
+        return Master(ctx, settings.config, chain)
+
+    def add_launcher(
+        self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket
+    ) -> None:
+        """Add the component that brings up replicas."""
+        address = listener.getsockname()[:2]
+        launcher = Launcher(self.process, settings, address, spawner)
+        self.process.add(LAUNCHER, launcher, journaled=False)
+
+    def take(self, connection: Connection, frame: Frame) -> str:
+        """Return what is wrong with a frame of a node or replica; nothing: it is taken."""
+        if is_node(frame.source):
+            return foreign(frame, CLIENT_TO_MASTER if is_master(frame.destination) else None)
+        to = frame.destination
+        relayed = is_relay(to) and to in self.process.components
+        mine = relayed or to == master_of(chain_of(frame.source))
+        return foreign(frame, REPLICA_TO_MASTER if mine else None)
+
+    def run(self) -> None:
+        """Run until it is killed, or nobody has the GCS's state any more."""
+        process = self.process
+        process.run_turns()
+        while not process.stopped:
+            process.step(None)
+            for lost in filter(None, (master.lost for master in self.masters)):
+                log.error("%s", lost)
+                process.stop(lost)
+
+    def _accept(self, sock: socket.socket, peer: str) -> None:
+        AcceptedConnection(
+            self.process.reactor, sock, self._token, self._on_frame, self._on_close, peer=peer
+        )
+
+    def _on_frame(self, connection: Connection, frame: Frame) -> None:
+        source = frame.source
+        if not is_node(source) and not is_replica(source):
+            connection.refuse(f"{source} is neither a node nor a replica")
+            return
+        wrong = self.take(connection, frame)
+        if connection.bound and connection.peer != source:
+            wrong = f"{connection.peer} speaks as {source}"
+        if wrong:
+            connection.refuse(wrong)
+            return
+        if not connection.bound:
+            if is_node(source):
+                if not self._links.bind(connection, source):
+                    return
+            else:
+                connection.bound = True
+                connection.peer = source
+            self.process.routes[source] = connection
+        self.process.receive(connection, frame)
+
+    def _on_close(self, connection: Connection, reason: str) -> None:
+        self._links.discard(connection)
+        peer = connection.peer
+        if not connection.bound or self.process.routes.get(peer) is not connection:
+            return
+        del self.process.routes[peer]
+        if not is_node(peer):
+            master = master_of(chain_of(peer))
+            # If it has ended the zygote will say so.
+            self.process.deliver(master, master, ReplicaSuspected(peer, reason))
+            return
+        message = NodeUnreachable(
+            node_of(peer), f"connection lost: {reason}", connection.incarnation
+        )
+        for chain in range(len(self.masters)):
+            self.process.deliver(master_of(chain), master_of(chain), message)
+
+
+def _tell_over(connection: Connection, node: str, info: NodeInfo) -> None:
+    """Let a node know that it is over: it else takes the head to be away, and waits for it."""
+    connection.send(wire.encode("gcs", node, [NodeChanged(info)]))
+
+
+class Launcher:
+    """``launcher``: has the zygote fork and kill replicas, and hears when they end.
+
+    It begins by asking which there are, for the masters.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        settings: HeadSettings,
+        head: tuple[str, int],
+        spawner: socket.socket,
+    ) -> None:
+        self._process = process
+        self._settings = settings
+        self._head = head
+        self._spawner = spawner
+        self._unneeded: set[str] = set()
+        """Replicas whose files go when they have ended."""
+        self._alive: set[str] = set()
+        process.reactor.add(spawner.fileno(), READ, self._on_answer)
+        send_packet(spawner, ["mine"])
+
+    def handle(self, source: str, message: Any) -> None:
+        if isinstance(message, StopReplica):
+            send_packet(self._spawner, ["kill", message.name, int(signal.SIGKILL)])
+            if message.name not in self._alive:
+                self._remove_file(message.name)
+            else:
+                self._unneeded.add(message.name)
+            return
+        if not isinstance(message, StartReplica):
+            raise TypeError(f"the launcher was sent {type(message).__name__}")
+        settings = ReplicaSettings(
+            message.name,
+            self._settings.config,
+            self._settings.token,
+            self._head,
+            self._head[0],
+            self._settings.journal,
+            self._settings.storage,
+        )
+        self._alive.add(message.name)
+        packet = ["spawn", "replica", message.name, msgspec.msgpack.encode(settings)]
+        send_packet(self._spawner, packet)
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
+
+    def _kept(self, name: str) -> tuple[str, int, int, bool] | None:
+        if not self._settings.config.gcs_durable:
+            return None
+        from raytwin.runtime.processes.head.gcs_storage import look_at
+
+        return look_at(self._settings.storage, name)
+
+    def _remove_file(self, name: str) -> None:
+        if self._settings.config.gcs_durable:
+            from raytwin.runtime.processes.head.gcs_storage import remove
+
+            remove(self._settings.storage, name)
+
+    def _on_answer(self, mask: int) -> None:
+        packet = receive_packet(self._spawner)
+        if packet is None:
+            self._process.stop("the zygote is gone")
+            return
+        what, name, detail = packet[0]
+        if what == "mine":
+            self._found(*detail)
+        elif what == "exited":
+            self._alive.discard(name)
+            if name in self._unneeded:
+                self._unneeded.discard(name)
+                self._remove_file(name)
+            lost = ReplicaLost(name, detail, self._kept(name))
+            self._process.deliver(LAUNCHER, master_of(chain_of(name)), lost)
+
+    def _found(self, alive: list[str], ended: list[str], before: int) -> None:
+        """Tell every master which replicas of its chain there are, and were."""
+        self._alive.update(alive)
+        kept = []
+        if self._settings.config.gcs_durable:
+            from raytwin.runtime.processes.head.gcs_storage import look
+
+            kept = [file for file in look(self._settings.storage) if file[0] not in self._alive]
+        for chain in range(self._settings.config.chains):
+            found = ReplicasFound(
+                [name for name in alive if chain_of(name) == chain],
+                [name for name in ended if chain_of(name) == chain],
+                before,
+                [file for file in kept if chain_of(file[0]) == chain],
+            )
+            self._process.deliver(LAUNCHER, master_of(chain), found)

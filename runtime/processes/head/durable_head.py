@@ -1,0 +1,80 @@
+"""The head process where the GCS is durable: one replica, with its log on disk.
+
+The replica and the chain's master live in this process, so nodes speak to both
+over their one connection with the head. When the process is killed the zygote
+forks it anew, with the same listening socket; it finds its state in the file,
+and the nodes, which connect again, send what was not confirmed.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from raytwin.runtime.control.assembly import make_machine
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.gcs.task_history import STORAGE
+from raytwin.runtime.control.messages import Frame, ReplicaInfo, ReplicasFound, StartReplica
+from raytwin.runtime.control.replication.master import LAUNCHER, Master
+from raytwin.runtime.control.replication.replica import MASTER, Replica
+from raytwin.runtime.processes.head.chain_head import ChainHead
+from raytwin.runtime.processes.head.gcs_storage import GcsStorage
+from raytwin.runtime.processes.net.admission import (
+    CLIENT_TO_REPLICA,
+    foreign,
+    foreign_request,
+    is_replica,
+)
+from raytwin.runtime.processes.net.connection import Connection
+from raytwin.runtime.processes.spawn.process_settings import HeadSettings
+
+
+class DurableHead(ChainHead):
+    """A `ChainHead` whose only replica is a component of its own process."""
+
+    storage: GcsStorage
+
+    def make_master(self, settings: HeadSettings, ctx: Context, chain: int) -> Master:
+        self.storage = GcsStorage(self.process.context(STORAGE), settings.storage)
+        self.process.add(STORAGE, self.storage, journaled=False)
+        # The only replica was in the head's process.
+        found = ReplicasFound([], [], self.storage.life - 1)
+        self.process.deliver(LAUNCHER, MASTER, found)
+        return Master(ctx, settings.config)
+
+    def add_launcher(
+        self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket
+    ) -> None:
+        spawner.close()
+        self.process.add(LAUNCHER, _Within(self, settings), journaled=False)
+
+    def take(self, connection: Connection, frame: Frame) -> str:
+        if not is_replica(frame.destination):
+            return super().take(connection, frame)
+        wrong = foreign(frame, CLIENT_TO_REPLICA)
+        for message in () if wrong else frame.messages:
+            wrong = wrong or foreign_request(frame.source, message)
+        return wrong
+
+
+class _Within:
+    """``launcher``: the replica begins in this process."""
+
+    def __init__(self, head: DurableHead, settings: HeadSettings) -> None:
+        self._head = head
+        self._settings = settings
+
+    def handle(self, source: str, message: Any) -> None:
+        if not isinstance(message, StartReplica):
+            raise TypeError(f"the launcher was sent {type(message).__name__}")
+        config = self._settings.config
+        process, name = self._head.process, message.name
+        machine = self._head.storage.recover(make_machine(config))
+        replica = Replica(
+            process.context(name), ReplicaInfo(name, "", 0), config, lambda: machine, STORAGE
+        )
+        process.add(name, replica)
+        replica.start()
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""

@@ -1,0 +1,175 @@
+"""The process of one replica of the GCS: a member of a chain (see `chain`).
+
+It dials the head, where the master is, and the replica that it has something to
+say to; clients dial it. The state is in memory only, unless the GCS is durable: then
+it is in a file too, of which a replica of the same name makes it again. A replica that
+ends is replaced by a new one that gets the state from the others. When the head is gone
+it serves on, and tells the next one who it is.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import msgspec
+
+from raytwin.runtime.control.assembly import make_machine
+from raytwin.runtime.control.gcs.sharding.router import chain_of
+from raytwin.runtime.control.gcs.task_history import STORAGE
+from raytwin.runtime.control.messages import Frame, ReplicaInfo, ReplicaLost
+from raytwin.runtime.control.replication.position import State
+from raytwin.runtime.control.replication.replica import Replica
+from raytwin.runtime.control.replication.state_machine import relay_of
+from raytwin.runtime.processes.client.head_link import HeadLink
+from raytwin.runtime.processes.net.admission import (
+    CLIENT_TO_REPLICA,
+    MASTER_TO_REPLICA,
+    REPLICA_TO_REPLICA,
+    foreign,
+    foreign_request,
+    is_node,
+    is_replica,
+)
+from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.connection import (
+    AcceptedConnection,
+    Connection,
+    DialedConnection,
+    Listener,
+    listen,
+    log,
+)
+from raytwin.runtime.processes.spawn.process_settings import (
+    ReplicaSettings,
+    journal_path,
+    set_up_logging,
+)
+
+
+class ReplicaProcess:
+    """Wires one replica to the master, its neighbours and its clients."""
+
+    def __init__(self, settings: ReplicaSettings) -> None:
+        config = settings.config
+        self.name = settings.name
+        self._token = settings.token
+        self.process = Process(config.seed, journal_path(settings.journal))
+        reactor = self.process.reactor
+        sock = listen(settings.host)
+        host, port = sock.getsockname()[:2]
+        Listener(reactor, sock, self._accept)
+        chain = chain_of(self.name)
+        log, recovered = "", None
+        if config.gcs_durable:
+            from raytwin.runtime.processes.head.gcs_storage import GcsStorage, path_of
+
+            path = path_of(settings.storage, self.name)
+            storage = GcsStorage(self.process.context(STORAGE), path)
+            self.process.add(STORAGE, storage, journaled=False)
+            log, recovered = STORAGE, storage.recovered(make_machine(config, chain))
+        self.replica = Replica(
+            self.process.context(self.name),
+            ReplicaInfo(self.name, host, port),
+            config,
+            lambda: make_machine(config, chain),
+            log,
+            recovered,
+        )
+        self.process.add(self.name, self.replica)
+        self.process.find_route = self._dial
+        relays = map(relay_of, range(config.chains)) if config.chains > 1 else ()
+        self._in_head = frozenset({self.replica.master, *relays})
+        # The one that takes the head's place is told what this is.
+        HeadLink(
+            self.process,
+            settings.head,
+            self._token,
+            self._in_head,
+            self._on_head_frame,
+            self.replica.report,
+        )
+        self.replica.start()
+
+    def run(self) -> None:
+        """Run until the head is gone or the chain goes on without this replica."""
+        process = self.process
+        process.run_turns()
+        while not process.stopped:
+            process.step(None)
+            if self.replica.state is State.FENCED:
+                log.warning("leaving: the chain goes on without this replica")
+                process.stop("fenced")
+
+    def _on_head_frame(self, connection: Connection, frame: Frame) -> None:
+        if frame.source not in self._in_head:
+            connection.refuse(f"the head speaks as {frame.source}")
+        else:
+            self._take(connection, frame)
+
+    def _on_frame(self, connection: Connection, frame: Frame) -> None:
+        if not is_node(frame.source) and not is_replica(frame.source):
+            connection.refuse(f"{frame.source} is neither a node nor a replica")
+        elif connection.bound and connection.peer != frame.source:
+            connection.refuse(f"{connection.peer} speaks as {frame.source}")
+        else:
+            self._take(connection, frame)
+
+    def _take(self, connection: Connection, frame: Frame) -> None:
+        """Take a frame if its sender may say that."""
+        source = frame.source
+        if source in self._in_head:
+            kinds = MASTER_TO_REPLICA
+        else:
+            kinds = CLIENT_TO_REPLICA if is_node(source) else REPLICA_TO_REPLICA
+        wrong = foreign(frame, kinds if frame.destination == self.name else None)
+        for message in () if wrong else frame.messages:
+            if type(message) in CLIENT_TO_REPLICA:
+                wrong = wrong or foreign_request(source, message)
+        if wrong:
+            connection.refuse(wrong)
+            return
+        if not connection.bound:
+            connection.bound = True
+            connection.peer = source
+            if is_replica(source):
+                # Both may have dialed: what each sends stays on one connection, in order.
+                self.process.routes.setdefault(source, connection)
+            else:
+                self.process.routes[source] = connection
+        self.process.receive(connection, frame)
+
+    def _accept(self, sock: socket.socket, peer: str) -> None:
+        AcceptedConnection(
+            self.process.reactor, sock, self._token, self._on_frame, self._on_close, peer=peer
+        )
+
+    def _on_close(self, connection: Connection, reason: str) -> None:
+        peer = connection.peer
+        if self.process.routes.get(peer) is connection:
+            del self.process.routes[peer]
+            if is_replica(peer):
+                self.process.deliver(self.name, self.name, ReplicaLost(peer, reason))
+
+    def _dial(self, destination: str) -> Connection | None:
+        """Return a new connection to another replica; None to anybody else."""
+        info = self.replica.places.get(destination)
+        if info is None:
+            return None
+        connection = DialedConnection(
+            self.process.reactor,
+            (info.host, info.port),
+            self._token,
+            self._on_frame,
+            self._on_close,
+            peer=destination,
+        )
+        connection.bound = True
+        self.process.routes[destination] = connection
+        return connection
+
+
+def main(payload: bytes, fds: list[int]) -> None:
+    """Run a replica until it is not needed any more."""
+    settings = msgspec.msgpack.decode(payload, type=ReplicaSettings)
+    set_up_logging(settings.name)
+    ReplicaProcess(settings).run()

@@ -1,0 +1,233 @@
+"""A process of the cluster: components, and the ways to everything else.
+
+This is the runtime's implementation of `context.Context`. One pass of the
+reactor reads what has arrived; then each component that was addressed has one
+**turn** with all of it; then what the turns have sent goes out, one frame per
+sender and receiver. What is addressed to a component of the same process is
+its next turn, at once.
+
+A *journal* (optional) writes each turn down: component, time, inputs, outputs.
+Replayed through another context it must lead to the same outputs.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from raytwin.runtime.control.core.context import Component
+from raytwin.runtime.control.core.oversized_messages import too_long
+from raytwin.runtime.control.messages import Frame
+from raytwin.runtime.journal import Journal
+from raytwin.runtime.processes.net import wire
+from raytwin.runtime.processes.net.connection import Connection
+from raytwin.runtime.processes.net.reactor import Reactor
+
+log = logging.getLogger("raytwin")
+
+
+class Way(Protocol):
+    """What takes frames on their way out."""
+
+    closed: bool
+    frame_bytes_max: int
+
+    def send(self, data: bytes) -> None: ...
+
+
+class ComponentContext:
+    """`context.Context` for one component of a process."""
+
+    def __init__(self, process: Process, address: str, seed: int) -> None:
+        self.rng = random.Random(f"{seed}/{address}")
+        self.address = address
+        self.process = process
+        self.outbox: dict[str, list[Any]] = {}
+        self.turn_s: float | None = None
+        self.timers = 0
+        """How many timers this component has set so far: they are numbered."""
+
+    def now(self) -> float:
+        # Outside of a turn (user code calls in) each call is a new moment.
+        return time.monotonic() if self.turn_s is None else self.turn_s
+
+    def send(self, to: str, message: Any) -> None:
+        box = self.outbox.get(to)
+        if box is None:
+            self.outbox[to] = [message]
+            self.process.dirty[self.address] = self
+        else:
+            box.append(message)
+
+    def after(self, delay_s: float, callback: Callable[[], None]) -> Any:
+        self.timers += 1
+        number = self.timers
+        return self.process.reactor.after(
+            delay_s, lambda: self.process.run_timer(self.address, number, callback)
+        )
+
+
+class Process:
+    """Components, connections, turns."""
+
+    def __init__(self, seed: int, journal: Path | None = None, life: str = "") -> None:
+        self.reactor = Reactor()
+        self.seed = seed
+        self.components: dict[str, Component] = {}
+        self.contexts: dict[str, ComponentContext] = {}
+        self.routes: dict[str, Connection] = {}
+        self.shortcuts: dict[str, Way] = {}
+        """Ways that are no connections, to addresses without a route."""
+        self.find_route: Callable[[str], Connection | None] = lambda destination: None
+        """Asked for addresses without a route; None drops the messages."""
+        self.dirty: dict[str, ComponentContext] = {}
+        self.stopped = ""
+        self._inputs: dict[str, list[tuple[str, list[Any]]]] = {}
+        self._journal = journal
+        self._life = life
+        """Goes into the names of its journals, so that no earlier one is overwritten."""
+        self._journals: dict[str, Journal] = {}
+        self._in_turn = False
+
+    def context(self, address: str) -> ComponentContext:
+        """Return the context for a component that will have this address."""
+        made = self.contexts[address] = ComponentContext(self, address, self.seed)
+        return made
+
+    def add(self, address: str, component: Component, journaled: bool = True) -> None:
+        """Run a component under an address."""
+        self.components[address] = component
+        if address not in self.contexts:
+            self.context(address)
+        if self._journal is not None and journaled:
+            name = address.replace(":", "-") + self._life
+            self._journals[address] = Journal(self._journal / f"{name}.journal")
+
+    # -- turns -----------------------------------------------------------------
+
+    def receive(self, connection: Connection, frame: Frame) -> None:
+        """A frame has come: it is part of its component's next turn."""
+        destination = frame.destination
+        if destination in self.components:
+            received = (frame.source, frame.messages)
+            if destination in self._inputs:
+                self._inputs[destination].append(received)
+            else:
+                self._inputs[destination] = [received]
+
+    def deliver(self, source: str, destination: str, message: Any) -> None:
+        """Give a message to a component of this process, from the world itself."""
+        self._inputs.setdefault(destination, []).append((source, [message]))
+
+    def run_turns(self) -> None:
+        """Give every component that was addressed its turn; send what they send."""
+        while self._inputs or self.dirty:
+            inputs, self._inputs = self._inputs, {}
+            for address, received in inputs.items():
+                self._turn(address, received, 0, None)
+            self._send_all()
+
+    def run_timer(self, address: str, number: int, callback: Callable[[], None]) -> None:
+        """A component's timer is due: that is a turn of its own."""
+        self._turn(address, [], number, callback)
+
+    def _turn(
+        self,
+        address: str,
+        received: list[tuple[str, list[Any]]],
+        timer: int,
+        callback: Callable[[], None] | None,
+    ) -> None:
+        component = self.components[address]
+        ctx = self.contexts[address]
+        ctx.turn_s = time.monotonic()
+        try:
+            for source, messages in received:
+                for message in messages:
+                    component.handle(source, message)
+            if callback is not None:
+                callback()
+            component.end_turn()
+        finally:
+            turn_s, ctx.turn_s = ctx.turn_s, None
+        if self._journals and address in self._journals:
+            outputs = [[to, box] for to, box in ctx.outbox.items()]
+            self._journals[address].write([address, turn_s, received, timer, outputs])
+        if callback is not None:
+            self._send_all()
+
+    def _send_all(self) -> None:
+        while self.dirty:
+            dirty, self.dirty = self.dirty, {}
+            for address, ctx in dirty.items():
+                outbox, ctx.outbox = ctx.outbox, {}
+                for destination, messages in outbox.items():
+                    self._send(address, destination, messages)
+
+    def _send(self, source: str, destination: str, messages: list[Any]) -> None:
+        if destination in self.components:
+            self._inputs.setdefault(destination, []).append((source, messages))
+            return
+        connection: Way | None = self.routes.get(destination) or self.shortcuts.get(destination)
+        if connection is None or connection.closed:
+            connection = self.find_route(destination)
+        if connection is not None:
+            limits = connection.frame_bytes_max, wire.MESSAGE_BYTES_MAX
+            try:
+                data = wire.encode_whole(source, destination, messages, limits[0])
+                if data:
+                    connection.send(data)
+                    return
+                frames = wire.encode_all(source, destination, messages, *limits)
+            except wire.WireError:
+                frames = self._encode_each(source, destination, messages, *limits)
+            for frame in frames:
+                connection.send(frame)
+
+    def _encode_each(
+        self, source: str, destination: str, messages: list[Any], *limits: int
+    ) -> list[bytes]:
+        """Encode messages one by one; who sent one that cannot travel is told."""
+        frames: list[bytes] = []
+        for message in messages:
+            try:
+                frames += wire.encode_all(source, destination, [message], *limits)
+            except wire.WireError as error:
+                kind = type(message).__name__
+                log.error("%s cannot send %s to %s: %s", source, kind, destination, error)
+                told = too_long(destination, message, str(error))
+                if told is not None:
+                    self.deliver(source, source, told)
+        return frames
+
+    # -- running ---------------------------------------------------------------
+
+    def step(self, timeout_s: float | None) -> None:
+        """Wait for events once and run the turns that they lead to."""
+        self.take(self.reactor.poll(timeout_s))
+
+    def take(self, events: list[tuple[int, int]]) -> None:
+        """Handle what has arrived, then the timers that are due.
+
+        In this order, so that a process that was held up does not act on the
+        silence of those it has not listened to.
+        """
+        self.reactor.dispatch(events)
+        if self._inputs or self.dirty:
+            self.run_turns()
+        if self.reactor.fire() and (self._inputs or self.dirty):
+            self.run_turns()
+
+    def run(self) -> None:
+        """Run until `stop` is called."""
+        self.run_turns()
+        while not self.stopped:
+            self.step(None)
+
+    def stop(self, reason: str) -> None:
+        """Make `run` return."""
+        self.stopped = reason or "stopped"

@@ -1,0 +1,412 @@
+"""A connection that carries frames, and the way there: the handshake.
+
+    TCP, accepted    CHALLENGED ──answer──> OPEN
+    TCP, connecting  CONNECTING ──challenge──> ANSWERED ──proof──> OPEN
+    Unix socket pair OPEN at once: the descriptor itself was handed over
+
+What is sent before a connection is open waits in its buffer. Any error closes
+this connection, is logged in one line, and touches nothing else.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import time
+from collections.abc import Callable
+
+from raytwin.runtime.control.messages import Frame
+from raytwin.runtime.processes.net import auth
+from raytwin.runtime.processes.net.reactor import HANG_UP, READ, WRITE, Reactor, RealTimer
+from raytwin.runtime.processes.net.wire import (
+    FRAME_BYTES_MAX,
+    LOCAL_FRAME_BYTES_MAX,
+    FrameReader,
+    WireError,
+)
+from raytwin.runtime.store.scratch import scratch
+
+log = logging.getLogger("raytwin")
+
+HANDSHAKE_TIMEOUT_S = 10.0
+UNSENT_BYTES_MAX = 1 << 30
+UNSENT_S_MAX = 10.0
+"""A peer for whom more than so much waits, and who has read none of it for so long, is
+taken for dead. Of much that is sent in one turn nobody can have read anything yet."""
+
+_scratch = scratch(1 << 20)
+"""What is received goes here first."""
+
+
+class Connection:
+    """A non-blocking stream of frames with one peer."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        sock: socket.socket,
+        on_frame: Callable[[Connection, Frame], None],
+        on_close: Callable[[Connection, str], None],
+        peer: str = "",
+    ) -> None:
+        self.peer = peer
+        """The address at the other end, once known; for logs before that."""
+        self.bound = False
+        """Whether a frame has said who the peer is."""
+        self.incarnation = 0
+        """Of the node at the other end, where it is one: see `links`."""
+        self.open = True
+        self.closed = False
+        self._reactor = reactor
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._on_frame = on_frame
+        self._on_close = on_close
+        trusted = sock.family == socket.AF_UNIX
+        self.frame_bytes_max = LOCAL_FRAME_BYTES_MAX if trusted else FRAME_BYTES_MAX
+        """The longest frame that may travel here, either way."""
+        self._reader = FrameReader(self.frame_bytes_max)
+        self._unsent: list[bytes | memoryview] = []
+        self._unsent_bytes = 0
+        self._moved_s = 0.0
+        """When the peer last took something, or something first had to wait for it."""
+        self._writing = False
+        sock.setblocking(False)
+        if sock.family == socket.AF_INET:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        reactor.add(self._fd, READ, self._on_ready)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something waits for room in the socket."""
+        return bool(self._unsent)
+
+    def send(self, data: bytes) -> None:
+        """Send bytes, now as far as the socket takes them."""
+        if self.closed:
+            return
+        if self._unsent or not self.open:
+            self._hold(data)
+            return
+        try:
+            sent = self._sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self.close(f"cannot send: {error}")
+            return
+        if sent < len(data):
+            self._hold(memoryview(data)[sent:])
+
+    def _hold(self, data: bytes | memoryview) -> None:
+        now_s = time.monotonic()
+        if not self._unsent:
+            self._moved_s = now_s
+        self._unsent.append(data)
+        self._unsent_bytes += len(data)
+        if self._unsent_bytes > UNSENT_BYTES_MAX and now_s - self._moved_s > UNSENT_S_MAX:
+            self.close(f"does not read: {self._unsent_bytes:,} bytes wait for it")
+        elif self.open:
+            self._want_write(True)
+
+    def _want_write(self, wanted: bool) -> None:
+        if wanted != self._writing:
+            self._writing = wanted
+            self._reactor.modify(self._fd, READ | WRITE if wanted else READ)
+
+    def _on_ready(self, mask: int) -> None:
+        if mask & WRITE:
+            self._flush()
+        if not self.closed and mask & (READ | HANG_UP):
+            self._receive()
+
+    def _flush(self) -> None:
+        while self._unsent and not self.closed:
+            data = self._unsent[0]
+            try:
+                sent = self._sock.send(data)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self.close(f"cannot send: {error}")
+                return
+            self._unsent_bytes -= sent
+            self._moved_s = time.monotonic()
+            if sent < len(data):
+                self._unsent[0] = memoryview(data)[sent:]
+                return
+            self._unsent.pop(0)
+        if not self.closed:
+            self._want_write(False)
+
+    def _receive(self) -> None:
+        try:
+            size = self._sock.recv_into(_scratch)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.close(f"{error}")
+            return
+        if not size:
+            self.close("the other side closed the connection")
+            return
+        self._take(_scratch[:size])
+
+    def drain(self) -> None:
+        """Take what the other side, which is gone, has sent; then close."""
+        while not self.closed:
+            try:
+                size = self._sock.recv_into(_scratch)
+            except OSError as error:
+                # Nothing is left, although a child of the peer may hold its end.
+                self.close(str(error))
+                return
+            if size:
+                self._take(_scratch[:size])
+            else:
+                self.close("the other side closed the connection")
+
+    def _take(self, data: memoryview) -> None:
+        try:
+            frames = self._reader.feed(data)
+        except WireError as error:
+            self.refuse(str(error))
+            return
+        for frame in frames:
+            if self.closed:
+                return
+            self._on_frame(self, frame)
+
+    def refuse(self, reason: str) -> None:
+        """Close the connection because of what the peer did; log it."""
+        if not self.closed:
+            log.warning("closing the connection with %s: %s", self.peer or "?", reason)
+            self.close(reason)
+
+    def close(self, reason: str) -> None:
+        """Close the connection; tells its owner once."""
+        if self.closed:
+            return
+        self.closed = True
+        self._reactor.remove(self._fd)
+        self._sock.close()
+        self._unsent.clear()
+        self._on_close(self, reason)
+
+
+class _Handshake(Connection):
+    """A TCP connection whose peer has not proved itself yet."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        sock: socket.socket,
+        token: bytes,
+        on_frame: Callable[[Connection, Frame], None],
+        on_close: Callable[[Connection, str], None],
+        peer: str,
+    ) -> None:
+        super().__init__(reactor, sock, on_frame, on_close, peer)
+        self.open = False
+        self._token = token
+        self._received = bytearray()
+        self._deadline: RealTimer = reactor.after(HANDSHAKE_TIMEOUT_S, self._too_late)
+
+    def _too_late(self) -> None:
+        if not self.open:
+            self.refuse("did not prove itself in time")
+
+    def refuse(self, reason: str) -> None:
+        self._received.clear()
+        super().refuse(reason)
+
+    def close(self, reason: str) -> None:
+        self._deadline.cancel()
+        super().close(reason)
+
+    def _hand_over(self) -> socket.socket:
+        """The connection is for object data: its socket leaves this class."""
+        self._reactor.remove(self._fd)
+        self.closed = True
+        self._deadline.cancel()
+        return socket.socket(fileno=self._sock.detach())
+
+    def _opened(self) -> None:
+        self._deadline.cancel()
+        self.open = True
+        rest = bytes(self._received)
+        self._received.clear()
+        if self._unsent:
+            self._want_write(True)
+        if rest:
+            super()._take(memoryview(rest))
+
+    def _write(self, data: bytes) -> bool:
+        # Handshake messages fit into an empty socket buffer.
+        try:
+            sent = self._sock.send(data)
+        except OSError as error:
+            self.close(f"cannot send: {error}")
+            return False
+        if sent < len(data):
+            self.close("cannot send the handshake")
+            return False
+        return True
+
+
+class AcceptedConnection(_Handshake):
+    """The accepting side of the handshake."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        sock: socket.socket,
+        token: bytes,
+        on_frame: Callable[[Connection, Frame], None],
+        on_close: Callable[[Connection, str], None],
+        on_data: Callable[[socket.socket], None] | None = None,
+        peer: str = "",
+    ) -> None:
+        super().__init__(reactor, sock, token, on_frame, on_close, peer)
+        self._on_data = on_data
+        self._challenge = auth.challenge()
+        self._write(self._challenge)
+
+    def close(self, reason: str) -> None:
+        if not self.closed and not self.open and self._received:
+            log.warning("%s left before it had proved itself: %s", self.peer, reason)
+        super().close(reason)
+
+    def _take(self, data: memoryview) -> None:
+        if self.open:
+            super()._take(data)
+            return
+        self._received += data
+        if len(self._received) < auth.ANSWER_BYTES:
+            return
+        answer = bytes(self._received[: auth.ANSWER_BYTES])
+        del self._received[: auth.ANSWER_BYTES]
+        try:
+            kind, proof = auth.check(self._token, self._challenge, answer)
+        except auth.AuthError as error:
+            self.refuse(str(error))
+            return
+        self.incarnation = auth.incarnation_in(answer)
+        if kind == auth.DATA and self._on_data is None:
+            self.refuse("asks for object data, which is not here")
+            return
+        if not self._write(proof):
+            return
+        if self._on_data is None or kind == auth.CONTROL:
+            self._opened()
+        elif self._received:
+            self.refuse("sent a request before the handshake was over")
+        else:
+            self._on_data(self._hand_over())
+
+
+class DialedConnection(_Handshake):
+    """The connecting side of the handshake.
+
+    With `on_data` the connection is for object data: once the handshake is over
+    the socket is handed to it and leaves this class. `mine` is the incarnation of
+    the node that connects.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        address: tuple[str, int],
+        token: bytes,
+        on_frame: Callable[[Connection, Frame], None],
+        on_close: Callable[[Connection, str], None],
+        peer: str,
+        on_data: Callable[[socket.socket], None] | None = None,
+        mine: int = 1,
+    ) -> None:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        failed = sock.connect_ex(address)
+        super().__init__(reactor, sock, token, on_frame, on_close, peer)
+        self._on_data = on_data
+        self._mine = mine
+        self._challenge = b""
+        self._answer = b""
+        self._failed = "" if failed in (0, errno.EINPROGRESS) else f"cannot connect: error {failed}"
+        if self._failed:
+            reactor.after(0, lambda: self.close(self._failed))
+
+    def _take(self, data: memoryview) -> None:
+        if self.open:
+            super()._take(data)
+            return
+        self._received += data
+        if not self._challenge:
+            if len(self._received) < auth.CHALLENGE_BYTES:
+                return
+            self._challenge = bytes(self._received[: auth.CHALLENGE_BYTES])
+            del self._received[: auth.CHALLENGE_BYTES]
+            try:
+                kind = auth.CONTROL if self._on_data is None else auth.DATA
+                self._answer = auth.answer(self._token, self._challenge, kind, self._mine)
+            except auth.AuthError as error:
+                self.refuse(str(error))
+                return
+            if not self._write(self._answer):
+                return
+        if len(self._received) >= auth.PROOF_BYTES:
+            proof = bytes(self._received[: auth.PROOF_BYTES])
+            del self._received[: auth.PROOF_BYTES]
+            try:
+                auth.check_acceptor(self._token, self._challenge, self._answer, proof)
+            except auth.AuthError as error:
+                self.refuse(str(error))
+                return
+            if self._on_data is None:
+                self._opened()
+            else:
+                self._on_data(self._hand_over())
+
+
+class Listener:
+    """Accepts TCP connections; each has to prove itself."""
+
+    def __init__(
+        self, reactor: Reactor, sock: socket.socket, accept: Callable[[socket.socket, str], None]
+    ) -> None:
+        self._reactor = reactor
+        self._sock = sock
+        self._accept = accept
+        sock.setblocking(False)
+        reactor.add(sock.fileno(), READ, self._on_ready)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return (host, port)."""
+        host, port = self._sock.getsockname()[:2]
+        return host, port
+
+    def _on_ready(self, mask: int) -> None:
+        try:
+            sock, (host, port) = self._sock.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            # Out of descriptors: the connection waits in the backlog.
+            log.warning("cannot accept a connection: %s", error)
+            return
+        self._accept(sock, f"{host}:{port}")
+
+    def close(self) -> None:
+        self._reactor.remove(self._sock.fileno())
+        self._sock.close()
+
+
+def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
+    """Return a listening TCP socket."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((host, port))
+    sock.listen(512)
+    return sock

@@ -1,0 +1,88 @@
+"""Packets between the zygote and those who ask it for processes: lists, with descriptors.
+
+Each is one message of a packet socket, in msgpack; what there are is in `zygote`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from array import array
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from raytwin.runtime.store.scratch import scratch
+
+PACKET_BYTES_MAX = 1 << 20
+_FDS_BYTES = socket.CMSG_SPACE(8 * array("i").itemsize)
+_received = scratch(PACKET_BYTES_MAX)
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+
+
+def send_packet(sock: socket.socket, packet: list[Any], fds: tuple[int, ...] = ()) -> None:
+    """Send one request or answer with descriptors attached."""
+    data = _encode(packet)
+    if fds:
+        socket.send_fds(sock, [data], list(fds))
+    else:
+        sock.send(data)
+
+
+def receive_packet(sock: socket.socket, flags: int = 0) -> tuple[list[Any], list[int]] | None:
+    """Receive one packet and its descriptors; None when the other side is gone."""
+    size, ancillary, _, _ = sock.recvmsg_into([_received], _FDS_BYTES, flags)
+    fds = array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return (_decode(_received[:size]), list(fds)) if size else None
+
+
+class PacketQueue:
+    """Packets on their way out, of a sender that must not be held up by the receiver.
+
+    The zygote and those who ask it for processes both send in bursts: if either
+    waited for the other to read, both would wait for ever.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._waiting: deque[tuple[list[Any], tuple[int, ...]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def send(self, packet: list[Any], fds: tuple[int, ...] = ()) -> None:
+        """Send as soon as there is room; takes descriptors over, and closes them then."""
+        self._waiting.append((packet, fds))
+        if len(self._waiting) == 1:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what there is room for."""
+        while self._waiting:
+            packet, fds = self._waiting[0]
+            try:
+                self._sock.sendmsg([_encode(packet)], _ancillary(fds), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                # The other side is going; its end of the socket will say so.
+                pass
+            self._waiting.popleft()
+            for fd in fds:
+                os.close(fd)
+
+
+def _ancillary(fds: tuple[int, ...]) -> list[tuple[int, int, bytes]]:
+    packed = array("i", fds).tobytes()
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)] if fds else []
+
+
+def packet_pair() -> tuple[socket.socket, socket.socket]:
+    """Return the two ends of a packet socket."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

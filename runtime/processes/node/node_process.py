@@ -1,0 +1,292 @@
+"""A node process: local scheduler, object manager and worker pool in one loop."""
+
+from __future__ import annotations
+
+import socket
+
+import msgspec
+
+from raytwin.runtime.control.assembly import make_node
+from raytwin.runtime.control.core.context import Component, Context
+from raytwin.runtime.control.gcs.sharding.router import chain_of, master_of
+from raytwin.runtime.control.messages import Frame, NodeChanged, NodeInfo, ReplicaLost
+from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.replication.client import Chained
+from raytwin.runtime.control.replication.replica import MASTER
+from raytwin.runtime.processes.client.head_link import HeadLink
+from raytwin.runtime.processes.net.admission import (
+    DRIVER_TO_NODE,
+    HEAD_TO_NODE,
+    MASTER_TO_CLIENT,
+    NODE_TO_NODE,
+    REPLICA_TO_CLIENT,
+    Kinds,
+    foreign,
+    is_master,
+    is_node,
+    is_replica,
+)
+from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.connection import (
+    AcceptedConnection,
+    Connection,
+    DialedConnection,
+    Listener,
+    listen,
+    log,
+)
+from raytwin.runtime.processes.net.links import Links
+from raytwin.runtime.processes.node.door import Door
+from raytwin.runtime.processes.node.object_transfers import ObjectManager
+from raytwin.runtime.processes.node.worker_processes import WorkerPool
+from raytwin.runtime.processes.spawn.process_settings import (
+    NodeSettings,
+    journal_path,
+    set_up_logging,
+)
+from raytwin.runtime.store.arena import Arena
+
+# Made before the fork: what msgspec has to find out of a class takes a millisecond.
+_settings_of = msgspec.msgpack.Decoder(NodeSettings).decode
+
+
+class Node:
+    """Wires one node's parts to its head, its peers and its clients."""
+
+    def __init__(self, settings: NodeSettings, fds: list[int]) -> None:
+        number = settings.node
+        self.address = f"node:{number}"
+        self._token = settings.token
+        # Each life of a node has a journal of its own.
+        life = f".{settings.incarnation}" if settings.incarnation > 1 else ""
+        self.process = Process(settings.config.seed, journal_path(settings.journal), life)
+        reactor = self.process.reactor
+        component, self._chains, self.scheduler = self._make_scheduler(settings)
+        self.process.add(self.address, component)
+        spawner, arena_fd = socket.socket(fileno=fds[0]), fds[1]
+        driver = f"driver:{number}.0" if len(fds) > 2 else ""
+        self.pool = WorkerPool(
+            self.process, number, settings.config, spawner, arena_fd, driver,
+            fds[3] if driver else -1,
+        )  # fmt: skip
+        self.process.add(f"pool:{number}", self.pool, journaled=False)
+        arena = Arena.attach(arena_fd)
+        self.store = ObjectManager(
+            self.process,
+            number,
+            arena,
+            self._token,
+            self._address_of,
+            settings.spill_directory,
+            settings.config,
+        )
+        self.process.add(f"store:{number}", self.store, journaled=False)
+        self._links = Links(self._info_of)
+        self.process.add(f"links:{number}", _NodeLinks(self._links, self.store), journaled=False)
+        self.process.find_route = self._dial
+        listener = Listener(reactor, listen(settings.host), self._accept)
+        self._in_head = settings.config.head_has_gcs
+        HeadLink(
+            self.process,
+            settings.head,
+            self._token,
+            ("gcs", "global", *map(master_of, range(settings.config.chains))),
+            self._on_head_frame,
+            self._say_who_this_is,
+            returns=settings.config.chained,
+            mine=settings.incarnation,
+        )
+        self._first_driver = ""
+        if settings.door:
+            self._door = Door(
+                self.process, number, self._token, settings.config, arena_fd, settings.door,
+                self._on_client_frame,
+            )  # fmt: skip
+            self.process.add(f"door:{number}", self._door, journaled=False)
+        if len(fds) > 2:
+            self._connect_driver(socket.socket(fileno=fds[2]))
+        self.scheduler.start(*listener.address)
+        self._say_who_this_is()
+
+    def _make_scheduler(
+        self, settings: NodeSettings
+    ) -> tuple[Component, list[Chained], LocalScheduler]:
+        """Make the scheduler; where the GCS is a chain, behind a client of that."""
+
+        def make(ctx: Context) -> LocalScheduler:
+            return LocalScheduler(
+                ctx, settings.node, settings.resources, settings.config, settings.incarnation
+            )
+
+        ctx = self.process.context(self.address)
+        return make_node(ctx, self.address, settings.config, make)
+
+    def _connect_driver(self, sock: socket.socket) -> None:
+        address = f"driver:{self.scheduler.node}.0"
+        connection = Connection(
+            self.process.reactor, sock, self._on_client_frame, self._on_driver_lost, peer=address
+        )
+        self.process.routes[address] = connection
+        self._first_driver = address
+
+    def _on_client_frame(self, connection: Connection, frame: Frame) -> None:
+        frame.source = connection.peer
+        self._take(connection, frame, DRIVER_TO_NODE)
+
+    def _take(self, connection: Connection, frame: Frame, kinds: Kinds | None) -> None:
+        """Take a frame if it is of these kinds and for the scheduler."""
+        wrong = foreign(frame, kinds if frame.destination == self.address else None)
+        if wrong:
+            connection.refuse(wrong)
+        else:
+            self.process.receive(connection, frame)
+
+    def _on_driver_lost(self, connection: Connection, reason: str) -> None:
+        self.process.stop("the driver is gone")
+
+    def _say_who_this_is(self) -> None:
+        """Tell the masters of the chains, where the GCS is one."""
+        for chained in self._chains:
+            chained.start()
+
+    def _on_head_frame(self, connection: Connection, frame: Frame) -> None:
+        kinds = MASTER_TO_CLIENT if is_master(frame.source) else HEAD_TO_NODE.get(frame.source)
+        if self._in_head and is_replica(frame.source):
+            kinds = REPLICA_TO_CLIENT  # it lives in the head's process
+        self._take(connection, frame, kinds)
+
+    # -- replicas of the GCS ---------------------------------------------------
+
+    def _dial_replica(self, name: str) -> Connection | None:
+        if self._in_head:
+            return self.process.routes[MASTER]
+        chain = chain_of(name)
+        info = self._chains[chain].members.get(name) if chain < len(self._chains) else None
+        if info is None:
+            return None
+        connection = DialedConnection(
+            self.process.reactor,
+            (info.host, info.port),
+            self._token,
+            self._on_replica_frame,
+            self._on_replica_lost,
+            peer=name,
+            mine=self.scheduler.incarnation,
+        )
+        self.process.routes[name] = connection
+        return connection
+
+    def _on_replica_frame(self, connection: Connection, frame: Frame) -> None:
+        if frame.source != connection.peer:
+            connection.refuse(f"{connection.peer} speaks as {frame.source}")
+        else:
+            self._take(connection, frame, REPLICA_TO_CLIENT)
+
+    def _on_replica_lost(self, connection: Connection, reason: str) -> None:
+        if self.process.routes.get(connection.peer) is connection:
+            del self.process.routes[connection.peer]
+            self.process.deliver(self.address, self.address, ReplicaLost(connection.peer, reason))
+
+    # -- peers -----------------------------------------------------------------
+
+    def _accept(self, sock: socket.socket, peer: str) -> None:
+        AcceptedConnection(
+            self.process.reactor,
+            sock,
+            self._token,
+            self._on_frame,
+            self._on_peer_lost,
+            on_data=self.store.serve,
+            peer=peer,
+        )
+
+    def _on_frame(self, connection: Connection, frame: Frame) -> None:
+        if not is_node(frame.source) or frame.source == self.address:
+            connection.refuse(f"{frame.source} is not another node")
+            return
+        if connection.bound and connection.peer != frame.source:
+            connection.refuse(f"{connection.peer} speaks as {frame.source}")
+            return
+        if not connection.bound:
+            if foreign(frame, NODE_TO_NODE if frame.destination == self.address else None):
+                self._take(connection, frame, NODE_TO_NODE)  # refuses it
+                return
+            if not self._links.bind(connection, frame.source):
+                return
+            self.process.routes.setdefault(frame.source, connection)
+        self._take(connection, frame, NODE_TO_NODE)
+
+    def _on_peer_lost(self, connection: Connection, reason: str) -> None:
+        self._links.discard(connection)
+        if self.process.routes.get(connection.peer) is connection:
+            del self.process.routes[connection.peer]
+
+    def _info_of(self, node: int) -> NodeInfo | None:
+        return self.scheduler.members.nodes.get(node)
+
+    def _address_of(self, node: int) -> tuple[str, int] | None:
+        info = self._info_of(node)
+        return (info.host, info.port) if info is not None and info.alive else None
+
+    def _dial(self, destination: str) -> Connection | None:
+        """Return a new connection to another node; None if there is none."""
+        kind, _, number = destination.partition(":")
+        if kind == "replica":
+            return self._dial_replica(destination)
+        if kind != "node":
+            return None
+        address, info = self._address_of(int(number)), self._info_of(int(number))
+        if address is None or info is None:
+            return None
+        connection = DialedConnection(
+            self.process.reactor,
+            address,
+            self._token,
+            self._on_frame,
+            self._on_peer_lost,
+            peer=destination,
+            mine=self.scheduler.incarnation,
+        )
+        connection.incarnation = info.incarnation
+        if not self._links.bind(connection, destination):
+            return None
+        self.process.routes[destination] = connection
+        return connection
+
+    def run(self) -> None:
+        """Run until the cluster is gone or has declared this node dead."""
+        process = self.process
+        process.run_turns()
+        if self._first_driver:
+            self._door.register_first(self._first_driver)
+            process.run_turns()
+        while not process.stopped:
+            process.step(None)
+            fenced = self.scheduler.members.fenced
+            if fenced:
+                log.warning("leaving: the cluster declared this node dead: %s", fenced)
+                process.stop(fenced)
+
+
+class _NodeLinks:
+    """What a node drops with a peer: its connections, and what is fetched from it."""
+
+    def __init__(self, links: Links, store: ObjectManager) -> None:
+        self._links = links
+        self._store = store
+
+    def handle(self, source: str, message: NodeChanged) -> None:
+        self._links.handle(source, message)
+        if not message.info.alive:
+            # It may hang with its connections open, so these do not tell.
+            self._store.drop_peer(message.info.node)
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
+
+
+def main(payload: bytes, fds: list[int]) -> None:
+    """Run a node until it is not needed any more."""
+    settings = _settings_of(payload)
+    set_up_logging(f"node {settings.node}")
+    Node(settings, fds).run()

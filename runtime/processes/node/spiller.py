@@ -1,0 +1,101 @@
+"""A node's disk: one thread that writes evicted objects and reads them back.
+
+A thread and not pieces on the event loop: a disk may take a second for what the
+page cache takes a millisecond for, and nobody can tell beforehand. Copies
+between arena and file let go of the interpreter's lock, so the loop goes on.
+It is started by the first object that is evicted; most nodes never have one.
+
+Jobs are done in order, which is why an object can be freed right after reading
+it was asked for. Only this thread touches the file's allocator. What a job led
+to is called on the event loop.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from raytwin.runtime.processes.net.reactor import READ, Reactor
+from raytwin.runtime.store.spill_file import SpillFile
+
+Wrote = Callable[[int, str], None]
+"""Called with the place on disk; or with -1 and why it failed."""
+Read = Callable[[str], None]
+"""Called with an empty text, or why it failed."""
+
+
+class Spiller:
+    """Writes to and reads from one node's spill file."""
+
+    def __init__(self, reactor: Reactor, directory: str) -> None:
+        self._reactor = reactor
+        self._directory = directory
+        self._file: SpillFile | None = None
+        self._jobs: queue.SimpleQueue[Callable[[], Callable[[], None] | None]] = queue.SimpleQueue()
+        self._done: deque[Callable[[], None]] = deque()
+        self._done_fd = -1
+
+    @property
+    def fd(self) -> int:
+        """The file's descriptor, for sending what is in it."""
+        assert self._file is not None, "nothing was ever written"
+        return self._file.fd
+
+    def write(self, data: memoryview, wrote: Wrote) -> None:
+        """Write an object; `data` must stay as it is until `wrote` is called."""
+
+        def job() -> Callable[[], None]:
+            try:
+                if self._file is None:
+                    self._file = SpillFile(self._directory)
+                place, reason = self._file.write(data), ""
+            except OSError as error:
+                place, reason = -1, f"{error.strerror} ({self._directory})"
+            return lambda: wrote(place, reason)
+
+        self._post(job)
+
+    def read(self, place: int, into: memoryview, read: Read) -> None:
+        """Read an object into the arena."""
+
+        def job() -> Callable[[], None]:
+            assert self._file is not None
+            reason = ""
+            try:
+                self._file.read(place, into)
+            except OSError as error:
+                reason = f"{error.strerror} ({self._directory})"
+            return lambda: read(reason)
+
+        self._post(job)
+
+    def free(self, place: int, nbytes: int) -> None:
+        """Give an object's disk space back."""
+
+        def job() -> None:
+            assert self._file is not None
+            self._file.free(place, nbytes)
+
+        self._post(job)
+
+    def _post(self, job: Callable[[], Callable[[], None] | None]) -> None:
+        if self._done_fd < 0:
+            self._done_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._reactor.add(self._done_fd, READ, self._on_done)
+            threading.Thread(target=self._run, name="raytwin-disk", daemon=True).start()
+        self._jobs.put(job)
+
+    def _run(self) -> None:
+        while True:
+            then = self._jobs.get()()
+            if then is not None:
+                self._done.append(then)
+                os.eventfd_write(self._done_fd, 1)
+
+    def _on_done(self, mask: int) -> None:
+        os.eventfd_read(self._done_fd)
+        while self._done:
+            self._done.popleft()()

@@ -1,0 +1,114 @@
+"""The node's worker pool: what `StartWorker` and `StopWorker` do for real.
+
+A worker is forked by the zygote and gets one end of a socket pair. That it has
+died is known from the zygote, which reaps it and knows why.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import msgspec
+
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.messages import Frame, KillWorker, StartWorker, StopWorker, WorkerDied
+from raytwin.runtime.processes.net.admission import WORKER_TO_NODE, foreign
+from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.connection import Connection
+from raytwin.runtime.processes.net.packets import PacketQueue, receive_packet
+from raytwin.runtime.processes.net.reactor import READ, WRITE
+from raytwin.runtime.processes.spawn.process_settings import WorkerSettings
+
+
+class WorkerPool:
+    """Starts and stops the workers of one node; is ``pool:<n>``."""
+
+    def __init__(
+        self, process: Process, node: int, config: Config, spawner: socket.socket, arena_fd: int,
+        direct_to: str = "", direct_fd: int = -1,
+    ) -> None:  # fmt: skip
+        """`direct_to` is a driver that workers can reach by the descriptor `direct_fd`."""
+        self._process = process
+        self._node = node
+        self._config = config
+        self._spawner = spawner
+        self._arena_fd = arena_fd
+        self._direct_to = direct_to
+        self._direct_fd = direct_fd
+        self._requests = PacketQueue(spawner)
+        process.reactor.add(spawner.fileno(), READ, self._on_ready)
+
+    def handle(self, source: str, message: Any) -> None:
+        if isinstance(message, StartWorker):
+            self._start(message.worker)
+        elif isinstance(message, StopWorker):
+            connection = self._process.routes.pop(message.worker, None)
+            if connection is not None:
+                connection.close("not needed any more")
+        elif isinstance(message, KillWorker):
+            self._ask(["kill", message.worker, 9])
+        else:
+            raise TypeError(f"a worker pool was sent {type(message).__name__}")
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
+
+    def _start(self, address: str) -> None:
+        ours, theirs = socket.socketpair()
+        settings = WorkerSettings(address, self._node, self._config, self._direct_to)
+        fds: tuple[int, ...] = (theirs.detach(), os.dup(self._arena_fd))
+        if self._direct_to:
+            fds += (os.dup(self._direct_fd),)
+        self._ask(["spawn", "worker", address, msgspec.msgpack.encode(settings)], fds)
+        connection = Connection(
+            self._process.reactor, ours, self._on_frame, self._on_close, peer=address
+        )
+        self._process.routes[address] = connection
+
+    def _on_frame(self, connection: Connection, frame: Frame) -> None:
+        # Whatever it says, a worker speaks for itself.
+        frame.source = connection.peer
+        to_scheduler = frame.destination == f"node:{self._node}"
+        wrong = foreign(frame, WORKER_TO_NODE if to_scheduler else None)
+        if wrong:
+            connection.refuse(wrong)
+        else:
+            self._process.receive(connection, frame)
+
+    def _on_close(self, connection: Connection, reason: str) -> None:
+        if self._process.routes.get(connection.peer) is connection:
+            del self._process.routes[connection.peer]
+            # It may hang with its socket closed: make sure that it goes.
+            self._ask(["kill", connection.peer, 9])
+
+    def _ask(self, request: list[Any], fds: tuple[int, ...] = ()) -> None:
+        self._requests.send(request, fds)
+        self._watch()
+
+    def _watch(self) -> None:
+        more = WRITE if self._requests else 0
+        self._process.reactor.modify(self._spawner.fileno(), READ | more)
+
+    def _on_ready(self, mask: int) -> None:
+        if mask & WRITE:
+            self._requests.flush()
+            self._watch()
+        if mask & ~WRITE:
+            self._on_answer()
+
+    def _on_answer(self) -> None:
+        packet = receive_packet(self._spawner)
+        if packet is None:
+            self._process.stop("the zygote is gone")
+            return
+        what, address, detail = packet[0]
+        if what == "exited":
+            connection = self._process.routes.pop(address, None)
+            if connection is not None:
+                # What it had sent before its end comes before the news of it.
+                connection.drain()
+            self._process.deliver(
+                f"pool:{self._node}", f"node:{self._node}", WorkerDied(address, detail)
+            )

@@ -1,0 +1,151 @@
+"""The ``local`` backend's ``init``: from what a program asks for to a cluster of processes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from raytwin.runtime.api.current import connected, set_current
+from raytwin.runtime.api.exceptions import RaySystemError
+from raytwin.runtime.api.options.init_options import check_directory, check_names
+from raytwin.runtime.control.core.ids import root_task_id
+from raytwin.runtime.processes.client import joining
+from raytwin.runtime.processes.client.driver_sessions import DriverSession, make_driver
+from raytwin.runtime.processes.client.local_world import LocalWorld
+from raytwin.runtime.processes.client.memory import trim
+from raytwin.runtime.processes.spawn.local_cluster import NODES_MAX, LocalCluster
+from raytwin.runtime.session import Session
+from raytwin.runtime.session.cluster_config import cluster_config
+from raytwin.runtime.session.node_resources import FIRST_DRIVER, node_resources
+
+START_TIMEOUT_S = 60.0
+STORE_SHARE = 0.3
+"""Part of the machine's memory that all object stores together may take."""
+STORE_BYTES_MAX = 1 << 44
+"""A process maps its node's store twice, and 47 bits are the addresses that it has."""
+
+
+def connect(*, address: str | None = None, **options: Any) -> Session:
+    """Start a cluster on this machine, or join the one at ``address``."""
+    if address is not None:
+        return joining.connect(address, **options)
+    check_names("local", options, start, cluster_config)
+    return start(**options)
+
+
+def start(
+    *,
+    nodes: int | Sequence[Mapping[str, float]] = 1,
+    cpus_per_node: float | None = None,
+    more_resources: Mapping[str, float] | None = None,
+    object_store_memory: int | None = None,
+    object_spilling_dir: str | os.PathLike[str] | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    gcs_storage: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Session:
+    """Start a cluster on this machine and become its driver.
+
+    `settings` are those of `cluster_config`.
+    """
+    resources = node_resources(nodes, cpus_per_node, os.cpu_count() or 1, more_resources)
+    if len(resources) > NODES_MAX:
+        raise ValueError(f"{len(resources)} nodes on one machine; at most {NODES_MAX} may be")
+    config = cluster_config(gcs_storage=gcs_storage, **settings)
+    if object_store_memory is None:
+        object_store_memory = int(_memory_bytes() * STORE_SHARE / len(resources))
+    if object_store_memory < 1 << 20:
+        raise ValueError(f"an object store of {object_store_memory} bytes; 1 MiB is the least")
+    if object_store_memory > STORE_BYTES_MAX:
+        raise ValueError(f"an object store of {object_store_memory} bytes; 16 TiB is the most")
+    if gcs_storage is not None:
+        from raytwin.runtime.processes.head import gcs_storage as storage  # loads sqlite3
+
+        storage.check_storage(Path(gcs_storage), config.head_has_gcs)
+    if journal is not None:
+        check_directory("journal", journal, make=True)
+    cluster = LocalCluster(
+        resources,
+        config,
+        object_store_memory,
+        "" if journal is None else str(journal),
+        _spill_directory(object_spilling_dir),
+        "" if gcs_storage is None else str(Path(gcs_storage).resolve()),
+    )
+    try:
+        session = _connect_driver(cluster)
+        _await_nodes(session, cluster, len(resources))
+    except BaseException:
+        started = connected()
+        if isinstance(started, OwnerSession):
+            set_current(None)
+            started.shutdown()
+        else:
+            cluster.end()
+        raise
+    trim()
+    return session
+
+
+def _memory_bytes() -> int:
+    """Return the size of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _spill_directory(given: str | os.PathLike[str] | None) -> str:
+    """Return where evicted objects go: as given, or the system's place for such."""
+    directory = tempfile.gettempdir() if given is None else os.path.abspath(given)
+    check_directory("object_spilling_dir", directory)
+    return directory
+
+
+def _connect_driver(cluster: LocalCluster) -> Session:
+    return make_driver(
+        FIRST_DRIVER,
+        0,
+        cluster.config,
+        root_task_id(uuid.uuid4().hex),
+        cluster.driver_socket,
+        cluster.arena,
+        cluster.address,
+        lambda world: OwnerSession(world, cluster),
+        cluster.from_workers,
+    )
+
+
+class OwnerSession(DriverSession):
+    """The session of the driver that started the cluster, which ends with it."""
+
+    def __init__(self, world: LocalWorld, cluster: LocalCluster) -> None:
+        super().__init__(world, cluster.address, cluster.end)
+        self.cluster = cluster
+        cluster.query = self.query
+
+
+def _await_nodes(session: Session, cluster: LocalCluster, count: int) -> None:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    pause_s = 0.001
+    while True:
+        cluster.poll()
+        if cluster.exited:
+            process, reason = next(iter(cluster.exited.items()))
+            raise RuntimeError(f"the cluster did not start: {process} ended ({reason})")
+        try:
+            if sum(row["alive"] for row in session.query("nodes")) == count:
+                return
+        except RaySystemError:
+            # Its own node is gone; the zygote will say which process went, and why.
+            time.sleep(0.1)
+            cluster.poll()
+            if not cluster.exited:
+                raise
+            continue
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"the cluster of {count} nodes did not start in {START_TIMEOUT_S} s")
+        time.sleep(pause_s)
+        pause_s = min(0.05, pause_s * 1.5)

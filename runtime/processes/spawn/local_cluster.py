@@ -1,0 +1,352 @@
+"""A cluster on this machine, as the driver that starts it sees it: its processes.
+
+    driver (this process) ──spawns──> zygote ──forks──> head, nodes, workers
+       └───────socket pair───────> node 0
+
+Everything is handed over by descriptor (see `zygote`). The head's listening
+socket is bound here, so that nodes can be started without waiting for it.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from raytwin.runtime.api.exceptions import RaySystemError
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.context import node_of
+from raytwin.runtime.control.gcs.sharding.router import chain_of
+from raytwin.runtime.processes.client.shortcut import shortcut_pair
+from raytwin.runtime.processes.net import auth
+from raytwin.runtime.processes.net.connection import listen
+from raytwin.runtime.processes.net.packets import packet_pair, send_packet
+from raytwin.runtime.processes.spawn import preload, running_clusters
+from raytwin.runtime.processes.spawn.process_settings import HeadSettings, NodeSettings
+from raytwin.runtime.processes.spawn.running_clusters import ClusterFile
+from raytwin.runtime.session.node_resources import (
+    NO_ACTOR,
+    NO_HEAD_AGAIN,
+    check_node,
+    no_worker,
+    node_resources,
+)
+from raytwin.runtime.store.arena import Arena
+
+NODES_MAX = 500
+"""Of a cluster on one machine; each node is two processes at least."""
+END_TIMEOUT_S = 20.0
+ANSWER_LOOK_S = 0.02
+
+
+class LocalCluster:
+    """The processes of one cluster, as its driver sees them."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Mapping[str, float]],
+        config: Config,
+        store_bytes: int,
+        journal: str,
+        spill_directory: str,
+        storage: str = "",
+    ) -> None:
+        self.config = config
+        self.pids: dict[str, int] = {}
+        """PID by ``zygote``, ``head``, ``node:<n>`` and ``replica:0.<n>``."""
+        self.exited: dict[str, str] = {}
+        self.resources: dict[int, dict[str, float]] = {}
+        """Of every node that was ever started, by number."""
+        self._incarnations: dict[int, int] = {}
+        self._removed: set[int] = set()
+        self._paused: set[int] = set()
+        self._token = auth.new_token()
+        self._door = f"raytwin-{os.urandom(16).hex()}"
+        self._file: Path | None = None
+        self._journal = journal
+        self._storage = storage
+        self._store_bytes = store_bytes
+        self._spill_directory = spill_directory
+        self._control, theirs = packet_pair()
+        self._zygote = subprocess.Popen(
+            [sys.executable, "-m", "raytwin.runtime.processes.spawn.zygote", str(theirs.fileno()),
+             str(os.getpid())],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            # Ctrl-C at the terminal is for the driver alone.
+            start_new_session=True,
+            env=_environment(),
+        )  # fmt: skip
+        theirs.close()
+        self.pids["zygote"] = self._zygote.pid
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        self._signaled: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """Answers to what `_signal_worker` asked for."""
+        self.query: Callable[[str], Any] = _unconnected
+        """The driver's session asks its node; see `queries`."""
+        try:
+            self._start(nodes)
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self, nodes: Sequence[Mapping[str, float]]) -> None:
+        head = listen()
+        self._head = head.getsockname()[:2]
+        self._file = running_clusters.write(
+            ClusterFile(self.address, self._door, self._token.hex(), os.getpid(), time.time())
+        )
+        paths = [p or os.getcwd() for p in sys.path]
+        kinds = ["head", "node", *(["replica"] if self.config.chained else [])]
+        given = [paths, str(self._file), kinds, preload.of_driver()]
+        send_packet(self._control, ["start", *given])
+        settings = HeadSettings(self.config, self._token, self._journal, self._storage)
+        # One that is killed is forked anew, where its state is in a file or in replicas.
+        self._spawn("head", "head", settings, (head.fileno(),), self.config.chained)
+        head.close()
+        ours, theirs = socket.socketpair()
+        self.driver_socket = ours
+        self.from_workers, to_driver = shortcut_pair()
+        for number, resources in enumerate(nodes):
+            self.resources[number] = dict(resources)
+            self._spawn_node(number, (theirs, to_driver) if number == 0 else None)
+        theirs.close()
+        to_driver.close()
+
+    @property
+    def address(self) -> str:
+        """Return ``host:port``, by which other drivers of this user may join."""
+        host, port = self._head
+        return f"{host}:{port}"
+
+    def _spawn_node(
+        self, number: int, driver: tuple[socket.socket, socket.socket] | None = None
+    ) -> None:
+        """`driver`: sockets by which the node, and its workers, reach a driver there."""
+        arena = Arena.create(self._store_bytes)
+        self._incarnations[number] = self._incarnations.get(number, 0) + 1
+        if number == 0:
+            self.arena = arena
+        settings = NodeSettings(
+            number,
+            {**self.resources[number], f"node:{number}": 1.0},
+            self.config,
+            self._token,
+            self._head,
+            journal=self._journal,
+            incarnation=self._incarnations[number],
+            spill_directory=self._spill_directory,
+            door=self._door if number == 0 else "",
+        )
+        fds = [arena.fd, *(sock.fileno() for sock in driver or ())]
+        self._spawn("node", f"node:{number}", settings, tuple(fds))
+        if number != 0:
+            arena.close()
+
+    def _spawn(
+        self, kind: str, key: str, settings: Any, fds: tuple[int, ...], again: bool = False
+    ) -> None:
+        packet = ["spawn", kind, key, msgspec.msgpack.encode(settings), again]
+        send_packet(self._control, packet, fds)
+
+    def poll(self) -> None:
+        """Take in what the zygote has said: PIDs, and processes that ended."""
+        with self._lock:
+            while True:
+                try:
+                    data = self._control.recv(1 << 16, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    return
+                except ConnectionResetError:
+                    data = b""
+                if not data:
+                    self.exited["zygote"] = "gone"
+                    return
+                what, key, detail = msgspec.msgpack.decode(data)
+                if what == "spawned":
+                    self.pids[key] = detail
+                    self.exited.pop(key, None)
+                elif what == "signaled":
+                    self._signaled.put(detail)
+                else:
+                    self.exited[key] = detail
+
+    def kill(self, key: str, signal_number: int) -> None:
+        """Send a signal to the head, a node or a replica of the GCS."""
+        send_packet(self._control, ["kill", key, signal_number])
+
+    def kill_replica(self, name: str) -> None:
+        """Send SIGKILL to a replica of the GCS."""
+        self.kill(name, signal.SIGKILL)
+
+    def kill_member(self, chain: int, which: int = 0) -> None:
+        """Send SIGKILL to a replica of a chain, counted from its oldest, round and round.
+
+        Whether the others have the state by now only the chain's master knows.
+        """
+        self.poll()
+        replicas = [key for key in self.pids if key.startswith("replica:")]
+        members = [k for k in replicas if chain_of(k) == chain and k not in self.exited]
+        if not members:
+            raise ValueError(f"the GCS has no chain {chain} of replicas that could die alone")
+        if len(members) < 2 and not self.config.last_returns:
+            raise ValueError(f"chain {chain} has one member, who alone has the state")
+        self.kill_replica(members[which % len(members)])
+
+    # -- operations on a running cluster: see `cluster_operations.Cluster` -------------
+
+    def add_node(self, resources: Mapping[str, float]) -> int:
+        """Start a node and return its number; it joins when it is up."""
+        (checked,) = node_resources([resources], None, 0)
+        number = len(self.resources)
+        if number >= NODES_MAX:
+            raise ValueError(f"{number + 1} nodes on one machine; at most {NODES_MAX} may be")
+        self.resources[number] = checked
+        self._spawn_node(number)
+        return number
+
+    def remove_node(self, node: int) -> None:
+        """End a node for good: as `kill_node`, and its number is not used again."""
+        self._check(node, spare_driver=True)
+        self._removed.add(node)
+        self._signal(node, signal.SIGKILL)
+
+    def kill_node(self, node: int) -> None:
+        """Send SIGKILL to a node and its workers."""
+        self._check(node, spare_driver=True)
+        self._signal(node, signal.SIGKILL)
+
+    def restart_node(self, node: int) -> None:
+        """Start a node again under its number, empty, once its old process is gone.
+
+        Kills it first if it lives. Raises RuntimeError if it does not die.
+        """
+        self._check(node, spare_driver=True)
+        key = f"node:{node}"
+        deadline_s = time.monotonic() + END_TIMEOUT_S
+        self.poll()
+        if key not in self.exited:
+            self._signal(node, signal.SIGKILL)
+        while key not in self.exited:
+            if time.monotonic() > deadline_s:
+                raise RuntimeError(f"{key} does not end")
+            time.sleep(0.001)
+            self.poll()
+        del self.exited[key]
+        self._spawn_node(node)
+
+    def pause_node(self, node: int) -> None:
+        """Send SIGSTOP to a node and its workers."""
+        self._check(node)
+        self._signal(node, signal.SIGSTOP)
+
+    def resume_node(self, node: int) -> None:
+        """Send SIGCONT to a node and its workers."""
+        self._check(node)
+        self._signal(node, signal.SIGCONT)
+
+    def kill_worker(self, node: int, which: int = 0) -> None:
+        """Send SIGKILL to a worker, counted from the node's oldest, round and round."""
+        self._signal_worker(node, which, signal.SIGKILL)
+
+    def kill_actor(self, which: int = 0) -> None:
+        """Send SIGKILL to an actor's worker, counted by node and the worker's age.
+
+        Nodes are asked who their actors are, so it takes a round trip to each;
+        raises ValueError while one is paused, too.
+        """
+        if self._paused:
+            raise ValueError(f"node {min(self._paused)} is paused and does not say who its"
+                             " actors are")  # fmt: skip
+        addresses = [row[-1] for row in self.query("actors") if row[-1]]
+        if not addresses:
+            raise ValueError(NO_ACTOR)
+        addresses.sort(key=lambda address: [int(n) for n in address[len("worker:") :].split(".")])
+        address = addresses[which % len(addresses)]
+        self._signal_worker(node_of(address), address, signal.SIGKILL)
+
+    def kill_head(self) -> None:
+        """Send SIGKILL to the head; raises ValueError unless it is started again."""
+        if not self.config.chained:
+            raise ValueError(NO_HEAD_AGAIN)
+        self.poll()
+        if "head" in self.exited:
+            raise ValueError(f"the head has ended: {self.exited['head']}")
+        self.kill("head", signal.SIGKILL)
+
+    def pause_worker(self, node: int, which: int = 0) -> None:
+        """Send SIGSTOP to a worker; counted as in `kill_worker`."""
+        self._signal_worker(node, which, signal.SIGSTOP)
+
+    def resume_workers(self, node: int) -> None:
+        """Send SIGCONT to all workers of a node, unless that is paused itself."""
+        self._check(node)
+        if node not in self._paused:
+            self._signal(node, signal.SIGCONT)
+
+    def _signal_worker(self, node: int, which: int | str, number: int) -> None:
+        """Send a signal to a worker, by number or address; raises ValueError if it is not there."""
+        self._check(node)
+        with self._asking:
+            send_packet(self._control, ["signal worker", f"node:{node}", which, int(number)])
+            while True:
+                self.poll()
+                if not self._signaled.empty():
+                    break
+                if "zygote" in self.exited:
+                    raise RuntimeError("the cluster is gone")
+                # Another thread that polls may take the answer in.
+                select.select([self._control], [], [], ANSWER_LOOK_S)
+            if not self._signaled.get():
+                raise ValueError(
+                    no_worker(node) if isinstance(which, int) else f"{which} has ended"
+                )
+
+    def _signal(self, node: int, number: int) -> None:
+        (self._paused.add if number == signal.SIGSTOP else self._paused.discard)(node)
+        send_packet(self._control, ["signal", f"node:{node}", int(number)])
+
+    def _check(self, node: int, spare_driver: bool = False) -> None:
+        check_node(node, self.resources, self._removed, spare_driver)
+
+    def end(self) -> None:
+        """Kill everything and wait until it is gone."""
+        self.query = _unconnected
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
+        self._control.close()
+        if self._zygote.poll() is None:
+            # Popen's own wait with a timeout sleeps and looks; this one wakes up.
+            pidfd = os.pidfd_open(self._zygote.pid)
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            ended = poll.poll(END_TIMEOUT_S * 1000)
+            os.close(pidfd)
+            if not ended:
+                # It hangs. Its children go with it: the kernel sees to that.
+                self._zygote.kill()
+        self._zygote.wait()
+
+
+def _unconnected(kind: str) -> Any:
+    raise RaySystemError(f"nobody can be asked for {kind}: the cluster has no driver")
+
+
+def _environment() -> dict[str, str]:
+    # The package is found where it was found by the driver; the rest of the
+    # driver's sys.path follows over the socket.
+    root = str(Path(__file__).absolute().parents[4])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,0 +1,106 @@
+"""A worker's first steps, taken once in the zygote so that no worker takes them again.
+
+A forked process shares its parent's pages until it writes to them, and Python writes
+all the time: it counts references, finds attributes and remembers where, and changes
+the code of what runs often. Most of the pages that a new worker writes to are written
+to for the first time that a step is taken: versions of types, caches of look-ups,
+layouts of instances, adapted code. Taken here, they are in the shared pages, and an
+actor costs less CPU time and less memory.
+
+The worker of a rehearsal is a real one, with a socket whose other end nobody serves,
+and an arena of a page; it makes an actor, calls it, and is dropped. It has no thread,
+no signal handler, and is not this process's `current` session, so nothing is left of
+it but what was cached.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.ids import array_id, function_id, root_task_id
+from raytwin.runtime.control.messages import (
+    ActorInfo,
+    Assignment,
+    FunctionBlob,
+    RunTasks,
+    TaskExtra,
+    TaskSpec,
+)
+from raytwin.runtime.processes.client.worker_process import Worker
+from raytwin.runtime.processes.net import wire
+from raytwin.runtime.processes.spawn.process_settings import WorkerSettings
+from raytwin.runtime.serialization.serialization import dumps_function, serialize
+from raytwin.runtime.store.arena import Arena
+
+TIMES = 12
+"""Python adapts code that has run eight times. The first takes 2 ms, each of the others 0.5."""
+_ARENA_BYTES = 4096
+_SAID_BYTES_MAX = 1 << 16
+_NODE, _WORKER, _OWNER = "node:0", "worker:0.0", "driver:0.0"
+
+
+def rehearse(times: int = TIMES) -> bytes:
+    """Make a worker, have it make an actor and call that, and drop it; so many times.
+
+    Returns what the last worker has sent to its node.
+    """
+    script = _script()
+    said = b""
+    for _ in range(times):
+        said = _once(script)
+    return said
+
+
+def _once(script: list[bytes]) -> bytes:
+    ours, theirs = socket.socketpair()
+    arena = Arena.create(_ARENA_BYTES)
+    worker = Worker(WorkerSettings(_WORKER, 0, Config()), theirs, os.dup(arena.fd))
+    world, executor = worker.world, worker.executor
+    try:
+        worker.say_ready()
+        for frame in script:
+            worker.before_waiting()
+            ours.sendall(frame)
+            with world:
+                world.process.step(0)
+            while executor.queue:
+                with world:
+                    assignment = executor.next()
+                assert assignment is not None
+                worker.runner.run(assignment)
+        return ours.recv(_SAID_BYTES_MAX)
+    finally:
+        world.close()
+        arena.close()
+        ours.close()
+
+
+def _script() -> list[bytes]:
+    """Return the frames that a node sends to a worker which becomes an actor and is called."""
+
+    class Nobody:
+        """Made here, so that it travels by value, as a program's own classes do."""
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def method(self, number: int) -> int:
+            self.number += number
+            return self.number
+
+    blob = dumps_function(Nobody)
+    function = function_id(blob)
+    args = serialize(((1,), {})).to_bytes()
+    root = root_task_id("rehearsal")
+    actor, call = array_id(root, 0), array_id(root, 1)
+    made = TaskSpec(actor, 0, 1, function, args, _OWNER, "", name="Nobody")
+    made.extra = TaskExtra(actor=ActorInfo())
+    called = TaskSpec(call, 0, 1, function, args, _OWNER, "", name="method")
+    called.extra = TaskExtra(call=actor, method="method")
+    turns = (
+        [FunctionBlob(function, blob), RunTasks([Assignment(made)])],
+        [RunTasks([Assignment(called)])],
+    )
+    return [wire.encode(_NODE, _WORKER, messages) for messages in turns]

@@ -1,0 +1,366 @@
+"""The zygote: forks every other process of the cluster, and outlives none.
+
+It is started by the driver and loads once what workers need (see `preload`); a
+process forked from it costs milliseconds and shares its pages. It is also the
+supervisor, which is why nothing can be left behind:
+
+* it watches the driver's pidfd and its end of the control socket; when either
+  is gone it takes no further request, kills every process it has forked and leaves;
+* every process it forks gets SIGKILL from the kernel when the zygote dies;
+* processes that user code has started become its own when their worker dies,
+  and are killed then;
+* sockets are socket pairs and memory is memfd, handed over as descriptors: no
+  name in any file system exists that could stay behind. But for one: the file by
+  which other drivers find the cluster, which the zygote takes away.
+
+The first packet is ``["start", search path, cluster's file, kinds, modules]``: of
+these kinds there will be processes as soon as can be, so what they need is loaded for
+all; the modules are for workers. Requests (one packet each, descriptors attached)::
+
+    ["spawn", kind, key, payload, again]  kind: head, node, replica, worker
+    ["mine"]                          which replicas are there, and were?
+    ["kill", key, signal]
+    ["signal", key, signal]           a node, and every worker that it has asked for
+    ["signal worker", key, which, signal]   of that node: by its key, or a number that
+                                      is counted from its oldest, round and round
+
+With `again` the process is forked anew, with the same descriptors, when it is killed or
+fails; what it had asked for lives, and is its successor's. Not if it has ended
+`AGAIN_MAX` times within `AGAIN_S` of its start, or with exit code 0: then nodes and
+replicas, which else wait for it, end as well.
+
+Answers: ``["spawned", key, pid]``, but of workers; ``["exited", key, reason]``;
+``["signaled", key, whether there was such a worker]``; and ``["mine", "", [those that live,
+those that have ended, how often the asker was forked anew]]``.
+Whoever asked for a process is told of its end; when the asker is gone, what it has
+asked for is killed. The driver is told of replicas too, and may kill any process by
+its key.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from raytwin.runtime.processes.net.packets import PacketQueue, packet_pair, receive_packet
+from raytwin.runtime.processes.spawn import preload
+from raytwin.runtime.processes.spawn.forking import MAINS, adopt, become, call_process, load, settle
+from raytwin.runtime.processes.spawn.process_settings import set_up_logging
+from raytwin.runtime.processes.spawn.zygote_children import Child, Children
+
+AGAIN_MAX = 5
+AGAIN_S = 1.0
+_OF_THE_NEXT = -2
+"""Who has asked for a process, where that was killed and is to be forked anew."""
+BATCH = 16
+"""Requests of one process that are taken before those of the next one."""
+
+
+class Zygote:
+    """The fork server's loop."""
+
+    def __init__(self, control: socket.socket, driver_pid: int) -> None:
+        self._epoll = select.epoll()
+        self._askers: dict[int, socket.socket] = {}
+        self._answers: dict[int, PacketQueue] = {}
+        self._children = Children()
+        self._control_fd = control.fileno()
+        self._warm = False
+        self._short_lives = 0
+        self._late: list[tuple[int, list[Any], list[int]]] = []
+        """Workers to fork when this process is warm: (asker, request, descriptors)."""
+        self._due: list[tuple[int, list[Any], list[int]]] = []
+        """Workers to fork now."""
+        self._again = 0
+        """How often the head was forked anew."""
+        self._ended: list[str] = []
+        """Replicas that there were: a master asks for them by other names."""
+        self._driver_fd = os.pidfd_open(driver_pid)
+        self._driver = select.poll()
+        self._driver.register(self._driver_fd, select.POLLIN)
+        # Nothing but the other end's close: what it has said before is served in turn.
+        self._driver.register(self._control_fd, 0)
+        self.modules: list[str] = []
+        """What workers are to have loaded, besides what they need."""
+        self.cluster_file = ""
+        """Taken away at the end, in case the driver could not."""
+        self._epoll.register(self._driver_fd, select.EPOLLIN)
+        self._add_asker(control)
+
+    def run(self) -> None:
+        """Serve until the driver is gone."""
+        while True:
+            # Head and nodes need neither numpy nor cloudpickle: they are forked
+            # before these are loaded, and start while that goes on.
+            ended: list[Child] = []
+            for fd, mask in self._epoll.poll(None if self._warm or not self._late else 0) or [
+                (-1, 0)
+            ]:
+                # Each time: what all of them ask for can be hundreds of processes.
+                if self._driver.poll(0):
+                    return
+                if fd == -1:
+                    self._warm_up()
+                elif fd in self._askers:
+                    if mask & select.EPOLLOUT:
+                        self._send_answers(fd)
+                    if mask & ~select.EPOLLOUT and not self._serve(fd):
+                        return
+                    self._fork_workers()
+                elif fd in self._children:
+                    ended.append(self._children.pop(fd))
+            if ended:
+                self._reap(ended)
+
+    def _warm_up(self) -> None:
+        """Load what workers need, then fork those that were asked for meanwhile."""
+        load(MAINS["worker"], "cloudpickle", *self.modules)
+        import_module("raytwin.runtime.processes.spawn.rehearsal").rehearse()
+        import_module("raytwin.runtime.processes.client.interrupts").catch()
+        settle()
+        self._warm = True
+        late, self._late = self._late, []
+        for fd, request, fds in late:
+            if fd in self._askers:
+                self._due.append((fd, request, fds))
+            else:
+                for unused in fds:
+                    os.close(unused)
+        self._fork_workers()
+
+    def _add_asker(self, sock: socket.socket) -> None:
+        self._askers[sock.fileno()] = sock
+        self._answers[sock.fileno()] = PacketQueue(sock)
+        self._epoll.register(sock.fileno(), select.EPOLLIN)
+
+    def _serve(self, fd: int) -> bool:
+        """Take a process's requests; return False when the driver is gone."""
+        for _ in range(BATCH):
+            try:
+                packet = receive_packet(self._askers[fd], socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return True
+            except ConnectionResetError:
+                packet = None
+            if packet is None:
+                if fd == self._control_fd:
+                    return False
+                self._fork_workers()
+                self._drop_asker(fd)
+                return True
+            request, fds = packet
+            if request[:2] == ["spawn", "worker"]:
+                (self._due if self._warm else self._late).append((fd, request, fds))
+            else:
+                self._fork_workers()
+                self._do(fd, request, fds)
+        return True
+
+    def _do(self, fd: int, request: list[Any], fds: list[int]) -> None:
+        """Do what a request asks for."""
+        if request[0] == "kill":
+            for child in self._children:
+                if child.key == request[1] and fd in (child.owner, self._control_fd):
+                    signal.pidfd_send_signal(child.pidfd, request[2])
+        elif request[0] == "mine":
+            alive = [child.key for child in self._children if child.owner == fd]
+            self._answer(fd, ["mine", "", [alive, self._ended, self._again]])
+        elif request[0] == "signal":
+            self._children.signal(fd, request[1], request[2])
+        elif request[0] == "signal worker":
+            there = self._children.signal_worker(fd, *request[1:])
+            self._answer(fd, ["signaled", request[1], there])
+        else:
+            self._spawn(fd, request, fds)
+
+    def _drop_asker(self, fd: int) -> None:
+        self._epoll.unregister(fd)
+        del self._answers[fd]
+        self._askers.pop(fd).close()
+        # The number of the descriptor may be used again.
+        asker = next((child for child in self._children if child.asks == fd), None)
+        for child in self._children:
+            if child.owner == fd and asker is not None and asker.again is not None:
+                child.owner = _OF_THE_NEXT
+            elif child.owner == fd:
+                child.owner = -1
+                signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+            elif child.asks == fd:
+                child.asks = -1
+
+    def _fork_workers(self) -> None:
+        """Fork the workers that are due, then enter them all in the books.
+
+        After each fork, whatever this process writes to is copied: so it writes little
+        in between.
+        """
+        due, self._due = self._due, []
+        if not due:
+            return
+        missing = preload.missing()
+        if missing:
+            load(*missing)
+            settle()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        zygote_pid = os.getpid()
+        pids = []
+        for _, request, fds in due:
+            pid = os.fork()
+            if pid == 0:
+                become("worker", request[2], request[3], fds, zygote_pid)
+            pids.append(pid)
+        for pid, (asker, request, fds) in zip(pids, due, strict=True):
+            for fd in fds:
+                os.close(fd)
+            child = Child("worker", request[2], asker, pid, os.pidfd_open(pid))
+            self._children.enter(child)
+            self._epoll.register(child.pidfd, select.EPOLLIN)
+
+    def _spawn(self, asker: int, request: list[Any], fds: list[int]) -> None:
+        _, kind, key, payload = request[:4]
+        kept = [os.dup(fd) for fd in fds] if len(request) > 4 and request[4] else None
+        ours = theirs = None
+        if kind in ("node", "head"):
+            # They ask for workers and replicas over a socket of their own.
+            ours, theirs = packet_pair()
+            fds = [theirs.fileno(), *fds]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        zygote_pid = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            become(kind, key, payload, fds, zygote_pid)
+        if ours is not None and theirs is not None:
+            theirs.close()
+            fds = fds[1:]
+            self._add_asker(ours)
+        for fd in fds:
+            os.close(fd)
+        child = Child(kind, key, asker, pid, os.pidfd_open(pid))
+        if ours is not None:
+            child.asks = ours.fileno()
+        self._children.enter(child)
+        self._epoll.register(child.pidfd, select.EPOLLIN)
+        if kept is not None:
+            child.again = (request, kept)
+        self._tell(child, ["spawned", key, pid])
+
+    def _reap(self, ended: list[Child]) -> None:
+        """Bury processes that have ended, and what they leave behind; tell who asked for them."""
+        reasons = []
+        for child in ended:
+            self._epoll.unregister(child.pidfd)
+            _, status = os.waitpid(child.pid, 0)
+            os.close(child.pidfd)
+            code = os.waitstatus_to_exitcode(status)
+            reasons.append(
+                f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            )
+        # Once for all of them: this looks at every process there is.
+        self._children.end_orphans()
+        for child, reason in zip(ended, reasons, strict=True):
+            if child.kind == "replica":
+                self._ended.append(child.key)
+            if child.again is None:
+                self._tell(child, ["exited", child.key, reason])
+            elif reason == "exit code 0" or not self._begin_again(child):
+                self._tell(child, ["exited", child.key, reason])
+                # Nodes and replicas else wait for another one.
+                for other in self._children:
+                    if other.kind in ("node", "replica"):
+                        signal.pidfd_send_signal(other.pidfd, signal.SIGKILL)
+
+    def _begin_again(self, child: Child) -> bool:
+        """Fork a process anew that has ended; return whether that makes sense."""
+        assert child.again is not None
+        request, fds = child.again
+        if time.monotonic() - child.started_s < AGAIN_S:
+            self._short_lives += 1
+            if self._short_lives >= AGAIN_MAX:
+                return False
+        else:
+            self._short_lives = 0
+        heirless = [
+            other
+            for other in self._children
+            if other.owner == _OF_THE_NEXT or 0 <= other.owner == child.asks
+        ]
+        for other in heirless:
+            other.owner = _OF_THE_NEXT
+        if child.asks >= 0:
+            # What it has asked for last, and is not done, nobody knows of.
+            self._drop_asker(child.asks)
+        self._spawn(child.owner, request, fds)
+        self._again += 1
+        heir = next(c for c in self._children if c.key == child.key)
+        for other in heirless:
+            other.owner = heir.asks
+        return True
+
+    def _tell(self, child: Child, packet: list[Any]) -> None:
+        self._answer(child.owner, packet)
+        if child.kind == "replica":
+            self._answer(self._control_fd, packet)
+
+    def _answer(self, asker: int, packet: list[Any]) -> None:
+        answers = self._answers.get(asker)
+        if answers is not None:
+            answers.send(packet)
+            self._send_answers(asker)
+
+    def _send_answers(self, asker: int) -> None:
+        answers = self._answers[asker]
+        answers.flush()
+        more = select.EPOLLOUT if answers else 0
+        self._epoll.modify(asker, select.EPOLLIN | more)
+
+    def end(self) -> None:
+        """Kill every process and wait until it is gone."""
+        if self.cluster_file:
+            with suppress(FileNotFoundError):
+                os.unlink(self.cluster_file)
+        self._children.end()
+
+
+def main() -> None:
+    """Run the zygote: descriptor and driver's PID are the arguments."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    # Ctrl-C is for the driver, which ends the cluster when it leaves.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    set_up_logging("zygote")
+    # What a task prints is seen when it is printed: workers do not live to flush.
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    call_process("rt-zygote")
+    adopt()
+    started = receive_packet(control)
+    if started is None:
+        return
+    sys.path[:] = started[0][1]
+    gc.disable()
+    for kind in started[0][3]:
+        import_module(MAINS[kind])
+    settle()  # for head and nodes, as `_warm_up` does for workers
+    zygote = Zygote(control, int(sys.argv[2]))
+    zygote.cluster_file, zygote.modules = started[0][2], started[0][4]
+    try:
+        zygote.run()
+    finally:
+        zygote.end()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # taking the interpreter down in good order takes longer than all else
+
+
+if __name__ == "__main__":
+    main()

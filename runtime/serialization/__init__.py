@@ -1,0 +1,3 @@
+"""Values as bytes and back: all pickling, of both worlds."""
+
+from __future__ import annotations

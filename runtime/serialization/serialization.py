@@ -1,0 +1,437 @@
+"""Values as bytes, and back without a copy.
+
+Two forms, told apart by their first bytes:
+
+* **bare**: a pickle of protocol 5 (``80 05 ...``), when all of the value is in it;
+* **laid out**: when the value has large parts that stay out of the pickle (its
+  *buffers*, PEP 574). All numbers little-endian::
+
+      offset  bytes
+      0       4       magic, "RTW1"
+      4       4       number of buffers, b
+      8       8       length of the pickle, p
+      16      8 * b   length of each buffer
+      ...     p       the pickle
+      ...             zeros up to a multiple of 64, then a buffer; b times
+
+  Where a buffer starts follows from the lengths before it, so buffers cannot
+  overlap, and a total other than the number of bytes at hand is an error.
+
+What is a buffer: the memory of every array that is exactly a ``numpy.ndarray``,
+holds no Python objects and has at least `SHARED_BYTES_MIN` bytes, a `bytes`
+object of at least `BYTES_OUT_OF_BAND_MIN` as the value itself, and what a class of
+its own gives as `pickle.PickleBuffer`. Such arrays come back as views of the
+bytes given to `deserialize`. Smaller ones are in the pickle, because a buffer costs
+more than the copy, and come back as views of `bytes` of their own. All are
+read-only, small or large; copy one to change it.
+
+Everything else goes the way of cloudpickle: functions, lambdas, and classes of
+``__main__`` or of a function body travel by value, what can be imported travels
+by name. Plain values (numbers, strings and small containers of them) need nothing
+of that and are pickled directly: for a number, setting cloudpickle up takes longer
+than pickling.
+
+Deserializing runs code that the bytes ask for. Only drivers and workers do it,
+on bytes from processes that know the cluster's token.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cloudpickle
+
+from raytwin.runtime.serialization.pickling import SHARED_BYTES_MIN, Pickler, dig
+from raytwin.runtime.serialization.value_frames import framed
+from raytwin.runtime.store import copying
+from raytwin.runtime.store.allocator import aligned
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAGIC = b"RTW1"
+BARE = b"\x80\x05"
+"""How every pickle of protocol 5 begins."""
+
+BYTES_OUT_OF_BAND_MIN = 64 * 1024
+"""From here on the copies saved are worth more than the larger layout, bytes."""
+
+Copy = Callable[[memoryview, int, "bytes | memoryview"], None]
+"""target, where in it, source"""
+
+sink: ContextVar[list[Any] | None] = ContextVar("sink", default=None)
+"""While a value is serialized: what of it has to be known besides its bytes. Objects
+that are pickled append themselves; it becomes `Serialized.contained`."""
+
+_PROTOCOL = 5
+_NOT_A_PICKLE = f"not a pickle of protocol {_PROTOCOL}: {{}}"
+_HEADER = struct.Struct("<4sIQ")
+_LENGTH_BYTES = 8
+
+_SCALARS: set[type] = {int, float, bool, complex, str, bytes, type(None)}
+_NUMPYS_SCALARS = ("bool_", "int32", "int64", "float32", "float64")
+_DTYPE_NAMES: dict[Any, str] = {}
+"""Of numpy's numbers: one string each, which a pickle has in it once."""
+_ndarray: Any = None
+"""numpy's class, once numpy is loaded: a driver that has no arrays need not have its
+10 MB. Workers have it from the zygote."""
+_PLAIN_ITEMS_MAX = 64  # beyond, what the fast path saves is lost in the pickle itself
+_PLAIN_DEPTH_MAX = 3  # (args, kwargs), one of these, and a list in it
+
+_STRINGS_LOOKED_AT = 256
+"""At the beginning of a long list of strings, and over all of it."""
+
+
+class SerializationError(ValueError):
+    """The bytes are not what `Serialized` writes."""
+
+
+class Serialized:
+    """A value ready to be written; it still refers to the value's own memory.
+
+    What is written is the memory as it is then: do not change the value's arrays
+    in between.
+    """
+
+    __slots__ = ("_buffers", "_head", "_starts", "contained", "nbytes")
+
+    nbytes: int
+    """Bytes that `to_bytes` returns and `write_into` fills."""
+    contained: Sequence[Any]
+    """What has put itself into `sink`."""
+
+    def __init__(
+        self,
+        pickled: bytes,
+        buffers: list[memoryview] | None = None,
+        contained: Sequence[Any] = (),
+    ) -> None:
+        """Lay out `pickled` and its out-of-band `buffers` (bytes, one-dimensional)."""
+        self.contained = contained
+        self._head = pickled
+        self._buffers = buffers or []
+        self._starts: list[int] = []
+        if buffers:
+            lengths = [buffer.nbytes for buffer in buffers]
+            header = _HEADER.pack(MAGIC, len(buffers), len(pickled))
+            self._head = header + struct.pack(f"<{len(lengths)}Q", *lengths) + pickled
+            self._starts, self.nbytes = _place(len(self._head), lengths)
+        else:
+            self.nbytes = len(pickled)
+
+    def to_bytes(self) -> bytes:
+        """Return the value's serialized form."""
+        if not self._buffers:
+            return self._head
+        parts: list[bytes | memoryview] = [self._head]
+        end = len(self._head)
+        for start, buffer in zip(self._starts, self._buffers, strict=True):
+            parts += bytes(start - end), buffer
+            end = start + buffer.nbytes
+        return b"".join(parts)
+
+    def write_into(self, view: memoryview, copy: Copy = copying.copy_at) -> None:
+        """Write the same to the first `nbytes` bytes of `view`, in one copy by `copy`.
+
+        Raises ValueError if `view` is too small, TypeError if it is read-only.
+        """
+        if view.nbytes < self.nbytes:
+            raise ValueError(f"{self.nbytes} bytes do not fit into {view.nbytes}")
+        if view.readonly:
+            raise TypeError("cannot write into a read-only view")
+        view = view.cast("B")
+        end = len(self._head)
+        copy(view, 0, self._head)
+        for start, buffer in zip(self._starts, self._buffers, strict=True):
+            view[end:start] = bytes(start - end)  # reused memory: clear what was there
+            end = start + buffer.nbytes
+            copy(view, start, buffer)
+
+
+def serialize(value: Any) -> Serialized:
+    """Return `value` in its serialized form.
+
+    Raises what pickling it raises, mostly TypeError or pickle.PicklingError.
+    """
+    if _is_plain(value, _PLAIN_DEPTH_MAX):
+        if type(value) is not bytes or len(value) < BYTES_OUT_OF_BAND_MIN:
+            return Serialized(pickle.dumps(value, _PROTOCOL))
+        value = _LargeBytes(value)
+    elif _ndarray is None and "numpy" in sys.modules:
+        _learn_numpy()
+        return serialize(value)
+    # An array or bytes alone need none of cloudpickle's care, nor its time.
+    if type(value) is _LargeBytes or _is_out_of_band(value):
+        file = io.BytesIO()
+        buffers: list[pickle.PickleBuffer] = []
+        _ArrayPickler(file, _PROTOCOL, buffer_callback=buffers.append).dump(value)
+        return Serialized(file.getvalue(), [buffer.raw() for buffer in buffers])
+    return dig(lambda: _serialize_any(value))
+
+
+def _serialize_any(value: Any) -> Serialized:
+    file = io.BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
+    if _are_strings(value):
+        pickler = pickle.Pickler(file, _PROTOCOL)
+        pickler.fast = True  # no memo, which takes most of the time, and has nothing to remember
+        pickler.dump(value)
+        return Serialized(file.getvalue())
+    contained: list[Any] = []
+    outer = sink.set(contained)
+    try:
+        _Pickler(file, buffers.append).dump(value)
+    finally:
+        sink.reset(outer)
+    return Serialized(file.getvalue(), [buffer.raw() for buffer in buffers], contained)
+
+
+def serialize_values(values: list[Any]) -> Serialized:
+    """Return a list of values of which each can be loaded whether others can or not.
+
+    `deserialize` returns something that has them by index; see `frames`. Raises what pickling
+    one of them raises.
+    """
+    if len(values) == 1 or _is_plain(values, _PLAIN_DEPTH_MAX):
+        return serialize(values)
+    if _ndarray is None and "numpy" in sys.modules:
+        _learn_numpy()
+    return dig(lambda: _serialize_frames(values))
+
+
+def _serialize_frames(values: list[Any]) -> Serialized:
+    file = io.BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
+    contained: list[Any] = []
+    outer = sink.set(contained)
+    try:
+        frames = framed(values, _Pickler(file, buffers.append), file, buffers)
+    finally:
+        sink.reset(outer)
+    pickle.Pickler(file, _PROTOCOL, buffer_callback=buffers.append).dump(frames)
+    return Serialized(file.getvalue(), [buffer.raw() for buffer in buffers], contained)
+
+
+def deserialize(data: bytes | memoryview, on_release: Callable[[], None] | None = None) -> Any:
+    """Return the value that `data`, the whole of what `Serialized` wrote, stands for.
+
+    Arrays in it are read-only; those that are buffers are views of `data`, which they
+    keep alive. `on_release` is called exactly once: when the last of them has been collected,
+    or before this returns (or raises) if nothing refers to `data` by then. It may
+    run inside a garbage collection, between any two steps of any thread, so it
+    must neither block nor take a lock that its caller's thread may hold; what it
+    raises is printed and lost. It does not run for what is alive when the
+    interpreter exits. A forked child inherits it with the arrays.
+
+    Raises SerializationError if `data` is malformed, and whatever loading the
+    value raises: an ImportError for a class that is not there, say.
+    """
+    if data[:2] == BARE:
+        if on_release is None:
+            try:
+                return pickle.loads(data)
+            except (pickle.UnpicklingError, EOFError) as error:
+                raise SerializationError(_NOT_A_PICKLE.format(error)) from error
+        try:
+            return _load(data, [])
+        finally:
+            on_release()
+    view = memoryview(data).toreadonly()
+    try:
+        layout = parse(view)
+    except SerializationError:
+        if on_release is not None:
+            on_release()
+        raise
+    if on_release is not None:
+        # Every buffer is a slice of a memoryview of this array, and all such
+        # slices share one reference to it: it dies with the last of them.
+        import numpy as np
+
+        holder = np.frombuffer(view, np.uint8)
+        weakref.finalize(holder, on_release).atexit = False
+        view = holder.data
+        del holder
+    buffers = [view[start:end] for start, end in layout.buffers]
+    try:
+        return _load(view[slice(*layout.pickle)], buffers)
+    finally:
+        del view, buffers  # as in `_load`
+
+
+class Layout(NamedTuple):
+    """Where the parts of a laid-out value are, as (start, end) in bytes."""
+
+    pickle: tuple[int, int]
+    buffers: list[tuple[int, int]]
+
+
+def parse(view: memoryview) -> Layout:
+    """Return the layout that the header in `view` tells of; nothing is unpickled.
+
+    Raises SerializationError unless it describes exactly `view`'s bytes.
+    """
+    total = view.nbytes
+    if total < _HEADER.size:
+        raise SerializationError(f"{total} bytes are neither a pickle nor a layout")
+    magic, count, pickled = _HEADER.unpack_from(view)
+    if magic != MAGIC:
+        raise SerializationError(f"unknown magic {magic!r}")
+    start = _HEADER.size + count * _LENGTH_BYTES
+    if start > total:  # before the table is read, and before room is made for it
+        raise SerializationError(f"a table of {count} buffers does not fit into {total} bytes")
+    lengths = struct.unpack_from(f"<{count}Q", view, _HEADER.size)
+    end = start + pickled
+    starts, described = _place(end, lengths)
+    if described != total:
+        raise SerializationError(f"the header describes {described} bytes, here are {total}")
+    return Layout((start, end), [(s, s + n) for s, n in zip(starts, lengths, strict=True)])
+
+
+def dumps_function(function: Callable[..., Any]) -> bytes:
+    """Return `function` (or a class) as bytes, by value where it cannot be imported.
+
+    Raises what pickling it raises, mostly TypeError or pickle.PicklingError.
+    """
+    blob: bytes = cloudpickle.dumps(function, _PROTOCOL)
+    return blob
+
+
+def loads_function(blob: bytes) -> Callable[..., Any]:
+    """Return the function that `dumps_function` has written.
+
+    Raises SerializationError if `blob` is malformed, and whatever loading it
+    raises: an ImportError for a module that is not there, say.
+    """
+    function: Callable[..., Any] = _load(blob, [])
+    return function
+
+
+def _place(end: int, lengths: list[int] | tuple[int, ...]) -> tuple[list[int], int]:
+    """Return where buffers of these lengths start behind `end`, and the total."""
+    starts = []
+    for length in lengths:
+        start = aligned(end)
+        starts.append(start)
+        end = start + length
+    return starts, end
+
+
+def _load(pickled: bytes | memoryview, buffers: list[memoryview]) -> Any:
+    try:
+        return pickle.loads(pickled, buffers=buffers)
+    except (pickle.UnpicklingError, EOFError) as error:
+        raise SerializationError(_NOT_A_PICKLE.format(error)) from error
+    finally:
+        del pickled, buffers  # a traceback would keep them alive
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    """Return whether plain pickle does for `value` all that cloudpickle would."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return True
+    if kind is dict:
+        return (
+            len(value) <= _PLAIN_ITEMS_MAX
+            and _SCALARS.issuperset(map(type, value))
+            and _are_plain(value.values(), depth)
+        )
+    if kind is list or kind is tuple:
+        return len(value) <= _PLAIN_ITEMS_MAX and _are_plain(value, depth)
+    return False
+
+
+def _are_plain(values: Any, depth: int) -> bool:
+    if _SCALARS.issuperset(map(type, values)):
+        return depth > 0
+    return depth > 1 and all(_is_plain(value, depth - 1) for value in values)
+
+
+def _are_strings(value: Any) -> bool:
+    """Return whether `value` is a list of strings, of which few or none are there twice."""
+    if type(value) is not list or type(value[0]) is not str or set(map(type, value)) != {str}:
+        return False
+    first = value[:_STRINGS_LOOKED_AT]
+    spread = value[:: len(value) // _STRINGS_LOOKED_AT + 1]
+    return len(set(map(id, first))) == len(first) and len(set(map(id, spread))) == len(spread)
+
+
+def _learn_numpy() -> None:
+    """Treat numpy's types as they deserve; the program has loaded it."""
+    global _ndarray
+    import numpy as np
+
+    _SCALARS.update(getattr(np, name) for name in _NUMPYS_SCALARS)
+    _DTYPE_NAMES.update(
+        (each, each.str)
+        for each in map(np.dtype, np.typecodes["AllFloat"] + np.typecodes["AllInteger"] + "?")
+    )
+    _REDUCERS[np.ndarray] = _reduce_array
+    _ndarray = np.ndarray
+
+
+def _is_out_of_band(value: Any) -> bool:
+    return type(value) is _ndarray and not value.dtype.hasobject and value.dtype.itemsize > 0
+
+
+def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
+    """Reduce an array to a buffer, also where numpy's own way puts it into the pickle.
+
+    That is where it is not contiguous, or its dtype has no buffer format (as
+    datetimes): it would be copied more often, and come back writable. A short one's
+    buffer is `bytes`, which pickle and numpy take as they are, in C.
+    """
+    dtype = array.dtype
+    if dtype.hasobject or not dtype.itemsize:
+        return array.__reduce_ex__(_PROTOCOL)
+    order: Any = "F" if array.flags.fnc else "C"
+    told = _DTYPE_NAMES.get(dtype, dtype)
+    if array.nbytes < SHARED_BYTES_MIN:
+        if order == "C":
+            return _ndarray, (array.shape, told, array.tobytes())
+        return _ndarray, (array.shape, told, array.tobytes(order), 0, None, order)
+    if told is not dtype and array.flags.forc:
+        return _array, (pickle.PickleBuffer(array.data), told, array.shape, order)
+    import numpy as np
+
+    flat = np.ascontiguousarray(array.T if order == "F" else array).reshape(-1).view(np.uint8)
+    return _array, (pickle.PickleBuffer(flat.data), told, array.shape, order)
+
+
+def _array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> Any:
+    import numpy as np
+
+    # frombuffer keeps a memoryview of `buffer`, and with it the whole of `data`.
+    return np.frombuffer(buffer, np.uint8).view(dtype).reshape(shape, order=order)
+
+
+class _LargeBytes:
+    """Bytes that stay out of the pickle, and come back as `bytes`."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: bytes) -> None:
+        self._value = value
+
+    def __reduce__(self) -> Any:
+        return bytes, (pickle.PickleBuffer(self._value),)
+
+
+_REDUCERS: dict[type, Callable[[Any], Any]] = {}
+
+
+class _ArrayPickler(pickle.Pickler):
+    dispatch_table = _REDUCERS
+
+
+class _Pickler(Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        return _reduce_array(obj) if type(obj) is _ndarray else super().reducer_override(obj)

@@ -1,0 +1,381 @@
+"""Values as `concurrent.futures.Future`s, and so for asyncio.
+
+In real time one thread per session waits for all of them, as long as there are
+any: `FutureDesk`. In virtual time nothing happens while nobody waits, so there
+the simulation is run by whoever asks for the result or for a call-back, or waits
+by `concurrent.futures`: `LazyFuture`. An event loop in a simulated driver
+therefore awaits references in the order in which it comes to them; virtual time
+passes meanwhile, its own timers are in real time. The next item of a stream is waited
+for in the same ways.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures._base import _AsCompletedWaiter
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Any
+
+from raytwin.runtime.api.exceptions import RaySystemError
+from raytwin.runtime.api.refs import ObjectRef
+from raytwin.runtime.control.client.owned_arrays import Waiter
+from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.core.stream_ids import item_id
+
+if TYPE_CHECKING:
+    from raytwin.runtime.session.values import Values
+
+
+class NotifyingWaiter(Waiter):
+    """A waiter that says when nothing is missing any more."""
+
+    __slots__ = ("_missing", "done", "future", "ref")
+    may_miss = 0
+    """How many of the things that it waits for need not come."""
+
+    def __init__(self, ref: ObjectRef, future: Future[Any], done: list[NotifyingWaiter]) -> None:
+        self._missing = 0
+        super().__init__()
+        self.ref = ref
+        self.future = future
+        self.done = done
+
+    @property
+    def missing(self) -> int:
+        return self._missing
+
+    @missing.setter
+    def missing(self, value: int) -> None:
+        before, self._missing = self._missing, value
+        if before > value == self.may_miss:
+            self.done.append(self)
+
+    @property
+    def ready(self) -> bool:
+        return self._missing <= self.may_miss
+
+    @property
+    def awaited(self) -> tuple[bytes, ...]:
+        """The objects that it waits for."""
+        return (self.ref.binary(),)
+
+    def watch(self, session: Values) -> None:
+        """Begin to wait; in a turn."""
+        session.collect()
+        session.client.flush()
+        session.client.watch(self.awaited, waiter=self)
+
+    def leave(self, session: Values) -> None:
+        """Wait no more."""
+        with session.world:
+            session.client.unwatch(self.awaited, self)
+
+    def value(self, session: Values) -> Any:
+        """Return what it has waited for."""
+        return session.get([self.ref], None)[0]
+
+
+class ItemWaiter(NotifyingWaiter):
+    """A waiter for an item of a stream or for its end, whichever comes first."""
+
+    __slots__ = ("_awaited", "_entry", "_index")
+    may_miss = 1
+
+    def __init__(
+        self, session: Values, array: bytes, index: int, done: list[NotifyingWaiter]
+    ) -> None:
+        client = session.client
+        self._entry = client.entries[array]
+        self._index = index
+        # The stream lives as long as it is waited for.
+        super().__init__(ObjectRef(object_id(array, 0, 0), session), Future(), done)
+        self.fetch = False
+        self._awaited = (self.ref.binary(), item_id(array, index))
+
+    @property
+    def awaited(self) -> tuple[bytes, ...]:
+        return self._awaited
+
+    def value(self, session: Values) -> ObjectRef | None:
+        """Return what `next_item` does."""
+        # The other one may never come, and a stream has many items.
+        self.leave(session)
+        return session.item_of(self._entry, self._index)
+
+
+class FutureDesk:
+    """Completes the futures of one session of a real backend."""
+
+    def __init__(self, session: Values) -> None:
+        self._session = session
+        self._done: list[NotifyingWaiter] = []
+        self._pending: set[NotifyingWaiter] = set()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self.lasting = False
+        """What is asked for in a call goes on when that has ended: in an event loop."""
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        """Return a future of a reference's value.
+
+        It has RaySystemError once the cluster is gone, or the task that asked has ended.
+        """
+        waiter = NotifyingWaiter(ref, Future(), self._done)
+        self._begin(waiter)
+        return waiter.future
+
+    def item(self, array: bytes, index: int) -> Future[ObjectRef | None]:
+        """Return a future of what `next_item` returns, or of the errors that `future` names."""
+        waiter = ItemWaiter(self._session, array, index, self._done)
+        if not self._begin(waiter):
+            waiter.future.add_done_callback(lambda future: self._forget(waiter, future))
+        return waiter.future
+
+    def _begin(self, waiter: NotifyingWaiter) -> bool:
+        """Wait for something; return whether it is there already."""
+        # Known before it can be done, and whoever takes it out completes it.
+        with self._lock:
+            self._pending.add(waiter)
+        try:
+            with self._session.world:
+                waiter.watch(self._session)
+        except BaseException:
+            self._take(waiter)
+            raise
+        if waiter.ready:
+            if self._take(waiter):
+                self._complete(waiter)
+            # If it has come since, and no thread has looked.
+            with suppress(ValueError):
+                self._done.remove(waiter)
+            return True
+        with self._lock:
+            if self._pending and self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="raytwin-futures", daemon=True
+                )
+                self._thread.start()
+        return False
+
+    def _take(self, waiter: NotifyingWaiter) -> bool:
+        with self._lock:
+            known = waiter in self._pending
+            self._pending.discard(waiter)
+        return known
+
+    def _forget(self, waiter: ItemWaiter, future: Future[Any]) -> None:
+        """Nobody waits for an item any more, if its future was cancelled."""
+        if future.cancelled():
+            self._take(waiter)
+            waiter.leave(self._session)
+
+    def abandon(self) -> None:
+        """The task has ended: what it has not waited for is nobody's."""
+        thread = self._thread
+        if thread is None or self.lasting:
+            return
+        self._stopping = True
+        self._session.world.look_again()
+        thread.join()
+        self._stopping = False
+        # In this order: what another thread asks for from now on is pending before it is done.
+        self._done.clear()
+        given_up = self._give_up("the task that asked for this value has ended")
+        # What they wait for is nobody's any more, though it may come yet.
+        for waiter in given_up:
+            waiter.leave(self._session)
+        with self._session.world:
+            self._done[:] = [waiter for waiter in self._done if waiter not in given_up]
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._session.wait_until(lambda: bool(self._done) or self._stopping)
+                while (waiter := self._next_done()) is not None:
+                    # It was at nothing for a moment, and then a large value was fetched.
+                    if not waiter.ready:
+                        continue
+                    if self._take(waiter):
+                        self._complete(waiter)
+                with self._lock:
+                    if self._stopping or not self._pending:
+                        self._thread = None
+                        return
+        except RaySystemError as error:
+            self._give_up(str(error))
+        finally:
+            with self._lock:
+                if self._thread is threading.current_thread():
+                    self._thread = None
+
+    def _next_done(self) -> NotifyingWaiter | None:
+        # Who asks takes out what was there already: there may be none any more.
+        with suppress(IndexError):
+            return self._done.pop()
+        return None
+
+    def _give_up(self, reason: str) -> set[NotifyingWaiter]:
+        """What is pending will have no value; tell those that wait for it, and return them."""
+        with self._lock:
+            given_up, self._pending = self._pending, set()
+            if self._thread is threading.current_thread():
+                self._thread = None
+        for waiter in given_up:
+            if waiter.future.set_running_or_notify_cancel():
+                waiter.future.set_exception(RaySystemError(reason))
+        return given_up
+
+    def _complete(self, waiter: NotifyingWaiter) -> None:
+        if not waiter.future.set_running_or_notify_cancel():
+            return
+        settle(waiter.future, lambda: waiter.value(self._session))
+
+
+class LazyFuture(Future[Any]):
+    """A future in virtual time: asking for it is what lets time pass."""
+
+    def __init__(self, session: Values, ref: ObjectRef) -> None:
+        super().__init__()
+        self._session = session
+        self._ref = ref
+        # Here `concurrent.futures.wait` and `as_completed` put what they wait with.
+        self._waiters = _Waiters(self)
+
+    def done(self) -> bool:
+        self.look(0.0)
+        return super().done()
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._get(timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._get(timeout)
+        return super().exception(0)
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        import asyncio
+
+        if not super().done():
+            # Without a loop the program goes on in real time, perhaps to give its CPU up.
+            self.settle(keeps_cpu=asyncio._get_running_loop() is not None)
+        super().add_done_callback(fn)
+
+    def look(self, timeout_s: float | None) -> bool:
+        """Wait for so long at most, and settle the future if it can be; return if it is."""
+        return bool(settle_first([self], timeout_s)) or super().done()
+
+    def _get(self, timeout_s: float | None) -> None:
+        if super().done():
+            return
+        if timeout_s is not None and not self.look(timeout_s):
+            raise TimeoutError
+        if not super().done():
+            self.settle()
+
+    def settle(self, keeps_cpu: bool = True) -> None:
+        """Wait for the value, however long that takes."""
+        with self._session.world:
+            pass  # a thread that may not wait has the error, and not the future
+
+        def value() -> Any:
+            with self._session.keeping_cpu() if keeps_cpu else nullcontext():
+                return self._session.get([self._ref], None)[0]
+
+        settle(self, value)
+
+
+def item_waited_for(session: Values, array: bytes, index: int) -> Future[ObjectRef | None]:
+    """Return a future of what `next_item` returns, which is there: it lets time pass first."""
+
+    def item() -> ObjectRef | None:
+        with session.keeping_cpu():
+            return session.next_item(array, index, None)
+
+    future: Future[ObjectRef | None] = Future()
+    settle(future, item)
+    return future
+
+
+def settle_first(futures: list[LazyFuture], timeout_s: float | None) -> bool:
+    """Let time pass until one of the futures has a value; settle all that have one.
+
+    Return whether there was any.
+    """
+    pending = [future for future in futures if not Future.done(future)]
+    if not pending:
+        return False
+    session = pending[0]._session
+    refs = list(dict.fromkeys(future._ref for future in pending))
+    try:
+        with session.keeping_cpu():
+            ready = set(session.wait(refs, 1, timeout_s, True)[0])
+        if ready and len(refs) > 1:
+            # Others may be there by now, too.
+            ready.update(session.wait(refs, len(refs), 0.0, True)[0])
+    except RaySystemError as error:
+        for future in pending:
+            future.set_exception(error)
+        return True
+    for future in pending:
+        if future._ref in ready:
+            future.settle()
+    return bool(ready)
+
+
+class _Waiters(list[Any]):
+    """The waiters of a lazy future; to each it adds that waiting lets time pass."""
+
+    def __init__(self, future: LazyFuture) -> None:
+        super().__init__()
+        self._future = future
+
+    def append(self, waiter: Any) -> None:
+        if not isinstance(waiter.event, _RunningEvent):
+            waiter.event = _RunningEvent(isinstance(waiter, _AsCompletedWaiter))
+        waiter.event.futures.append(self._future)
+        super().append(waiter)
+
+
+class _RunningEvent(threading.Event):
+    """Set by one or several futures: to wait for it runs the simulation."""
+
+    def __init__(self, raises: bool) -> None:
+        super().__init__()
+        self.futures: list[LazyFuture] = []
+        self._raises = raises
+        """`as_completed` would find by the machine's clock that it is not too late yet."""
+        self._until_s: float | None = None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        # They come from a set, whose order differs from one run to the next.
+        self.futures.sort(key=lambda future: future._ref.binary())
+        session = self.futures[0]._session
+        if timeout is not None and self._until_s is None:
+            # In whole milliseconds: a part of it may have passed in real time.
+            self._until_s = session.world.now() + round(timeout, 3)
+        while not self.is_set():
+            self.futures = [future for future in self.futures if not Future.done(future)]
+            if not self.futures:
+                return super().wait(timeout)  # for what other futures are among them
+            left_s = (
+                None if self._until_s is None else max(0.0, self._until_s - session.world.now())
+            )
+            if not settle_first(self.futures, left_s):
+                if self._raises:
+                    raise TimeoutError(f"{len(self.futures)} futures unfinished")
+                return False
+        return True
+
+
+def settle(future: Future[Any], get: Callable[[], Any]) -> None:
+    """Give a future a value, or the error that comes instead."""
+    try:
+        value = get()
+    except Exception as error:
+        future.set_exception(error)
+    else:
+        future.set_result(value)

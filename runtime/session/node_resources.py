@@ -1,0 +1,77 @@
+"""From what `init` is asked for to the resources of each node, and what may be done to one."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+from raytwin.runtime.api.options.checks import INTEGER_MAX, amount, amounts, integer
+from raytwin.runtime.control.core.resources import format_demand
+
+FIRST_DRIVER = "driver:0.0"
+"""The one that starts the cluster; workers of its node reach it without the node."""
+
+
+def node_resources(
+    nodes: int | Sequence[Mapping[str, float]],
+    cpus_per_node: float | None,
+    cpus_default: float,
+    more: Mapping[str, float] | None = None,
+) -> list[dict[str, float]]:
+    """Return {resource: amount} for each node.
+
+    `nodes` is how many, or what each has; `more` is added to every node.
+    Raises ValueError for no nodes or an amount that is negative or too fine, TypeError
+    for what is no number.
+    """
+    given: Any = nodes
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        count = integer("nodes", given, -INTEGER_MAX)
+        if count < 1:
+            raise ValueError(f"a cluster of {count} nodes")
+        cpus = cpus_default if cpus_per_node is None else amount("num_cpus", cpus_per_node)
+        each: list[dict[str, float]] = [{"CPU": float(cpus)} for _ in range(count)]
+    else:
+        each = [_floats(amounts(f"nodes[{at}]", node)) for at, node in enumerate(given)]
+    if not each:
+        raise ValueError("a cluster of no nodes")
+    further = _floats(amounts("resources", more or {}))
+    for node in each:
+        for name, number in further.items():
+            node.setdefault(name, number)
+        format_demand(node)
+    return each
+
+
+def _floats(given: dict[str, float]) -> dict[str, float]:
+    return {name: float(number) for name, number in given.items()}
+
+
+def check_node(
+    node: int, known: Container[int], removed: Container[int], spare_driver: bool
+) -> None:
+    """Raise ValueError unless something can be done to that node.
+
+    With `spare_driver` not to node 0: the driver is a part of it.
+    """
+    if node not in known:
+        raise ValueError(f"there is no node {node}")
+    if node in removed:
+        raise ValueError(f"node {node} was removed")
+    if spare_driver and node == 0:
+        raise ValueError("node 0 is the driver's own: it ends with the driver")
+
+
+NO_ACTOR = "no actor is alive"
+"""Why nothing can be done to one."""
+
+NO_HEAD_AGAIN = (
+    "without gcs_replicas, gcs_shards or gcs_storage the head does not start again, and the"
+    " cluster ends with it"
+)
+"""Why it is not killed."""
+
+
+def no_worker(node: int) -> str:
+    """Return why nothing can be done to a worker of a node that has none."""
+    return f"node {node} has no worker now"

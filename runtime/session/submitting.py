@@ -1,0 +1,257 @@
+"""Submitting: from a call's arguments to the task specs that travel.
+
+References among the arguments become inputs, and so do arguments that are too
+large to ride in messages; `Input` stands for each where it was. A sequence that is
+mapped travels in chunks, each small enough for a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from raytwin.runtime.api.backend import Definition, FunctionDefinition, World
+from raytwin.runtime.api.failures import exception_of
+from raytwin.runtime.api.options.task_options import TaskOptions
+from raytwin.runtime.api.refs import ObjectRef, ObjectRefArray
+from raytwin.runtime.api.streams import ObjectRefGenerator
+from raytwin.runtime.control.core.ids import ELEMENTS_MAX, function_id, object_id, same_job
+from raytwin.runtime.control.messages import STREAM, TaskExtra, TaskSpec
+from raytwin.runtime.control.messages.errors import unpack
+from raytwin.runtime.control.node.jobs import foreign_object
+from raytwin.runtime.serialization.dependency_placeholders import Input
+from raytwin.runtime.session import job_setup
+from raytwin.runtime.session.session_references import arrays_of
+from raytwin.runtime.session.task_specs import specify
+from raytwin.runtime.session.values import Values
+
+SEQUENCE_CHUNK = 1024
+"""Items of a sequence that travel in one range; a `range` travels whole."""
+SUBMIT_SPECS_MAX = 64
+"""Ranges submitted in one message, so that no message grows without bound."""
+FUNCTION_BYTES_MAX = 32 * 1024 * 1024
+"""Functions travel in messages, whatever they close over included."""
+
+
+class Submitting(Values):
+    """Submits tasks and task arrays."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.setup = b""
+        """What functions carry for the workers of a job that joined; see `job_setup`."""
+        self.calls_pending: dict[bytes, list[bytes]] = {}
+        """By actor that limits them, the calls that were made from here."""
+
+    def submit(
+        self,
+        function: FunctionDefinition,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: TaskOptions,
+    ) -> list[ObjectRef] | ObjectRefGenerator:
+        self._check_open()
+        stream = options.stream if options.stream >= 0 else function.stream
+        if options.plain and not stream and self._leaves_nothing:
+            demand, extra = options.demand, None
+        else:
+            demand, extra = specify(self, options, stream)
+        key, blob = self._serialized(function)
+        held: list[ObjectRef] = []
+        payload, deps = self._pack(args, kwargs, held) if args or kwargs else (b"", ())
+        with self.world:
+            self.collect()
+            self.world.charge("submit", 1)
+            client = self.client
+            client.export(key, blob)
+            array = self._next_array()
+            spec = TaskSpec(
+                array, 0, 1, key, payload, client.address, demand, deps,
+                options.num_returns, options.max_retries, -1,
+                options.name or function.function_name, extra,
+            )  # fmt: skip
+            holds: tuple[bytes, ...] = ()
+            if held:
+                holds = arrays_of(held)
+                spec.extra = with_inside(extra, holds)
+            entry = client.submit(array, [spec], 1, options.num_returns, holds)
+            if stream:
+                entry.items = {} if entry.items is None else entry.items
+            if stream == STREAM:
+                return ObjectRefGenerator(ObjectRef(object_id(array, 0, 0), self), self)
+            return self._refs_to(entry)
+
+    @property
+    def _leaves_nothing(self) -> bool:
+        """Whether tasks that are submitted now have nothing from whoever submits them."""
+        return not self.env_vars and self.world.executor is None
+
+    def map(
+        self, function: FunctionDefinition, items: Sequence[Any], star: bool, options: TaskOptions
+    ) -> ObjectRefArray:
+        self._check_open()
+        count = len(items)
+        stream = options.stream if options.stream >= 0 else function.stream
+        if stream:
+            raise ValueError("a task array has one return value per task, not a stream")
+        demand, extra = specify(self, options, 0)
+        if count > ELEMENTS_MAX:
+            raise ValueError(f"a task array has at most {ELEMENTS_MAX} tasks, not {count}")
+        if not count:
+            return ObjectRefArray(b"", 0, 1, self)
+        key, blob = self._serialized(function)
+        held: list[ObjectRef] = []
+        packed = self._pack_items(items, star, held)
+        with self.world:
+            self.collect()
+            self.client.export(key, blob)
+            array = self._next_array()
+            name = options.name or function.function_name
+            holds: tuple[bytes, ...] = ()
+            if held:
+                holds = arrays_of(held)
+                extra = with_inside(extra, holds)
+            specs = [
+                TaskSpec(
+                    array, start, size, key, payload, self.client.address, demand, deps,
+                    1, options.max_retries, first, name, extra,
+                )
+                for start, size, first, payload, deps in packed
+            ]  # fmt: skip
+            self.world.charge("submit", len(specs))
+            for at in range(0, len(specs), SUBMIT_SPECS_MAX):
+                self.client.submit(array, specs[at : at + SUBMIT_SPECS_MAX], count, 1, holds)
+                holds = ()
+            return ObjectRefArray(array, count, 1, self)
+
+    # -- task arrays -----------------------------------------------------------
+
+    def _pack_items(
+        self, items: Sequence[Any], star: bool, held: list[ObjectRef]
+    ) -> list[tuple[int, int, int, bytes, tuple[bytes, ...]]]:
+        """Return (start, count, first, args, deps) of the ranges of an array."""
+        if isinstance(items, range):
+            payload = self.world.serialize((False, items)).to_bytes()
+            return [(0, len(items), 0, payload, ())]
+        packed = []
+        for start in range(0, len(items), SEQUENCE_CHUNK):
+            chunk = list(items[start : start + SEQUENCE_CHUNK])
+            if any(_has_ref(item, star) for item in chunk):
+                # An element with inputs is a range of its own: it waits alone.
+                for offset, item in enumerate(chunk):
+                    args, deps = self._pack(tuple(item) if star else (item,), {}, held)
+                    packed.append((start + offset, 1, -1, args, deps))
+                continue
+            packed += self._pack_chunk(start, chunk, star, held)
+        return packed
+
+    def _pack_chunk(
+        self, start: int, chunk: list[Any], star: bool, held: list[ObjectRef]
+    ) -> list[tuple[int, int, int, bytes, tuple[bytes, ...]]]:
+        value = self.world.serialize((star, chunk))
+        if value.nbytes <= self.client.config.inline_bytes_max:
+            if value.contained:
+                held += value.contained
+            return [(start, len(chunk), start, value.to_bytes(), ())]
+        if len(chunk) == 1:
+            args = tuple(chunk[0]) if star else (chunk[0],)
+            payload, inputs = self._packed(args, {}, [], held)
+            return [(start, 1, -1, payload, inputs)]
+        half = len(chunk) // 2
+        return self._pack_chunk(start, chunk[:half], star, held) + self._pack_chunk(
+            start + half, chunk[half:], star, held
+        )
+
+    # -- functions -------------------------------------------------------------
+
+    def _serialized(self, function: Definition) -> tuple[bytes, bytes]:
+        """Return (ID, serialized form) of a function or class."""
+        job, scope = self.client.job, self.world.functions
+        exported = function.exported
+        if exported is None or exported[0] != job or exported[1] is not scope:
+            plain, name = function.source
+            blob = job_setup.wrap(self.setup, self.world.dumps_function(plain))
+            if len(blob) > FUNCTION_BYTES_MAX:
+                raise ValueError(
+                    f"{name} and what it refers to are {len(blob):,} bytes"
+                    f" long; {FUNCTION_BYTES_MAX:,} is the most: pass large values as arguments"
+                )
+            key = function_id(self.world.identity_of(blob), job)
+            exported = function.exported = (job, scope, key, blob)
+        return exported[2:]
+
+    # -- arguments -------------------------------------------------------------
+
+    def _pack(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        held: list[ObjectRef],
+    ) -> tuple[bytes, tuple[bytes, ...]]:
+        """Serialize arguments; references among them become inputs.
+
+        Large arguments become objects, and inputs too. `held` keeps them, and what
+        is inside arguments, until the task is submitted, and then the task does.
+        """
+        if not args and not kwargs:
+            return b"", ()
+        deps: list[bytes] = []
+        if any(type(a) is ObjectRef for a in args):
+            args = tuple(self._as_input(a, deps) for a in args)
+        if kwargs and any(type(a) is ObjectRef for a in kwargs.values()):
+            kwargs = {name: self._as_input(a, deps) for name, a in kwargs.items()}
+        return self._packed(args, kwargs, deps, held)
+
+    def _packed(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        deps: list[bytes],
+        held: list[ObjectRef],
+    ) -> tuple[bytes, tuple[bytes, ...]]:
+        value = self.world.serialize((args, kwargs))
+        if value.nbytes <= self.client.config.inline_bytes_max:
+            if value.contained:
+                held += value.contained
+            return value.to_bytes(), tuple(deps)
+        args = tuple(self._large_as_input(a, deps, held) for a in args)
+        kwargs = {name: self._large_as_input(a, deps, held) for name, a in kwargs.items()}
+        value = self.world.serialize((args, kwargs))
+        if value.contained:
+            held += value.contained
+        return value.to_bytes(), tuple(deps)
+
+    def _as_input(self, value: Any, deps: list[bytes]) -> Any:
+        if type(value) is not ObjectRef:
+            return value
+        self._check_open([value])
+        if not same_job(value.binary(), self.client.job):
+            raise exception_of(unpack(foreign_object(value.binary(), self.client.job).payload))
+        deps.append(value.binary())
+        return Input(len(deps) - 1)
+
+    def _large_as_input(self, value: Any, deps: list[bytes], held: list[ObjectRef]) -> Any:
+        if isinstance(value, Input):
+            return value
+        serialized = self.world.serialize(value)
+        if serialized.nbytes <= self.client.config.inline_bytes_max:
+            return value
+        with self.world:
+            array = self._next_put()
+        ref = self._put_large(array, serialized)
+        held.append(ref)
+        deps.append(ref.binary())
+        return Input(len(deps) - 1)
+
+
+def with_inside(extra: TaskExtra | None, arrays: tuple[bytes, ...]) -> TaskExtra:
+    """Return a task's extra that says which arrays are inside its arguments."""
+    return TaskExtra(inside=arrays) if extra is None else replace(extra, inside=arrays)
+
+
+def _has_ref(item: Any, star: bool) -> bool:
+    if star:
+        return any(type(part) is ObjectRef for part in item)
+    return type(item) is ObjectRef

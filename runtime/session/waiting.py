@@ -1,0 +1,238 @@
+"""Waiting: what gives up a worker's CPU, and what `wait` returns.
+
+The thread that runs a task gives up its CPU while it waits in `get` or `wait`, and
+asks for it back before it goes on. Any other thread's wait is none of the task's: the
+CPU is in use meanwhile, and the task may end before. So is what stands for another
+thread's wait in virtual time (`keeping_cpu`). What the system waits for on its own
+behalf (room, a reply) keeps the CPU, too: `_block`.
+
+A long list is remembered from one `wait` to the next: see `wait_group`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from raytwin.runtime.api.backend import World
+from raytwin.runtime.api.refs import ObjectRef
+from raytwin.runtime.api.streams import ObjectRefGenerator
+from raytwin.runtime.control.client.owned_arrays import Waiter
+from raytwin.runtime.control.core.stream_ids import item_id
+from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.session.session_references import References
+from raytwin.runtime.session.wait_group import KEPT_MIN, WaitGroup
+
+
+class Waiting(References):
+    """Lets time pass until something is there."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._keeps_cpu = False
+
+    def wait(
+        self,
+        refs: Sequence[ObjectRef],
+        num_returns: int,
+        timeout_s: float | None,
+        fetch_local: bool,
+    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
+        self._check_open(refs)
+        client = self.client
+        if len(refs) >= KEPT_MIN:
+            with self.world:
+                self._keep(None)
+                group = WaitGroup(client, refs, fetch_local)
+            return self._wait_in(group, num_returns, timeout_s)
+        here = client.value if fetch_local else client.made
+
+        def ready_now() -> list[int]:
+            ready = []
+            for position, ref in enumerate(refs):
+                if here(ref.binary()):
+                    ready.append(position)
+                    if len(ready) == num_returns:
+                        break
+            return ready
+
+        with self.world:
+            self.collect()
+            self.world.charge("wait", 1)
+            client.flush()
+            ready = ready_now()
+            waiter = None
+            if len(ready) < num_returns:
+                # Without time to wait, too: what is not here is fetched for the next call.
+                oids = [ref.binary() for ref in refs]
+                waiter = client.watch(oids, fetch_local)
+                awaited = client.begin_get(oids)
+        if waiter is not None:
+            may_miss = len(refs) - num_returns
+            try:
+                if timeout_s != 0:
+                    self._wait_until(lambda: waiter.missing <= may_miss, timeout_s)
+            finally:
+                with self.world:
+                    client.unwatch(oids, waiter)
+                    ready = ready_now()
+                    client.end_get(awaited)
+        chosen = set(ready)
+        return (
+            [refs[position] for position in ready],
+            [ref for position, ref in enumerate(refs) if position not in chosen],
+        )
+
+    def wait_mixed(
+        self,
+        waitables: Sequence[ObjectRef | ObjectRefGenerator],
+        num_returns: int,
+        timeout_s: float | None,
+        fetch_local: bool,
+    ) -> tuple[list[Any], list[Any]]:
+        client = self.client
+        refs = [w for w in waitables if isinstance(w, ObjectRef)]
+        self._check_open(refs)
+        here = client.value if fetch_local else client.made
+
+        def is_ready(waitable: ObjectRef | ObjectRefGenerator) -> bool:
+            if isinstance(waitable, ObjectRef):
+                return bool(here(waitable.binary()))
+            array, index = waitable.position()
+            entry = client.entries[array]
+            return entry.result is not None or client.made(item_id(array, index))
+
+        def enough() -> bool:
+            return sum(map(is_ready, waitables)) >= num_returns
+
+        oids = [ref.binary() for ref in refs]
+        with self.world:
+            self.collect()
+            self.world.charge("wait", 1)
+            client.flush()
+            waiter = client.watch(oids, fetch_local)
+            awaited = client.begin_get(oids)
+        try:
+            if timeout_s != 0:
+                self._wait_until(enough, timeout_s)
+        finally:
+            with self.world:
+                client.unwatch(oids, waiter)
+                ready = [at for at, w in enumerate(waitables) if is_ready(w)][:num_returns]
+                client.end_get(awaited)
+        chosen = set(ready)
+        return (
+            [waitables[at] for at in ready],
+            [w for at, w in enumerate(waitables) if at not in chosen],
+        )
+
+    def wait_again(
+        self,
+        refs: list[ObjectRef],
+        num_returns: int,
+        timeout_s: float | None,
+        fetch_local: bool,
+    ) -> tuple[list[ObjectRef], list[ObjectRef]] | None:
+        group = self._group
+        if group is None or self.closed:
+            return None
+        with self.world:
+            # Another thread may have been quicker.
+            if self._group is not group or not group.accepts(refs, fetch_local):
+                return None
+            if not 1 <= num_returns <= len(group):
+                return None
+            self._group = None
+            if group.ready() >= num_returns:
+                # In a loop over many that are done nothing else happens.
+                self.collect()
+                self.world.charge("wait", 1)
+                found = group.take(num_returns)
+                self._keep(group)
+                return found
+        return self._wait_in(group, num_returns, timeout_s)
+
+    def _wait_in(
+        self, group: WaitGroup, num_returns: int, timeout_s: float | None
+    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
+        """Wait for references of a group that no other thread uses, and keep the group."""
+        world = self.world
+        with world:
+            self.collect()
+            world.charge("wait", 1)
+            if group.ready() >= num_returns:
+                found = group.take(num_returns)
+                self._keep(group)
+                return found
+            self.client.flush()
+        done = False
+        try:
+            if timeout_s != 0:
+                self._wait_until(lambda: group.ready() >= num_returns, timeout_s)
+            done = True
+        finally:
+            with world:
+                group.ready()
+                if done:
+                    found = group.take(num_returns)
+                    self._keep(group)
+                else:
+                    group.dissolve()
+        return found
+
+    # -- giving up the CPU -----------------------------------------------------
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait for a condition, as `get` does."""
+        self._wait_until(ready, None)
+
+    @contextmanager
+    def keeping_cpu(self) -> Iterator[None]:
+        """Where the running task waits in here, its CPU stays taken."""
+        before, self._keeps_cpu = self._keeps_cpu, True
+        try:
+            yield
+        finally:
+            self._keeps_cpu = before
+
+    def _wait_until(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait as user code does: who runs a task gives up its CPU meanwhile."""
+        world = self.world
+        executor = world.executor
+        if executor is None or executor.running is None or not world.on_task_thread():
+            return world.block(ready, timeout_s)
+        with world:
+            if ready():
+                return True
+            # A signal's handler may wait within a wait.
+            if not self._keeps_cpu and not executor.suspended:
+                executor.block()
+        try:
+            done = world.block(lambda: ready() or executor.interrupt, timeout_s)
+        finally:
+            self._take_cpu_back(executor)
+        self.interrupt_here()
+        return done
+
+    def _take_cpu_back(self, executor: Executor) -> None:
+        """Go on only with the CPU."""
+        with self.world:
+            if not executor.suspended:
+                return
+            resumes = executor.resumes
+            executor.unblock()
+        self.world.block(lambda: executor.resumes != resumes, None)
+
+    def interrupt_here(self) -> None:
+        """Raise KeyboardInterrupt if the calling task was cancelled; a safe place for it."""
+        executor = self.world.executor
+        if executor is not None and executor.interrupt and self.world.on_task_thread():
+            executor.interrupt = False
+            raise KeyboardInterrupt
+
+    def _block(self, waiter: Waiter, timeout_s: float | None) -> bool:
+        """Wait for the system itself: the CPU stays taken."""
+        if not waiter.missing:
+            return True
+        return self.world.block(lambda: not waiter.missing, timeout_s)

@@ -1,0 +1,244 @@
+"""Figures: what there is, run, drawn, traced."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raytwin.scenarios.cli.commands.arguments import (
+    RESULTS,
+    Out,
+    Seed,
+    parse_names,
+    parse_nodes,
+    parse_settings,
+)
+from raytwin.scenarios.cli.commands.line import app, escaped, open_console, plain, typed, writable
+from raytwin.scenarios.measure.scenario import BACKENDS, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from raytwin.scenarios.measure.runner import Done
+
+
+@app.command("list")
+def list_scenarios() -> None:
+    """List the scenarios, the backends that each supports, and their settings."""
+    from rich.table import Table
+
+    from raytwin.scenarios.figures import registry
+
+    found = registry.scenarios()
+    table = Table("scenario", "in the paper", "what", "backends", box=None, pad_edge=False)
+    for scenario in found.values():
+        table.add_row(scenario.name, scenario.figure, scenario.title, ", ".join(scenario.backends))
+    console = open_console()
+    console.print(table)
+    for scenario in found.values():
+        for option in scenario.options:
+            defaults = f"quick {typed(option.quick)}, full {typed(option.full)}"
+            text = f"{scenario.name} --set {option.name}=...  {option.help} ({defaults})"
+            console.print(escaped(text), soft_wrap=True)
+
+
+@app.command()
+def run(
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="See 'raytwin list'.")],
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST", help=f"Some of {','.join(BACKENDS)}. Default: all it supports."
+        ),
+    ] = None,
+    nodes: Annotated[
+        str | None, typer.Option(metavar="N", help="Cluster sizes, such as 10 or 1,2,4.")
+    ] = None,
+    scale: Annotated[str, typer.Option(metavar="SCALE", help="quick or full.")] = "quick",
+    seed: Seed = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Costs to predict this machine with. Default: DIR/profile.json, measured first "
+            "if a scenario runs on sim and local.",
+        ),
+    ] = None,
+    faults: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PLAN",
+            help="A fault plan (JSON) to apply to every cluster that a scenario starts.",
+        ),
+    ] = None,
+    out: Out = RESULTS,
+) -> None:
+    """Run scenarios and write DIR/NAME/BACKEND/{result.json,rows.csv,timeline.json}.
+
+    Exits 0 only if every check held.
+
+    Examples: `raytwin run fig8b`;
+    `raytwin run fig8b --backend sim --scale full`;
+    `raytwin run fig8b --backend local --nodes 1,2,4 --set tasks=20000 --out /tmp/r`
+    """
+    from raytwin.scenarios.measure import runner
+
+    jobs = runner.plan(
+        names,
+        parse_names(backend, BACKENDS, "backend"),
+        scale,
+        seed,
+        parse_nodes(nodes),
+        parse_settings(settings or []),
+    )
+    done = _run(jobs, out, profile, runner.read_plan(faults, jobs))
+    print(f"results are in {out}; 'raytwin report {out}' draws them")
+    raise typer.Exit(0 if all(each.ok for each in done) else 1)
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What 'raytwin run' wrote.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Default: DIR/report.html"),
+    ] = None,
+) -> None:
+    """Draw one self-contained HTML file from results.
+
+    Example: `raytwin report results -o report.html`
+    """
+    from raytwin.scenarios.figures import registry
+    from raytwin.scenarios.measure import results
+
+    found = results.read_all(directory)
+    path = writable(output or directory / "report.html")
+    _report(found, registry.scenarios(), path)
+
+
+@app.command()
+def timeline(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RESULT", help="What 'raytwin run' wrote: all, a scenario, or one result."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Default: trace.json beside it."),
+    ] = None,
+) -> None:
+    """Write one Chrome trace of runs: tasks, transfers, placements, failures, arrows to inputs.
+
+    It opens in Perfetto (ui.perfetto.dev) or in chrome://tracing. Of a run with many tasks all
+    failures and re-executions are there, and 5,000 further ranges, transfers and placements each:
+    those nearest to the failures, or the first ones. What was left out is said below the trace's
+    name and in the trace.
+
+    Example: `raytwin timeline results/fig11a -o fig11a.json`
+    """
+    from raytwin.scenarios.measure import results, run_trace
+
+    folders = run_trace.find(path)
+    target = writable(output or (path if path.is_dir() else path.parent) / run_trace.FILE)
+    events = run_trace.combined(folders)
+    try:
+        results.write_file(target, run_trace.encode(events))
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+    count = sum(event["ph"] == "X" for event in events)
+    print(f"the trace is {target}: {len(folders)} runs, {count:,} slices, {len(events):,} events")
+    for line in run_trace.left_out(events):
+        print(line)
+
+
+@app.command()
+def reproduce(
+    quick: Annotated[bool, typer.Option("--quick", help="The small scale of each.")] = False,
+    seed: Seed = 0,
+    out: Out = RESULTS,
+) -> None:
+    """Run every scenario on every backend that it supports, then write the report.
+
+    Example: `raytwin reproduce --quick --out results`
+    """
+    from raytwin.scenarios.figures import registry
+    from raytwin.scenarios.measure import results, runner
+
+    known = registry.scenarios()
+    jobs = runner.plan(list(known), scale="quick" if quick else "full", seed=seed)
+    done = _run(jobs, out, None)
+    _report(results.read_all(out), known, out / "report.html")
+    raise typer.Exit(0 if all(each.ok for each in done) else 1)
+
+
+def _run(jobs: Sequence[Any], out: Path, profile: Path | None, faults: Any = None) -> list[Done]:
+    """Run `jobs` under a progress bar and print each when it is there."""
+    from raytwin.scenarios.cli import progress
+    from raytwin.scenarios.measure import runner
+
+    if profile is not None:
+        runner.read_profile(profile)
+    runner.prepare(out)
+    console = open_console()
+    with progress.terminal() as shown:
+        used = runner.profile_for(jobs, out, profile, shown)
+
+        def after(each: Done) -> None:
+            with shown.aside():
+                _print(console, each)
+
+        try:
+            return runner.run(jobs, out, used, shown, after, faults)
+        except KeyboardInterrupt as error:
+            error.add_note("what had been completed is kept")
+            raise
+
+
+def _print(console: Console, done: Done) -> None:
+    """Print a run's metrics and checks; what went wrong in full."""
+    from rich.table import Table
+
+    if done.result is None:
+        console.print(
+            f"[bold]{done.job.name}[/] [red]failed[/]: {escaped(done.error)}", soft_wrap=True
+        )
+        print(done.trace, file=sys.stderr, end="")
+        return
+    record = done.result.record
+    console.print(f"[bold]{done.job.name}[/] in {done.elapsed_s:.1f} s, seed {record.seed}")
+    if record.metrics:
+        table = Table("metric", "value", box=None, padding=(0, 2))
+        table.columns[0].overflow = "fold"  # a name that is cut is no name
+        table.columns[1].justify = "right"
+        for name, value in record.metrics.items():
+            table.add_row(escaped(name), plain(value))
+        console.print(table)
+    for check in record.checks:
+        mark = "[green]holds[/]" if check.ok else "[bold red]FAILS[/]"
+        detail = f": {check.detail}" if check.detail else ""
+        console.print(f"  {mark} {escaped(check.name + detail)}", soft_wrap=True)
+    for finding in record.findings:
+        console.print(f"  {escaped(finding)}", soft_wrap=True)
+
+
+def _report(found: Sequence[Any], known: Any, path: Path) -> None:
+    """Write the report and say where it is."""
+    from raytwin.reports.html import render
+    from raytwin.scenarios.measure import results
+
+    html = render(found, known)
+    try:
+        results.write_file(path, html.encode())
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+    print(f"the report is {path}")

@@ -1,0 +1,262 @@
+"""What is measured or tried apart from figures: speed, baselines, costs, recovery, the machine."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from raytwin.scenarios.cli.commands.arguments import RESULTS, parse_names
+from raytwin.scenarios.cli.commands.line import app, escaped, open_console, plain, say, writable
+from raytwin.scenarios.measure.scenario import UsageError
+
+PEERS = ("ray", "dask")
+
+
+@app.command()
+def bench(
+    peers: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help=f"Measure these in the same run: {','.join(PEERS)}."),
+    ] = None,
+    cases: Annotated[
+        str | None,
+        typer.Option(
+            "--cases",
+            metavar="LIST",
+            help="Measure these alone, such as actor_sync. Only so, and without peers: "
+            "start_100_nodes, memory_100_nodes, create_2000_actors.",
+        ),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures here.")
+    ] = None,
+) -> None:
+    """Measure the runtime's basic operations, interleaved with its peers'; medians.
+
+    A ratio is ours to the peer before it, above 1 is better for us. The last column
+    is how near ours is to what the machine can do without any runtime. If it is ended
+    before its end, the cases that were complete are shown, and in the file, which says so.
+
+    Examples: `raytwin bench --peers ray,dask --json bench.json`;
+    `raytwin bench --cases actor_sync,put_1mb --peers ray`
+    """
+    asked = parse_names(peers, PEERS, "peer") or []
+    if asked:
+        from raytwin.scenarios.bench.engines import check_peers
+
+        check_peers(asked)
+    if json is not None:
+        writable(json)
+    from raytwin.scenarios.bench import FULL, BenchError, run_bench
+    from raytwin.scenarios.bench.run import KNOWN
+    from raytwin.scenarios.cli import progress
+
+    named = parse_names(cases, KNOWN, "benchmark")
+    effort = FULL if named is None else replace(FULL, names=tuple(named))
+    rows: list[dict[str, Any]] = []
+    try:
+        with progress.terminal() as shown:
+            run_bench(asked, json, shown, effort, rows.append)
+    except BenchError as error:
+        say(str(error))
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as error:
+        kept = "" if rows or json is None else f"; {json} was not written"
+        error.add_note(f"{len(rows)} of {len(effort.names)} cases were completed{kept}")
+        raise
+    finally:
+        if rows:
+            _print(rows, asked)
+
+
+def _print(rows: list[dict[str, Any]], asked: list[str]) -> None:
+    """Print the benchmark's table."""
+    from rich.table import Table
+
+    columns = [column for peer in asked for column in (peer, "ratio")]
+    table = Table("what", "raytwin", *columns, "unit", "of limit", box=None, pad_edge=False)
+    for row in rows:
+        cells = []
+        for peer in asked:
+            ratio = row["ratios"].get(peer)
+            cells += [plain(row["peers"].get(peer)), "" if ratio is None else f"{ratio:.1f}x"]
+        fraction = f"{row['limit']['fraction']:.0%}"
+        table.add_row(row["name"], plain(row["ours"]), *cells, row["unit"], fraction)
+    open_console().print(table)
+
+
+@app.command()
+def baseline(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="See 'raytwin list'.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Run, and say what moved: old, new, percent.")
+    ] = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="Run, and write the figures as the new baselines.")
+    ] = False,
+    scale: Annotated[
+        str,
+        typer.Option(
+            metavar="SCALE",
+            help="quick, full, all, or cheap: quick, and what of full takes less than 20 s or so.",
+        ),
+    ] = "cheap",
+    folder: Annotated[
+        Path | None,
+        typer.Option("--dir", metavar="DIR", help="Where the baselines are, if elsewhere."),
+    ] = None,
+) -> None:
+    """Hold the figures of scenarios on `sim` to those that are kept beside them.
+
+    The simulation is deterministic: what moved was moved by a change of the code. Besides a
+    scenario's metrics, the messages, frames, bytes and turns of each role are compared, per task.
+    Exits 1 if anything moved, or was not written.
+
+    Examples: `raytwin baseline --check`; `raytwin baseline --check fig8b --scale all`;
+    `raytwin baseline --update --scale all`
+    """
+    if check == update:
+        raise UsageError("give --check to compare, or --update to write")
+    from raytwin.scenarios.cli import progress
+    from raytwin.scenarios.measure import baselines
+    from raytwin.scenarios.measure.results import ResultError
+
+    subjects = baselines.chosen(names or [], scale)
+    folder = folder or baselines.FOLDER
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no directory: give the one where the baselines are")
+    act, differs = (baselines.check, "moved") if check else (baselines.update, "written")
+    done = moved = 0
+    try:
+        with progress.terminal() as shown:
+            for subject in subjects:
+                shown.begin(subject.name)
+                started_s = time.perf_counter()
+                try:
+                    lines, wrong = act(subject, shown, folder), ""
+                except UsageError:
+                    raise
+                except ResultError as error:
+                    lines, wrong = [], str(error)
+                except Exception as error:
+                    traceback.print_exc(file=sys.stderr)
+                    lines, wrong = [], f"failed: {type(error).__name__}: {error}"
+                done += 1
+                moved += bool(wrong or (check and lines))
+                elapsed_s = time.perf_counter() - started_s
+                with shown.aside():
+                    verdict = wrong or (differs if lines else "holds")
+                    print(f"{subject.name}: {verdict} ({elapsed_s:.1f} s)")
+                    for line in lines:
+                        print(f"  {line}")
+    except KeyboardInterrupt as error:
+        error.add_note(f"{done} of {len(subjects)} were run")
+        raise
+    what = "hold" if check else "are up to date"
+    print(f"{done - moved} of {done} baselines {what}")
+    left_out = [s.name for s in baselines.chosen(names or [], "all") if s not in subjects]
+    if left_out:
+        print(f"left out at --scale {scale}: {', '.join(left_out)}")
+    raise typer.Exit(1 if moved else 0)
+
+
+@app.command()
+def calibrate(
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE")] = Path("profile.json"),
+) -> None:
+    """Measure what the runtime's operations cost on this machine, for the simulator.
+
+    Example: `raytwin calibrate -o results/profile.json`
+    """
+    from raytwin.scenarios.cli import progress
+    from raytwin.scenarios.measure import runner
+
+    writable(output)
+    with progress.terminal() as shown:
+        runner.calibrate(output, shown)
+    print(f"the profile is {output}")
+
+
+@app.command()
+def fuzz(
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, metavar="N", help="How many seeds to run.")
+    ],
+    start: Annotated[
+        int, typer.Option("--start", min=0, metavar="S", help="The first of them.")
+    ] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=256, metavar="J")] = 1,
+    lossless: Annotated[
+        bool, typer.Option("--lossless", help="Only plans in which no node dies.")
+    ] = False,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where failing seeds are written.")
+    ] = RESULTS,
+) -> None:
+    """Run random programs under random faults on `sim`, each held to a sequential run.
+
+    A seed that fails is printed and written to DIR/fuzz-SEED.json with its plan;
+    the exit code is then 1. `raytwin fuzz --seeds 1 --start SEED` runs it again.
+
+    Example: `raytwin fuzz --seeds 2000 --jobs 2`
+    """
+    from raytwin.chaos.fuzz.run.campaign import run_seeds, write_failure
+    from raytwin.scenarios.cli import progress
+    from raytwin.scenarios.measure import runner
+
+    runner.prepare(out)
+    ran = failed = tasks = faults = excused = 0
+    try:
+        with (
+            progress.terminal() as shown,
+            closing(run_seeds(range(start, start + seeds), jobs, lossless)) as reports,
+        ):
+            shown.begin(f"fuzz, seeds {start} to {start + seeds - 1}", seeds)
+            for report in reports:
+                shown.advance()
+                ran += 1
+                tasks += report.case.program.tasks
+                faults += report.faults
+                excused += report.excused
+                if report.failures:
+                    failed += 1
+                    path = write_failure(report, out)
+                    with shown.aside():
+                        print(f"seed {report.case.seed} fails: {report.failures[0]} (see {path})")
+    except KeyboardInterrupt as error:
+        error.add_note(f"{ran} of {seeds} seeds were run")
+        raise
+    finally:
+        print(
+            f"{ran - failed} of {ran} seeds hold: {tasks:,} tasks, {faults:,} faults,"
+            f" {excused:,} values that were rightly lost"
+        )
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def doctor() -> None:
+    """Try what works on this machine, and say what to install for the rest.
+
+    Exits 0 if the backends local and sim work.
+    """
+    from raytwin.scenarios.cli import doctor as diagnosis
+
+    console = open_console()
+    findings = []
+    for finding in diagnosis.examine():
+        findings.append(finding)
+        mark = "[green]ok     [/]" if finding.ok else "[red]missing[/]"
+        fix = "" if finding.ok else f" (for {finding.needed_for}; to get it: {finding.fix})"
+        text = escaped(f"{finding.name}: {finding.detail}{fix}")
+        console.print(f"{mark}  {text}", soft_wrap=True)
+    raise typer.Exit(0 if diagnosis.healthy(findings) else 1)

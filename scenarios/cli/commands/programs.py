@@ -1,0 +1,97 @@
+"""Programs of users, and clusters that they share."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from raytwin.runtime.api.options.checks import INTEGER_MAX
+from raytwin.scenarios.cli.cli_signals import leave_sigterm_alone
+from raytwin.scenarios.cli.commands.arguments import NODES_MAX
+from raytwin.scenarios.cli.commands.line import app, escaped, open_console
+from raytwin.scenarios.measure.scenario import BACKENDS, UsageError, did_you_mean
+
+
+@app.command(
+    "exec",
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
+)
+def execute(
+    script: Annotated[Path, typer.Argument(help="A Python program that uses Ray.")],
+    args: Annotated[list[str] | None, typer.Argument(help="Its own arguments.")] = None,
+    backend: Annotated[str | None, typer.Option(help="sim or local (the default).")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, max=NODES_MAX)] = None,
+    cpus_per_node: Annotated[int | None, typer.Option(min=0)] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=-INTEGER_MAX, max=INTEGER_MAX, help="Of the control plane's choices."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Join this cluster instead: host:port, or auto: the newest; local: join none. "
+            "Without any option RAYTWIN_ADDRESS counts, as for any program."
+        ),
+    ] = None,
+) -> None:
+    """Run an existing Ray script unchanged: its `import ray` is raytwin.
+
+    The options go before what the script gives to `ray.init()`.
+    """
+    from raytwin.scenarios.cli import clusters
+    from raytwin.scenarios.cli.execute import execute as run_script
+
+    leave_sigterm_alone()
+    if backend is not None and backend not in BACKENDS:
+        raise UsageError(f"no backend {backend!r}: {did_you_mean(backend, BACKENDS)}")
+    given = {"backend": backend, "nodes": nodes, "cpus_per_node": cpus_per_node, "seed": seed}
+    options: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
+    if address is not None:
+        if address != "local":
+            clusters.check_joinable(address, options)
+        options["address"] = address
+    sys.exit(run_script(script, args or [], options))
+
+
+@app.command()
+def start(
+    nodes: Annotated[int, typer.Option(min=1, max=NODES_MAX)] = 1,
+    cpus_per_node: Annotated[int | None, typer.Option(min=0)] = None,
+    object_store_memory: Annotated[int | None, typer.Option(help="Bytes per node.")] = None,
+) -> None:
+    """Keep a cluster for several programs in the foreground, until Ctrl-C.
+
+    Example: `raytwin start --nodes 4 --cpus-per-node 2`
+    """
+    from raytwin.scenarios.cli import clusters
+
+    given = {"cpus_per_node": cpus_per_node, "object_store_memory": object_store_memory}
+    options = {name: value for name, value in given.items() if value is not None}
+    sys.exit(clusters.keep({"nodes": nodes, **options}, lambda text: print(text, flush=True)))
+
+
+@app.command()
+def status(
+    address: Annotated[
+        str, typer.Option(envvar="RAYTWIN_ADDRESS", help="host:port, or auto: the newest.")
+    ] = "auto",
+) -> None:
+    """Show the nodes, resources and jobs of a cluster that `raytwin start` or a program runs."""
+    from rich.table import Table
+
+    from raytwin.scenarios.cli import clusters
+
+    where, nodes, jobs = clusters.status(address)
+    console = open_console()
+    console.print(f"cluster at {where}")
+    for columns, rows in (
+        (("node", "state", "free of all", "tasks"), nodes),
+        (("job", "state", "process", "namespace", "program"), jobs),
+    ):
+        table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+        for row in rows:
+            table.add_row(*(escaped(cell) for cell in row))
+        console.print(table)

@@ -1,0 +1,376 @@
+"""Figure 11a: lost task results are made again, while nodes go and come back."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import raytwin as ray
+from raytwin.chaos.faults.attach import attach
+from raytwin.chaos.faults.injector import Injection, timeline
+from raytwin.chaos.faults.plan import Plan, Step
+from raytwin.chaos.faults.targets.node import Node
+from raytwin.scenarios.measure import executions, run_trace
+from raytwin.scenarios.measure.executions import Executions
+from raytwin.scenarios.measure.scenario import (
+    Check,
+    Compare,
+    FigureSpec,
+    Option,
+    Outcome,
+    Request,
+    Scenario,
+    UsageError,
+)
+
+REMOVED_S = (25.0, 50.0, 100.0)
+ADDED_S = 210.0
+END_S = 270.0
+BEFORE_S = (5.0, REMOVED_S[0])
+WITHOUT_S = (REMOVED_S[2] + 10, ADDED_S)
+AFTER_S = (ADDED_S + 20, END_S)
+"""Parts of a run, on the paper's clock, in which throughput is compared."""
+NODES_MIN = len(REMOVED_S) + 1
+SOURCE = "OSDI 2018, section 5.1, figure 11a"
+MODULUS = 2**31 - 1
+RUNNING, OVER = "running", "over"
+"""Of the clock: after its end what was submitted is finished, and no more is."""
+
+
+def plan(settings: Any) -> Plan:
+    """Return the one fault plan for both backends: nodes 1, 2, 3 go, and come back."""
+    factor = settings["time_factor"]
+    steps = [
+        Step("kill", Node(node), at_s * factor) for node, at_s in enumerate(REMOVED_S, start=1)
+    ]
+    steps += [Step("restart", step.target, ADDED_S * factor) for step in steps]
+    return Plan(steps)
+
+
+def _link(state: Any, key: int, seconds: float, nbytes: int, record: str = "") -> Any:
+    """One link of a chain: takes its time, and folds its key into what came before."""
+    if record:
+        executions.begin(record)
+    ray.sleep(seconds)
+    number = (fold(state) * 31 + key) % MODULUS
+    return number.to_bytes(8, "big") * (-(-nbytes // 8)) if nbytes else number
+
+
+def fold(state: Any) -> int:
+    """Return the number that a link's value stands for."""
+    return state if isinstance(state, int) else int.from_bytes(state[:8], "big")
+
+
+link = ray.remote(_link)
+
+
+@dataclass
+class Chains:
+    """What became of chains that ran side by side."""
+
+    began_s: float
+    lengths: list[int]
+    values: list[int]
+    """The number that the last link of each stands for."""
+    ended_s: list[float]
+    """When the driver learned of each link's end, since they began."""
+
+
+def run_chains(chains: int, segment: int, settings: Any, record: str) -> Chains:
+    """Run chains side by side until the time is over.
+
+    A chain is submitted `segment` links at a time, the next when the last of them
+    is done. Links write down in the file `record` that they have begun.
+    """
+    task_s, nbytes = settings["task_ms"] / 1000, settings["value_bytes"]
+    began_s = ray.now()
+    end_s = began_s + END_S * settings["time_factor"]
+    lengths = [0] * chains
+    waiting: dict[Any, int] = {}
+    """Chain by its last link that was submitted; -1 for other links."""
+    ended_s: list[float] = []
+
+    def extend(chain: int, state: Any) -> None:
+        for _ in range(segment):
+            lengths[chain] += 1
+            state = link.options(max_retries=-1).remote(
+                state, lengths[chain], task_s, nbytes, record
+            )
+            waiting[state] = -1
+        waiting[state] = chain
+
+    for chain in range(chains):
+        extend(chain, chain)
+    finished: dict[int, Any] = {}
+    while waiting:
+        refs = list(waiting)
+        ray.wait(refs, fetch_local=False)
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+        now_s = ray.now()
+        del refs
+        for ref in ready:
+            chain = waiting.pop(ref)
+            ended_s.append(now_s - began_s)
+            if chain < 0:
+                continue
+            if now_s < end_s:
+                extend(chain, ref)
+            else:
+                finished[chain] = ref
+    values = [fold(ray.get(finished[chain])) for chain in range(chains)]
+    return Chains(began_s, lengths, values, ended_s)
+
+
+def expected(chain: int, length: int) -> int:
+    """Return what a chain of that length comes to when nothing fails."""
+    number = chain
+    for key in range(1, length + 1):
+        number = (number * 31 + key) % MODULUS
+    return number
+
+
+def run(request: Request) -> Outcome:
+    """Run the chains under the plan; see `SCENARIO`."""
+    settings = request.settings
+    nodes = request.nodes[0] if request.nodes else settings["nodes"]
+    if nodes < NODES_MIN:
+        raise UsageError(
+            f"fig11a needs at least {NODES_MIN} nodes, not {nodes}: three are killed, and the"
+            " driver's stays"
+        )
+    chains = nodes * settings["cpus_per_node"] * settings["chains_per_cpu"]
+    options: dict[str, Any] = {}
+    if request.backend == "sim":
+        options = {"profile": str(request.profile)} if request.profile else {}
+        if request.profile:
+            options["nodes_per_host"] = nodes
+    faults = plan(settings)
+    factor = settings["time_factor"]
+    request.progress.begin(f"fig11a on {request.backend}, {END_S * factor:g} s")
+    with executions.record() as record:
+        session: Any = ray.init(
+            backend=request.backend,
+            nodes=nodes,
+            cpus_per_node=settings["cpus_per_node"],
+            seed=request.seed,
+            **options,
+        )
+        try:
+            warm_s = settings["task_ms"] / 1000
+            ray.get([link.remote(0, 0, warm_s, 0) for _ in range(2 * chains)])
+            injector = attach(session, faults)
+            result = run_chains(chains, settings["segment"], settings, record)
+            injector.stop()
+            counts = session.query("event_counts")
+            events = run_trace.kept()
+        finally:
+            ray.shutdown()
+        found = executions.read(record)
+    outcome = Outcome(_rows(settings, nodes, result, found, injector.injections))
+    outcome.timeline = events + timeline(injector.injections)
+    _judge(outcome, settings, result, counts, found, injector.injections)
+    return outcome
+
+
+def _rows(
+    settings: Any,
+    nodes: int,
+    result: Chains,
+    found: Executions,
+    injections: list[Injection],
+) -> list[dict[str, Any]]:
+    """Return a row per bucket of time: links that began and ended in it, nodes that lived in it."""
+    bucket_s = settings["bucket_s"]
+    ended = Counter(int(at_s // bucket_s) for at_s in result.ended_s)
+    first, again = (
+        Counter(int((each.began_s - result.began_s) // bucket_s) for each in some)
+        for some in (found.first, found.again)
+    )
+    rows = []
+    factor = settings["time_factor"]
+    buckets = int(END_S * factor // bucket_s)
+    for bucket in range(max(buckets, 1 + max(*ended, *first, *again))):
+        middle_s = (bucket + 0.5) * bucket_s
+        alive = nodes
+        for each in injections:
+            if each.at_s <= middle_s and not each.error:
+                alive += 1 if each.step.action == "restart" else -1
+        rate = ended[bucket] / bucket_s
+        rows.append(
+            {
+                "time_s": middle_s,
+                "paper_time_s": middle_s / factor,
+                "clock": RUNNING if bucket < buckets else OVER,
+                "nodes": alive,
+                "tasks_per_s": rate,
+                "tasks_per_s_per_node": rate / alive,
+                "tasks_first": first[bucket],
+                "tasks_again": again[bucket],
+            }
+        )
+    return rows
+
+
+def _between(rows: list[dict[str, Any]], start_s: float, end_s: float, column: str) -> float:
+    """Return the median of a column between two of the paper's times."""
+    return statistics.median(r[column] for r in rows if start_s <= r["paper_time_s"] < end_s)
+
+
+def throughput_checks(rows: list[dict[str, Any]]) -> list[Check]:
+    """Return whether nodes were slower when others had gone, and all when those were back.
+
+    More is no failure: before the first fault other programs may have had the machine.
+    """
+    before = _between(rows, *BEFORE_S, "tasks_per_s")
+    least = _between(rows, *WITHOUT_S, "tasks_per_s")
+    after = _between(rows, *AFTER_S, "tasks_per_s")
+    per_node_before = _between(rows, *BEFORE_S, "tasks_per_s_per_node")
+    per_node = _between(rows, *WITHOUT_S, "tasks_per_s_per_node")
+    return [
+        Check(
+            "per-node throughput stays stable, at most 25 % lower",
+            per_node >= 0.75 * per_node_before,
+            f"{per_node_before:.1f} tasks/s per node before, {per_node:.1f} without three nodes",
+        ),
+        Check(
+            "the original throughput returns with the nodes, at most 15 % lower",
+            after >= 0.85 * before,
+            f"{before:.1f} tasks/s before, {least:.1f} without three nodes, {after:.1f} after",
+        ),
+    ]
+
+
+def _judge(
+    outcome: Outcome,
+    settings: Any,
+    result: Chains,
+    counts: dict[str, int],
+    found: Executions,
+    injections: list[Injection],
+) -> None:
+    rows = outcome.rows
+    lengths, values = result.lengths, result.values
+    right = sum(v == expected(c, n) for c, (n, v) in enumerate(zip(lengths, values, strict=True)))
+    outcome.metrics |= {
+        "tasks_per_s_before": _between(rows, *BEFORE_S, "tasks_per_s"),
+        "tasks_per_s_without_three_nodes": _between(rows, *WITHOUT_S, "tasks_per_s"),
+        "tasks_per_s_after": _between(rows, *AFTER_S, "tasks_per_s"),
+        "links": float(sum(lengths)),
+        "tasks_again": float(len(found.again)),
+        "placed_again_not_ended": float(counts.get("task_retried", 0)),
+        "placed_again_value_lost": float(counts.get("task_reconstructed", 0)),
+    }
+    outcome.checks += [
+        Check(
+            "every chain came to what a run without faults comes to",
+            right == len(values),
+            f"{right} of {len(values)} chains, {sum(lengths):,} links",
+        ),
+        Check(
+            "every step of the plan was carried out",
+            len(injections) == 2 * len(REMOVED_S) and not any(each.error for each in injections),
+            ", ".join(f"{each.at_s:.1f} s {each.step}" for each in injections),
+        ),
+        Check(
+            "every link was executed, and some again, as they have written down themselves",
+            len(found.first) == sum(lengths) and len(found.again) > 0,
+            f"{len(found.first):,} of {sum(lengths):,} links; {len(found.again):,} times one again",
+        ),
+        *throughput_checks(rows),
+    ]
+    outcome.findings.append(
+        f"The clock ran at {settings['time_factor']:g} of the paper's times, with tasks of"
+        f" {settings['task_ms']:g} ms."
+    )
+
+
+SCENARIO = Scenario(
+    name="fig11a",
+    nodes_max={"sim": 100, "local": 16},
+    title="Lost task results are made again",
+    figure="Figure 11a",
+    backends=("sim", "local"),
+    run=run,
+    about=(
+        "The paper runs linear chains of 100 ms tasks on m4.xlarge nodes (4 vCPUs), removes"
+        " nodes at 25, 50 and 100 s and adds them back at about 210 s. Lost results are"
+        " executed again; the throughput of each remaining node stays stable, and the"
+        " original throughput returns with the nodes."
+        "\n\n"
+        "How many nodes and chains there were, and how large the results, is not stated. Here"
+        " three chains for each CPU keep all nodes busy, a few links submitted at a time, and"
+        " every result is too large to ride in a message: it exists on the node that made it,"
+        " and on those that needed it, and is lost with them. Nodes are"
+        " killed with SIGKILL and started again under the same number; node 0, where the driver"
+        " lives, stays. The fault plan is the same, step by step, in simulation and on real"
+        " processes."
+        "\n\n"
+        "Links write down when they begin: in the rows, the first time counts as tasks_first,"
+        " each later one as tasks_again. That is less than what was placed again, since a link"
+        " that waited on a node that died had not begun. Throughput is of links that have ended"
+        " for the driver. The last rows are of links submitted before the clock's end."
+        "\n\n"
+        "Scale quick runs on a clock of its own: all times of the plan are a tenth of the"
+        " paper's, tasks take 50 ms. The axis of the figure shows the paper's time. Scale full"
+        " takes the paper's times, with tasks that really sleep for 100 ms."
+    ),
+    options=(
+        Option("time_factor", float, 0.1, 1.0, "of the paper's times", minimum=0.01),
+        Option("task_ms", float, 50.0, 100.0, "that a link takes", minimum=0),
+        Option("nodes", int, 5, 5, "nodes at the start, at least 4", minimum=NODES_MIN),
+        Option("cpus_per_node", int, 1, 4, "CPUs of each node", minimum=1),
+        Option("chains_per_cpu", int, 3, 3, "chains for each CPU at the start", minimum=1),
+        Option("segment", int, 5, 10, "links submitted at a time", minimum=1),
+        Option("value_bytes", int, 120_000, 120_000, "of a result; 0: a number", minimum=0),
+        Option("bucket_s", float, 0.5, 5.0, "over which throughput is counted", minimum=0.01),
+    ),
+    figures=(
+        FigureSpec(
+            title="Throughput while nodes go and come back",
+            where={"clock": RUNNING},
+            x="paper_time_s",
+            y="tasks_per_s",
+            x_label="time on the paper's clock (s)",
+            y_label="tasks/s",
+            published_shape=(
+                "nodes are removed at 25, 50 and 100 s and added back at about 210 s;"
+                " the original throughput returns with them"
+            ),
+            compare=Compare(
+                on=("paper_time_s",),
+                column="tasks_per_s",
+                predicted={"clock": RUNNING},
+                measured={"clock": RUNNING},
+                aim_percent=10,
+            ),
+            note="In scale quick a second of the axis is a tenth of a second.",
+        ),
+        FigureSpec(
+            title="Throughput of each node that is there",
+            where={"clock": RUNNING},
+            x="paper_time_s",
+            y="tasks_per_s_per_node",
+            x_label="time on the paper's clock (s)",
+            y_label="tasks/s per node",
+            published_shape="stays stable while nodes go and come back",
+        ),
+        FigureSpec(
+            title="Tasks that were executed again",
+            x="paper_time_s",
+            y="tasks_again",
+            x_label="time on the paper's clock (s)",
+            y_label="tasks",
+            published_shape="lost results are executed again when nodes are removed",
+        ),
+        FigureSpec(
+            title="Nodes",
+            x="paper_time_s",
+            y="nodes",
+            x_label="time on the paper's clock (s)",
+            y_label="nodes alive",
+            published_shape="removed at 25, 50 and 100 s, added back at about 210 s",
+        ),
+    ),
+)

@@ -1,0 +1,223 @@
+"""Measuring this machine: microbenchmarks in, a cost profile out.
+
+Runs a cluster of one node with one CPU on the real runtime and reads how much
+CPU time each process used (from the kernel's scheduler statistics, which count
+nanoseconds) for a few loads, see `calibration_loads`; `fit` finds the
+figures of a profile that explain them. Memory and loopback bandwidth are timed
+with objects of `OBJECT_BYTES`.
+
+Every figure is the median of several rounds. Nothing of a scenario is in here:
+what the profile then predicts has not been fitted.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+import raytwin as ray
+from raytwin.runtime.store.copying import Copier
+from raytwin.scenarios.bench.limits import Limits
+from raytwin.scenarios.measure.fit import LEAST_S, Load, fit
+from raytwin.scenarios.measure.scenario import Progress
+from raytwin.scenarios.workloads.calibration_loads import LOADS, WINDOW
+from raytwin.scenarios.workloads.programs import empty
+
+ROUNDS = 5
+HOP_S = 0.1
+OBJECT_BYTES = 64_000_000
+OBJECT_ROUNDS = 4
+SMALL_COPY_BYTES = 1_000_000
+LARGE_COPY_BYTES = 256_000_000
+COPY_ROUNDS = 11
+
+
+def calibrate(progress: Progress) -> dict[str, Any]:
+    """Measure this machine; return a profile as `costs` reads it.
+
+    Raises RuntimeError if a cluster is connected already.
+    """
+    progress.begin("calibrating this machine", ROUNDS + 3)
+    loads = _measure_loads(progress)
+    start_worker_s = _measure_start_worker()
+    progress.advance()
+    memory, loopback = _measure_bandwidths()
+    progress.advance()
+    hop_s = _measure_hop()
+    machine = {
+        "name": "this machine",
+        "source": _source(loads),
+        "cores": os.cpu_count() or 1,
+        "latency_s": hop_s,
+        "bandwidth": loopback,
+        "loopback_latency_s": hop_s,
+        "loopback_bandwidth": loopback,
+        "memory_bandwidth": memory,
+        "start_worker_s": start_worker_s,
+        **_measure_copy_threads(memory),
+    }
+    profile = fit(loads, machine)
+    progress.advance()
+    return profile
+
+
+def _source(loads: dict[str, Load]) -> str:
+    sync, single, array = (1 / loads[name]["wall"] for name in ("sync", "single", "array"))
+    return (
+        f"measured by raytwin calibrate on {os.cpu_count() or 1} cores: medians of {ROUNDS} rounds;"
+        f" {sync:,.0f} tasks/s one at a time, {single:,.0f} in windows of {WINDOW},"
+        f" {array:,.0f} as an array"
+    )
+
+
+class _Meter:
+    """CPU time of a cluster's processes, by role."""
+
+    def __init__(self, cluster: Any) -> None:
+        cluster.poll()
+        self._pids = {"head": [cluster.pids["head"]], "node": [cluster.pids["node:0"]]}
+        zygote = psutil.Process(cluster.pids["zygote"])
+        known = {pid for pids in self._pids.values() for pid in pids}
+        self._pids["worker"] = [p.pid for p in zygote.children() if p.pid not in known]
+        self._pids["driver"] = [os.getpid()]
+
+    def read(self) -> dict[str, float]:
+        """Return the CPU seconds that each role has used so far."""
+        return {role: sum(map(_cpu_s, pids)) for role, pids in self._pids.items()}
+
+
+def _cpu_s(pid: int) -> float:
+    total_ns = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        total_ns += int((task / "schedstat").read_text().split()[0])
+    return total_ns / 1e9
+
+
+def _measure_loads(progress: Progress) -> dict[str, Load]:
+    session: Any = ray.init(backend="local", nodes=1, cpus_per_node=1)
+    rounds: dict[str, list[Load]] = {name: [] for name in LOADS}
+    try:
+        for run in LOADS.values():
+            run()
+        meter = _Meter(session.cluster)
+        for _ in range(ROUNDS):
+            for name, run in LOADS.items():
+                rounds[name].append(_load(meter, run))
+            progress.advance()
+    finally:
+        ray.shutdown()
+    return {
+        name: {key: statistics.median(load[key] for load in loads) for key in loads[0]}
+        for name, loads in rounds.items()
+    }
+
+
+def _load(meter: _Meter, run: Callable[[], tuple[int, float]]) -> Load:
+    before, started_s = meter.read(), time.perf_counter()
+    operations, call_s = run()
+    wall_s, after = time.perf_counter() - started_s, meter.read()
+    load = {role: (after[role] - before[role]) / operations for role in after}
+    return {**load, "wall": wall_s / operations, "call": call_s / operations}
+
+
+def _measure_hop() -> float:
+    """Return how long a message between two processes takes besides their CPU time, s."""
+    with Limits() as limits:
+        echo_pid = limits.pid
+        limits.in_flight(1, HOP_S)
+        found = []
+        for _ in range(ROUNDS):
+            before_s = _cpu_s(os.getpid()) + _cpu_s(echo_pid)
+            per_s = limits.in_flight(1, HOP_S)
+            busy_s = _cpu_s(os.getpid()) + _cpu_s(echo_pid) - before_s
+            found.append((1 - busy_s / HOP_S) / per_s / 2)
+    return max(LEAST_S, statistics.median(found))
+
+
+@ray.remote
+def _nested() -> None:
+    ray.get(empty.remote())
+
+
+def _measure_start_worker() -> float:
+    """Return what a nested task takes longer when a worker has to be started."""
+    found = []
+    for _ in range(ROUNDS):
+        ray.init(backend="local", nodes=1, cpus_per_node=1)
+        try:
+            ray.get(empty.remote())
+            started_s = time.perf_counter()
+            ray.get(_nested.remote())
+            first_s = time.perf_counter() - started_s
+            started_s = time.perf_counter()
+            ray.get(_nested.remote())
+            found.append(first_s - (time.perf_counter() - started_s))
+        finally:
+            ray.shutdown()
+    return max(LEAST_S, statistics.median(found))
+
+
+@ray.remote
+def _make() -> Any:
+    return ray.Blob(OBJECT_BYTES)
+
+
+def _measure_bandwidths() -> tuple[float, float]:
+    """Return bytes/s of a copy into the store, and between two nodes' stores."""
+    store = 4 * OBJECT_BYTES
+    ray.init(backend="local", nodes=2, cpus_per_node=1, object_store_memory=store)
+    copies, transfers = [], []
+    try:
+        value = np.ones(OBJECT_BYTES, dtype=np.uint8)
+        for _ in range(OBJECT_ROUNDS):
+            started_s = time.perf_counter()
+            ref = ray.put(value)
+            copies.append(time.perf_counter() - started_s)
+            del ref
+            far = _make.options(resources={"node:1": 0.01}).remote()
+            ray.wait([far], fetch_local=False)
+            started_s = time.perf_counter()
+            ray.get(far)
+            transfers.append(time.perf_counter() - started_s)
+            del far
+    finally:
+        ray.shutdown()
+    # The first of each touches memory that was never used.
+    return (
+        OBJECT_BYTES / statistics.median(copies[1:]),
+        OBJECT_BYTES / statistics.median(transfers[1:]),
+    )
+
+
+def _measure_copy_threads(memory: float) -> dict[str, float]:
+    """Return what several threads gain in a large copy, and cost in a small one."""
+    threads = os.cpu_count() or 1
+    if threads == 1:
+        return {}
+    copiers = Copier(1), Copier(threads)
+    took: dict[int, list[list[float]]] = {}
+    for nbytes in (SMALL_COPY_BYTES, LARGE_COPY_BYTES):
+        source, target = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)
+        took[nbytes] = [[], []]
+        for _ in range(COPY_ROUNDS):
+            for copier, times in zip(copiers, took[nbytes], strict=True):
+                started_s = time.perf_counter()
+                copier.copy(target.data, source.data)
+                times.append(time.perf_counter() - started_s)
+    for copier in copiers:
+        copier.close()
+    medians = {nbytes: list(map(statistics.median, rounds)) for nbytes, rounds in took.items()}
+    one_s, all_s = medians[LARGE_COPY_BYTES]
+    gain = max(1.0, one_s / all_s)
+    one_s, all_s = medians[SMALL_COPY_BYTES]
+    return {
+        "memory_bandwidth_all": memory * gain,
+        "copy_thread_s": max(LEAST_S, all_s - one_s / gain) / (threads - 1),
+    }

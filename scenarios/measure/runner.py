@@ -1,0 +1,333 @@
+"""From what the user asked for to results on disk.
+
+First everything that was asked is checked (`plan`), so a wrong argument costs
+nothing; then the machine is calibrated if a run is to be predicted; then the
+jobs run one after the other, the simulated ones of a scenario before the real
+ones, each written as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raytwin.chaos.faults.attach import every_cluster
+from raytwin.chaos.faults.injector import Injection, timeline
+from raytwin.chaos.faults.plan import Plan, PlanError, load
+from raytwin.runtime.api.exceptions import RayError
+from raytwin.scenarios.figures import registry
+from raytwin.scenarios.measure import measured_host, results
+from raytwin.scenarios.measure.results import CheckRecord, Record, Result, ResultError
+from raytwin.scenarios.measure.scenario import (
+    BACKENDS,
+    SCALES,
+    Check,
+    Outcome,
+    Progress,
+    Request,
+    Scenario,
+    UsageError,
+    did_you_mean,
+)
+
+PROFILE = "profile.json"
+LOAD_MAX = 0.25
+"""Share of the cores that others may use before a measurement is called disturbed."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One scenario on one backend, all its arguments checked."""
+
+    scenario: Scenario
+    backend: str
+    scale: str
+    seed: int
+    nodes: tuple[int, ...] | None
+    settings: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """How users read of it."""
+        return f"{self.scenario.name} on {self.backend}"
+
+
+@dataclass
+class Done:
+    """What became of a job: a result, or the error that its scenario raised."""
+
+    job: Job
+    elapsed_s: float
+    result: Result | None = None
+    error: str = ""
+    trace: str = ""
+    """Where the scenario is broken; "" if it was the fault plan that ended it."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ran and every check held."""
+        return self.result is not None and self.result.ok
+
+
+def plan(
+    names: Sequence[str],
+    backends: Sequence[str] | None = None,
+    scale: str = "quick",
+    seed: int = 0,
+    nodes: tuple[int, ...] | None = None,
+    given: Mapping[str, str] | None = None,
+) -> list[Job]:
+    """Return the jobs that this request means.
+
+    `backends` None is all that a scenario supports; `given` are settings as
+    typed. Raises UsageError for the first thing that is wrong.
+    """
+    known = registry.scenarios()
+    given = given or {}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no scenario {name!r}: {did_you_mean(name, known)}")
+    for backend in backends or ():
+        if backend not in BACKENDS:
+            raise UsageError(f"no backend {backend!r}: {did_you_mean(backend, BACKENDS)}")
+    if scale not in SCALES:
+        raise UsageError(f"no scale {scale!r}: {did_you_mean(scale, SCALES)}")
+    chosen = [known[name] for name in dict.fromkeys(names)]
+    options = {option.name for scenario in chosen for option in scenario.options}
+    for key in given:
+        if key not in options:
+            who = ", ".join(scenario.name for scenario in chosen)
+            raise UsageError(f"{who} has no setting {key!r}: {did_you_mean(key, sorted(options))}")
+    jobs = []
+    for scenario in chosen:
+        for backend in backends or ():
+            if backend not in scenario.backends:
+                raise UsageError(
+                    f"{scenario.name} does not run on {backend!r}: "
+                    f"{did_you_mean(backend, scenario.backends)}"
+                )
+        sizes = scenario.cluster_sizes
+        if sizes and nodes and not set(nodes) <= set(sizes):
+            right = " or ".join(map(str, sizes))
+            raise UsageError(
+                f"{scenario.name} is about {right} nodes: leave --nodes out, or give {right}"
+            )
+        settings = scenario.settings(scale, given)
+        wanted = backends or scenario.backends
+        jobs += [
+            Job(scenario, backend, scale, seed, nodes, settings)
+            for backend in BACKENDS
+            if backend in wanted
+        ]
+        for backend in wanted:
+            most = scenario.nodes_max.get(backend)
+            if most is not None and nodes and max(nodes) > most:
+                raise UsageError(
+                    f"{scenario.name} on {backend} has at most {most} nodes, not {max(nodes)}"
+                )
+    return jobs
+
+
+def prepare(out: Path) -> None:
+    """Make `out` and see that it can be written. Raises UsageError if not."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".writable"
+        results.write_file(probe, b"")
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {out}: {error.strerror or error}; give another directory with --out"
+        ) from error
+
+
+def read_plan(path: Path | None, jobs: Sequence[Job]) -> Plan | None:
+    """Return the fault plan in a file, checked against the jobs' backends.
+
+    Raises UsageError for what is no plan, or none for one of them.
+    """
+    if path is None:
+        return None
+    try:
+        plan = load(path)
+        for job in jobs:
+            plan.check_backend(job.backend)
+    except PlanError as error:
+        raise UsageError(str(error)) from error
+    return plan
+
+
+def profile_for(
+    jobs: Sequence[Job], out: Path, given: Path | None, progress: Progress
+) -> Path | None:
+    """Return the profile that these jobs use, measured now if it must be.
+
+    It is `given`, or the one in `out`, or, where a scenario of `jobs` both
+    predicts and measures, a new one; None means that nothing is predicted for
+    this machine.
+    """
+    if given is not None:
+        read_profile(given)
+        return given
+    path = out / PROFILE
+    if path.exists():
+        read_profile(path)
+        return path
+    backends: dict[str, set[str]] = {}
+    for job in jobs:
+        backends.setdefault(job.scenario.name, set()).add(job.backend)
+    if not any({"sim", "local"} <= both for both in backends.values()):
+        return None
+    calibrate(path, progress)
+    return path
+
+
+def calibrate(path: Path, progress: Progress) -> None:
+    """Measure this machine and write its profile to `path`."""
+    from raytwin.scenarios.measure.calibrate import calibrate as measure
+
+    profile = measure(progress)
+    results.write_file(path, json.dumps(profile, indent=2).encode() + b"\n")
+
+
+def read_profile(path: Path) -> dict[str, Any]:
+    """Return the profile at `path`. Raises UsageError if it is none."""
+    try:
+        profile = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        what = error.strerror if isinstance(error, OSError) else "it is not JSON"
+        raise UsageError(
+            f"cannot read profile {path}: {what}; 'raytwin calibrate -o {path}' writes one"
+        ) from error
+    if not isinstance(profile, dict):
+        raise UsageError(f"{path} is not a profile; 'raytwin calibrate -o {path}' writes one")
+    return profile
+
+
+def run(
+    jobs: Sequence[Job],
+    out: Path,
+    profile: Path | None,
+    progress: Progress,
+    after: Callable[[Done], None],
+    faults: Plan | None = None,
+) -> list[Done]:
+    """Run `jobs`, write each result below `out`, call `after` for each.
+
+    A scenario that raises fails alone, leaves no result, and the others run;
+    UsageError ends it all, since it is the user's to mend.
+    """
+    done = []
+    for job in jobs:
+        outcome = run_one(job, out, profile, progress, faults)
+        done.append(outcome)
+        after(outcome)
+    return done
+
+
+def run_one(
+    job: Job, out: Path, profile: Path | None, progress: Progress, faults: Plan | None = None
+) -> Done:
+    """Run one job and write its result below `out`.
+
+    `faults` are applied to each cluster that it starts, from that moment on; what
+    was done is in the result's findings and in its timeline, and a check fails if it
+    was not all.
+    """
+    progress.begin(job.name)
+    request = Request(job.backend, job.scale, job.seed, job.nodes, job.settings, profile, progress)
+    started_s = time.perf_counter()
+    others = foreign_load()
+    try:
+        outcome = _run_under(faults, job, request)
+        if job.backend != "sim" and others > LOAD_MAX:
+            outcome.findings.append(
+                f"Before this run began, other programs kept {others:.0%} of the machine's cores"
+                " busy: what was measured is worth less for it."
+            )
+        result = assemble(job, profile, outcome)
+        results.write(out, result)
+    except (UsageError, ResultError):
+        raise
+    except Exception as error:
+        results.discard(out, job.scenario.name, job.backend)
+        line = " ".join(str(error).split())
+        trace = traceback.format_exc()
+        if faults is not None and isinstance(error, RayError):
+            # Nothing is broken but what the plan broke.
+            steps, trace = ", ".join(map(str, faults.steps)), ""
+            line = f"{line} (with the fault plan: {steps})"
+        elapsed_s = time.perf_counter() - started_s
+        return Done(job, elapsed_s, error=f"{type(error).__name__}: {line}", trace=trace)
+    return Done(job, time.perf_counter() - started_s, result)
+
+
+def _run_under(faults: Plan | None, job: Job, request: Request) -> Outcome:
+    if faults is None:
+        return job.scenario.run(request)
+    with every_cluster(faults) as clusters:
+        outcome = job.scenario.run(request)
+    outcome.parameters["faults"] = [str(step) for step in faults.steps]
+    for number, injections in enumerate(clusters, start=1):
+        outcome.timeline += timeline(injections)
+        for each in injections:
+            failed = f" (not possible: {each.error})" if each.error else ""
+            outcome.findings.append(f"Cluster {number}: {each.step} at {each.at_s:.3f} s{failed}.")
+    outcome.checks.append(_carried_out(faults, clusters))
+    return outcome
+
+
+def _carried_out(faults: Plan, clusters: list[list[Injection]]) -> Check:
+    """No step was impossible, and each was due in one cluster at least.
+
+    Some may be over before: a scenario's clusters need not take equally long.
+    """
+    wrong = [
+        f"cluster {number}: {each.step}: {each.error}"
+        for number, injections in enumerate(clusters, start=1)
+        for each in injections
+        if each.error
+    ]
+    begun = [each.step for injections in clusters for each in injections]
+    for step in faults.steps:
+        if not any(step is each for each in begun):
+            wrong.append(f"{step}: it was never due")
+    return Check(
+        "every step of the fault plan was carried out",
+        not wrong,
+        "; ".join(wrong) or f"{len(begun)} times, in {len(clusters)} clusters",
+    )
+
+
+def foreign_load() -> float:
+    """Return the share of the cores that is in use now, before a run adds its own."""
+    import psutil
+
+    return float(psutil.cpu_percent(interval=0.2)) / 100
+
+
+def assemble(job: Job, profile: Path | None, outcome: Outcome) -> Result:
+    """Return `outcome` with all that is needed to read it, and to run it again."""
+    parameters: dict[str, Any] = {"scale": job.scale}
+    if job.nodes is not None:
+        parameters["nodes"] = list(job.nodes)
+    if profile is not None:
+        parameters["profile"] = profile.name
+    parameters |= {**job.settings, **outcome.parameters}
+    record = Record(
+        scenario=job.scenario.name,
+        backend=job.backend,
+        parameters=parameters,
+        seed=job.seed,
+        versions=measured_host.versions(),
+        host=measured_host.describe(),
+        metrics={name: float(value) for name, value in outcome.metrics.items()},
+        checks=[CheckRecord(c.name, bool(c.ok), c.detail) for c in outcome.checks],
+        findings=list(outcome.findings),
+    )
+    return Result(record, outcome.rows, outcome.timeline)

@@ -1,0 +1,3 @@
+"""Programs that several scenarios or the calibration run."""
+
+from __future__ import annotations

@@ -1,0 +1,78 @@
+"""The ``sim`` backend's ``init``: from what a program asks for to a cluster in virtual time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from greenlet import getcurrent
+
+from raytwin.runtime.api.backend import Backend
+from raytwin.runtime.api.current import set_current
+from raytwin.runtime.api.options.init_options import check_file, check_names
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.session import Session
+from raytwin.runtime.session.cluster_config import cluster_config
+from raytwin.runtime.session.node_resources import node_resources
+from raytwin.simulator.cluster.operations import OperableCluster
+from raytwin.simulator.cluster.simulated_cluster import SimCluster
+from raytwin.simulator.machine.costs import load_profile
+from raytwin.simulator.programs import exits, one_thread
+
+
+def _lookup() -> Backend | None:
+    return getattr(getcurrent(), "session", None)
+
+
+def connect(*, address: str | None = None, **options: Any) -> Session:
+    """Start a simulated cluster; there is none to join."""
+    if address is not None:
+        raise ValueError(
+            f"a simulated cluster lives in the program that started it: {address!r} cannot be"
+            " joined (address 'local' starts one), and session.cluster.run_driver() runs a second"
+            " driver"
+        )
+    check_names("sim", options, start, cluster_config)
+    return start(**options)
+
+
+def start(
+    *,
+    nodes: int | Sequence[Mapping[str, float]] = 1,
+    cpus_per_node: float | None = None,
+    more_resources: Mapping[str, float] | None = None,
+    profile: str | os.PathLike[str] = "paper",
+    nodes_per_host: int = 1,
+    cores_per_host: int | None = None,
+    object_store_memory: int = 64 << 30,
+    journal: str | os.PathLike[str] | None = None,
+    direct_after: int = Config().direct_after,
+    **settings: Any,
+) -> Session:
+    """Start a simulated cluster and become its driver.
+
+    `settings` are those of `cluster_config`. Any `gcs_storage` makes the GCS durable; no
+    file is written.
+    """
+    config = cluster_config(Config(direct_after=direct_after), **settings)
+    if nodes_per_host < 1:
+        raise ValueError(f"{nodes_per_host} nodes per host")
+    cores = load_profile(profile).cores
+    resources = node_resources(nodes, cpus_per_node, cores, more_resources)
+    if journal is not None:
+        check_file("journal", journal)
+    cluster = OperableCluster(
+        resources, config, profile, nodes_per_host, cores_per_host, object_store_memory, journal
+    )
+    exits.install()
+    session = cluster.start_driver()
+    set_current(session, _lookup, partial(one_thread.check, cluster.thread))
+    count = len(resources)
+    session.world.block(lambda: sum(i.alive for i in _known_nodes(cluster).values()) == count, None)
+    return session
+
+
+def _known_nodes(cluster: SimCluster) -> dict[int, Any]:
+    return cluster.schedulers[0].members.nodes

@@ -1,0 +1,377 @@
+"""A cluster in virtual time: its processes, where they run, and how it makes progress.
+
+Every address is a component of some `SimProcess`; a process runs on a host;
+frames travel over the network. All scheduling, recovery and bookkeeping is the
+code of `control`; this package decides nothing.
+
+One host per node by default; with ``nodes_per_host`` several nodes share a
+host's cores, which is how a run on one machine is predicted. The head runs on
+the first host, as does the driver with node 0. What happens to a cluster from
+outside, while it runs, is in `operations`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import signal
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from threading import get_ident
+from typing import Any
+
+from greenlet import getcurrent
+
+from raytwin.runtime.api.exceptions import RaySystemError
+from raytwin.runtime.control.assembly import make_node
+from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.context import Context, node_of
+from raytwin.runtime.control.core.ids import job_id, root_task_id
+from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.gcs.sharding.router import shard_address
+from raytwin.runtime.control.messages import (
+    ChainAck,
+    ChainCommands,
+    ChainOutput,
+    ChainRequest,
+    Heartbeat,
+    JobInfo,
+    ReplicaBeat,
+    WorkerDied,
+)
+from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.replication.client import Chained
+from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
+from raytwin.runtime.journal import Journal
+from raytwin.runtime.session import Session
+from raytwin.runtime.session.node_resources import FIRST_DRIVER
+from raytwin.simulator.cluster.counts import Counts
+from raytwin.simulator.cluster.simulated_drivers import SimDoor, SimDriver, SimSession
+from raytwin.simulator.cluster.simulated_links import SimLinks
+from raytwin.simulator.cluster.simulated_process import SimProcess
+from raytwin.simulator.cluster.simulated_replicas import SimReplicas
+from raytwin.simulator.cluster.simulated_store import SimPool, SimStore
+from raytwin.simulator.cluster.simulated_worker import SimWorker
+from raytwin.simulator.machine.clock import Clock
+from raytwin.simulator.machine.costs import ROLES, CostModel, load_profile
+from raytwin.simulator.machine.host import Host
+from raytwin.simulator.machine.network import Network
+from raytwin.simulator.programs import exit_handlers
+from raytwin.simulator.programs.function_names import Functions
+from raytwin.simulator.programs.virtual_world import STALL_S, SimWorld
+
+_QUIET = frozenset({Heartbeat, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaBeat})
+"""What passes even when nothing happens. Of what is under way in a chain, more than that
+passes too: between nodes, workers and drivers."""
+
+HEAD = -1
+"""The head's number in the network."""
+
+
+class SimCluster:
+    """All of a simulated cluster."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Mapping[str, float]],
+        config: Config,
+        profile: str | os.PathLike[str],
+        nodes_per_host: int,
+        cores_per_host: int | None,
+        store_bytes: int,
+        journal: str | os.PathLike[str] | None,
+    ) -> None:
+        self.profile = load_profile(profile)
+        self.config = config
+        self.seed = config.seed
+        self.env = Clock()
+        self.hub: Any = getcurrent()
+        self.thread = get_ident()
+        """The only one in which any of it may run."""
+        self.pid = os.getpid()
+        """The real process that all of it is in."""
+        self.on_sigterm = signal.getsignal(signal.SIGTERM)
+        """The driver's handler of SIGTERM; workers have none of their own accord."""
+        self.loop_of_hub: asyncio.AbstractEventLoop | None = None
+        """The asyncio loop that runs in the hub, while a program's greenlet has the thread."""
+        self.hooks_of_hub: Any = (None, None)
+        """Who hears there of asynchronous generators: see `sys.set_asyncgen_hooks`."""
+        self.processes: dict[str, SimProcess] = {}
+        self.schedulers: dict[int, LocalScheduler] = {}
+        self.chains: dict[int, list[Chained]] = {}
+        """By node: its links with the GCS's chains, where there are any."""
+        self.stores: dict[int, SimStore] = {}
+        self.resources: dict[int, dict[str, float]] = {}
+        """Of every node that was ever started, by number."""
+        self.incarnations: dict[int, int] = {}
+        self._hosts_of: dict[int, int] = {}
+        self._leaving: set[int] = set()
+        """Nodes that have learned that they were declared dead."""
+        self._removed: set[int] = set()
+        self.after_node_turn: list[Callable[[int], None]] = []
+        """Called with the number of a node that has had a turn: where invariants look."""
+        self.on_membership: list[Callable[[int, bool], None]] = []
+        """Called with a node's number and whether it lives, when it joins and when it dies."""
+        self.workers: dict[str, SimWorker] = {}
+        self.drivers: list[SimDriver] = []
+        """Further ones than the first."""
+        self.door = SimDoor(self)
+        self.functions = Functions()
+        self.journal = Journal(Path(journal)) if journal is not None else None
+        self.journaled: set[str] = {"gcs", "global"}
+        self.working = 0
+        """What will end by itself: programs that use time or wait with a timeout, transfers,
+        long turns."""
+        self.stall_s = max(STALL_S, 10 * config.heartbeat_timeout_s, 2 * config.actor_end_s)
+        """How long nothing may happen while a driver waits."""
+        self.frames = 0
+        """Frames other than heartbeats, sent so far: signs of progress."""
+        self.counts: defaultdict[str, Counts] = defaultdict(Counts)
+        """What components have done so far, by role."""
+        self.tasks = 0
+        """Tasks and actors' calls that workers have run so far, counted again if run again."""
+        self.closed = False
+        exit_handlers.install()
+        self._gc_thresholds = gc.get_threshold()
+        # A simulation makes many objects and few cycles: the collector's full
+        # passes over thousands of simulated processes took half of the time.
+        gc.set_threshold(500_000, 10, 100)
+        self._store_bytes = store_bytes
+        self.costs = {role: CostModel(getattr(self.profile, role), self.profile) for role in ROLES}
+        self._cores = cores_per_host or self.profile.cores
+        self.hosts = [Host(self.env, self._cores) for _ in range(-(-len(nodes) // nodes_per_host))]
+        self.network = Network(
+            self.env,
+            self.profile.latency_s,
+            self.profile.bandwidth,
+            self.profile.loopback_latency_s,
+            self.profile.loopback_bandwidth,
+            random.Random(f"{config.seed}/network"),
+        )
+        self._start_head()
+        for number, resources in enumerate(nodes):
+            self.resources[number] = dict(resources)
+            self._hosts_of[number] = number // nodes_per_host
+            self._start_node(number)
+
+    # -- processes -------------------------------------------------------------
+
+    def _start_head(self) -> None:
+        self.network.add_node(HEAD, 0)
+        process = self.head = SimProcess(self, "head", HEAD, self.hosts[0], self.costs["head"])
+        self.replicas: SimReplicas | None = None
+        if self.config.chained:
+            self.replicas = SimReplicas(self, process, self._on_change)
+            process.begin()
+            return
+        gcs = Gcs(process.context("gcs"), self.config)
+        process.add("gcs", gcs)
+        process.add("global", GlobalScheduler(process.context("global"), self.config))
+        process.add("links", SimLinks(process, on_change=self._on_change))
+        gcs.start()
+        process.begin()
+
+    def _on_change(self, node: int, alive: bool) -> None:
+        for told in list(self.on_membership):
+            told(node, alive)
+
+    def _start_node(self, number: int) -> None:
+        host = self._hosts_of[number]
+        self.incarnations[number] = self.incarnations.get(number, 0) + 1
+        self.network.add_node(number, host)
+        address = f"node:{number}"
+        process = SimProcess(self, address, number, self.hosts[host], self.costs["node"])
+        own = {**self.resources[number], f"node:{number}": 1.0}
+
+        def make(ctx: Context) -> LocalScheduler:
+            return LocalScheduler(ctx, number, own, self.config, self.incarnations[number])
+
+        component, chains, scheduler = make_node(
+            process.context(address), address, self.config, make
+        )
+        self.journaled.add(address)
+        process.add(address, component)
+        store = self.stores[number] = SimStore(self, number, self._store_bytes)
+        process.add(f"store:{number}", store)
+        process.add(f"pool:{number}", SimPool(self, number, process))
+        process.add(f"links:{number}", SimLinks(process, store.drop_peer))
+        if number == 0:
+            process.add("door:0", self.door)
+        process.after_turn = lambda: self._after_turn(number, scheduler)
+        self.schedulers[number] = scheduler
+        self.chains[number] = chains
+        scheduler.start(f"host-{host}", 0)
+        for chained in chains:
+            chained.start()
+        process.begin()
+
+    def _after_turn(self, number: int, scheduler: LocalScheduler) -> None:
+        """A node that was declared dead leaves, as a real one does."""
+        for called in self.after_node_turn:
+            called(number)
+        if scheduler.members.fenced and number not in self._leaving:
+            # What it has just sent still goes out: for others to refuse.
+            self._leaving.add(number)
+            left = self.incarnations[number]
+            self.env.timeout(2 * self.profile.latency_s).callbacks.append(
+                lambda _: self._leave(number, left)
+            )
+
+    def _leave(self, number: int, incarnation: int) -> None:
+        if self.incarnations[number] == incarnation and f"node:{number}" in self.processes:
+            self._end_node(number)
+
+    def _end_node(self, number: int) -> None:
+        """End every process of a node at once."""
+        for address in list(self.processes):
+            if address.partition(":")[2].partition(".")[0] == str(number):
+                self._end_process(address)
+        self.stores.pop(number, None)
+        self._leaving.discard(number)
+        self.network.remove_node(number)
+
+    @property
+    def gcs(self) -> Gcs:
+        """The GCS; of a chain of several replicas the tail's, whose word counts.
+
+        Of one with shards, what is not in `gcs_tables`.
+        """
+        if self.replicas is not None:
+            found = self.replicas.tail_machine().components["gcs"]
+        else:
+            found = self.head.components["gcs"]
+        assert isinstance(found, Gcs)
+        return found
+
+    @property
+    def gcs_tables(self) -> list[Gcs]:
+        """Who has the tables that shards may have: these, or the one GCS there is."""
+        if self.config.gcs_shards == 1:
+            return [self.gcs]
+        assert self.replicas is not None
+        found = []
+        for shard in range(1, self.config.chains):
+            tables = self.replicas.tail_machine(shard).components[shard_address(shard)]
+            assert isinstance(tables, Gcs)
+            found.append(tables)
+        return found
+
+    # -- workers ---------------------------------------------------------------
+
+    def start_worker(self, address: str, node: int) -> None:
+        """A worker's process has come up."""
+        if f"node:{node}" in self.processes:
+            self.workers[address] = SimWorker(self, address, node, len(self.workers) + 1)
+
+    def stop_worker(self, address: str) -> None:
+        """A worker is not needed any more; its node hears of its end, as of any."""
+        if address in self.workers:
+            self._end_worker(address, "exit code 0")
+
+    def worker_left(self, process: SimProcess, reason: str) -> None:
+        """A worker has ended by itself: an actor that exits, a program that raised."""
+        self._end_process(process.name)
+        # Behind what it has sent, as a real one's last words come first.
+        died = [WorkerDied(process.name, reason)]
+        self.transmit(process.node, f"pool:{process.node}", f"node:{process.node}", died, 60)
+
+    def worker_died(self, process: SimProcess, reason: str) -> None:
+        """A worker's program has ended its process at once: `os._exit`, a signal to itself."""
+        self._end_worker(process.name, reason)
+
+    def _end_process(self, address: str) -> None:
+        worker = self.workers.pop(address, None)
+        process = self.processes.get(address)
+        if worker is not None:
+            worker.end()
+        elif process is not None:
+            process.kill()
+
+    def _end_worker(self, address: str, reason: str) -> None:
+        node = node_of(address)
+        self._end_process(address)
+        scheduler = self.processes[f"node:{node}"]
+        # What it had sent before its end comes before the news of it.
+        died = [WorkerDied(address, reason)]
+        self.network.send(
+            node, node, 0, partial(scheduler.arrive, f"pool:{node}", f"node:{node}", died)
+        )
+
+    # -- drivers ---------------------------------------------------------------
+
+    def start_driver(self) -> Session:
+        """Make the calling program the driver, on node 0."""
+        self.door.register(JobInfo(1, FIRST_DRIVER))
+        return SimSession(self.make_driver(FIRST_DRIVER, job_id(1)), self, self.close)
+
+    def run_driver(self, program: Callable[[], object], namespace: str = "") -> SimDriver:
+        """Begin to run a program as a further driver, on node 0, beside the one that calls.
+
+        It is a job of its own, which ends with the program. It makes progress
+        while the calling program waits or lets time pass.
+        """
+        return SimDriver(self, program, namespace)
+
+    def make_driver(self, address: str, job: bytes) -> SimWorld:
+        process = SimProcess(self, address, 0, self.hosts[0], self.costs["driver"])
+        client = Client(process.context(address), address, 0, self.config)
+        client.begin_task(root_task_id(f"sim/{self.seed}", job))
+        process.add(address, client)
+        return SimWorld(self, process, client, None, self.stores[0])
+
+    # -- frames and time -------------------------------------------------------
+
+    def transmit(
+        self, node: int, source: str, destination: str, messages: list[Any], nbytes: int
+    ) -> None:
+        """Send a frame on its way; to an address that is not there it is lost."""
+        process = self.processes.get(destination)
+        if process is None:
+            return
+        if type(messages[0]) not in _QUIET:
+            self.frames += 1
+        self.network.send(
+            node, process.node, nbytes, partial(process.arrive, source, destination, messages)
+        )
+
+    def run_until(self, ready: Callable[[], object], watch: bool) -> None:
+        """Run the simulation until something holds.
+
+        With `watch`, raises RaySystemError when it cannot come to hold: nothing
+        is `working` and only heartbeats have passed for `stall_s`.
+        """
+        env = self.env
+        step = env.step
+        if not watch:
+            while not ready():
+                step()
+            return
+        frames, since_s = self.frames, env.now
+        while not ready():
+            step()
+            if self.frames != frames or self.working:
+                frames, since_s = self.frames, env.now
+            elif env.now - since_s > self.stall_s:
+                raise RaySystemError(
+                    f"nothing has happened for {self.stall_s:g} virtual seconds: what is awaited"
+                    " cannot come (is there a task whose resources no node has?)"
+                )
+
+    def close(self) -> None:
+        """End every worker, and with it the program that waits there."""
+        if self.closed:
+            return
+        self.closed = True
+        gc.set_threshold(*self._gc_thresholds)
+        if get_ident() == self.thread:  # else it has ended, and with it what waited there
+            for driver in self.drivers:
+                driver.kill()
+            for address in list(self.workers):
+                self._end_process(address)
+        if self.journal is not None:
+            self.journal.close()

@@ -1,0 +1,163 @@
+"""Drivers in virtual time: the calling program, and further ones beside it.
+
+The program that started the cluster is its first driver. Another one is a program in a
+greenlet, with a process and a job of its own; it comes in by the door of node 0, as one
+does that joins real processes, and makes progress while the first one waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from greenlet import GreenletExit, getcurrent
+
+from raytwin.runtime.api.refs import ObjectRef
+from raytwin.runtime.control.core.ids import job_id
+from raytwin.runtime.control.messages import JobEnded, JobInfo, JobRegistered, RegisterJob
+from raytwin.runtime.session import Session
+from raytwin.runtime.session.futures import LazyFuture, item_waited_for
+from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld
+
+if TYPE_CHECKING:
+    from raytwin.simulator.cluster.simulated_cluster import SimCluster
+
+
+class SimSession(Session):
+    """A driver's session; that of the first ends its cluster when it is shut down."""
+
+    def __init__(self, world: SimWorld, cluster: SimCluster, end: Callable[[], None]) -> None:
+        super().__init__(world, end)
+        self.cluster = cluster
+
+    def describe_job(self, namespace: str) -> None:
+        """Tell the cluster of this driver's job, but not the real process's PID and arguments.
+
+        They would be in its frames, and the same program is the same execution.
+        """
+        self.namespace = namespace
+        with self.world:
+            self.client.describe_job(namespace, "", 0)
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        return LazyFuture(self, ref)
+
+    def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
+        return item_waited_for(self, array, index)
+
+
+class SimDriver:
+    """A further driver: a program in a greenlet of its own, and its process."""
+
+    def __init__(self, cluster: SimCluster, program: Callable[[], object], namespace: str) -> None:
+        self._cluster = cluster
+        self._program = program
+        self._namespace = namespace
+        self._world: SimWorld | None = None
+        self._greenlet: ProgramGreenlet | None = None
+        self.job = 0
+        """Its job's number, once the GCS has given it one."""
+        self.done = False
+        """The program has ended, or the driver was killed."""
+        self.value: object = None
+        """What it returned."""
+        self.error: BaseException | None = None
+        """What it raised."""
+        cluster.drivers.append(self)
+        cluster.door.register(JobInfo(0), self._welcome)
+
+    def wait(self) -> object:
+        """Wait until the program has ended; return its value, or raise its error."""
+        self._cluster.run_until(lambda: self.done, True)
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def kill(self) -> None:
+        """End the driver at once, wherever its program is."""
+        if not self.done:
+            self._end("killed by SIGKILL")
+            if self._greenlet is not None and self._greenlet is not getcurrent():
+                self._greenlet.throw()
+
+    def _welcome(self, info: JobInfo) -> None:
+        if self.done:
+            self._cluster.door.ended(info.number, "it left before it was let in")
+            return
+        self.job = info.number
+        self._world = self._cluster.make_driver(info.driver, job_id(info.number))
+        session = SimSession(self._world, self._cluster, lambda: self._end("shut down"))
+        self._world.session = session
+        self._world.end = self._die
+        self._greenlet = ProgramGreenlet(self._run, self._cluster)
+        self._greenlet.session = session
+        self._cluster.env.timeout(0).callbacks.append(self._begin)
+
+    def _begin(self, _: Any) -> None:
+        if self._greenlet is not None and not self.done:
+            self._greenlet.switch()
+
+    def _run(self) -> None:
+        assert self._world is not None and self._world.session is not None
+        try:
+            self._world.session.describe_job(self._namespace)
+            self.value = self._program()
+        except GreenletExit:
+            pass  # it was killed, and `kill` has said so
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._end("its program has ended")
+
+    def _end(self, reason: str) -> None:
+        if self.done:
+            return
+        self.done = True
+        if self._world is not None:
+            # In an event of its own: the program may have been in the midst of a turn.
+            self._cluster.env.timeout(0).callbacks.append(partial(self._leave, reason))
+
+    def _die(self, reason: str) -> None:
+        """The program has ended its process at once."""
+        self.done = True
+        self._leave(reason, None)
+
+    def _leave(self, reason: str, _: Any) -> None:
+        assert self._world is not None
+        self._world.process.kill()
+        self._world.client.forget_waiters()
+        self._cluster.door.ended(self.job, reason)
+
+
+class SimDoor:
+    """Where drivers come in; is ``door:0``. See `door`."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._waiting: dict[int, Callable[[JobInfo], None]] = {}
+        self._keys = 0
+
+    def register(self, info: JobInfo, welcome: Callable[[JobInfo], None] | None = None) -> None:
+        """Tell node 0 of a driver; `welcome` is called with its number."""
+        self._keys += 1
+        if welcome is not None:
+            self._waiting[self._keys] = welcome
+        self._tell(RegisterJob(info, self._keys))
+
+    def ended(self, job: int, reason: str) -> None:
+        """A driver is gone."""
+        self._tell(JobEnded(job_id(job), f"its driver is gone ({reason})"))
+
+    def _tell(self, message: RegisterJob | JobEnded) -> None:
+        self._cluster.processes["node:0"].arrive("door:0", "node:0", [message])
+
+    def handle(self, source: str, message: JobRegistered) -> None:
+        """The GCS has numbered a job."""
+        welcome = self._waiting.pop(message.key, None)
+        if welcome is not None:
+            welcome(message.info)
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""

@@ -1,0 +1,46 @@
+"""A process's connections to nodes in virtual time: nothing is taken from the dead.
+
+What `links` does for real. Here a frame needs no connection: a
+process that has heard of the end of an incarnation refuses its frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from raytwin.runtime.control.messages import NodeChanged, NodeInfo
+from raytwin.simulator.cluster.simulated_process import SimProcess
+
+
+class SimLinks:
+    """``links`` of the head, ``links:<n>`` of a node."""
+
+    def __init__(
+        self,
+        process: SimProcess,
+        drop_peer: Callable[[int], None] | None = None,
+        on_change: Callable[[int, bool], None] | None = None,
+        known: dict[int, NodeInfo] | None = None,
+    ) -> None:
+        """`known`: what `on_change` was told of already, by an earlier process also."""
+        self._process = process
+        self._known = {} if known is None else known
+        self._drop_peer = drop_peer
+        self._on_change = on_change
+
+    def handle(self, source: str, message: Any) -> None:
+        if not isinstance(message, NodeChanged):
+            raise TypeError(f"connections were sent {type(message).__name__}")
+        info = message.info
+        over = info.incarnation - 1 if info.alive else info.incarnation
+        if over and info.node != self._process.node:
+            self._process.refused[f"node:{info.node}"] = over
+        if not info.alive and self._drop_peer is not None:
+            self._drop_peer(info.node)
+        if self._on_change is not None and self._known.get(info.node) != info:
+            self._known[info.node] = info
+            self._on_change(info.node, info.alive)
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""

@@ -1,0 +1,360 @@
+"""A simulated process: a single-threaded server that runs components in turns.
+
+This is the simulator's implementation of `context.Context`. What arrives waits
+in the inbox. When the process is free it takes all of it, every component that
+was addressed has its turn, and the process is busy for what that costs (see
+`costs`) before its frames leave. So work that arrives meanwhile is batched, in
+the same way as on a real socket.
+
+If all cores of the host are busy, the process first waits for one, and takes
+what has arrived by then.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from simpy import Event
+from simpy.events import NORMAL
+
+from raytwin.runtime.control.core.context import Component
+from raytwin.simulator.cluster.counts import Counts, role_of
+from raytwin.simulator.machine.costs import CostModel
+from raytwin.simulator.machine.host import Host
+
+if TYPE_CHECKING:
+    from raytwin.simulator.cluster.simulated_cluster import SimCluster
+
+
+LONG_TURN_S = 1.0
+"""A turn that takes longer is work under way: that of a heartbeat never does."""
+
+Frame = tuple[str, str, list[Any], int]
+"""Source, destination, messages, bytes."""
+
+
+class SimTimer(Event):
+    """A timer of a component; its own SimPy event."""
+
+    __slots__ = ("address", "callback", "callbacks", "number", "process")
+
+    _ok = True
+    _value = None
+
+    def __init__(
+        self, process: SimProcess, address: str, number: int, callback: Callable[[], None]
+    ) -> None:
+        # SimPy's own constructor is skipped: it allocates a list per event.
+        self.process = process
+        self.address = address
+        self.number = number
+        self.callback: Callable[[], None] | None = callback
+        self.callbacks = _ON_TIMER
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+def _on_timer(timer: Any) -> None:
+    if timer.callback is not None and timer.process.alive:
+        timer.process.arrive_timer(timer)
+
+
+_ON_TIMER: Any = [_on_timer]
+
+
+class SimContext:
+    """`context.Context` for one component of a simulated process."""
+
+    rng: random.Random
+
+    def __init__(self, process: SimProcess, address: str, seed: int) -> None:
+        self.address = address
+        self._seed = seed
+        self.process = process
+        self.env = process.cluster.env
+        self.outbox: dict[str, list[Any]] = {}
+        self.timers = 0
+        self.counts: Counts = process.cluster.counts[role_of(address)]
+
+    def __getattr__(self, name: str) -> Any:
+        # Most components draw nothing, and to seed takes longer than to make the rest.
+        if name != "rng":
+            raise AttributeError(name)
+        self.rng = random.Random(f"{self._seed}/{self.address}")
+        return self.rng
+
+    def now(self) -> float:
+        return self.env.now + self.process.debt_s
+
+    def send(self, to: str, message: Any) -> None:
+        box = self.outbox.get(to)
+        if box is None:
+            self.outbox[to] = [message]
+            self.process.dirty[self.address] = self
+        else:
+            box.append(message)
+
+    def after(self, delay_s: float, callback: Callable[[], None]) -> SimTimer:
+        self.timers += 1
+        timer = SimTimer(self.process, self.address, self.timers, callback)
+        self.env.schedule(timer, NORMAL, delay_s)
+        return timer
+
+
+class SimProcess:
+    """One process on a host; see the module's docstring."""
+
+    def __init__(
+        self, cluster: SimCluster, name: str, node: int, host: Host, costs: CostModel
+    ) -> None:
+        self.cluster = cluster
+        self.journal = cluster.journal
+        self.name = name
+        self.node = node
+        self.host = host
+        self.costs = costs
+        self.components: dict[str, Component] = {}
+        self.contexts: dict[str, SimContext] = {}
+        self.dirty: dict[str, SimContext] = {}
+        self.alive = True
+        self.paused = False
+        self.refused: dict[str, int] = {}
+        """Nodes of whose incarnations up to this one nothing is taken: see `SimLinks`."""
+        self.on_refused: Callable[[str], None] | None = None
+        """Called with the sender of a frame that is not taken."""
+        self._held: list[Callable[[], None]] = []
+        self.debt_s = 0.0
+        """CPU time of user code that has run but not taken its time yet."""
+        self.busy_s = 0.0
+        """CPU time of this process's turns so far."""
+        self.after_turn: Callable[[], None] | None = None
+        self._frames: dict[str, list[tuple[str, list[Any]]]] = {}
+        self._timers: list[SimTimer] = []
+        self._busy = False
+        self._long = False
+        """Whether the turn under way counts among what the cluster is `working` on."""
+        self._leaving: list[Frame] | None = None
+        """Frames of the turn under way, which leave when it is over."""
+        self._last: Callable[[], None] | None = None
+        """Called then: the process has nothing more to say."""
+
+    def context(self, address: str) -> SimContext:
+        """Return the context for a component that will have this address."""
+        made = self.contexts[address] = SimContext(self, address, self.cluster.seed)
+        return made
+
+    def add(self, address: str, component: Component) -> None:
+        """Run a component under an address."""
+        self.components[address] = component
+        if address not in self.contexts:
+            self.context(address)
+        self.cluster.processes[address] = self
+
+    # -- what arrives ----------------------------------------------------------
+
+    def arrive(self, source: str, destination: str, messages: list[Any]) -> None:
+        """A frame is here."""
+        if not self.alive:
+            return
+        if self.refused and source in self.refused and self._is_over(source):
+            if self.on_refused is not None:
+                self.on_refused(source)
+            return
+        frames = self._frames
+        if destination in frames:
+            frames[destination].append((source, messages))
+        else:
+            frames[destination] = [(source, messages)]
+        if not self._busy:
+            self._begin()
+
+    def arrive_timer(self, timer: SimTimer) -> None:
+        """A timer is due."""
+        self._timers.append(timer)
+        if not self._busy:
+            self._begin()
+
+    def begin(self) -> None:
+        """Have a first turn for what components have sent when they were made."""
+        self._busy = True
+        self._turns()
+
+    def _begin(self) -> None:
+        self._busy = True
+        if self.host.idle and not self.paused:
+            self._turns()
+        else:
+            # Zero CPU time would not wait for a core.
+            self.host.run(1e-9, self._turns, self)
+
+    # -- turns -----------------------------------------------------------------
+
+    def _turns(self) -> None:
+        """Give every component that was addressed its turn, then be busy for it."""
+        if not self.alive:
+            return
+        costs = self.costs
+        cost_s = costs.turn()
+        frames: list[Frame] = []
+        self._leaving = frames
+        while self._frames or self._timers or self.dirty:
+            if self._frames:
+                received, self._frames = self._frames, {}
+                for address, inputs in received.items():
+                    for _, messages in inputs:
+                        cost_s += costs.received(messages)
+                    self._turn(address, inputs, 0, None)
+            if self._timers:
+                timers, self._timers = self._timers, []
+                for timer in timers:
+                    if timer.callback is not None:
+                        callback, timer.callback = timer.callback, None
+                        self._turn(timer.address, [], timer.number, callback)
+            if self.dirty:
+                cost_s += self._collect(frames)
+        self.busy_s += cost_s
+        if cost_s > LONG_TURN_S:
+            self._long = True
+            self.cluster.working += 1
+        if cost_s:
+            self.host.run(cost_s - costs.after_s, partial(self._end, frames), self)
+        else:
+            self._end(frames)
+
+    def _turn(
+        self,
+        address: str,
+        received: list[tuple[str, list[Any]]],
+        timer: int,
+        callback: Callable[[], None] | None,
+    ) -> None:
+        component = self.components.get(address)
+        if component is None:
+            return
+        handle = component.handle
+        counts = self.contexts[address].counts
+        counts.turns += 1
+        for source, messages in received:
+            counts.messages += len(messages)
+            for message in messages:
+                handle(source, message)
+        if callback is not None:
+            callback()
+        component.end_turn()
+        if self.journal is not None and address in self.cluster.journaled:
+            outputs = [[to, box] for to, box in self.contexts[address].outbox.items()]
+            self.journal.write([address, self.cluster.env.now, received, timer, outputs])
+
+    def _collect(self, frames: list[Frame]) -> float:
+        """Take what the turns have sent; return what sending it costs."""
+        dirty, self.dirty = self.dirty, {}
+        cost_s = 0.0
+        components = self.components
+        for address, ctx in dirty.items():
+            outbox, ctx.outbox = ctx.outbox, {}
+            counts = ctx.counts
+            for destination, messages in outbox.items():
+                if destination in components:
+                    self._frames.setdefault(destination, []).append((address, messages))
+                    continue
+                sent_s, nbytes = self.costs.sent(messages)
+                cost_s += sent_s
+                counts.frames += 1
+                counts.bytes += nbytes
+                frames.append((address, destination, messages, nbytes))
+        return cost_s
+
+    def _end(self, frames: list[Frame]) -> None:
+        self._end_long()
+        if not self.alive:
+            return
+        after_s = self.costs.after_s
+        self._busy = after_s > 0
+        self._leaving = None
+        for frame in frames:
+            self.cluster.transmit(self.node, *frame)
+        if self._last is not None:
+            self._last()
+        elif self.after_turn is not None:
+            self.after_turn()
+        if after_s and self.alive:
+            self.host.run(after_s, self._rest, self)
+        elif (self._frames or self._timers) and not self._busy:
+            self._begin()
+
+    def _end_long(self) -> None:
+        """The turn under way is over, or its process is: nothing waits for it."""
+        if self._long:
+            self._long = False
+            self.cluster.working -= 1
+
+    def _rest(self) -> None:
+        """The turn is over to the last."""
+        if not self.alive:
+            return
+        self._busy = False
+        if self._frames or self._timers:
+            self._begin()
+
+    def flush_calls(self) -> None:
+        """Send what user code has just sent by calling the API.
+
+        The call's own cost is part of the caller's debt, so the frames leave
+        now; or behind those of a turn that is under way, since what one
+        component sends to one address arrives in order.
+        """
+        frames: list[Frame] = []
+        if self.dirty:
+            self.debt_s += self._collect(frames)
+        if self._leaving is not None:
+            self._leaving += frames
+            return
+        for frame in frames:
+            self.cluster.transmit(self.node, *frame)
+
+    def when_sent(self, callback: Callable[[], None]) -> None:
+        """Call it once all that was sent has left: at the end of the turn under way."""
+        if self._leaving is None:
+            callback()
+        else:
+            self._last = callback
+
+    # -- faults ----------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Stand still until `resume`, as a process does after SIGSTOP."""
+        self.paused = True
+        self.host.pause(self)
+
+    def resume(self) -> None:
+        """Go on with what was under way and with all that has arrived."""
+        if not self.paused:
+            return
+        self.paused = False
+        self.host.resume(self)
+        held, self._held = self._held, []
+        for callback in held:
+            callback()
+
+    def when_running(self, callback: Callable[[], None]) -> None:
+        """Call it now, or when the process is resumed; never if it has ended."""
+        if self.paused:
+            self._held.append(partial(self.when_running, callback))
+        elif self.alive:
+            callback()
+
+    def _is_over(self, source: str) -> bool:
+        # Frames of a process that has ended are lost: this one is of the one that runs.
+        return self.cluster.incarnations[int(source[5:])] <= self.refused[source]
+
+    def kill(self) -> None:
+        """End at once: nothing of it runs on, nothing reaches it."""
+        self.alive = False
+        self._end_long()
+        self.host.cancel(self)
+        for address in self.components:
+            self.cluster.processes.pop(address, None)

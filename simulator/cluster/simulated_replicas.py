@@ -1,0 +1,350 @@
+"""The GCS as a chain in virtual time: the master in the head, a process per replica.
+
+A new replica's host is the one with the fewest of its chain, so that one host's death
+takes no two while there are as many hosts; a durable one that comes back is where its
+files are. Each has a number of its own in the network. When one is killed the kernel
+of its host closes its connections: whoever has one hears of it one latency later.
+
+When the head is killed the replicas live. Another one begins after the time that it
+takes to start a process; nodes and replicas find it a latency later.
+
+The state that a joining replica gets goes over the network like all else. Besides,
+who puts it together and who takes it apart are busy for a copy of so many bytes
+(`ReplicaCosts`): the least that it can be, and the only figure that profiles have
+for it.
+
+A durable replica has a storage that is a dictionary: it shows what is written and when,
+not what writing costs. Where there is one only, it lives in the head's process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from raytwin.runtime.control.assembly import make_machine
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.gcs.sharding.relay import make_relays
+from raytwin.runtime.control.gcs.sharding.router import chain_of, master_of
+from raytwin.runtime.control.gcs.task_history import STORAGE
+from raytwin.runtime.control.messages import (
+    Command,
+    LoadRow,
+    LogCommands,
+    LogEpoch,
+    Logged,
+    LogSnapshot,
+    NodeChanged,
+    NodeInfo,
+    ReadRows,
+    ReplicaInfo,
+    ReplicaLost,
+    ReplicasFound,
+    RowLoaded,
+    SnapshotPart,
+    StartReplica,
+    StopReplica,
+    StoreRows,
+)
+from raytwin.runtime.control.replication.client import Chained
+from raytwin.runtime.control.replication.log import Recovered
+from raytwin.runtime.control.replication.master import LAUNCHER, Master
+from raytwin.runtime.control.replication.position import State
+from raytwin.runtime.control.replication.replica import Replica
+from raytwin.runtime.control.replication.state_machine import Machine, relay_of
+from raytwin.runtime.control.replication.state_transfer import read_rows
+from raytwin.simulator.cluster.cold_batches import ColdBatches
+from raytwin.simulator.cluster.simulated_links import SimLinks
+from raytwin.simulator.cluster.simulated_process import SimProcess
+from raytwin.simulator.machine.costs import CostModel, Profile
+
+if TYPE_CHECKING:
+    from raytwin.simulator.cluster.simulated_cluster import SimCluster
+
+
+class ReplicaCosts(CostModel):
+    """What a replica's turns cost: those of the head, and snapshots."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__(profile.head)
+        self._bandwidth = profile.memory_bandwidth
+
+    def received(self, messages: list[Any]) -> float:
+        """Besides the messages: each part of a snapshot is copied."""
+        parts = (len(m.data) for m in messages if type(m) is SnapshotPart)
+        return super().received(messages) + sum(parts) / self._bandwidth
+
+    def sent(self, messages: list[Any]) -> tuple[float, int]:
+        """Besides the messages: all of a snapshot is put together before its first part."""
+        total_s, nbytes = super().sent(messages)
+        for message in messages:
+            if type(message) is SnapshotPart and message.part == 0:
+                total_s += message.parts * len(message.data) / self._bandwidth
+        return total_s, nbytes
+
+
+class SimReplicas:
+    """``launcher`` of one head after the other, and all that it has launched."""
+
+    def __init__(
+        self, cluster: SimCluster, head: SimProcess, on_change: Callable[[int, bool], None]
+    ) -> None:
+        self.cluster = cluster
+        self._on_change = on_change
+        self._started: list[str] = []
+        """Replicas that have processes of their own, or had."""
+        self._hosts: dict[str, int] = {}
+        """Where they are, or were."""
+        self._known: dict[int, NodeInfo] = {}
+        self._heads = 0
+        """How many have begun."""
+        self._files: dict[str, SimFile] = {}
+        """Of durable replicas, by name."""
+        self.begin(head)
+
+    def begin(self, head: SimProcess) -> None:
+        """Make the components of a head."""
+        config = self.cluster.config
+        self.masters: list[Master] = []
+        """By chain; see `shards`."""
+        chains = [self._add_master(head, chain) for chain in range(config.chains)]
+        head.add(LAUNCHER, self)
+        head.on_refused = self._tell_over
+        head.add("links", SimLinks(head, on_change=self._on_change, known=self._known))
+        for chained, master in zip(chains, self.masters, strict=True):
+            chained.start()
+            master.start()
+        relays = make_relays([head.context(relay_of(chain)) for chain in range(len(chains))])
+        if len(relays) > 1:
+            for relay in relays:
+                head.add(relay.address, relay)
+            for relay in relays:
+                relay.start()
+        ctx = head.contexts[LAUNCHER]
+        replicas = [name for name in self._started if name in self.cluster.processes]
+        for chain in range(len(chains)):
+            started = [name for name in self._started if chain_of(name) == chain]
+            alive = [name for name in started if name in self.cluster.processes]
+            ended = [name for name in started if name not in self.cluster.processes]
+            kept = [
+                (name, *file.last)
+                for name, file in self._files.items()
+                if chain_of(name) == chain and name not in alive and not config.head_has_gcs
+            ]
+            ctx.send(master_of(chain), ReplicasFound(alive, ended, self._heads, kept))
+        self._heads += 1
+        for name in replicas:
+            self._tell_of_head(name)
+
+    def _tell_over(self, address: str) -> None:
+        """A node that is over hears of it from the head that refuses it."""
+        told = NodeChanged(self._known[int(address.partition(":")[2])])
+        self.cluster.transmit(self.cluster.head.node, "gcs", address, [told], 60)
+
+    def _tell_of_head(self, name: str) -> None:
+        """A replica that was there before this head connects with it."""
+        process = self.cluster.processes[name]
+        replica = process.components[name]
+        assert isinstance(replica, Replica)
+        process.contexts[name].after(self.cluster.profile.latency_s, replica.report)
+
+    def _add_master(self, head: SimProcess, chain: int) -> Chained:
+        address, config = master_of(chain), self.cluster.config
+        chained = Chained(
+            head.context(address), address, lambda ctx: Master(ctx, config, chain), chain
+        )
+        assert isinstance(chained.inner, Master)
+        self.masters.append(chained.inner)
+        head.add(address, chained)
+        return chained
+
+    def handle(self, source: str, message: Any) -> None:
+        if isinstance(message, StopReplica):
+            if message.name in self.cluster.processes:
+                self.kill(message.name)
+            self._files.pop(message.name, None)
+            return
+        if not isinstance(message, StartReplica):
+            raise TypeError(f"the launcher was sent {type(message).__name__}")
+        name, head = message.name, self.cluster.head
+        started = self.cluster.env.timeout(self.cluster.profile.start_worker_s)
+        # Who asked for it may be dead by then: nobody would know of it.
+        started.callbacks.append(lambda _: self._start(name) if head.alive else None)
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
+
+    def tail_machine(self, chain: int = 0) -> Machine:
+        """Return the machine that answers; raises LookupError before there is one."""
+        for name in reversed([info.name for info in self.masters[chain].members]):
+            at = self.cluster.head if self.cluster.config.head_has_gcs else None
+            process = at or self.cluster.processes.get(name)
+            if process is not None:
+                replica = process.components[name]
+                assert isinstance(replica, Replica)
+                return replica.machine
+        raise LookupError("no replica of the GCS serves")
+
+    def _start(self, name: str) -> None:
+        cluster = self.cluster
+        if cluster.config.head_has_gcs:
+            self._start_within(name)
+            return
+        number = int(name.partition(".")[2])
+        host = self._hosts.setdefault(name, self._host_for(name, number))
+        # Below the head's number, where no node's is.
+        node = cluster.head.node - number
+        cluster.network.add_node(node, host)
+        process = SimProcess(
+            cluster, name, node, cluster.hosts[host], ReplicaCosts(cluster.profile)
+        )
+        log, recovered = "", None
+        if cluster.config.gcs_durable:
+            file = self._files.setdefault(name, SimFile())
+            process.add(STORAGE, SimStorage(process.context(STORAGE), file))
+            log, recovered = STORAGE, file.recovered(make_machine(cluster.config, chain_of(name)))
+        replica = Replica(
+            process.context(name),
+            ReplicaInfo(name, f"host-{host}", 0),
+            cluster.config,
+            lambda: make_machine(cluster.config, chain_of(name)),
+            log,
+            recovered,
+        )
+        process.add(name, replica)
+        self._started.append(name)
+        process.after_turn = lambda: self._leave_if_fenced(name, replica)
+        replica.start()
+        process.begin()
+
+    def _host_for(self, name: str, number: int) -> int:
+        """Return the host with the fewest living replicas of a chain; among equals, in turn."""
+        chain, hosts = chain_of(name), len(self.cluster.hosts)
+        living = Counter(
+            host
+            for other, host in self._hosts.items()
+            if chain_of(other) == chain and other in self.cluster.processes
+        )
+        in_turn = ((number - 1 + chain + step) % hosts for step in range(hosts))
+        return min(in_turn, key=lambda host: living[host])
+
+    def _start_within(self, name: str) -> None:
+        """The one replica of a durable GCS lives in the head, beside its storage."""
+        cluster, head = self.cluster, self.cluster.head
+        file = self._files.setdefault(name, SimFile())
+        head.add(STORAGE, SimStorage(head.context(STORAGE), file))
+        info = ReplicaInfo(name, "host-0", 0)
+        machine = file.recover(make_machine(cluster.config))
+        replica = Replica(head.context(name), info, cluster.config, lambda: machine, STORAGE)
+        head.add(name, replica)
+        replica.start()
+        head.begin()
+
+    def _leave_if_fenced(self, name: str, replica: Replica) -> None:
+        if replica.state is State.FENCED and name in self.cluster.processes:
+            self.kill(name)
+
+    def kill(self, name: str) -> None:
+        """End a replica's process at once; raises KeyError if there is none."""
+        cluster = self.cluster
+        process = cluster.processes[name]
+        process.kill()
+        cluster.network.remove_node(process.node)
+        for address, other in list(cluster.processes.items()):
+            mine = address == master_of(chain_of(name))
+            if mine or address.startswith(("replica:", "node:")):
+                near = other.host is process.host
+                profile = cluster.profile
+                latency_s = profile.loopback_latency_s if near else profile.latency_s
+                kept = (name, *self._files[name].last) if mine and name in self._files else None
+                lost = ReplicaLost(name, "it was killed", kept)
+                tell = partial(other.arrive, address, address, [lost])
+                cluster.env.timeout(latency_s).callbacks.append(partial(_call, tell))
+
+
+def _call(action: Callable[[], None], event: Any) -> None:
+    action()
+
+
+class SimFile:
+    """What a `SimStorage` has written; outlives the process."""
+
+    def __init__(self) -> None:
+        self.cold = ColdBatches()
+        self.state: bytes | None = None
+        self.commands: list[Command] = []
+        self.chain = LogEpoch(0, [], False)
+        self._after = 0
+
+    @property
+    def last(self) -> tuple[int, int, bool]:
+        """Epoch, last command, and whether it is a member's."""
+        return self.chain.epoch, self.index, self.chain.serving
+
+    @property
+    def index(self) -> int:
+        """The last command that is here, by itself or in the state."""
+        return self.commands[-1].index if self.commands else self._after
+
+    def log_epoch(self, message: LogEpoch) -> None:
+        """Note the chain; who joins one has nothing yet."""
+        self.chain = message
+        if not message.serving:
+            self.state, self._after = None, 0
+            self.commands, self.cold = [], ColdBatches()
+
+    def log_state(self, index: int, data: bytes) -> None:
+        """Note the state after a command."""
+        self.state, self._after = data, index
+        self.commands = [c for c in self.commands if c.index > index]
+
+    def recovered(self, machine: Machine) -> Recovered | None:
+        """Return what is here of a replica that was a member of its chain; else None."""
+        if not self.chain.serving:
+            return None
+        return Recovered(self.recover(machine), self.chain.epoch, self.chain.members)
+
+    def recover(self, machine: Machine) -> Machine:
+        """Bring a new machine to where the last one with this file was; return it."""
+        if self.state is not None:
+            machine.restore(self.state)
+        for command in self.commands:
+            if command.index > machine.index:
+                machine.apply(command)
+        return machine
+
+
+class SimStorage:
+    """``storage:gcs`` in virtual time: all is kept, writing it costs nothing."""
+
+    def __init__(self, ctx: Context, file: SimFile) -> None:
+        self._ctx = ctx
+        self.file = file
+        self._replica = ""
+
+    def handle(self, source: str, message: Any) -> None:
+        if isinstance(message, LogCommands):
+            self._replica = source
+            self.file.commands += message.commands
+        elif isinstance(message, LogEpoch):
+            self._replica = source
+            self.file.log_epoch(message)
+        elif isinstance(message, ReadRows):
+            self._ctx.send(source, read_rows(self.file.cold, message))
+        elif isinstance(message, StoreRows):
+            self._replica = source
+            self.file.cold.append(message.rows)
+        elif isinstance(message, LoadRow):
+            self._ctx.send(source, RowLoaded(message.request, self.file.cold.find(message.key)))
+        elif isinstance(message, LogSnapshot):
+            self._replica = source
+            self.file.log_state(message.index, message.data)
+        else:
+            raise TypeError(f"{STORAGE} was sent {type(message).__name__}")
+
+    def end_turn(self) -> None:
+        if self._replica:
+            to, self._replica = self._replica, ""
+            self._ctx.send(to, Logged(self.file.index))

@@ -1,0 +1,334 @@
+"""The node's object store and worker pool in virtual time.
+
+The same messages as the real ones; what takes time is the network's transfer,
+one after another from each source node as in the real object manager and over as
+many streams, the disk, which does one thing after another, and the start of a
+worker.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from raytwin.runtime.control.messages import (
+    Allocate,
+    Allocated,
+    DropSpilled,
+    Fetch,
+    Fetched,
+    Free,
+    KillWorker,
+    NoRoom,
+    Spill,
+    Spilled,
+    StartWorker,
+    StopWorker,
+    WorkerDied,
+)
+
+if TYPE_CHECKING:
+    from raytwin.simulator.cluster.simulated_cluster import SimCluster
+    from raytwin.simulator.cluster.simulated_process import SimProcess
+    from raytwin.simulator.machine.fair_sharing import Transfer
+
+
+class _Fetching:
+    """An object on its way."""
+
+    __slots__ = ("fetch", "offset", "transfers", "under_way")
+
+    def __init__(self, fetch: Fetch, offset: int) -> None:
+        self.fetch = fetch
+        self.offset = offset
+        self.transfers: list[Transfer] = []
+        self.under_way = 0
+        """How many of them have not landed."""
+
+
+class SimStore:
+    """``store:<n>``: room is counted, contents are kept as pickles.
+
+    Memory is never in pieces here.
+    """
+
+    def __init__(self, cluster: SimCluster, node: int, capacity: int) -> None:
+        self.cluster = cluster
+        self.node = node
+        self.capacity = capacity
+        self.used = 0
+        self.values: dict[int, bytes] = {}
+        self._sizes: dict[int, int] = {}
+        self._places: dict[bytes, dict[int, None]] = {}
+        """Where an object is: in several places for a while if it is made or fetched twice."""
+        self._offsets = 0
+        self._disk: dict[bytes, dict[int, tuple[bytes, int]]] = {}
+        """Object -> {place: (pickle, size)}."""
+        self._disk_free_s = 0.0
+        """When the disk has done all that it was asked for."""
+        self.disk_used = 0
+        self.spilled_bytes = 0
+        """Written to disk so far."""
+        self._queues: dict[int, deque[tuple[Fetch, int]]] = {}
+        """With the places of those that have one already, or -1."""
+        self._current: dict[int, _Fetching] = {}
+        """What is being fetched, by the node that it comes from."""
+
+    def handle(self, source: str, message: Any) -> None:
+        if isinstance(message, Allocate):
+            offset = self._allocate(message.size)
+            if offset >= 0:
+                self._places.setdefault(message.object, {})[offset] = None
+                self._tell(Allocated(message.object, offset, message.client))
+            else:
+                self._tell_full(message.object, message.size, message.client)
+        elif isinstance(message, Free):
+            self._free(message.object, message.offset)
+        elif isinstance(message, Fetch):
+            if message.node == self.node:
+                self._restore(message)
+                return
+            self._enqueue(message)
+        elif isinstance(message, Spill):
+            self._spill(message)
+        elif isinstance(message, DropSpilled):
+            places = self._disk[message.object]
+            _, size = places.pop(message.place)
+            self.disk_used -= size
+            if not places:
+                del self._disk[message.object]
+        else:
+            raise TypeError(f"an object store was sent {type(message).__name__}")
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""
+
+    def _allocate(self, size: int) -> int:
+        if self.used + size > self.capacity:
+            return -1
+        self.used += size
+        self._offsets += 1
+        self._sizes[self._offsets] = size
+        return self._offsets
+
+    def _tell_full(self, oid: bytes, size: int, client: str = "", node: int = -1) -> None:
+        self._tell(NoRoom(oid, size, self.capacity, self.capacity - self.used, client, node))
+
+    def _free(self, oid: bytes, offset: int) -> None:
+        self.used -= self._sizes.pop(offset)
+        self.values.pop(offset, None)
+        places = self._places.get(oid, {})
+        places.pop(offset, None)
+        if not places:
+            self._places.pop(oid, None)
+
+    def _land(self, oid: bytes, offset: int, payload: bytes) -> None:
+        """An object that was fetched is here in full."""
+        self.values[offset] = payload
+        self._places.setdefault(oid, {})[offset] = None
+
+    def _enqueue(self, fetch: Fetch) -> None:
+        queue = self._queues.setdefault(fetch.node, deque())
+        if not fetch.first:
+            queue.append((fetch, -1))
+        else:
+            offset = self._allocate(fetch.size)
+            if offset < 0:
+                self._tell_full(fetch.object, fetch.size, node=fetch.node)
+                return
+            queue.appendleft((fetch, offset))
+        self._next(fetch.node)
+
+    def _next(self, node: int) -> None:
+        queue = self._queues[node]
+        if node in self._current or not queue:
+            return
+        fetch, offset = queue.popleft()
+        if offset < 0:
+            offset = self._allocate(fetch.size)
+        if offset < 0:
+            self._tell_full(fetch.object, fetch.size, node=node)
+            self._next(node)
+            return
+        current = self._current[node] = _Fetching(fetch, offset)
+        cluster = self.cluster
+        config = cluster.config
+        started_s = cluster.env.now
+        streams = config.fetch_streams if fetch.size >= config.stripe_bytes_min else 1
+        left = streams
+        arrived_all = True
+
+        def begin() -> None:
+            if self._current.get(node) is not current:
+                return
+            peer = cluster.stores.get(node)
+            if peer is not None:
+                peer.read_for_sending(fetch.object, send)
+            else:
+                send()
+
+        def send() -> None:
+            if self._current.get(node) is not current:
+                return
+            for stream in range(streams):
+                part = fetch.size // streams + (stream < fetch.size % streams)
+                cluster.working += 1
+                current.under_way += 1
+                current.transfers.append(cluster.network.transfer(node, self.node, part, landed))
+
+        def landed(arrived: bool) -> None:
+            nonlocal left, arrived_all
+            cluster.working -= 1
+            current.under_way -= 1
+            left -= 1
+            arrived_all = arrived_all and arrived
+            if not left:
+                done(arrived_all)
+
+        def done(arrived: bool) -> None:
+            if self._current.get(node) is not current or self._gone:
+                return
+            del self._current[node]
+            peer = cluster.stores.get(node)
+            payload = peer.value_of(fetch.object) if peer is not None else None
+            elapsed_s = cluster.env.now - started_s
+            if arrived and payload is not None:
+                self.values[offset] = payload
+                self._land(fetch.object, offset, payload)
+                self._tell(Fetched(fetch.object, offset, fetch.size, elapsed_s, "", node))
+            else:
+                self._free(fetch.object, offset)
+                reason = "the connection was lost" if not arrived else "it is not there any more"
+                self._tell(Fetched(fetch.object, -1, fetch.size, elapsed_s, reason, node, arrived))
+            self._next(node)
+
+        if node not in cluster.stores:
+            cluster.env.timeout(0).callbacks.append(lambda _: done(False))
+            return
+        # The request goes there before the bytes come back.
+        cluster.network.send(self.node, node, 60, begin)
+
+    def drop_peer(self, node: int) -> None:
+        """A node is dead: fail what is being fetched from it."""
+        waiting = self._queues.pop(node, deque())
+        current = self._current.pop(node, None)
+        if current is not None:
+            for transfer in current.transfers:
+                transfer.cancel()
+            self.cluster.working -= current.under_way
+            waiting.appendleft((current.fetch, current.offset))
+        for fetch, offset in waiting:
+            if offset >= 0:
+                self._free(fetch.object, offset)
+            self._tell(Fetched(fetch.object, -1, fetch.size, 0.0, "its node died", node))
+
+    @property
+    def _gone(self) -> bool:
+        """Whether its process has ended; another may have the node's number by now."""
+        return self.cluster.stores.get(self.node) is not self
+
+    def value_of(self, oid: bytes) -> bytes | None:
+        """Return the pickle of an object that is here, in memory or on disk."""
+        for offset in self._places.get(oid, ()):
+            if offset in self.values:
+                return self.values[offset]
+        return next((payload for payload, _ in self._disk.get(oid, {}).values()), None)
+
+    def read_for_sending(self, oid: bytes, then: Callable[[], None]) -> None:
+        """Call `then` when the object can be sent: from disk, where it is only there."""
+        spilled = self._disk.get(oid)
+        if oid in self._places or spilled is None:
+            then()
+        else:
+            self._use_disk(next(size for _, size in spilled.values()), then)
+
+    # -- disk ------------------------------------------------------------------
+
+    def _use_disk(self, size: int, then: Callable[[], None]) -> None:
+        """Call `then` when the disk has moved so many bytes, after all it has to do."""
+        env = self.cluster.env
+        begin_s = max(env.now, self._disk_free_s)
+        self._disk_free_s = begin_s + size / self.cluster.profile.disk_bandwidth
+        self.cluster.working += 1
+
+        def over(_: Any) -> None:
+            self.cluster.working -= 1
+            then()
+
+        env.timeout(self._disk_free_s - env.now).callbacks.append(over)
+
+    def _spill(self, message: Spill) -> None:
+        # As a real write, it takes the memory as it is now: it may be freed meanwhile.
+        payload = self.values[message.offset]
+        self._offsets += 1
+        place = self._offsets
+        self.disk_used += message.size
+        self.spilled_bytes += message.size
+
+        def written() -> None:
+            self._disk.setdefault(message.object, {})[place] = (payload, message.size)
+            self._tell(Spilled(message.object, message.offset, message.size, place))
+
+        self._use_disk(message.size, written)
+
+    def _restore(self, fetch: Fetch) -> None:
+        oid, size = fetch.object, fetch.size
+        spilled = self._disk.get(oid)
+        offset = self._allocate(size) if spilled is not None else -1
+        if spilled is None:
+            self._tell(Fetched(oid, -1, size, 0.0, "it is not on disk any more", self.node))
+        elif offset < 0:
+            self._tell_full(oid, size, node=self.node)
+        else:
+            payload = next(payload for payload, _ in spilled.values())
+            started_s = self.cluster.env.now
+
+            def read() -> None:
+                self._land(oid, offset, payload)
+                elapsed_s = self.cluster.env.now - started_s
+                self._tell(Fetched(oid, offset, size, elapsed_s, "", self.node))
+
+            self._use_disk(fetch.size, read)
+
+    def _tell(self, message: Any) -> None:
+        # It lives in the node's process: no network, no wait.
+        process = self.cluster.processes.get(f"node:{self.node}")
+        if process is not None and not self._gone:
+            process.arrive(f"store:{self.node}", f"node:{self.node}", [message])
+
+
+class SimPool:
+    """``pool:<n>``: starts workers after the time that a fork takes."""
+
+    def __init__(self, cluster: SimCluster, node: int, process: SimProcess) -> None:
+        self.cluster = cluster
+        self.node = node
+        self.process = process
+
+    def handle(self, source: str, message: Any) -> None:
+        if isinstance(message, StartWorker):
+            name = message.worker
+            delay_s = self.cluster.profile.start_worker_s
+            started = self.cluster.env.timeout(delay_s)
+            started.callbacks.append(lambda _: self._started(name))
+        elif isinstance(message, StopWorker):
+            self.cluster.stop_worker(message.worker)
+        elif isinstance(message, KillWorker):
+            self._kill(message.worker)
+        else:
+            raise TypeError(f"a worker pool was sent {type(message).__name__}")
+
+    def _started(self, name: str) -> None:
+        if self.process.alive:
+            self.cluster.start_worker(name, self.node)
+
+    def _kill(self, worker: str) -> None:
+        self.cluster.stop_worker(worker)
+        process = self.cluster.processes.get(f"node:{self.node}")
+        if process is not None:
+            died = WorkerDied(worker, "killed by SIGKILL")
+            process.arrive(f"pool:{self.node}", f"node:{self.node}", [died])
+
+    def end_turn(self) -> None:
+        """Nothing is left for the end of a turn."""

@@ -1,0 +1,177 @@
+"""A simulated worker: client and executor in one process, and a program in a greenlet.
+
+The program takes ranges from the executor, runs them and reports, all its life.
+It is only made when there is something to run: most workers of a large cluster
+never run anything, and a greenlet with its stack is what takes memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from greenlet import GreenletExit
+
+from raytwin.runtime.api.refs import ObjectRef
+from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.core.context import node_of
+from raytwin.runtime.control.core.ids import task_id
+from raytwin.runtime.control.messages import (
+    CancelTask,
+    DirectCall,
+    Exit,
+    FunctionBlob,
+    RestoreActor,
+    Resume,
+    RunTasks,
+    TakeBack,
+)
+from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.execution.task_execution import TaskRunner
+from raytwin.runtime.execution.user_errors import exit_code
+from raytwin.runtime.session import Session
+from raytwin.runtime.session.futures import LazyFuture, item_waited_for
+from raytwin.runtime.session.node_resources import FIRST_DRIVER
+from raytwin.simulator.cluster.simulated_process import SimProcess
+from raytwin.simulator.programs.event_loop import VirtualEventLoop
+from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld
+
+if TYPE_CHECKING:
+    from raytwin.simulator.cluster.simulated_cluster import SimCluster
+
+_FOR_EXECUTOR = frozenset(
+    (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask, DirectCall)
+)
+
+
+class SimWorkerSession(Session):
+    """A simulated worker's session."""
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        loop = asyncio._get_running_loop()
+        if isinstance(loop, VirtualEventLoop):
+            return loop.future_of(ref)
+        return LazyFuture(self, ref)
+
+    def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
+        loop = asyncio._get_running_loop()
+        if isinstance(loop, VirtualEventLoop):
+            return loop.future_of_item(array, index)
+        return item_waited_for(self, array, index)
+
+
+class SimWorker:
+    """The component at a worker's address; messages tell its two parts apart."""
+
+    def __init__(self, cluster: SimCluster, address: str, node: int, pid: int) -> None:
+        self.cluster = cluster
+        self.node = node
+        host = cluster.hosts[cluster.network.host_of(node)]
+        self.process = SimProcess(cluster, address, node, host, cluster.costs["worker"])
+        ctx = self.process.context(address)
+        self.client = Client(ctx, address, node, cluster.config)
+        self.executor = Executor(ctx, node, cluster.config)
+        if node == node_of(FIRST_DRIVER):
+            self.executor.direct_to = FIRST_DRIVER
+        self.process.add(address, self)
+        self._world: SimWorld | None = None
+        self._program: ProgramGreenlet | None = None
+        self.executor.on_cancel = self._on_cancel
+        self.executor.start(pid)
+        self.process.begin()
+        self.client.flush()
+        self.process.after_turn = self._begin
+
+    @property
+    def in_use(self) -> bool:
+        """Whether its program computes or sleeps."""
+        return self._world is not None and self._world.in_use
+
+    def handle(self, source: str, message: Any) -> None:
+        if type(message) in _FOR_EXECUTOR:
+            self.executor.handle(source, message)
+        else:
+            self.client.handle(source, message)
+
+    def _on_cancel(self, message: CancelTask) -> None:
+        running = self.executor.running
+        if message.recursive and running is not None:
+            self.client.cancel_children(
+                task_id(running.array, self.executor.cancelled), message.force
+            )
+
+    def end_turn(self) -> None:
+        """Neither has anything left for the end of a turn."""
+
+    def end(self) -> None:
+        """End the process, and unwind the program wherever it waits."""
+        self.process.kill()
+        if self._program:
+            self._program.throw()
+        if self._world is not None:
+            self._world.end_spawned()
+        self.client.forget_waiters()
+
+    def _begin(self) -> None:
+        """Make and start the program once there is work."""
+        if not self.executor.queue:
+            return
+        world = SimWorld(
+            self.cluster,
+            self.process,
+            self.client,
+            self.executor,
+            self.cluster.stores[self.node],
+        )
+        self._world = world
+        session = SimWorkerSession(world)
+        world.session = session
+        runner = TaskRunner(world, session, self.executor, self.node)
+        self._program = ProgramGreenlet(
+            lambda: _live(world, session, self.executor, runner), self.cluster
+        )
+        self._program.session = session
+        self._program.switch()
+
+
+def _live(world: SimWorld, session: Session, executor: Executor, runner: TaskRunner) -> None:
+    """Be the worker's process, from its program's first line to its end."""
+    try:
+        _work(world, session, executor, runner)
+    except GreenletExit:
+        raise  # it was ended from outside
+    except BaseException as error:
+        code = exit_code(error)
+        world.leave(code)
+        if world.is_for_driver(error):
+            raise  # in the driver, for whom the signal was
+        if not isinstance(error, SystemExit):
+            sys.__excepthook__(type(error), error, error.__traceback__)
+        elif error.code is not None and not isinstance(error.code, int):
+            print(error.code, file=sys.stderr)
+    else:
+        world.leave()
+    finally:
+        # Other simulated processes have the same variables.
+        world.environment.leave()
+
+
+def _work(world: SimWorld, session: Session, executor: Executor, runner: TaskRunner) -> None:
+    """Run what comes until there is to be no more."""
+    client = world.client
+    while not runner.may_leave():
+        with world:
+            begins = runner.has_room() and not executor.exiting
+            assignment = executor.next() if begins else None
+            if assignment is None:
+                session.collect()
+                client.flush()
+        if assignment is not None:
+            runner.run(assignment)
+        else:
+            world.block(lambda: runner.has_work() or runner.may_leave(), None)
+    runner.end()
+    with world:
+        client.flush()

@@ -1,0 +1,370 @@
+"""What things cost in virtual time: a profile.
+
+The control plane runs as it is; a profile says how long its turns take on the
+machine that is modelled, and what the rest of that machine does.
+
+A turn of a process costs::
+
+    turn_s                             to be woken, to look, to go to sleep again
+    + frame_s   x frames sent          a system call each
+    + for each message received or sent:
+        message_s                      to decode or encode and to handle it
+        + range_s   x its ranges       (of tasks or results)
+        + element_s x its elements
+
+Its frames leave `after_s` before it is over: a process that has written to its
+socket still has books to keep and the way to sleep before it, while the reader
+is on its way already.
+
+What a chain of the GCS is asked is charged for as what is in the request, at every
+replica that applies it.
+
+Each role has its own figures (``head``, ``node``, ``worker``, ``driver``), and
+each kind of message may override them. User code costs ``call_s`` per API call
+and ``task_s`` per task that a worker runs, besides what it asks for itself.
+
+A profile is a JSON object with the fields below. ``paper`` is built in, see
+`profiles/paper.json`; `raytwin calibrate` writes one for the machine at hand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from raytwin.runtime.control.core.call_batches import args_bytes
+from raytwin.runtime.control.messages import (
+    AssignTasks,
+    ChainCommands,
+    ChainOutput,
+    ChainRequest,
+    ClaimTasks,
+    ColdRows,
+    DirectCall,
+    ExportFunction,
+    FunctionBlob,
+    KvPut,
+    KvReply,
+    ObjectPayload,
+    ObjectsReady,
+    PlaceTasks,
+    PutObjects,
+    RunTasks,
+    SnapshotPart,
+    StreamItems,
+    SubmitTasks,
+    TaskResults,
+    TasksClaimed,
+    TasksDone,
+    TasksMoved,
+    TaskUpdates,
+)
+from raytwin.runtime.control.messages.errors import pack
+from raytwin.runtime.control.replication.state_machine import decode_frames
+
+
+class MessageCost(msgspec.Struct, forbid_unknown_fields=True):
+    """Seconds for one message, received or sent."""
+
+    message_s: float = 0.0
+    range_s: float = 0.0
+    element_s: float = 0.0
+
+
+class RoleCost(msgspec.Struct, forbid_unknown_fields=True):
+    """What a turn of one kind of process costs."""
+
+    turn_s: float = 0.0
+    after_s: float = 0.0
+    """How much of `turn_s` comes after its frames have left."""
+    frame_s: float = 0.0
+    received: MessageCost = msgspec.field(default_factory=MessageCost)
+    sent: MessageCost = msgspec.field(default_factory=MessageCost)
+    received_by_type: dict[str, MessageCost] = msgspec.field(default_factory=dict)
+    sent_by_type: dict[str, MessageCost] = msgspec.field(default_factory=dict)
+
+
+ROLES = ("head", "node", "worker", "driver")
+
+
+class Profile(msgspec.Struct, forbid_unknown_fields=True):
+    """Times in seconds, sizes in bytes, rates in bytes/s."""
+
+    name: str
+    source: str
+    """Where the figures come from; the report prints it."""
+    cores: int
+    """Per host."""
+    latency_s: float
+    """Of a frame between two hosts."""
+    bandwidth: float
+    """Of a host's network card, each way."""
+    loopback_latency_s: float
+    """Of a frame between two processes of one host, waking the reader included."""
+    loopback_bandwidth: float
+    memory_bandwidth: float
+    """Of a copy into or out of the object store by one thread."""
+    start_worker_s: float
+    head: RoleCost
+    node: RoleCost
+    worker: RoleCost
+    driver: RoleCost
+    call_s: dict[str, float] = msgspec.field(default_factory=dict)
+    """CPU time of an API call: submit, map, get, put, wait."""
+    range_s: float = 0.0
+    """CPU time of a worker per range it runs: take it, decode, encode, report."""
+    task_s: float = 0.0
+    """CPU time of a worker per task, besides the user's code."""
+    memory_bandwidth_all: float = 0.0
+    """Of a copy by as many threads as it takes; 0: one thread is as quick."""
+    copy_thread_s: float = 3e-5
+    """What it takes to hand a part of a copy to one more thread."""
+    disk_bandwidth: float = 1.25e9
+    """Of a node's disk, where evicted objects go; the default is what an
+    m4.16xlarge has to its network disks (10 Gbit/s)."""
+
+    def copy_s(self, nbytes: int, threads: int) -> float:
+        """Return how long `threads` threads take to copy so much into the object store."""
+        rate = self.memory_bandwidth
+        if threads > 1:
+            rate = max(rate, min(threads * rate, self.memory_bandwidth_all))
+        return nbytes / rate + (threads - 1) * self.copy_thread_s
+
+    def __post_init__(self) -> None:
+        rates = ("bandwidth", "loopback_bandwidth", "memory_bandwidth", "disk_bandwidth")
+        for field in ("cores", *rates):
+            if getattr(self, field) <= 0:
+                raise ValueError(f"{field} is {getattr(self, field)}, and has to be above 0")
+        for field in ("latency_s", "loopback_latency_s", "start_worker_s", "range_s", "task_s"):
+            if getattr(self, field) < 0:
+                raise ValueError(f"{field} is {getattr(self, field)}, and cannot be negative")
+        for name in ROLES:
+            role = getattr(self, name)
+            if not 0 <= role.after_s <= role.turn_s:
+                raise ValueError(
+                    f"after_s of {name} is {role.after_s}, and has to be a part of its turn_s,"
+                    f" {role.turn_s}"
+                )
+
+
+def load_profile(name: str | os.PathLike[str]) -> Profile:
+    """Return the profile of that name, or of the file at that path.
+
+    Raises ValueError, in one line, for what is neither.
+    """
+    path = Path(name)
+    if path.suffix == ".json" or path.exists():
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise ValueError(f"cannot read the profile {path}: {error.strerror}") from error
+    else:
+        built_in = files("raytwin.simulator").joinpath("profiles", f"{name}.json")
+        if not built_in.is_file():
+            raise ValueError(f"no profile {str(name)!r}; there is 'paper', or a path to a .json")
+        data = built_in.read_bytes()
+    try:
+        return msgspec.json.decode(data, type=Profile)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path} is not a profile: {error}") from error
+
+
+Size = tuple[int, int, int]
+"""Ranges, elements and bytes of a message."""
+
+_BARE: Size = (0, 0, 60)
+
+
+def _size_of_tasks(message: Any) -> Size:
+    elements = 0
+    nbytes = 120 * len(message.tasks)
+    for spec in message.tasks:
+        elements += spec.count
+        nbytes += args_bytes(spec)
+    return len(message.tasks), elements, nbytes
+
+
+def _size_of_assignments(message: RunTasks) -> Size:
+    elements = 0
+    nbytes = 120 * len(message.tasks)
+    for assignment in message.tasks:
+        elements += assignment.spec.count
+        nbytes += args_bytes(assignment.spec)
+    return len(message.tasks), elements, nbytes
+
+
+def _size_of_call(message: DirectCall) -> Size:
+    return 1, 1, 120 + args_bytes(message.spec)
+
+
+def _size_of_results(message: Any) -> Size:
+    elements = 0
+    nbytes = 60 * len(message.results)
+    for result in message.results:
+        elements += result.count
+        nbytes += len(result.payload) + len(result.calls)
+    return len(message.results), elements, nbytes
+
+
+def _size_of_updates(message: TaskUpdates) -> Size:
+    elements = 0
+    nbytes = 120 * len(message.added) + 30 * (len(message.done) + len(message.copies))
+    for spec in message.added:
+        elements += spec.count
+        nbytes += len(spec.args)
+    for _, _, count, _ in message.done:
+        elements += count
+    nbytes += 30 * len(message.puts)
+    ranges = len(message.added) + len(message.done) + len(message.copies) + len(message.puts)
+    gone = len(message.released) + len(message.bereaved) + len(message.handed)
+    nbytes += 12 * len(message.holding) + sum(12 + len(pack(why)) for _, why in message.barren)
+    return ranges + len(message.released), elements, nbytes + 12 * gone
+
+
+def _size_of_function(message: ExportFunction | FunctionBlob) -> Size:
+    return 0, 0, 60 + len(message.blob)
+
+
+def _size_of_payload(message: ObjectPayload) -> Size:
+    return 0, 0, 60 + (0 if message.result is None else len(message.result.payload))
+
+
+def _size_of_values(message: ObjectsReady) -> Size:
+    return 0, 0, 60 + sum(60 + len(value.payload) for value in message.values)
+
+
+def _size_of_body(message: Any) -> Size:
+    return 0, 0, 60 + len(message.body)
+
+
+def _size_of_commands(message: ChainCommands) -> Size:
+    return 0, 0, 40 + sum(60 + len(command.body) for command in message.commands)
+
+
+def _size_of_part(message: SnapshotPart) -> Size:
+    return 0, 0, 60 + len(message.data)
+
+
+def _size_of_cold_rows(message: ColdRows) -> Size:
+    return 0, 0, 60 + sum(6 + len(key) + len(row) for key, row in message.rows)
+
+
+def _size_of_value(message: KvPut | KvReply) -> Size:
+    return 0, 0, 60 + len(message.value or b"")
+
+
+_SIZES: dict[type, Callable[[Any], Size]] = {
+    SubmitTasks: _size_of_tasks,
+    PlaceTasks: _size_of_tasks,
+    TasksMoved: _size_of_tasks,
+    AssignTasks: _size_of_tasks,
+    ClaimTasks: _size_of_tasks,
+    TasksClaimed: _size_of_tasks,
+    RunTasks: _size_of_assignments,
+    DirectCall: _size_of_call,
+    TasksDone: _size_of_results,
+    StreamItems: _size_of_results,
+    TaskResults: _size_of_results,
+    PutObjects: _size_of_results,
+    TaskUpdates: _size_of_updates,
+    ExportFunction: _size_of_function,
+    FunctionBlob: _size_of_function,
+    ObjectPayload: _size_of_payload,
+    ObjectsReady: _size_of_values,
+    ChainRequest: _size_of_body,
+    ChainOutput: _size_of_body,
+    ChainCommands: _size_of_commands,
+    SnapshotPart: _size_of_part,
+    ColdRows: _size_of_cold_rows,
+    KvPut: _size_of_value,
+    KvReply: _size_of_value,
+}
+
+
+def size_of(message: Any) -> Size:
+    """Return (ranges, elements, bytes) of a message, for its cost."""
+    size = _SIZES.get(type(message))
+    return _BARE if size is None else size(message)
+
+
+class _CostsByType(dict[type, MessageCost | None]):
+    """The cost of each type of message, None if it is free; fills itself."""
+
+    def __init__(self, default: MessageCost, by_name: dict[str, MessageCost]) -> None:
+        super().__init__()
+        self._default = default
+        self._by_name = by_name
+
+    def __missing__(self, kind: type) -> MessageCost | None:
+        cost: MessageCost | None = self._by_name.get(kind.__name__, self._default)
+        if cost == MessageCost():
+            cost = None
+        self[kind] = cost
+        return cost
+
+
+class CostModel:
+    """A role's costs, ready for quick look-up by message type.
+
+    Those of user code are the profile's; without one they are nothing.
+    """
+
+    def __init__(self, role: RoleCost, profile: Profile | None = None) -> None:
+        self._call_s = {} if profile is None else profile.call_s
+        self._range_s = 0.0 if profile is None else profile.range_s
+        self._task_s = 0.0 if profile is None else profile.task_s
+        self.turn_s = role.turn_s
+        self.after_s = role.after_s
+        self.frame_s = role.frame_s
+        self._received = _CostsByType(role.received, role.received_by_type)
+        self._sent = _CostsByType(role.sent, role.sent_by_type)
+
+    def called(self, what: str, count: int) -> float:
+        """Return the cost of `count` API calls of a kind."""
+        return self._call_s.get(what, 0.0) * count
+
+    def ran(self, count: int) -> float:
+        """Return the cost of a range of `count` tasks that a worker runs."""
+        return self._range_s + self._task_s * count
+
+    def turn(self) -> float:
+        """Return the cost of a turn besides its messages."""
+        return self.turn_s
+
+    def received(self, messages: list[Any]) -> float:
+        """Return the cost of handling received messages."""
+        total_s = 0.0
+        for message in messages:
+            kind = type(message)
+            cost = self._received[kind]
+            if cost is not None:
+                ranges, elements, _ = size_of(message)
+                total_s += cost.message_s + cost.range_s * ranges + cost.element_s * elements
+            if kind is ChainRequest:
+                total_s += self._applied(message.body)
+            elif kind is ChainCommands:
+                total_s += sum(self._applied(command.body) for command in message.commands)
+        return total_s
+
+    def _applied(self, body: bytes) -> float:
+        """Return the cost of what is in a request."""
+        if not body:
+            return 0.0
+        return self.received([inner for frame in decode_frames(body) for inner in frame.messages])
+
+    def sent(self, messages: list[Any]) -> tuple[float, int]:
+        """Return the cost of sending messages in one frame, and their bytes."""
+        total_s = 0.0
+        total_bytes = 40
+        for message in messages:
+            ranges, elements, nbytes = size_of(message)
+            total_bytes += nbytes
+            cost = self._sent[type(message)]
+            if cost is not None:
+                total_s += cost.message_s + cost.range_s * ranges + cost.element_s * elements
+        return total_s + self.frame_s, total_bytes

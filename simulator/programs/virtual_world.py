@@ -1,0 +1,409 @@
+"""Virtual time under a session: programs run in greenlets.
+
+The driver's program runs in the main greenlet. When it waits, the simulation
+runs until what it waits for has come. A worker's program runs in a greenlet of
+its own; when it waits, or uses time, it switches back to the simulation, which
+switches to it again when the event is due.
+
+API calls and task overheads take CPU time too. They run up a *debt*, which is
+paid (time passes, on a core of the host) before the program's messages leave
+or it waits: a loop of a thousand submissions takes its thousand times in a few
+events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.worker.executor import Executor
+from raytwin.runtime.execution.environment import Environment
+from raytwin.simulator.cluster.simulated_process import SimProcess
+from raytwin.simulator.cluster.simulated_store import SimStore
+from raytwin.simulator.programs import virtual_values
+from raytwin.simulator.programs.event_loop import VirtualEventLoop, end
+from raytwin.simulator.programs.exit_handlers import Handler, run
+from raytwin.simulator.programs.one_thread import REFUSED
+from raytwin.simulator.programs.virtual_signals import from_handler
+
+if TYPE_CHECKING:
+    from raytwin.runtime.session import Session
+    from raytwin.simulator.cluster.simulated_cluster import SimCluster
+    from raytwin.simulator.programs.function_names import Functions
+
+STALL_S = 60.0
+"""Virtual time without a sign of progress after which waiting is given up.
+
+Programs that use time or wait with a timeout, transfers and long turns are progress;
+the control plane's own timers are shorter, see `SimCluster.stall_s`.
+"""
+
+
+class ProgramGreenlet(greenlet):
+    """A greenlet that knows whose program it runs.
+
+    Which asyncio loop runs, and who hears of asynchronous generators, is noted by thread,
+    and this one has many programs: each switch puts the notes right.
+    """
+
+    session: Session
+
+    def __init__(self, program: Callable[[], None], cluster: SimCluster) -> None:
+        super().__init__(self._run_program, cluster.hub)
+        self._program = program
+        self._cluster = cluster
+
+    def _run_program(self) -> None:
+        self._cluster.loop_of_hub = asyncio._get_running_loop()
+        self._cluster.hooks_of_hub = sys.get_asyncgen_hooks()
+        asyncio._set_running_loop(None)
+        try:
+            self._program()
+        finally:
+            asyncio._set_running_loop(self._cluster.loop_of_hub)
+            sys.set_asyncgen_hooks(*self._cluster.hooks_of_hub)
+
+
+class SimWorld:
+    """`backend.World` for a simulated driver or worker."""
+
+    name = "sim"
+    one_thread = True
+
+    def __init__(
+        self,
+        cluster: SimCluster,
+        process: SimProcess,
+        client: Client,
+        executor: Executor | None,
+        store: SimStore,
+    ) -> None:
+        self.cluster = cluster
+        self.process = process
+        self.client = client
+        self.executor = executor
+        self.store = store
+        self.environment = Environment()
+        self._env = cluster.env
+        self._thread = cluster.thread
+        self._depth = 0
+        self.in_use = False
+        """The program computes or sleeps: it does not wait, whatever it has said."""
+        self._sleeping: list[tuple[Any, Callable[[], object]]] = []
+        """The program's greenlets and what each waits for a turn to make true."""
+        self.session: Session | None = None
+        """A worker's, for the greenlets that it starts."""
+        self.end: Callable[[str], None] = partial(cluster.worker_died, process)
+        """Ends the process at once; is told why."""
+        self.exit_handlers: list[Handler] | None = None if executor is None else []
+        """What a worker's program has registered with `atexit`."""
+        self._spawned: list[ProgramGreenlet] = []
+        process.after_turn = self._after_turn
+
+    # -- turns -----------------------------------------------------------------
+
+    def __enter__(self) -> SimWorld:
+        if get_ident() != self._thread:
+            raise RuntimeError(REFUSED)
+        self._depth += 1
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self.process.dirty:
+            if self.process.debt_s > 0:
+                self.settle()
+            self.process.flush_calls()
+
+    def charge(self, what: str, count: int) -> None:
+        process = self.process
+        if what == "run":
+            process.debt_s += process.costs.ran(count)
+            self.cluster.tasks += count
+            self.settle()
+        else:
+            process.debt_s += process.costs.called(what, count)
+
+    def settle(self) -> None:
+        """Let the time pass that the program has used so far."""
+        process = self.process
+        while process.debt_s > 0:
+            # While it passes, the debt is not to be counted twice.
+            debt_s, process.debt_s = process.debt_s, 0.0
+            process.busy_s += debt_s
+            self._pass(process.host.run, debt_s, process)
+
+    # -- waiting ---------------------------------------------------------------
+
+    def block(self, ready: Callable[[], object], timeout_s: float | None) -> bool:
+        if self.process.debt_s > 0:
+            self.settle()
+        if ready():
+            return True
+        if timeout_s is None:
+            self._wait(ready, True)
+            return True
+        expired = False
+
+        def expire(_: Any) -> None:
+            nonlocal expired
+            expired = True
+            self.process.when_running(self._after_turn)
+
+        self._env.timeout(timeout_s).callbacks.append(expire)
+        self.cluster.working += 1
+        try:
+            self._wait(lambda: expired or ready(), False)
+        finally:
+            self.cluster.working -= 1
+        return bool(ready())
+
+    def _pass(self, begin: Callable[..., None], seconds: float, *rest: Any) -> None:
+        """Let time pass until ``begin(seconds, done, *rest)`` has had `done()` called."""
+        cluster = self.cluster
+        current = getcurrent()
+        cluster.working += 1
+        try:
+            if current is cluster.hub:
+                over: list[bool] = []
+                begin(seconds, lambda: over.append(True), *rest)
+                cluster.run_until(over.__len__, False)
+            else:
+                # Nothing but that call switches here: turns go on meanwhile.
+                begin(seconds, current.switch, *rest)
+                self._switch_out()
+        finally:
+            cluster.working -= 1
+
+    def _wait(self, ready: Callable[[], object], watch: bool) -> None:
+        """Wait until a turn of this process, or a timeout, has made `ready()` true."""
+        current = getcurrent()
+        if current is self.cluster.hub:
+            self.cluster.run_until(ready, watch)
+            return
+        self._sleeping.append((current, ready))
+        self._switch_out()
+
+    def _switch_out(self) -> None:
+        """Let the simulation go on until it switches back.
+
+        Raises GreenletExit, which no program catches by accident, once the
+        process or the whole cluster has ended.
+        """
+        cluster, process = self.cluster, self.process
+        if process.alive and not cluster.closed:
+            # Other programs share this process and thread: a task's variables are its
+            # own, and so is the event loop that runs it.
+            environment = self.environment
+            if environment.variables:
+                environment.withdraw()
+            loop = asyncio._get_running_loop()
+            asyncio._set_running_loop(cluster.loop_of_hub)
+            if loop is not None:
+                hooks = sys.get_asyncgen_hooks()
+                sys.set_asyncgen_hooks(*cluster.hooks_of_hub)
+            try:
+                cluster.hub.switch()
+            except GreenletExit:
+                end(loop)
+                raise
+            finally:
+                # Also where the program is ended: by whom the loop of then does not run.
+                cluster.loop_of_hub = asyncio._get_running_loop()
+                cluster.hooks_of_hub = sys.get_asyncgen_hooks()
+                asyncio._set_running_loop(loop)
+                if loop is not None:
+                    sys.set_asyncgen_hooks(*hooks)
+            if environment.variables:
+                environment.apply()
+        if not process.alive or cluster.closed:
+            self._sleeping.clear()
+            end(asyncio._get_running_loop())
+            raise GreenletExit
+
+    def _after_turn(self) -> None:
+        """Go on with the program if what it waits for is there."""
+        sleeping = self._sleeping
+        if len(sleeping) == 1:
+            # Most programs are one greenlet.
+            if sleeping[0][1]():
+                sleeping.pop()[0].switch()
+            return
+        for sleeper in list(sleeping):
+            if sleeper in sleeping and sleeper[1]():
+                sleeping.remove(sleeper)
+                sleeper[0].switch()
+
+    # -- several at a time -----------------------------------------------------
+
+    def spawn(self, run: Callable[[], None], most: int) -> None:
+        """Run something beside the program that calls."""
+        assert self.session is not None
+        self._spawned = [spawned for spawned in self._spawned if not spawned.dead]
+        spawned = ProgramGreenlet(run, self.cluster)
+        spawned.session = self.session
+        self._spawned.append(spawned)
+        self._soon(spawned.switch)
+
+    unwinding: tuple[type[BaseException], ...] = (GreenletExit,)
+    is_for_driver = staticmethod(from_handler)
+
+    def start_event_loop(
+        self, failed: Callable[[BaseException], None]
+    ) -> asyncio.AbstractEventLoop:
+        """Return an event loop in virtual time, in a greenlet of its own."""
+        loop = VirtualEventLoop(self)
+
+        def run() -> None:
+            try:
+                loop.run_forever()
+            except GreenletExit:
+                raise
+            except BaseException as error:
+                failed(error)
+            else:
+                failed(RuntimeError("its event loop was stopped"))
+            finally:
+                # The process is gone. Its coroutines go with it as they are, and what they
+                # had not ended is no news to anybody.
+                loop.set_exception_handler(lambda loop, context: None)
+
+        self.spawn(run, 1)
+        return loop
+
+    def run_exit_handlers(self) -> None:
+        assert self.exit_handlers is not None, "a driver ends with the real process"
+        run(self.exit_handlers)
+
+    def nudge(self) -> None:
+        """Something changed that others of this process may wait for."""
+        self._soon(self._after_turn)
+
+    def _soon(self, call: Callable[[], object]) -> None:
+        def run(_: Any) -> None:
+            if self.process.alive:
+                call()
+
+        self._env.timeout(0).callbacks.append(run)
+
+    def end_spawned(self) -> None:
+        """The process has ended: unwind what it ran besides its program."""
+        for spawned in self._spawned:
+            if spawned:
+                spawned.throw()
+
+    def leave(self, code: int = 0) -> None:
+        """The worker ends its process by itself, behind its last words; its node sees it."""
+        left = partial(self.cluster.worker_left, self.process, f"exit code {code}")
+        self._soon(lambda: self.process.when_sent(left))
+
+    def die(self, reason: str) -> NoReturn:
+        """End the process where it is, as the operating system would; `end` is told why."""
+        self.settle()
+        program = getcurrent()
+
+        def end() -> None:
+            self.end(reason)
+            if program:
+                program.throw()
+
+        # Not here: what unwinds the program may switch to another of the process's greenlets.
+        self._soon(end)
+        while True:
+            self._switch_out()
+
+    # -- time ------------------------------------------------------------------
+
+    def now(self) -> float:
+        return self._env.now + self.process.debt_s
+
+    def sleep(self, seconds: float) -> None:
+        self.settle()
+        executor = self.executor
+        if executor is None or executor.running is None:
+            self._pass(self._call_after, seconds)
+        else:
+            self.in_use = True
+            try:
+                self.block(lambda: executor.interrupt, seconds)
+            finally:
+                self.in_use = False
+        self._look_up()
+
+    def _call_after(self, seconds: float, done: Callable[[], None]) -> None:
+        process = self.process
+
+        def wake(_: Any) -> None:
+            process.when_running(done)
+
+        self._env.timeout(seconds).callbacks.append(wake)
+
+    def compute(self, seconds: float) -> None:
+        self.process.debt_s += seconds
+        self.in_use = True
+        try:
+            self.settle()
+        finally:
+            self.in_use = False
+        self._look_up()
+
+    def _look_up(self) -> None:
+        """Time has passed within an element: report it before the next one."""
+        if self.executor is not None:
+            self.executor.alerts.append("time")
+            if self.executor.interrupt:
+                self.executor.interrupt = False
+                raise KeyboardInterrupt
+
+    def look_again(self) -> None:
+        self._after_turn()
+
+    def on_task_thread(self) -> bool:
+        return True
+
+    def due(self) -> Callable[[], bool]:
+        assert self.executor is not None
+        return self.executor.alerts.__len__  # type: ignore[return-value]
+
+    # -- values ----------------------------------------------------------------
+
+    def blob(self, nbytes: int) -> virtual_values.Blob:
+        return virtual_values.Blob(nbytes)
+
+    sink = virtual_values.sink
+    serialize = staticmethod(virtual_values.serialize)
+    deserialize = staticmethod(virtual_values.deserialize)
+    serialize_values = staticmethod(virtual_values.serialize_values)
+
+    def dumps_function(self, function: Callable[..., Any]) -> bytes:
+        return virtual_values.dumps_function(function)
+
+    @property
+    def functions(self) -> Functions:
+        return self.cluster.functions
+
+    def identity_of(self, blob: bytes) -> bytes:
+        return self.cluster.functions.identity(blob)
+
+    def loads_function(self, blob: bytes) -> Callable[..., Any]:
+        return virtual_values.loads_function(blob)
+
+    def write(self, oid: bytes, offset: int, value: Any) -> None:
+        threads = self.client.config.store_copy_threads or 1
+        self.process.debt_s += self.cluster.profile.copy_s(value.nbytes, threads)
+        self.settle()
+        self.store.values[offset] = value.to_bytes()
+
+    def read(self, oid: bytes, offset: int, size: int, released: Callable[[], None]) -> Any:
+        # A copy, pinned as if it were not.
+        return virtual_values.read(self.store.values[offset], released)
+
+    def close(self) -> None:
+        """The cluster ends with its driver."""
