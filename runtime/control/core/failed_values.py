@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from raytwin.runtime.control.messages.errors import Cancellation, Failure, Loss, pack, unpack
 from raytwin.runtime.control.messages import SYSTEM_ERROR, ObjectValue, RangeResult, TaskSpec
+from raytwin.runtime.control.messages.errors import Cancellation, Failure, Loss, pack, unpack
 
 
 def failed_value(failure: Failure, oid: bytes = b"") -> ObjectValue:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, JOB_BYTES, NUMBER_BYTES
-from raytwin.runtime.control.messages import TaskSpec
 from raytwin.runtime.control.core.resources import UNIT, format_demand, parse_demand
+from raytwin.runtime.control.messages import TaskSpec
 
 HEX = frozenset("0123456789abcdef")
 MARK = 1000.0

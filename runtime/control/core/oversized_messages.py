@@ -24,9 +24,23 @@ from __future__ import annotations
 from typing import Any
 
 from raytwin.runtime.control.core.call_batches import singles
-from raytwin.runtime.control.messages.errors import Unsendable
 from raytwin.runtime.control.core.failed_values import failed_result
-from raytwin.runtime.control.messages import (ActorCalls, ActorLineage, LogCalls, RangeResult, RestoreActor, RunTasks, SaveActor, StreamItems, SubmitTasks, TaskResults, TasksDone, TaskSpec, TooLong)
+from raytwin.runtime.control.messages import (
+    ActorCalls,
+    ActorLineage,
+    LogCalls,
+    RangeResult,
+    RestoreActor,
+    RunTasks,
+    SaveActor,
+    StreamItems,
+    SubmitTasks,
+    TaskResults,
+    TasksDone,
+    TaskSpec,
+    TooLong,
+)
+from raytwin.runtime.control.messages.errors import Unsendable
 
 
 def too_long(to: str, message: Any, reason: str) -> TooLong | None:

@@ -1,0 +1,3 @@
+"""What all packages of the control plane share: the context, IDs, resources, settings, errors."""
+
+from __future__ import annotations
