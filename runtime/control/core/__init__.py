@@ -1,3 +1,3 @@
-"""What all packages of the control plane share: the context, IDs, resources, settings, errors."""
+"""What all packages of the control plane share: the context, IDs, resources, settings."""
 
 from __future__ import annotations
