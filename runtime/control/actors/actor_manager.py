@@ -30,11 +30,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from raytwin.runtime.control.actors.actor_record import ActorRecord, ActorState
 from raytwin.runtime.control.actors.call_queue import CallQueue
 from raytwin.runtime.control.actors.call_replies import CallReplies
+from raytwin.runtime.control.actors.node_services import NodeServices
 from raytwin.runtime.control.actors.reconstruction import ActorReconstruction
 from raytwin.runtime.control.actors.reply_cache import ReplyBudget
 from raytwin.runtime.control.core.context import Context
@@ -74,29 +74,26 @@ from raytwin.runtime.control.messages.errors import (
 from raytwin.runtime.control.node.jobs import job_of_task
 from raytwin.runtime.control.observability.timeline import ACTOR, CALL, REPLAY
 
-if TYPE_CHECKING:
-    from raytwin.runtime.control.node.node_manager import LocalScheduler
-
 
 class ActorManager:
     """Runs the actors of one node, on workers that its scheduler gives it."""
 
-    def __init__(self, ctx: Context, node: int, scheduler: LocalScheduler) -> None:
+    def __init__(self, ctx: Context, node: int, services: NodeServices) -> None:
         self._ctx = ctx
         self._node = node
-        self._scheduler = scheduler
+        self._services = services
         self.actors: dict[bytes, ActorRecord] = {}
         self.queued: deque[ActorRecord] = deque()
         self.reply_budget = ReplyBudget()
         self._dirty: dict[bytes, ActorRecord] = {}
         """Actors that have something to send at the end of this turn."""
-        self.replies = CallReplies(ctx, node, scheduler, self._dirty)
+        self.replies = CallReplies(ctx, node, services, self._dirty)
         self.calls = CallQueue(
-            ctx, node, scheduler, self.replies, self._dirty, self._reported,
+            ctx, node, services, self.replies, self._dirty, self._reported,
             self._end_for_good,
         )  # fmt: skip
         self.reconstruction = ActorReconstruction(
-            ctx, node, scheduler, self.calls, self.replies, self._end_for_good
+            ctx, node, services, self.calls, self.replies, self._end_for_good
         )
 
     # -- actors that begin -------------------------------------------------------
@@ -111,7 +108,7 @@ class ActorManager:
                 return False
             self._drop(known, "it was started elsewhere", again=True)
         actor = self.actors[spec.array] = ActorRecord(spec, info, self.reply_budget)
-        self._scheduler.pool.hold(spec.demand)
+        self._services.pool.hold(spec.demand)
         if not actor.lineage_here:
             self._ctx.send("gcs", FetchLineage(actor.id, actor.incarnation))
         return True
@@ -120,7 +117,7 @@ class ActorManager:
         """Its class and arguments are here."""
         actor = self._of_creation(spec)
         if actor is None:
-            self._scheduler.inputs.unclaim(spec)
+            self._services.inputs.unclaim(spec)
         elif actor.state is ActorState.WAITING:
             actor.state = ActorState.QUEUED
             self.queued.append(actor)
@@ -164,9 +161,9 @@ class ActorManager:
         """Run its constructor; if an input had to make room meanwhile, `ready` does it."""
         worker = actor.worker
         assert worker is not None
-        values = self._scheduler.inputs.take(actor.spec, worker.address)
+        values = self._services.inputs.take(actor.spec, worker.address)
         if values is not None:
-            self._scheduler.dispatcher.teach(worker, actor.spec.function)
+            self._services.dispatcher.teach(worker, actor.spec.function)
             self._ctx.send(worker.address, RunTasks([Assignment(actor.spec, values)]))
 
     def _on_created(self, actor: ActorRecord, result: RangeResult) -> None:
@@ -174,10 +171,10 @@ class ActorManager:
         if result.status != OK:
             why = self._why_unmade(actor, result)
             self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, why, True))
-            self._scheduler.results.finish_call(result, owner)
+            self._services.results.finish_call(result, owner)
             self._drop(actor, "its constructor failed")
             return
-        self._scheduler.results.finish_call(result, owner)
+        self._services.results.finish_call(result, owner)
         actor.state = ActorState.RESTORING
         self.reconstruction.restore(actor)
 
@@ -211,7 +208,7 @@ class ActorManager:
         actor = self._of_worker(worker)
         if actor is None:
             for result in results:
-                self._scheduler.custody.drop(result)
+                self._services.custody.drop(result)
             return  # it was stopped; nobody waits for it
         for result, timing in zip(results, timings, strict=True):
             self._reported(actor, result, timing)
@@ -220,9 +217,9 @@ class ActorManager:
         """Take an actor's report of its creation, of a call or of a run of calls."""
         worker = actor.worker
         if worker is None:
-            self._scheduler.custody.drop(result)
+            self._services.custody.drop(result)
             return  # it ended for what it reported before
-        ran = self._scheduler.timeline.ran
+        ran = self._services.timeline.ran
         if result.calls:
             ran(worker.number, timing, actor.running[result.array].spec, result, CALL)
             self.replies.ended_together(actor, result)
@@ -373,7 +370,7 @@ class ActorManager:
         self._forget(actor)
         if worker is not None:
             worker.restarts = again
-            self._scheduler.deaths.end(worker, reason)
+            self._services.deaths.end(worker, reason)
 
     def _dismiss(self, actor: ActorRecord) -> None:
         """End an actor that nobody can call any more, in good order."""
@@ -385,19 +382,19 @@ class ActorManager:
 
     def _leaves(self, worker: Worker) -> None:
         """Its process ends by itself, unless that takes too long."""
-        limit_s = self._scheduler.config.actor_end_s
+        limit_s = self._services.config.actor_end_s
 
         def end() -> None:
-            if self._scheduler.dispatcher.workers.get(worker.address) is worker:
+            if self._services.dispatcher.workers.get(worker.address) is worker:
                 reason = f"it had not ended {limit_s:g} s after its actor"
-                self._scheduler.deaths.end(worker, reason)
+                self._services.deaths.end(worker, reason)
 
         self._ctx.after(limit_s, end)
 
     def _forget(self, actor: ActorRecord, await_log: bool = False) -> None:
         """Forget an actor; `await_log`: but for its replies that wait for the log."""
         del self.actors[actor.id]
-        self._scheduler.pool.end_hold(actor.spec.demand)
+        self._services.pool.end_hold(actor.spec.demand)
         self._dirty.pop(actor.id, None)
         actor.worker = None
         actor.ended = True
@@ -407,12 +404,12 @@ class ActorManager:
         else:
             self.replies.discard(actor)
         for result, _ in actor.unclaimed.values():
-            self._scheduler.places.free(result)
-            self._scheduler.custody.drop(result)
+            self._services.places.free(result)
+            self._services.custody.drop(result)
         actor.unclaimed.clear()
         if actor in self.queued:
             self.queued.remove(actor)
-            self._scheduler.inputs.unclaim(actor.spec)
+            self._services.inputs.unclaim(actor.spec)
         self.calls.unclaim(actor)
 
     # -- questions ---------------------------------------------------------------

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from raytwin.runtime.control.actors.actor_record import ActorRecord, QueuedCall
 from raytwin.runtime.control.actors.call_replies import CallReplies
 from raytwin.runtime.control.actors.direct_calls import is_ahead
+from raytwin.runtime.control.actors.node_services import NodeServices
 from raytwin.runtime.control.actors.reply_cache import may_call_again
 from raytwin.runtime.control.core.call_batches import arrays_of, is_run, singles
 from raytwin.runtime.control.core.context import Context
@@ -48,9 +48,6 @@ from raytwin.runtime.control.messages.errors import (
 )
 from raytwin.runtime.control.objects.replayed_results import is_stream
 
-if TYPE_CHECKING:
-    from raytwin.runtime.control.node.node_manager import LocalScheduler
-
 CALLS_AGAIN = "calls_sent_again"
 """Event: calls that an earlier incarnation has not replied to, and the new one runs."""
 
@@ -62,7 +59,7 @@ class CallQueue:
         self,
         ctx: Context,
         node: int,
-        scheduler: LocalScheduler,
+        services: NodeServices,
         replies: CallReplies,
         dirty: dict[bytes, ActorRecord],
         reported: Callable[[ActorRecord, RangeResult, Timing], None],
@@ -73,7 +70,7 @@ class CallQueue:
         a replayed call keeps from being rebuilt, and says why."""
         self._ctx = ctx
         self._node = node
-        self._scheduler = scheduler
+        self._services = services
         self._replies = replies
         self._dirty = dirty
         self._reported = reported
@@ -102,14 +99,14 @@ class CallQueue:
                 else:
                     missed = ActorUnavailable(spec.name, actor.id)
                     error = call_failed(spec, missed, self._node)
-                self._scheduler.results.finish_call(error, spec.owner)
+                self._services.results.finish_call(error, spec.owner)
 
     def _take(self, actor: ActorRecord, spec: TaskSpec) -> bool:
         """Take a call; return whether it is to run."""
-        if self._scheduler.jobs.is_over(spec.array):
+        if self._services.jobs.is_over(spec.array):
             return False
         if not (actor.info.name or same_job(spec.array, actor.id)):
-            self._scheduler.results.finish_call(self._refused(actor, spec), spec.owner)
+            self._services.results.finish_call(self._refused(actor, spec), spec.owner)
             return False
         if self._replies.repeat(actor, spec):
             return False
@@ -129,7 +126,7 @@ class CallQueue:
         """Hand a run of calls on if none of them waits or came before; else do nothing."""
         calls = arrays_of(run)
         if (
-            self._scheduler.jobs.is_over(run.array)
+            self._services.jobs.is_over(run.array)
             or not (actor.info.name or same_job(run.array, actor.id))
             or actor.callers.get(run.owner)
             or not actor.running.keys().isdisjoint(calls)
@@ -166,7 +163,7 @@ class CallQueue:
             for each in moved:
                 each.caller = spec.owner
             actor.callers.setdefault(spec.owner, deque()).extend(moved)
-        call.rank = self._scheduler.inputs.claim(spec) if spec.deps else 0
+        call.rank = self._services.inputs.claim(spec) if spec.deps else 0
         self._want(actor, call, list(spec.deps))
 
     # -- calls that wait ---------------------------------------------------------
@@ -183,7 +180,7 @@ class CallQueue:
                 calls.append(self._waiting(actor, spec, caller))
             return
         call = self._waiting(actor, spec, caller)
-        call.rank = self._scheduler.inputs.claim(spec)
+        call.rank = self._services.inputs.claim(spec)
         call.known = {value.object: value for value in known if not value.size}
         if calls is None:
             calls = actor.callers[caller] = deque()
@@ -214,7 +211,7 @@ class CallQueue:
         call.missing += 1  # held until every input was asked for
         for oid in oids:
             call.missing += 1
-            self._scheduler.objects.want(oid, arrived, call.rank)
+            self._services.objects.want(oid, arrived, call.rank)
         arrived(ObjectValue(b"", OK, b""))
 
     def advance(self, actor: ActorRecord, caller: str) -> None:
@@ -226,7 +223,7 @@ class CallQueue:
             call = calls[0]
             spec = call.spec
             begins = call.failed is None and not actor.leaving
-            left = self._scheduler.objects.have_left(spec.deps) if begins else []
+            left = self._services.objects.have_left(spec.deps) if begins else []
             if left:
                 # They had to make room while the call waited for its turn.
                 self._want(actor, call, left)
@@ -234,7 +231,7 @@ class CallQueue:
             calls.popleft()
             if caller:
                 del actor.waiting[spec.array]
-            self._scheduler.inputs.unclaim(spec)
+            self._services.inputs.unclaim(spec)
             if actor.leaving:
                 self._too_late(actor, spec)
                 continue
@@ -243,7 +240,7 @@ class CallQueue:
                 continue
             values = []
             for oid in spec.deps:
-                value = call.known.get(oid) or self._scheduler.objects.lookup(oid)
+                value = call.known.get(oid) or self._services.objects.lookup(oid)
                 if value is None:
                     # Released meanwhile: its owner has died.
                     gone = Loss(LossCause.OWNER_DIED, object=oid)
@@ -258,7 +255,7 @@ class CallQueue:
     def _withdraw(self, call: QueuedCall) -> None:
         """A call was taken out of its queue."""
         call.missing = -1  # what arrives for it later is not counted to zero
-        self._scheduler.inputs.unclaim(call.spec)
+        self._services.inputs.unclaim(call.spec)
 
     def _input_failed(self, actor: ActorRecord, spec: TaskSpec, error: ObjectValue) -> None:
         if spec.array in actor.replaying:
@@ -286,7 +283,7 @@ class CallQueue:
             return
         for value in values:
             if value.size:
-                self._scheduler.objects.pin(value.object, actor.worker.address)
+                self._services.objects.pin(value.object, actor.worker.address)
         assignment = Assignment(spec, values)
         if call in actor.replaying:
             cached = actor.replies.find(call)
@@ -300,9 +297,9 @@ class CallQueue:
         if actor.unclaimed and call in actor.unclaimed:
             # Its worker runs it once, whatever it is sent now; see `direct_calls`.
             report, timing = actor.unclaimed.pop(call)
-            self._scheduler.results.news.gather()
+            self._services.results.news.gather()
             self._reported(actor, report, timing)
-            self._scheduler.results.news.tell(told_directly=True)
+            self._services.results.news.tell(told_directly=True)
 
     def hand_out(self, actor: ActorRecord) -> None:
         """Send the worker the calls of this turn."""
@@ -341,7 +338,7 @@ class CallQueue:
         actor.running.pop(assignment.spec.array, None)
         for value in assignment.values:
             if value.size:
-                self._scheduler.objects.unpin(value.object, actor.worker.address)
+                self._services.objects.unpin(value.object, actor.worker.address)
         if not actor.leaving:
             self._cancelled(actor, assignment.spec)
         elif assignment.spec.array not in actor.replaying:  # whose callers have an answer
@@ -370,4 +367,4 @@ class CallQueue:
         """An actor has ended: nobody here needs the inputs of its calls."""
         for calls in actor.callers.values():
             for call in calls:
-                self._scheduler.inputs.unclaim(call.spec)
+                self._services.inputs.unclaim(call.spec)

@@ -10,9 +10,8 @@ can be rebuilt. It goes to the client that made the call last, and to all who wa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from raytwin.runtime.control.actors.actor_record import ActorRecord, HeldReply
+from raytwin.runtime.control.actors.node_services import NodeServices
 from raytwin.runtime.control.actors.reply_cache import CachedCall, CallState, may_call_again
 from raytwin.runtime.control.core.batching import cut, record_bytes
 from raytwin.runtime.control.core.call_batches import results_of, split
@@ -29,20 +28,17 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.objects.replayed_results import forgotten, is_stream, lacks_items, lost
 
-if TYPE_CHECKING:
-    from raytwin.runtime.control.node.node_manager import LocalScheduler
-
 
 class CallReplies:
     """Logs the calls of a node's actors, sends their replies, and sends them again."""
 
     def __init__(
-        self, ctx: Context, node: int, scheduler: LocalScheduler, dirty: dict[bytes, ActorRecord]
+        self, ctx: Context, node: int, services: NodeServices, dirty: dict[bytes, ActorRecord]
     ) -> None:
         """`dirty` takes the actors that have something to send at the end of the turn."""
         self._ctx = ctx
         self._node = node
-        self._scheduler = scheduler
+        self._services = services
         self._dirty = dirty
         self._ended: dict[tuple[bytes, int], ActorRecord] = {}
         """Ended actors whose replies still wait for the log, by ID and incarnation."""
@@ -59,7 +55,7 @@ class CallReplies:
             return
         small = tuple(value for value in assignment.values if not value.size)
         # Its large values outlive the worker from here on: once it is logged they count.
-        self._scheduler.places.seal(reply)
+        self._services.places.seal(reply)
         actor.records.append(CallRecord(spec, reply, small))
         actor.held[spec.array] = HeldReply(number, reply, spec.owner)
         self._dirty[actor.id] = actor
@@ -74,7 +70,7 @@ class CallReplies:
         if any(map(may_call_again, owners)):
             actor.replies.keep(run, calls)
         if len(owners) == 1 and not actor.replies.has_waiters:
-            self._scheduler.results.runs.finish_calls(run, owners.pop(), actor.id)
+            self._services.results.runs.finish_calls(run, owners.pop(), actor.id)
             return
         for reply, assignment in zip(results_of(run), running, strict=True):
             self.finish(actor, reply, assignment.spec.owner, actor.id)
@@ -91,7 +87,7 @@ class CallReplies:
 
     def finish(self, actor: ActorRecord, reply: RangeResult, owner: str, made_by: bytes) -> None:
         """Send a reply to all who wait for it."""
-        results = self._scheduler.results
+        results = self._services.results
         results.finish_call(reply, owner, made_by)
         for waiter in actor.replies.take_waiters(reply.array):
             if self._may_live(waiter):
@@ -101,15 +97,15 @@ class CallReplies:
         """A call that runs has yielded; the log has only the end of its stream."""
         owner = actor.running[item.array].spec.owner
         actor.replies.add_item(item.array, item)
-        self._scheduler.results.finish_item(item, owner, actor.id)
+        self._services.results.finish_item(item, owner, actor.id)
         if item.array in actor.replaying:
             return  # who waits for the replay gets all items at its end
         for waiter in actor.replies.waiters(item.array):
             if self._may_live(waiter):
-                self._scheduler.results.finish_item(item, waiter, actor.id, fresh=False)
+                self._services.results.finish_item(item, waiter, actor.id, fresh=False)
 
     def _may_live(self, client: str) -> bool:
-        return not self._scheduler.members.refusal(node_of(client), incarnation_of(client))
+        return not self._services.members.refusal(node_of(client), incarnation_of(client))
 
     # -- the log -----------------------------------------------------------------
 
@@ -154,8 +150,8 @@ class CallReplies:
     def discard(self, actor: ActorRecord) -> None:
         """Free the replies that wait for the log: what is not logged never took effect."""
         for held in actor.held.values():
-            self._scheduler.places.free(held.reply)
-            self._scheduler.custody.drop(held.reply)
+            self._services.places.free(held.reply)
+            self._services.custody.drop(held.reply)
         actor.held.clear()
 
     # -- calls that are repeated -------------------------------------------------
@@ -179,7 +175,7 @@ class CallReplies:
             # Without its items the end of a stream is of no use to the caller of now.
             end = RangeResult(call, 0, 1, OK, b"", self._node, spec.returns)
             gone = lost(end, item_id(call, 0), self._node)
-            self._scheduler.results.finish_call(gone, spec.owner)
+            self._services.results.finish_call(gone, spec.owner)
             return True
         actor.replies.called_again(call, before, spec.owner)
         if held is not None:
@@ -196,7 +192,7 @@ class CallReplies:
             reply = cached.reply_to(spec.array)
             if not self._send_items(actor, spec, cached) and lacks_items(spec, reply):
                 reply = lost(reply, item_id(spec.array, 0), self._node)
-        self._scheduler.results.finish_call(reply, spec.owner, actor.id, fresh=False)
+        self._services.results.finish_call(reply, spec.owner, actor.id, fresh=False)
 
     def _send_items(self, actor: ActorRecord, spec: TaskSpec, cached: CachedCall | None) -> bool:
         """Send the owner of a repeated call the items so far; return whether all are known."""
@@ -205,5 +201,5 @@ class CallReplies:
         if cached is None or cached.items is None:
             return False
         for item in cached.items:
-            self._scheduler.results.finish_item(item, spec.owner, actor.id, fresh=False)
+            self._services.results.finish_item(item, spec.owner, actor.id, fresh=False)
         return True

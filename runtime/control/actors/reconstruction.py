@@ -24,13 +24,13 @@ comes to it. Calls that did not take effect stay with their callers until the ac
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from raytwin.runtime.control.actors.actor_record import ActorRecord, ActorState
 from raytwin.runtime.control.actors.call_queue import CallQueue
 from raytwin.runtime.control.actors.call_replies import CallReplies
+from raytwin.runtime.control.actors.node_services import NodeServices
 from raytwin.runtime.control.actors.reply_cache import CallState
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import (
@@ -46,9 +46,6 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 
-if TYPE_CHECKING:
-    from raytwin.runtime.control.node.node_manager import LocalScheduler
-
 REPLAYED = "calls_replayed"
 """Event: calls that were replayed to rebuild actors, counted by node and heartbeat."""
 REPLAY_PATIENCE_S = 1.0
@@ -62,7 +59,7 @@ class ActorReconstruction:
         self,
         ctx: Context,
         node: int,
-        scheduler: LocalScheduler,
+        services: NodeServices,
         calls: CallQueue,
         replies: CallReplies,
         fail: Callable[[ActorRecord, ActorDeath], None],
@@ -70,7 +67,7 @@ class ActorReconstruction:
         """`fail` ends an actor that cannot be rebuilt, and says why."""
         self._ctx = ctx
         self._node = node
-        self._scheduler = scheduler
+        self._services = services
         self._calls = calls
         self._replies = replies
         self._fail = fail
@@ -157,11 +154,11 @@ class ActorReconstruction:
         # Where large values find no room this time, who waits for them has to hear it.
         kept = not was_cancelled and (any(reply.sizes) or reply.status == SYSTEM_ERROR)
         if not kept:
-            self._scheduler.custody.drop(reply)
+            self._services.custody.drop(reply)
         if self._has_strayed(actor, spec, before, reply):
             return
         if kept:
-            kept = self._scheduler.results.replayed(reply, spec.owner, actor.id)
+            kept = self._services.results.replayed(reply, spec.owner, actor.id)
         # Of large values that are not kept there are others here, or nobody had any use for
         # them: then they are lost to who asks once more.
         counts = not was_cancelled and (kept or reply.status != SYSTEM_ERROR)

@@ -198,10 +198,11 @@ class LocalScheduler:
             self.acceptance, self.results, node,
         )  # fmt: skip
         self.letting_go = LettingGo(
-            ctx, self.objects, self.owned, self.results, self.submitter, self.log, self.custody,
+            ctx, self.objects, self.owned, self.results, self.submitter.forget_all, self.log,
+            self.custody,
         )  # fmt: skip
         self.owner_failure = OwnerFailure(
-            ctx, self.objects, self.owned, self.results, self.submitter, self.log,
+            ctx, self.objects, self.owned, self.results, self.submitter.forget_all, self.log,
             self.letting_go.release_all,
         )  # fmt: skip
         self.deaths = WorkerDeaths(
@@ -209,8 +210,8 @@ class LocalScheduler:
             self.actors, self.owner_failure,
         )  # fmt: skip
         self.desk = ObjectDesk(
-            ctx, node, self.objects, self.places, self.owned, self.log, self.custody, self.jobs,
-            self._lives,
+            ctx, node, self.objects, self.places, self.owned, self.log, self.custody,
+            self.jobs.may_read, self._lives,
         )  # fmt: skip
         self.queries = QueryDesk(
             ctx, node, self.members, self.desk.store_usage,

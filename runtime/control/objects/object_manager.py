@@ -33,7 +33,6 @@ from raytwin.runtime.control.messages import (
     Unpin,
     WantObjects,
 )
-from raytwin.runtime.control.node.jobs import NodeJobs
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
 from raytwin.runtime.control.objects.owned_objects import Owned
 from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
@@ -54,10 +53,11 @@ class ObjectDesk:
         owned: Owned,
         log: TaskLog,
         custody: Custody,
-        jobs: NodeJobs,
+        may_read: Callable[[str, bytes], ObjectValue | None],
         lives: Callable[[str], bool],
     ) -> None:
-        """`lives` says whether a client of this node is there."""
+        """`may_read` returns the error that an object of another job is to a client, else None;
+        `lives` says whether a client of this node is there."""
         self._ctx = ctx
         self._node = node
         self._objects = objects
@@ -65,7 +65,7 @@ class ObjectDesk:
         self._owned = owned
         self._log = log
         self._custody = custody
-        self._jobs = jobs
+        self._may_read = may_read
         self._lives = lives
 
     # -- clients -----------------------------------------------------------------
@@ -91,7 +91,7 @@ class ObjectDesk:
                 self._ctx.send(source, ObjectsReady([value]))
 
         for oid in message.objects:
-            refused = self._jobs.may_read(source, oid)
+            refused = self._may_read(source, oid)
             if refused is None:
                 self._objects.want(oid, arrived)
             else:

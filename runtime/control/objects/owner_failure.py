@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from raytwin.runtime.control.actors.call_submitter import CallSubmitter
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.gcs.array_row import ORPHANED_S
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
@@ -44,16 +43,17 @@ class OwnerFailure:
         objects: ObjectDirectory,
         owned: Owned,
         results: Results,
-        submitter: CallSubmitter,
+        forget_calls: Callable[[Sequence[bytes]], None],
         log: TaskLog,
         release_all: Callable[[Sequence[bytes]], None],
     ) -> None:
-        """`release_all` forgets arrays, and tells the GCS whose owners have died."""
+        """`forget_calls` takes those of some arrays that are actor calls off those under way;
+        `release_all` forgets arrays, and tells the GCS whose owners have died."""
         self._ctx = ctx
         self._objects = objects
         self._owned = owned
         self._results = results
-        self._submitter = submitter
+        self._forget_calls = forget_calls
         self._log = log
         self._release_all = release_all
 
@@ -83,7 +83,7 @@ class OwnerFailure:
             self._log.hand_over(array)
             self._objects.disown(array)
             self._results.keep_for_others(array)
-            self._submitter.forget_all((array,))
+            self._forget_calls((array,))
             self._owned.ends.pop(array, None)
             del self._owned.died[array]
         self._release_all(lost)

@@ -17,9 +17,8 @@ a few operations on a dictionary each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from raytwin.runtime.control.actors.call_submitter import CallSubmitter
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import FreeObjects, KillActor, Release
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
@@ -39,15 +38,16 @@ class LettingGo:
         objects: ObjectDirectory,
         owned: Owned,
         results: Results,
-        submitter: CallSubmitter,
+        forget_calls: Callable[[Sequence[bytes]], None],
         log: TaskLog,
         custody: Custody,
     ) -> None:
+        """`forget_calls` takes those of some arrays that are actor calls off those under way."""
         self._ctx = ctx
         self._objects = objects
         self._owned = owned
         self._results = results
-        self._submitter = submitter
+        self._forget_calls = forget_calls
         self._log = log
         self._custody = custody
 
@@ -69,7 +69,7 @@ class LettingGo:
             for array in arrays:
                 owned.ends.pop(array, None)
         self._results.released(arrays)
-        self._submitter.forget_all(arrays)
+        self._forget_calls(arrays)
         if not owned.actors.isdisjoint(arrays):
             for actor in [array for array in arrays if array in owned.actors]:
                 owned.actors.discard(actor)

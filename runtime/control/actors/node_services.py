@@ -1,0 +1,88 @@
+"""What the actors of a node use of the node's other parts.
+
+The node manager implements `NodeServices` and sees the actors; the actors see this protocol
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.membership import Membership
+from raytwin.runtime.control.core.resources import ResourcePool
+from raytwin.runtime.control.core.worker_record import Worker
+from raytwin.runtime.control.messages import ObjectValue, TaskSpec
+from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.task_results import Results
+from raytwin.runtime.control.objects.unsealed_objects import Places
+from raytwin.runtime.control.observability.timeline import RangeLog
+from raytwin.runtime.control.ownership.contained_references import Custody
+
+
+class Dependencies(Protocol):
+    """Claims and pins the inputs of constructors and calls."""
+
+    def claim(self, spec: TaskSpec) -> int:
+        """Keep a task's inputs in memory until `unclaim`; return its rank at eviction."""
+
+    def unclaim(self, spec: TaskSpec) -> None:
+        """End the claim, if there is one."""
+
+    def take(self, spec: TaskSpec, worker: str) -> tuple[ObjectValue, ...] | None:
+        """Return the inputs, pinned for the worker; None if one is not in memory."""
+
+
+class Workers(Protocol):
+    """The node's workers."""
+
+    @property
+    def workers(self) -> Mapping[str, Worker]:
+        """The workers that live, by address."""
+
+    def teach(self, worker: Worker, function: bytes) -> None:
+        """Send a worker a function or class, unless it has it."""
+
+
+class WorkerEnd(Protocol):
+    """Kills workers."""
+
+    def end(self, worker: Worker, reason: str) -> None:
+        """Kill a worker at once, whatever it runs."""
+
+
+class Jobs(Protocol):
+    """The jobs that this node has heard of."""
+
+    def is_over(self, some_id: bytes) -> bool:
+        """Whether the job of a task, object or actor has ended."""
+
+
+class NodeServices(Protocol):
+    """The parts of a node, as its actors see them."""
+
+    config: Config
+    pool: ResourcePool
+    objects: ObjectDirectory
+    places: Places
+    results: Results
+    custody: Custody
+    timeline: RangeLog
+    members: Membership
+
+    @property
+    def inputs(self) -> Dependencies:
+        """The inputs of constructors and calls."""
+
+    @property
+    def dispatcher(self) -> Workers:
+        """The workers that live."""
+
+    @property
+    def deaths(self) -> WorkerEnd:
+        """The end of workers."""
+
+    @property
+    def jobs(self) -> Jobs:
+        """The jobs that have ended."""
