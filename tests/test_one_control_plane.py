@@ -27,10 +27,10 @@ from raytwin.runtime.control.messages import AssignTasks, PlaceTasks, RunTasks
 from raytwin.runtime.control.node.node_manager import LocalScheduler
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from raytwin.runtime.journal import Turn
-from raytwin.simulator.cluster.counts import Counts
-from raytwin.simulator.cluster.simulated_process import SimContext, SimProcess
 from raytwin.simulator.machine.costs import CostModel, RoleCost
 from raytwin.simulator.machine.host import Host
+from raytwin.simulator.machine.role_counts import Counts
+from raytwin.simulator.machine.simulated_process import SimContext, SimProcess
 
 NODES = 3
 CPUS = 2

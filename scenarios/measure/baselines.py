@@ -43,7 +43,7 @@ from raytwin.scenarios.measure.scenario import (
     UsageError,
     did_you_mean,
 )
-from raytwin.simulator.cluster.counts import Counts
+from raytwin.simulator.machine.role_counts import Counts
 
 FOLDER = Path(__file__).absolute().parents[1] / "baselines"
 CHOICES = ("cheap", *SCALES, "all")

@@ -32,8 +32,8 @@ import numpy as np
 
 import raytwin as ray
 from raytwin.scenarios.workloads.calibration_loads import LOADS
+from raytwin.simulator.cluster.cost_usage import Usage, count
 from raytwin.simulator.machine.costs import ROLES, Profile
-from raytwin.simulator.machine.usage import Usage, count
 
 Load = dict[str, float]
 """Seconds per operation: CPU by role, ``wall``, and ``call`` (within submitting calls)."""

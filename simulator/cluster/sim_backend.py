@@ -16,10 +16,10 @@ from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.session import Session
 from raytwin.runtime.session.cluster_config import cluster_config
 from raytwin.runtime.session.node_resources import node_resources
-from raytwin.simulator.cluster.operations import OperableCluster
+from raytwin.simulator.cluster.operable_cluster import OperableCluster
 from raytwin.simulator.cluster.simulated_cluster import SimCluster
 from raytwin.simulator.machine.costs import load_profile
-from raytwin.simulator.programs import exits, one_thread
+from raytwin.simulator.programs import one_thread, process_exit
 
 
 def _lookup() -> Backend | None:
@@ -66,7 +66,7 @@ def start(
     cluster = OperableCluster(
         resources, config, profile, nodes_per_host, cores_per_host, object_store_memory, journal
     )
-    exits.install()
+    process_exit.install()
     session = cluster.start_driver()
     set_current(session, _lookup, partial(one_thread.check, cluster.thread))
     count = len(resources)

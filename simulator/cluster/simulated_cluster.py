@@ -50,10 +50,8 @@ from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from raytwin.runtime.journal import Journal
 from raytwin.runtime.session import Session
 from raytwin.runtime.session.node_resources import FIRST_DRIVER
-from raytwin.simulator.cluster.counts import Counts
 from raytwin.simulator.cluster.simulated_drivers import SimDoor, SimDriver, SimSession
 from raytwin.simulator.cluster.simulated_links import SimLinks
-from raytwin.simulator.cluster.simulated_process import SimProcess
 from raytwin.simulator.cluster.simulated_replicas import SimReplicas
 from raytwin.simulator.cluster.simulated_store import SimPool, SimStore
 from raytwin.simulator.cluster.simulated_worker import SimWorker
@@ -61,7 +59,9 @@ from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import ROLES, CostModel, load_profile
 from raytwin.simulator.machine.host import Host
 from raytwin.simulator.machine.network import Network
-from raytwin.simulator.programs import exit_handlers
+from raytwin.simulator.machine.role_counts import Counts
+from raytwin.simulator.machine.simulated_process import SimProcess
+from raytwin.simulator.programs import atexit_handlers
 from raytwin.simulator.programs.function_names import Functions
 from raytwin.simulator.programs.virtual_world import STALL_S, SimWorld
 
@@ -136,7 +136,7 @@ class SimCluster:
         self.tasks = 0
         """Tasks and actors' calls that workers have run so far, counted again if run again."""
         self.closed = False
-        exit_handlers.install()
+        atexit_handlers.install()
         self._gc_thresholds = gc.get_threshold()
         # A simulation makes many objects and few cycles: the collector's full
         # passes over thousands of simulated processes took half of the time.
@@ -266,7 +266,8 @@ class SimCluster:
     def start_worker(self, address: str, node: int) -> None:
         """A worker's process has come up."""
         if f"node:{node}" in self.processes:
-            self.workers[address] = SimWorker(self, address, node, len(self.workers) + 1)
+            pid, values = len(self.workers) + 1, self.stores[node].values
+            self.workers[address] = SimWorker(self, address, node, pid, values)
 
     def stop_worker(self, address: str) -> None:
         """A worker is not needed any more; its node hears of its end, as of any."""
@@ -315,14 +316,16 @@ class SimCluster:
         It is a job of its own, which ends with the program. It makes progress
         while the calling program waits or lets time pass.
         """
-        return SimDriver(self, program, namespace)
+        driver = SimDriver(self, program, namespace)
+        self.drivers.append(driver)
+        return driver
 
     def make_driver(self, address: str, job: bytes) -> SimWorld:
         process = SimProcess(self, address, 0, self.hosts[0], self.costs["driver"])
         client = Client(process.context(address), address, 0, self.config)
         client.begin_task(root_task_id(f"sim/{self.seed}", job))
         process.add(address, client)
-        return SimWorld(self, process, client, None, self.stores[0])
+        return SimWorld(self, process, client, None, self.stores[0].values)
 
     # -- frames and time -------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from greenlet import GreenletExit, getcurrent
 
@@ -19,16 +19,23 @@ from raytwin.runtime.control.core.ids import job_id
 from raytwin.runtime.control.messages import JobEnded, JobInfo, JobRegistered, RegisterJob
 from raytwin.runtime.session import Session
 from raytwin.runtime.session.futures import LazyFuture, item_waited_for
+from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld
 
-if TYPE_CHECKING:
-    from raytwin.simulator.cluster.simulated_cluster import SimCluster
+
+class ClusterOfDrivers(ClusterPort, Protocol):
+    """The cluster, as its further drivers see it."""
+
+    door: SimDoor
+
+    def make_driver(self, address: str, job: bytes) -> SimWorld:
+        """Make a driver's process on node 0, and return its program's world."""
 
 
 class SimSession(Session):
     """A driver's session; that of the first ends its cluster when it is shut down."""
 
-    def __init__(self, world: SimWorld, cluster: SimCluster, end: Callable[[], None]) -> None:
+    def __init__(self, world: SimWorld, cluster: ClusterPort, end: Callable[[], None]) -> None:
         super().__init__(world, end)
         self.cluster = cluster
 
@@ -51,7 +58,9 @@ class SimSession(Session):
 class SimDriver:
     """A further driver: a program in a greenlet of its own, and its process."""
 
-    def __init__(self, cluster: SimCluster, program: Callable[[], object], namespace: str) -> None:
+    def __init__(
+        self, cluster: ClusterOfDrivers, program: Callable[[], object], namespace: str
+    ) -> None:
         self._cluster = cluster
         self._program = program
         self._namespace = namespace
@@ -65,7 +74,6 @@ class SimDriver:
         """What it returned."""
         self.error: BaseException | None = None
         """What it raised."""
-        cluster.drivers.append(self)
         cluster.door.register(JobInfo(0), self._welcome)
 
     def wait(self) -> object:
@@ -134,7 +142,7 @@ class SimDriver:
 class SimDoor:
     """Where drivers come in; is ``door:0``. See `door`."""
 
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: ClusterPort) -> None:
         self._cluster = cluster
         self._waiting: dict[int, Callable[[JobInfo], None]] = {}
         self._keys = 0

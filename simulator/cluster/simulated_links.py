@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from raytwin.runtime.control.messages import NodeChanged, NodeInfo
-from raytwin.simulator.cluster.simulated_process import SimProcess
+from raytwin.simulator.machine.simulated_process import SimProcess
 
 
 class SimLinks:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raytwin.runtime.control.assembly import make_machine
 from raytwin.runtime.control.core.context import Context
@@ -55,13 +55,11 @@ from raytwin.runtime.control.replication.position import State
 from raytwin.runtime.control.replication.replica import Replica
 from raytwin.runtime.control.replication.state_machine import Machine, relay_of
 from raytwin.runtime.control.replication.state_transfer import read_rows
+from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.cluster.cold_batches import ColdBatches
 from raytwin.simulator.cluster.simulated_links import SimLinks
-from raytwin.simulator.cluster.simulated_process import SimProcess
 from raytwin.simulator.machine.costs import CostModel, Profile
-
-if TYPE_CHECKING:
-    from raytwin.simulator.cluster.simulated_cluster import SimCluster
+from raytwin.simulator.machine.simulated_process import SimProcess
 
 
 class ReplicaCosts(CostModel):
@@ -89,7 +87,7 @@ class SimReplicas:
     """``launcher`` of one head after the other, and all that it has launched."""
 
     def __init__(
-        self, cluster: SimCluster, head: SimProcess, on_change: Callable[[int, bool], None]
+        self, cluster: ClusterPort, head: SimProcess, on_change: Callable[[int, bool], None]
     ) -> None:
         self.cluster = cluster
         self._on_change = on_change

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from raytwin.runtime.control.messages import (
     Allocate,
@@ -27,11 +27,16 @@ from raytwin.runtime.control.messages import (
     StopWorker,
     WorkerDied,
 )
+from raytwin.simulator.cluster.cluster_port import ClusterPort
+from raytwin.simulator.machine.fair_sharing import Transfer
+from raytwin.simulator.machine.simulated_process import SimProcess
 
-if TYPE_CHECKING:
-    from raytwin.simulator.cluster.simulated_cluster import SimCluster
-    from raytwin.simulator.cluster.simulated_process import SimProcess
-    from raytwin.simulator.machine.fair_sharing import Transfer
+
+class ClusterOfStores(ClusterPort, Protocol):
+    """The cluster, as one of its object stores sees it."""
+
+    stores: dict[int, SimStore]
+    """Of the nodes that live, by number."""
 
 
 class _Fetching:
@@ -53,7 +58,7 @@ class SimStore:
     Memory is never in pieces here.
     """
 
-    def __init__(self, cluster: SimCluster, node: int, capacity: int) -> None:
+    def __init__(self, cluster: ClusterOfStores, node: int, capacity: int) -> None:
         self.cluster = cluster
         self.node = node
         self.capacity = capacity
@@ -301,7 +306,7 @@ class SimStore:
 class SimPool:
     """``pool:<n>``: starts workers after the time that a fork takes."""
 
-    def __init__(self, cluster: SimCluster, node: int, process: SimProcess) -> None:
+    def __init__(self, cluster: ClusterPort, node: int, process: SimProcess) -> None:
         self.cluster = cluster
         self.node = node
         self.process = process

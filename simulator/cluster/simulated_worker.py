@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from greenlet import GreenletExit
 
@@ -34,12 +34,10 @@ from raytwin.runtime.execution.user_errors import exit_code
 from raytwin.runtime.session import Session
 from raytwin.runtime.session.futures import LazyFuture, item_waited_for
 from raytwin.runtime.session.node_resources import FIRST_DRIVER
-from raytwin.simulator.cluster.simulated_process import SimProcess
+from raytwin.simulator.cluster.cluster_port import ClusterPort
+from raytwin.simulator.machine.simulated_process import SimProcess
 from raytwin.simulator.programs.event_loop import VirtualEventLoop
 from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld
-
-if TYPE_CHECKING:
-    from raytwin.simulator.cluster.simulated_cluster import SimCluster
 
 _FOR_EXECUTOR = frozenset(
     (RunTasks, FunctionBlob, TakeBack, Resume, RestoreActor, Exit, CancelTask, DirectCall)
@@ -65,9 +63,13 @@ class SimWorkerSession(Session):
 class SimWorker:
     """The component at a worker's address; messages tell its two parts apart."""
 
-    def __init__(self, cluster: SimCluster, address: str, node: int, pid: int) -> None:
+    def __init__(
+        self, cluster: ClusterPort, address: str, node: int, pid: int, values: dict[int, bytes]
+    ) -> None:
+        """`values`: pickles in the node's object store, by offset."""
         self.cluster = cluster
         self.node = node
+        self._values = values
         host = cluster.hosts[cluster.network.host_of(node)]
         self.process = SimProcess(cluster, address, node, host, cluster.costs["worker"])
         ctx = self.process.context(address)
@@ -118,13 +120,7 @@ class SimWorker:
         """Make and start the program once there is work."""
         if not self.executor.queue:
             return
-        world = SimWorld(
-            self.cluster,
-            self.process,
-            self.client,
-            self.executor,
-            self.cluster.stores[self.node],
-        )
+        world = SimWorld(self.cluster, self.process, self.client, self.executor, self._values)
         self._world = world
         session = SimWorkerSession(world)
         world.session = session

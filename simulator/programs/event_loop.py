@@ -13,16 +13,13 @@ import selectors
 from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from greenlet import GreenletExit
 
 from raytwin.runtime.api.refs import ObjectRef
 from raytwin.runtime.session.futures import ItemWaiter, NotifyingWaiter, settle
-
-if TYPE_CHECKING:
-    from raytwin.simulator.programs.virtual_world import SimWorld
-
+from raytwin.simulator.programs.virtual_program import VirtualProgram
 
 REAL = (
     "a simulated actor's event loop is in virtual time, and cannot wait for real processes,"
@@ -33,7 +30,7 @@ REAL = (
 class _VirtualSelector(selectors.BaseSelector):
     """Waits in virtual time; the files it is given never become ready."""
 
-    def __init__(self, world: SimWorld) -> None:
+    def __init__(self, world: VirtualProgram) -> None:
         self._world = world
         self._keys: dict[Any, selectors.SelectorKey] = {}
         self.woken = False
@@ -68,7 +65,7 @@ class _VirtualSelector(selectors.BaseSelector):
 class VirtualEventLoop(asyncio.SelectorEventLoop):
     """An event loop whose time is the simulation's."""
 
-    def __init__(self, world: SimWorld) -> None:
+    def __init__(self, world: VirtualProgram) -> None:
         self._world = world
         self._virtual = _VirtualSelector(world)
         super().__init__(self._virtual)

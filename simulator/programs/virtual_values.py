@@ -20,7 +20,7 @@ import cloudpickle
 
 from raytwin.runtime.serialization.pickling import SHARED_BYTES_MIN, Pickler, dig
 from raytwin.runtime.serialization.value_frames import framed
-from raytwin.simulator.programs import exits
+from raytwin.simulator.programs import process_exit
 
 deserialize = pickle.loads
 """Return the value of a pickle."""
@@ -210,9 +210,9 @@ class _FunctionPickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is BuiltinFunctionType:
-            for name, function in exits.PYTHONS.items():
+            for name, function in process_exit.PYTHONS.items():
                 if obj is function:
-                    return exits.stand_in, (name,)
+                    return process_exit.stand_in, (name,)
         return super().reducer_override(obj)
 
 

@@ -18,25 +18,22 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.environment import Environment
-from raytwin.simulator.cluster.simulated_process import SimProcess
-from raytwin.simulator.cluster.simulated_store import SimStore
+from raytwin.runtime.session import Session
+from raytwin.simulator.machine.simulated_process import SimProcess
 from raytwin.simulator.programs import virtual_values
+from raytwin.simulator.programs.atexit_handlers import Handler, run
 from raytwin.simulator.programs.event_loop import VirtualEventLoop, end
-from raytwin.simulator.programs.exit_handlers import Handler, run
+from raytwin.simulator.programs.function_names import Functions
 from raytwin.simulator.programs.one_thread import REFUSED
+from raytwin.simulator.programs.virtual_program import ProgramPort
 from raytwin.simulator.programs.virtual_signals import from_handler
-
-if TYPE_CHECKING:
-    from raytwin.runtime.session import Session
-    from raytwin.simulator.cluster.simulated_cluster import SimCluster
-    from raytwin.simulator.programs.function_names import Functions
 
 STALL_S = 60.0
 """Virtual time without a sign of progress after which waiting is given up.
@@ -55,7 +52,7 @@ class ProgramGreenlet(greenlet):
 
     session: Session
 
-    def __init__(self, program: Callable[[], None], cluster: SimCluster) -> None:
+    def __init__(self, program: Callable[[], None], cluster: ProgramPort) -> None:
         super().__init__(self._run_program, cluster.hub)
         self._program = program
         self._cluster = cluster
@@ -79,17 +76,18 @@ class SimWorld:
 
     def __init__(
         self,
-        cluster: SimCluster,
+        cluster: ProgramPort,
         process: SimProcess,
         client: Client,
         executor: Executor | None,
-        store: SimStore,
+        values: dict[int, bytes],
     ) -> None:
+        """`values`: pickles in the node's object store, by offset."""
         self.cluster = cluster
         self.process = process
         self.client = client
         self.executor = executor
-        self.store = store
+        self._values = values
         self.environment = Environment()
         self._env = cluster.env
         self._thread = cluster.thread
@@ -399,11 +397,11 @@ class SimWorld:
         threads = self.client.config.store_copy_threads or 1
         self.process.debt_s += self.cluster.profile.copy_s(value.nbytes, threads)
         self.settle()
-        self.store.values[offset] = value.to_bytes()
+        self._values[offset] = value.to_bytes()
 
     def read(self, oid: bytes, offset: int, size: int, released: Callable[[], None]) -> Any:
         # A copy, pinned as if it were not.
-        return virtual_values.read(self.store.values[offset], released)
+        return virtual_values.read(self._values[offset], released)
 
     def close(self) -> None:
         """The cluster ends with its driver."""

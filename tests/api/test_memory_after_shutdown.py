@@ -14,8 +14,8 @@ import pytest
 import raytwin as ray
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.simulator.cluster.simulated_cluster import SimCluster
-from raytwin.simulator.cluster.simulated_process import SimProcess
 from raytwin.simulator.cluster.simulated_store import SimStore
+from raytwin.simulator.machine.simulated_process import SimProcess
 
 
 @ray.remote

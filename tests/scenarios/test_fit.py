@@ -12,8 +12,8 @@ import pytest
 import raytwin as ray
 from raytwin.scenarios.measure import fit
 from raytwin.scenarios.workloads.calibration_loads import LOADS
+from raytwin.simulator.cluster.cost_usage import count
 from raytwin.simulator.machine.costs import Profile
-from raytwin.simulator.machine.usage import count
 
 MACHINE = {
     "name": "a machine",

@@ -16,12 +16,11 @@ import operator
 import os
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from greenlet import getcurrent
 
-if TYPE_CHECKING:
-    from raytwin.simulator.programs.virtual_world import SimWorld
+from raytwin.simulator.programs.virtual_program import VirtualProgram
 
 PYTHONS: dict[str, Callable[..., Any]] = {
     "_exit": os._exit,
@@ -103,21 +102,21 @@ _STAND_INS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _world() -> SimWorld | None:
+def _world() -> VirtualProgram | None:
     """Return the world of the simulated program that calls, None where none does."""
     session = getattr(getcurrent(), "session", None)
-    world: SimWorld | None = None if session is None else session.world
+    world: VirtualProgram | None = None if session is None else session.world
     # A forked child has a copy of the greenlet.
     return world if world is not None and os.getpid() == world.cluster.pid else None
 
 
-def _ends(world: SimWorld, number: int) -> bool:
+def _ends(world: VirtualProgram, number: int) -> bool:
     """Whether a signal ends the process of the program that sends it to itself."""
     known = number in signal.valid_signals() and number not in _HARMLESS
     return known and _is_default(world, number)
 
 
-def _is_default(world: SimWorld, number: int) -> bool:
+def _is_default(world: VirtualProgram, number: int) -> bool:
     # The driver's handler of SIGTERM is not a worker's, on which it has its default action.
     drivers = number == signal.SIGTERM and signal.getsignal(number) == world.cluster.on_sigterm
     return drivers or signal.getsignal(number) == signal.SIG_DFL

@@ -13,27 +13,49 @@ what has arrived by then.
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from simpy import Event
 from simpy.events import NORMAL
 
 from raytwin.runtime.control.core.context import Component
-from raytwin.simulator.cluster.counts import Counts, role_of
+from raytwin.runtime.journal import Journal
+from raytwin.simulator.machine.clock import Clock
 from raytwin.simulator.machine.costs import CostModel
 from raytwin.simulator.machine.host import Host
-
-if TYPE_CHECKING:
-    from raytwin.simulator.cluster.simulated_cluster import SimCluster
-
+from raytwin.simulator.machine.role_counts import Counts, role_of
 
 LONG_TURN_S = 1.0
 """A turn that takes longer is work under way: that of a heartbeat never does."""
 
 Frame = tuple[str, str, list[Any], int]
 """Source, destination, messages, bytes."""
+
+
+class ProcessPort(Protocol):
+    """What a process may ask of the cluster that it is in."""
+
+    env: Clock
+    seed: int
+    journal: Journal | None
+    journaled: set[str]
+    """Addresses of the components whose turns the journal records."""
+    counts: defaultdict[str, Counts]
+    """What components have done so far, by role."""
+    processes: dict[str, SimProcess]
+    """By the address of each component that runs in one."""
+    incarnations: dict[int, int]
+    """How often each node was started so far."""
+    working: int
+    """How much is under way that will end by itself: while it is not 0, nothing is stuck."""
+
+    def transmit(
+        self, node: int, source: str, destination: str, messages: list[Any], nbytes: int
+    ) -> None:
+        """Send a frame from a node; to an address that is not there it is lost."""
 
 
 class SimTimer(Event):
@@ -109,7 +131,7 @@ class SimProcess:
     """One process on a host; see the module's docstring."""
 
     def __init__(
-        self, cluster: SimCluster, name: str, node: int, host: Host, costs: CostModel
+        self, cluster: ProcessPort, name: str, node: int, host: Host, costs: CostModel
     ) -> None:
         self.cluster = cluster
         self.journal = cluster.journal

@@ -21,8 +21,8 @@ from raytwin.runtime.session.node_resources import (
     node_resources,
 )
 from raytwin.simulator.cluster.simulated_cluster import HEAD, SimCluster
-from raytwin.simulator.cluster.simulated_process import SimProcess
 from raytwin.simulator.machine.host import Host
+from raytwin.simulator.machine.simulated_process import SimProcess
 
 
 class OperableCluster(SimCluster):
