@@ -13,7 +13,7 @@ from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import Allocate, Allocated, Fetch, Fetched, Free, NoRoom
 from raytwin.runtime.processes.net.component_process import Process
 from raytwin.runtime.processes.net.connection import AcceptedConnection, Listener, listen
-from raytwin.runtime.processes.node.fetcher import ANSWER, BREAKS_MAX, REQUEST
+from raytwin.runtime.processes.node.object_fetcher import ANSWER, BREAKS_MAX, REQUEST
 from raytwin.runtime.processes.node.object_transfers import ObjectManager
 from raytwin.runtime.store.arena import Arena
 from tests.processes.helpers import eventually

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import raytwin as ray
-from raytwin.runtime.processes.spawn import running_clusters
+from raytwin.runtime.processes.client import running_clusters
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually
 from tests.processes.jobs import job_rows, nothing_left, square

@@ -19,7 +19,7 @@ from raytwin.runtime.control.messages import (
     Release,
     TaskResults,
 )
-from raytwin.runtime.processes.client.shortcut import FromWorkers, ToDriver, shortcut_pair
+from raytwin.runtime.processes.client.direct_channel import FromWorkers, ToDriver, shortcut_pair
 from raytwin.runtime.processes.net import wire
 from raytwin.runtime.processes.net.component_process import Process
 from tests.control.alone import result, spec

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from raytwin.runtime.api.current import connected, set_current
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.processes.client.direct_channel import FromWorkers
 from raytwin.runtime.processes.client.local_world import LocalWorld
-from raytwin.runtime.processes.client.shortcut import FromWorkers
 from raytwin.runtime.processes.net.component_process import Process
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.session import Session

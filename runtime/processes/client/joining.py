@@ -16,11 +16,11 @@ import msgspec
 
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.core.ids import job_id, root_task_id
+from raytwin.runtime.processes.client import running_clusters
 from raytwin.runtime.processes.client.driver_sessions import DriverSession, make_driver
+from raytwin.runtime.processes.client.running_clusters import ClusterFile
 from raytwin.runtime.processes.net import auth
-from raytwin.runtime.processes.node.door import LENGTH_BYTES, Welcome, abstract
-from raytwin.runtime.processes.spawn import running_clusters
-from raytwin.runtime.processes.spawn.running_clusters import ClusterFile
+from raytwin.runtime.processes.net.join_handshake import LENGTH_BYTES, Welcome, abstract
 from raytwin.runtime.session import job_setup
 from raytwin.runtime.store.arena import Arena
 

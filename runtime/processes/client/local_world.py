@@ -36,7 +36,7 @@ from raytwin.runtime.control.messages import Frame
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.environment import Environment
 from raytwin.runtime.processes.client.call_threads import CallThreads
-from raytwin.runtime.processes.client.shortcut import FromWorkers
+from raytwin.runtime.processes.client.direct_channel import FromWorkers
 from raytwin.runtime.processes.net.component_process import Process
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.serialization import serialization

@@ -24,13 +24,12 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.task_execution import TaskRunner
-from raytwin.runtime.processes.client import interrupts
+from raytwin.runtime.processes.client import interrupts, preload
+from raytwin.runtime.processes.client.direct_channel import ToDriver
 from raytwin.runtime.processes.client.local_world import LocalWorld
-from raytwin.runtime.processes.client.shortcut import ToDriver
 from raytwin.runtime.processes.net.component_process import Process
 from raytwin.runtime.processes.net.connection import Connection
-from raytwin.runtime.processes.spawn import preload
-from raytwin.runtime.processes.spawn.process_settings import WorkerSettings, set_up_logging
+from raytwin.runtime.processes.net.process_settings import WorkerSettings, set_up_logging
 from raytwin.runtime.session import Session
 from raytwin.runtime.store.arena import Arena
 

@@ -46,12 +46,12 @@ from raytwin.runtime.processes.net.component_process import Process
 from raytwin.runtime.processes.net.connection import AcceptedConnection, Connection, Listener
 from raytwin.runtime.processes.net.links import Links
 from raytwin.runtime.processes.net.packets import receive_packet, send_packet
-from raytwin.runtime.processes.net.reactor import READ
-from raytwin.runtime.processes.spawn.process_settings import (
+from raytwin.runtime.processes.net.process_settings import (
     HeadSettings,
     ReplicaSettings,
     journal_path,
 )
+from raytwin.runtime.processes.net.reactor import READ
 
 log = logging.getLogger("raytwin")
 

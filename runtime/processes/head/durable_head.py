@@ -26,7 +26,7 @@ from raytwin.runtime.processes.net.admission import (
     is_replica,
 )
 from raytwin.runtime.processes.net.connection import Connection
-from raytwin.runtime.processes.spawn.process_settings import HeadSettings
+from raytwin.runtime.processes.net.process_settings import HeadSettings
 
 
 class DurableHead(ChainHead):

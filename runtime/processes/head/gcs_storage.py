@@ -48,8 +48,8 @@ from raytwin.runtime.control.replication.log import Recovered
 from raytwin.runtime.control.replication.master_recovery import number_of
 from raytwin.runtime.control.replication.state_machine import Machine
 from raytwin.runtime.control.replication.state_transfer import read_rows
-from raytwin.runtime.processes.client.memory import trim
 from raytwin.runtime.processes.head import cold_rows
+from raytwin.runtime.processes.net.heap_trim import trim
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Command]).decode

@@ -14,7 +14,7 @@ from raytwin.runtime.processes.net.admission import NODE_TO_HEAD, foreign, is_no
 from raytwin.runtime.processes.net.component_process import Process
 from raytwin.runtime.processes.net.connection import AcceptedConnection, Connection, Listener
 from raytwin.runtime.processes.net.links import Links
-from raytwin.runtime.processes.spawn.process_settings import (
+from raytwin.runtime.processes.net.process_settings import (
     HeadSettings,
     journal_path,
     set_up_logging,

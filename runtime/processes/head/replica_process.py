@@ -20,7 +20,6 @@ from raytwin.runtime.control.messages import Frame, ReplicaInfo, ReplicaLost
 from raytwin.runtime.control.replication.position import State
 from raytwin.runtime.control.replication.replica import Replica
 from raytwin.runtime.control.replication.state_machine import relay_of
-from raytwin.runtime.processes.client.head_link import HeadLink
 from raytwin.runtime.processes.net.admission import (
     CLIENT_TO_REPLICA,
     MASTER_TO_REPLICA,
@@ -39,7 +38,8 @@ from raytwin.runtime.processes.net.connection import (
     listen,
     log,
 )
-from raytwin.runtime.processes.spawn.process_settings import (
+from raytwin.runtime.processes.net.head_link import HeadLink
+from raytwin.runtime.processes.net.process_settings import (
     ReplicaSettings,
     journal_path,
     set_up_logging,

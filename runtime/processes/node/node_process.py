@@ -13,7 +13,6 @@ from raytwin.runtime.control.messages import Frame, NodeChanged, NodeInfo, Repli
 from raytwin.runtime.control.node.node_manager import LocalScheduler
 from raytwin.runtime.control.replication.client import Chained
 from raytwin.runtime.control.replication.replica import MASTER
-from raytwin.runtime.processes.client.head_link import HeadLink
 from raytwin.runtime.processes.net.admission import (
     DRIVER_TO_NODE,
     HEAD_TO_NODE,
@@ -35,15 +34,16 @@ from raytwin.runtime.processes.net.connection import (
     listen,
     log,
 )
+from raytwin.runtime.processes.net.head_link import HeadLink
 from raytwin.runtime.processes.net.links import Links
-from raytwin.runtime.processes.node.door import Door
-from raytwin.runtime.processes.node.object_transfers import ObjectManager
-from raytwin.runtime.processes.node.worker_processes import WorkerPool
-from raytwin.runtime.processes.spawn.process_settings import (
+from raytwin.runtime.processes.net.process_settings import (
     NodeSettings,
     journal_path,
     set_up_logging,
 )
+from raytwin.runtime.processes.node.driver_door import Door
+from raytwin.runtime.processes.node.object_transfers import ObjectManager
+from raytwin.runtime.processes.node.worker_processes import WorkerPool
 from raytwin.runtime.store.arena import Arena
 
 # Made before the fork: what msgspec has to find out of a class takes a millisecond.

@@ -32,7 +32,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.processes.net.component_process import Process
 from raytwin.runtime.processes.net.reactor import HANG_UP, READ, WRITE
-from raytwin.runtime.processes.node.fetcher import (
+from raytwin.runtime.processes.node.object_fetcher import (
     ANSWER,
     PIECE_BYTES,
     REQUEST,

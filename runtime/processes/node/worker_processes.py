@@ -18,8 +18,8 @@ from raytwin.runtime.processes.net.admission import WORKER_TO_NODE, foreign
 from raytwin.runtime.processes.net.component_process import Process
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.processes.net.packets import PacketQueue, receive_packet
+from raytwin.runtime.processes.net.process_settings import WorkerSettings
 from raytwin.runtime.processes.net.reactor import READ, WRITE
-from raytwin.runtime.processes.spawn.process_settings import WorkerSettings
 
 
 class WorkerPool:

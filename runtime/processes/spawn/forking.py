@@ -10,7 +10,7 @@ import sys
 from importlib import import_module
 
 from raytwin.runtime.execution.user_errors import exit_code
-from raytwin.runtime.processes.client.memory import trim
+from raytwin.runtime.processes.net.heap_trim import trim
 
 MAINS = {
     "head": "raytwin.runtime.processes.head.head_process",

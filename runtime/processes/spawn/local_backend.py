@@ -17,7 +17,7 @@ from raytwin.runtime.control.core.ids import root_task_id
 from raytwin.runtime.processes.client import joining
 from raytwin.runtime.processes.client.driver_sessions import DriverSession, make_driver
 from raytwin.runtime.processes.client.local_world import LocalWorld
-from raytwin.runtime.processes.client.memory import trim
+from raytwin.runtime.processes.net.heap_trim import trim
 from raytwin.runtime.processes.spawn.local_cluster import NODES_MAX, LocalCluster
 from raytwin.runtime.session import Session
 from raytwin.runtime.session.cluster_config import cluster_config

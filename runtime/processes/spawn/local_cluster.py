@@ -28,13 +28,13 @@ from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import node_of
 from raytwin.runtime.control.gcs.sharding.router import chain_of
-from raytwin.runtime.processes.client.shortcut import shortcut_pair
+from raytwin.runtime.processes.client import preload, running_clusters
+from raytwin.runtime.processes.client.direct_channel import shortcut_pair
+from raytwin.runtime.processes.client.running_clusters import ClusterFile
 from raytwin.runtime.processes.net import auth
 from raytwin.runtime.processes.net.connection import listen
 from raytwin.runtime.processes.net.packets import packet_pair, send_packet
-from raytwin.runtime.processes.spawn import preload, running_clusters
-from raytwin.runtime.processes.spawn.process_settings import HeadSettings, NodeSettings
-from raytwin.runtime.processes.spawn.running_clusters import ClusterFile
+from raytwin.runtime.processes.net.process_settings import HeadSettings, NodeSettings
 from raytwin.runtime.session.node_resources import (
     NO_ACTOR,
     NO_HEAD_AGAIN,

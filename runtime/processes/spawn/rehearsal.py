@@ -30,7 +30,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.processes.client.worker_process import Worker
 from raytwin.runtime.processes.net import wire
-from raytwin.runtime.processes.spawn.process_settings import WorkerSettings
+from raytwin.runtime.processes.net.process_settings import WorkerSettings
 from raytwin.runtime.serialization.serialization import dumps_function, serialize
 from raytwin.runtime.store.arena import Arena
 

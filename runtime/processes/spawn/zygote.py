@@ -50,10 +50,10 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
+from raytwin.runtime.processes.client import preload
 from raytwin.runtime.processes.net.packets import PacketQueue, packet_pair, receive_packet
-from raytwin.runtime.processes.spawn import preload
+from raytwin.runtime.processes.net.process_settings import set_up_logging
 from raytwin.runtime.processes.spawn.forking import MAINS, adopt, become, call_process, load, settle
-from raytwin.runtime.processes.spawn.process_settings import set_up_logging
 from raytwin.runtime.processes.spawn.zygote_children import Child, Children
 
 AGAIN_MAX = 5

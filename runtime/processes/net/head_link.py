@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from raytwin.runtime.control.messages import Frame
 from raytwin.runtime.processes.net.component_process import Process
 from raytwin.runtime.processes.net.connection import Connection, DialedConnection, log
-from raytwin.runtime.processes.spawn.process_settings import HEAD_AWAY_S, HEAD_PAUSE_S
+from raytwin.runtime.processes.net.process_settings import HEAD_AWAY_S, HEAD_PAUSE_S
 
 
 class HeadLink:

@@ -29,28 +29,12 @@ from raytwin.runtime.control.core.ids import job_id
 from raytwin.runtime.control.messages import Frame, JobEnded, JobInfo, JobRegistered, RegisterJob
 from raytwin.runtime.processes.net.component_process import Process
 from raytwin.runtime.processes.net.connection import AcceptedConnection, Connection, log
+from raytwin.runtime.processes.net.join_handshake import LENGTH_BYTES, Welcome, abstract
 from raytwin.runtime.processes.net.reactor import READ
 
 _CREDENTIALS = struct.Struct("3i")
-LENGTH_BYTES = 4
 WAITING_MAX = 64
 """Drivers that wait for the GCS to answer."""
-
-
-class Welcome(msgspec.Struct):
-    """What a driver is told that may come in; the arena's descriptor is with it."""
-
-    address: str
-    """Empty: it may not, for `reason`."""
-    job: int
-    node: int
-    config: Config
-    reason: str = ""
-
-
-def abstract(name: str) -> str:
-    """Return the address of an abstract Unix socket."""
-    return f"\0{name}"
 
 
 class Door:
