@@ -16,13 +16,14 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 import raytwin
+from tests.import_cycles import cycles, imports_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("runtime", "simulator", "chaos", "scenarios", "reports")
@@ -338,6 +339,14 @@ BREAKS = [
     ("The control plane does no I/O", "runtime/control/gcs.py", "import threading"),
     ("The control plane uses no library", "runtime/control/gcs.py", "import simpy"),
     ("The simulator uses", "simulator/world.py", "from raytwin.runtime.store import arena"),
+    ("Layers of the simulator", "simulator/machine/host.py", "import raytwin.simulator.programs"),
+    ("Layers of the simulator", "simulator/programs/loop.py", "import raytwin.simulator.cluster"),
+    ("Layers of the processes", "runtime/processes/net/wire.py",
+     "import raytwin.runtime.processes.node"),
+    ("Layers of the processes", "runtime/processes/head/head.py",
+     "import raytwin.runtime.processes.client"),
+    ("Layers of the processes", "runtime/processes/client/world.py",
+     "import raytwin.runtime.processes.spawn"),
 ]  # fmt: skip
 
 
@@ -346,7 +355,11 @@ def test_every_arrow_can_be_broken(tmp_path: Path, contract: str, file: str, cod
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     root = tmp_path / "raytwin"
     inside = ["control", "execution", "processes", "serialization", "session", "store"]
-    for package in ["", *PACKAGES, *(f"runtime/{name}" for name in inside)]:
+    rooms = [
+        *(f"runtime/processes/{name}" for name in ("net", "node", "head", "client", "spawn")),
+        *(f"simulator/{name}" for name in ("machine", "programs", "cluster")),
+    ]
+    for package in ["", *PACKAGES, *(f"runtime/{name}" for name in inside), *rooms]:
         (root / package).mkdir()
         (root / package / "__init__.py").touch()
     for module in ["runtime/api.py", "runtime/store/arena.py"]:
@@ -356,6 +369,64 @@ def test_every_arrow_can_be_broken(tmp_path: Path, contract: str, file: str, cod
     done = lint_imports(tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(rf"{re.escape(contract)}.*\sBROKEN", done.stdout, re.DOTALL), done.stdout
+
+
+def import_graph(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
+    """Return what each module imports of the others; a package's `__init__` has its name."""
+    names = {module: module.removesuffix(".__init__") for module in trees}
+    return {
+        name: imports_of(module, trees[module], names.values()) for module, name in names.items()
+    }
+
+
+STILL_CYCLIC = (
+    "raytwin.runtime.control",
+    "raytwin.runtime.execution",
+    "raytwin.runtime.session",
+)
+"""Within each of these, files may still import one another in a cycle."""
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    graph = import_graph(dict(sources()))
+    found = [
+        cycle
+        for cycle in cycles(graph)
+        if not any(all(within(module, package) for module in cycle) for package in STILL_CYCLIC)
+    ]
+    arrows = [
+        f"{module} -> {target}"
+        for cycle in found
+        for module in cycle
+        for target in sorted(graph[module] & set(cycle))
+    ]
+    assert not found, "files import one another in a cycle:\n" + "\n".join(arrows)
+
+
+@pytest.mark.parametrize(
+    "closing",
+    [
+        "from raytwin.simulator.host import Host",
+        "import raytwin.simulator.host",
+        "from raytwin.simulator import host",
+        "from .host import Host",
+        "from . import host",
+        "def f():\n    from raytwin.simulator.host import Host",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .host import Host",
+    ],
+)
+def test_a_cycle_of_imports_is_found(closing: str) -> None:
+    code = {
+        "raytwin.simulator.__init__": "",
+        "raytwin.simulator.host": "from raytwin.simulator.clock import Clock",
+        "raytwin.simulator.clock": "import raytwin.simulator.costs",
+        "raytwin.simulator.costs": "",
+        "raytwin.simulator.world": "from raytwin.simulator import host, costs",
+    }
+    assert cycles(import_graph({name: ast.parse(text) for name, text in code.items()})) == []
+    code["raytwin.simulator.costs"] = closing
+    (found,) = cycles(import_graph({name: ast.parse(text) for name, text in code.items()}))
+    assert found == ["raytwin.simulator." + name for name in ("clock", "costs", "host")]
 
 
 def test_every_contract_has_a_break() -> None:
