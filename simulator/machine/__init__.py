@@ -1,3 +1,35 @@
-"""Simulated machines: hosts, cores, the network, and what things cost."""
+"""Simulated machines: the part of the model that is not the control plane's own code.
+
+The paper ran on up to 100 machines of 64 cores on a 25 Gbit/s network. Here a machine is a
+`host`: cores that processes take in turns, and a share of the network. Nothing in this
+package decides anything about tasks or objects.
+
+State: per host, the processes that compute and those that wait for a core; per pair of
+nodes, a link with its frames in flight; per process, its inbox and its timers.
+
+A process has *turns*. It takes all that has arrived, gives each component that was addressed
+its turn, and occupies a core for what the messages cost; its frames leave when the turn is
+over. What arrives meanwhile waits for the next turn, which is how batches form on a real
+socket too.
+
+Promises:
+
+- Time passes only through `clock`, and randomness comes only from seeded generators: the
+  same seed gives the same events in the same order.
+- A host never runs more processes at once than it has cores, and work is neither lost nor
+  done twice: CPU time that was asked for is served in full, unless its process ends.
+- Frames from one node to another arrive in the order in which they were sent, or not at all.
+- Transfers share a bandwidth max-min fairly, as flows of a network do.
+
+Modules, the lower first:
+
+- `clock`: virtual time, SimPy's event queue.
+- `costs`: the CPU time and the bytes of each message and call, from a profile.
+- `host`: a machine's cores, shared in time slices.
+- `fair_sharing`: the rates of transfers that share links and network cards.
+- `network`: links between nodes, with latency, bandwidth, pauses and cuts.
+- `role_counts`: turns, messages and frames so far, by role.
+- `simulated_process`: a single-threaded server of components, the `Context` of simulated time.
+"""
 
 from __future__ import annotations

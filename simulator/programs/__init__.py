@@ -1,3 +1,39 @@
-"""Programs in virtual time: greenlets, event loops, signals and exits."""
+"""Programs in virtual time: the user's own source, unchanged, on a simulated cluster.
+
+The driver's program and the bodies of tasks and actors are ordinary Python that blocks in
+`get` or `sleep`. On one real thread that takes greenlets: each worker's program has one, and
+where it blocks it switches to the *hub*, the greenlet that runs the simulation. The first
+driver's program runs in the hub itself: where it blocks, it runs the simulation until what it
+waits for has come.
+
+State: per program, its debt (CPU time used that has not passed yet), the greenlets that wait
+and the condition of each, and what belongs to a process of its own on a real machine:
+environment variables, exit handlers, the running asyncio loop. The world puts these in place
+at every switch.
+
+In: a turn of the program's process, which makes conditions true; events of the clock.
+Out: the calls of the client and of the executor, whose messages leave with the process's
+frames; `worker_left` and `worker_died` to the cluster.
+
+Promises:
+
+- A program sees virtual time alone: `now`, `sleep`, `compute`, timeouts and asyncio agree.
+- Before a program's messages leave, and before it waits, its debt has passed on its host.
+- `os._exit`, signals to itself and exit handlers touch the simulated process only.
+- A program whose process has ended runs no further line, except `finally` clauses.
+- A call from another thread raises RuntimeError before it has changed anything.
+
+Modules, the lower first:
+
+- `virtual_program`: the cluster as programs see it, and a program as its loops see it.
+- `function_names`: IDs of functions that are the same in each run.
+- `one_thread`: refuses other threads.
+- `virtual_signals`: tells the driver's signals from errors of a task.
+- `atexit_handlers`: `atexit` per simulated process.
+- `process_exit`: `os._exit`, `os.abort`, `os.kill` per simulated process.
+- `virtual_values`: pickles, and blobs that only claim their size.
+- `event_loop`: asyncio in virtual time.
+- `virtual_world`: the backend's `World`: turns, debt, waiting, greenlets.
+"""
 
 from __future__ import annotations

@@ -1,3 +1,33 @@
-"""Drivers and workers: the real world under a session, threads, interrupts."""
+"""Drivers and workers: the real world under a session, its threads and its interrupts.
+
+A driver or worker runs the user's code, and beside it a `Client` of `runtime.control` (and a
+worker an `Executor`), in one process. `local_world` lets both share it: one lock serializes the
+turns of the client, and the thread that waits polls the socket itself, so a round trip costs no
+thread switch.
+
+State: who polls and who waits; references dropped and not counted yet; the connection with the
+node; direct channels between a driver and the workers of its node.
+
+In and out: the frames between this process and its node, of which `Client` and `Executor` are the
+two ends; on a direct channel `DirectCall` and `TaskResults`, which spare the node a hop.
+
+Promises:
+
+- While a thread waits, some thread polls: an answer that has arrived is never left unread.
+- A task is interrupted only in user code, never in the middle of the runtime's own.
+- A forked child of a driver abandons the session: the cluster stays its parent's.
+
+Modules, the lower first:
+
+- `call_threads`: the threads of an actor with `max_concurrency`.
+- `preload`: modules that the zygote loads for all workers.
+- `running_clusters`: files by which a driver finds a cluster to join.
+- `direct_channel`: sockets between a driver and workers of its node.
+- `local_world`: the backend's `World`: waiting, time, values in shared memory.
+- `interrupts`: KeyboardInterrupt in the running task, by SIGINT.
+- `worker_process`: the worker's process.
+- `driver_sessions`: a driver's session.
+- `joining`: becoming a further driver of a running cluster.
+"""
 
 from __future__ import annotations

@@ -1,3 +1,34 @@
-"""The head process: the GCS and the global scheduler, alone, durable or replicated."""
+"""The head process: GCS and global scheduler, alone, durable, or as chains of replicas.
+
+`head_process.main` picks one of three by the configuration:
+
+- `Head`: GCS and global scheduler are components of this process; its death ends the cluster.
+- `DurableHead`: one replica in this process, whose commands a sqlite3 file holds.
+- `ChainHead`: the masters of the chains (van Renesse & Schneider 2004) are here; each replica
+  is a process of its own, which the zygote forks on request.
+
+State: connections of nodes and replicas; of a durable GCS, the file: commands, one snapshot,
+flushed rows, and the chain's epoch.
+
+In: what nodes send to the GCS and to the masters, and `StartReplica`, `StopReplica` from a master.
+Out: `NodeUnreachable` when a node's connection breaks, `ReplicaLost` when a replica has ended,
+`ReplicasFound` when a head has started, and `Logged` once a turn's commands are in the file.
+
+Promises:
+
+- A write that was acknowledged survives the death of the head process, where the GCS is durable
+  or replicated: the file is written before the answer leaves.
+- A head that is killed is forked anew with the same listening socket; nodes and replicas connect
+  again within `HEAD_AWAY_S`.
+
+Modules, the lower first:
+
+- `cold_rows`: flushed rows as a log-structured table in sqlite3.
+- `gcs_storage`: a replica's file.
+- `chain_head`: the masters, and the launcher of replicas.
+- `durable_head`: the replica inside the head.
+- `replica_process`: the process of one replica.
+- `head_process`: the process.
+"""
 
 from __future__ import annotations

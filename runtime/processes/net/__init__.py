@@ -1,3 +1,38 @@
-"""Sockets: the event loop, frames, connections, and who may send what to whom."""
+"""What all processes share: the event loop, frames, connections, and who may send what to whom.
+
+A `component_process` runs components in turns: it reads what has arrived, gives each component
+that was addressed one turn, and then sends what the turns produced, one frame per sender and
+receiver. It is the runtime's `Context`, as `simulated_process` is the simulator's.
+
+State: per process, the routes from addresses to connections and the timers; per connection, the
+bytes not sent yet, the incomplete frame received, and the incarnation of the node at its end.
+
+A TCP connection opens by a mutual proof of the cluster's token (`auth`); Unix socket pairs are
+handed over as descriptors and are open at once. The first frame on a connection names its peer;
+`links` refuses peers whose incarnation is over, and `admission` every message that the sender's
+role may not send.
+
+Promises:
+
+- Nothing is decoded before the peer has proved that it knows the token.
+- Frames from one component to another arrive in order, or the connection closes.
+- A peer that does not read for `UNSENT_S_MAX` while more than 1 GiB waits counts as dead.
+- An error closes one connection, is logged in one line, and harms nothing else.
+
+Modules, the lower first:
+
+- `reactor`: epoll and timers.
+- `auth`: the proof of the token.
+- `wire`: frames as bytes: a length and msgpack.
+- `connection`: a stream of frames, and the handshake before it.
+- `packets`: requests to the zygote, with descriptors.
+- `component_process`: components, turns, routes, the journal.
+- `links`: connections of nodes by incarnation.
+- `admission`: the table of who may send which message to whom.
+- `process_settings`: what a process receives when it starts.
+- `head_link`: a node's or replica's connection with the head, dialed again when that returns.
+- `join_handshake`: what node 0 sends to a driver that joins.
+- `heap_trim`: gives free heap pages back to the system.
+"""
 
 from __future__ import annotations

@@ -1,3 +1,30 @@
-"""Processes: the zygote that forks them, what they are told, and the cluster that they form."""
+"""What starts processes: the zygote, and the cluster that a driver starts.
+
+The driver starts one process, the zygote; that forks the head, nodes, replicas and workers from
+memory that has the modules already, so that a worker costs milliseconds and a few MB. The zygote
+is the supervisor too: whatever it has forked dies with it, and it dies with the driver.
+
+State: the zygote's children, by pidfd, and who asked for each; in the driver, PIDs and ends of
+processes by key (`head`, `node:<n>`, `replica:0.<n>`).
+
+In, as packets with descriptors: `start`, `spawn`, `kill`, `signal`, `signal worker`, `mine`.
+Out: `spawned`, `exited`, `signaled`, `mine`.
+
+Promises:
+
+- Killing the driver with SIGKILL leaves no process, socket or shared-memory segment behind.
+- A process is forked once per request; one that was spawned with `again` is forked anew when it
+  fails, at most `AGAIN_MAX` times in quick succession.
+- Processes that user code has started die with their worker.
+
+Modules, the lower first:
+
+- `zygote_children`: the zygote's table of children.
+- `forking`: what a process does right before and right after a fork.
+- `rehearsal`: a worker's first steps, taken once in the zygote.
+- `zygote`: the process.
+- `local_cluster`: the driver's side: starts, kills, pauses, asks.
+- `local_backend`: `init(backend="local")`.
+"""
 
 from __future__ import annotations
