@@ -7,8 +7,8 @@ from types import TracebackType
 
 from raytwin.runtime.api.options.checks import encodable
 
-_EXECUTION = __file__.rpartition("/")[0]
-_SHELL = (_EXECUTION, f"{_EXECUTION.rpartition('/')[0]}/session")
+_RUNTIME = __file__.rpartition("/execution/")[0]
+_SHELL = tuple(f"{_RUNTIME}/{room}" for room in ("execution", "serialization", "session"))
 """The folders whose frames stand between the worker's loop and a user's code."""
 TRACEBACK_CHARS_MAX = 16_384
 """The end of a constructor's traceback that every later call is answered with."""

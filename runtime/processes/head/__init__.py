@@ -23,7 +23,7 @@ Promises:
 
 Modules, the lower first:
 
-- `cold_rows`: flushed rows as a log-structured table in sqlite3.
+- `cold_rows`: flushed rows, in batches that are only appended.
 - `gcs_storage`: a replica's file.
 - `chain_head`: the masters, and the launcher of replicas.
 - `durable_head`: the replica inside the head.
