@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from raytwin.runtime.control.core.addresses import shard_address
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Component, Context
 from raytwin.runtime.control.gcs.gcs import Gcs
-from raytwin.runtime.control.gcs.sharding.router import RoutedNode, shard_address
+from raytwin.runtime.control.gcs.sharding.router import RoutedNode
 from raytwin.runtime.control.gcs.sharding.shard import Shard, ShardedGcs, ShardedScheduler
 from raytwin.runtime.control.node.node_manager import LocalScheduler
 from raytwin.runtime.control.replication.client import Chained

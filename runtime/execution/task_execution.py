@@ -20,8 +20,8 @@ from raytwin.runtime.api.backend import World
 from raytwin.runtime.api.refs import ObjectRef
 from raytwin.runtime.api.streams import DynamicObjectRefGenerator
 from raytwin.runtime.control.core.stream_ids import item_id
+from raytwin.runtime.control.core.task_ranges import job_of_task
 from raytwin.runtime.control.messages import STREAM, Assignment, TaskSpec
-from raytwin.runtime.control.node.jobs import job_of_task
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.actor_execution import ActorRunner
 from raytwin.runtime.execution.reporting import Reporter, one_of

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from raytwin.runtime.api.backend import World
 from raytwin.runtime.api.options.checks import binary, encodable, text
 from raytwin.runtime.api.refs import ObjectRef
-from raytwin.runtime.control.core.context import node_of
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, job_number
 from raytwin.runtime.control.gcs.task_history import unpack
 from raytwin.runtime.control.messages import (

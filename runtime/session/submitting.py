@@ -17,10 +17,10 @@ from raytwin.runtime.api.failures import exception_of
 from raytwin.runtime.api.options.task_options import TaskOptions
 from raytwin.runtime.api.refs import ObjectRef, ObjectRefArray
 from raytwin.runtime.api.streams import ObjectRefGenerator
+from raytwin.runtime.control.core.access import foreign_object
 from raytwin.runtime.control.core.ids import ELEMENTS_MAX, function_id, object_id, same_job
 from raytwin.runtime.control.messages import STREAM, TaskExtra, TaskSpec
 from raytwin.runtime.control.messages.errors import unpack
-from raytwin.runtime.control.node.jobs import foreign_object
 from raytwin.runtime.serialization.dependency_placeholders import Input
 from raytwin.runtime.session import job_setup
 from raytwin.runtime.session.session_references import arrays_of

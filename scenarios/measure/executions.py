@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import raytwin as ray
-from raytwin.runtime.control.core.context import node_of
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.ids import task_id
 from raytwin.runtime.control.observability.timeline import REPLAY
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from raytwin.runtime.control.core.context import node_of
-from raytwin.runtime.control.gcs.sharding.router import master_of
+from raytwin.runtime.control.core.addresses import master_of, node_of
 from raytwin.runtime.control.messages import NodeUnreachable
 from raytwin.runtime.session.node_resources import (
     NO_ACTOR,

@@ -29,11 +29,11 @@ from greenlet import getcurrent
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.assembly import make_node
 from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.core.addresses import node_of, shard_address
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.context import Context, node_of
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import job_id, root_task_id
 from raytwin.runtime.control.gcs.gcs import Gcs
-from raytwin.runtime.control.gcs.sharding.router import shard_address
 from raytwin.runtime.control.messages import (
     ChainAck,
     ChainCommands,

@@ -25,10 +25,9 @@ from functools import partial
 from typing import Any
 
 from raytwin.runtime.control.assembly import make_machine
+from raytwin.runtime.control.core.addresses import STORAGE, chain_of, master_of, relay_of
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.gcs.sharding.relay import make_relays
-from raytwin.runtime.control.gcs.sharding.router import chain_of, master_of
-from raytwin.runtime.control.gcs.task_history import STORAGE
 from raytwin.runtime.control.messages import (
     Command,
     LoadRow,
@@ -53,7 +52,7 @@ from raytwin.runtime.control.replication.log import Recovered
 from raytwin.runtime.control.replication.master import LAUNCHER, Master
 from raytwin.runtime.control.replication.position import State
 from raytwin.runtime.control.replication.replica import Replica
-from raytwin.runtime.control.replication.state_machine import Machine, relay_of
+from raytwin.runtime.control.replication.state_machine import Machine
 from raytwin.runtime.control.replication.state_transfer import read_rows
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.cluster.cold_batches import ColdBatches

@@ -16,7 +16,7 @@ from greenlet import GreenletExit
 
 from raytwin.runtime.api.refs import ObjectRef
 from raytwin.runtime.control.client.client import Client
-from raytwin.runtime.control.core.context import node_of
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.ids import task_id
 from raytwin.runtime.control.messages import (
     CancelTask,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raytwin.runtime.control.core.context import Address
+from raytwin.runtime.control.core.addresses import Address
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from raytwin.chaos.fuzz.generate.bodies import Beside, Handing
 from raytwin.chaos.fuzz.generate.cases import Case, draw_case
 from raytwin.chaos.fuzz.run.campaign_seed import run_case
 from raytwin.runtime.api.exceptions import WorkerCrashedError
-from raytwin.runtime.control.actors.direct_calls import DirectCalls
+from raytwin.runtime.control.core.direct_calls import DirectCalls
 
 
 def test_a_case_is_data() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from raytwin.chaos.fuzz.generate.cases import draw_case
 from raytwin.chaos.fuzz.run.campaign_seed import run_case
+from raytwin.runtime.control.core.addresses import is_relay
 from raytwin.runtime.control.gcs.sharding import shard
-from raytwin.runtime.control.replication.state_machine import is_relay
 
 LATE_S = 0.05
 """The most that a frame from or to the relay is late; mostly it is far less."""

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
+from raytwin.runtime.control.core.addresses import STORAGE
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.gcs.task_history import STORAGE
 from raytwin.runtime.control.messages import (
     Command,
     Frame,

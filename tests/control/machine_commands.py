@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from raytwin.runtime.control.core.context import WORKERS_PER_LIFE
+from raytwin.runtime.control.core.addresses import WORKERS_PER_LIFE
 from raytwin.runtime.control.core.group_resources import demand_in
 from raytwin.runtime.control.core.ids import JOB_BYTES, array_id, object_id
 from raytwin.runtime.control.gcs.actor_table import ActorRow, ActorTable

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.context import node_of
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, object_id, root_task_id
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.messages import (

@@ -13,9 +13,8 @@ from raytwin.runtime.control.actors import call_submitter
 from raytwin.runtime.control.core.bounded_map import BoundedMap
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import job_id
-from raytwin.runtime.control.gcs import actor_table
+from raytwin.runtime.control.gcs import actor_table, job_table
 from raytwin.runtime.control.messages import ActorChanged, JobInfo, RegisterJob
-from raytwin.runtime.control.node import jobs
 from tests.control.alone import Alone, array
 
 ACTIONS = st.lists(st.tuples(st.sampled_from(["set", "pop"]), st.integers(0, 12)), max_size=60)
@@ -58,8 +57,8 @@ def test_a_large_one_costs_no_more_an_entry_than_a_small_one() -> None:
 def test_the_table_of_jobs_forgets_those_that_ended_long_ago(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(jobs, "ENDED_ROWS_MAX", 4)
-    table = jobs.JobTable(Alone())
+    monkeypatch.setattr(job_table, "ENDED_ROWS_MAX", 4)
+    table = job_table.JobTable(Alone())
     for number in range(1, 21):
         table.on_register("node:0", RegisterJob(JobInfo(number), 0))
     for number in range(2, 20):

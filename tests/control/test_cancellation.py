@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.core.task_ranges import cut
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.local_scheduler.cancellation import STUCK_S
-from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue, cut
+from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue
 from raytwin.runtime.control.messages import (
     SYSTEM_ERROR,
     Assignment,

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from raytwin.runtime.control.core.addresses import STORAGE
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.gcs.gcs import Gcs
-from raytwin.runtime.control.gcs.task_history import STORAGE
 from raytwin.runtime.control.messages import (
     ChainConfigured,
     KvDelete,

@@ -12,12 +12,13 @@ from msgspec.structs import replace
 from raytwin.runtime.control.client.owned_arrays import Waiter
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.core.task_ranges import attempt_of
 from raytwin.runtime.control.gcs.array_row import LOST_S
 from raytwin.runtime.control.gcs.gcs import EVENTS_MAX, Gcs
 from raytwin.runtime.control.gcs.health import FailureDetector
 from raytwin.runtime.control.gcs.lineage import SPEC_BYTES, Lineage, placed_again, refusal
 from raytwin.runtime.control.gcs.pubsub import PubSub
-from raytwin.runtime.control.gcs.task_object_table import ArrayRow, Done, attempt_of
+from raytwin.runtime.control.gcs.task_object_table import ArrayRow, Done
 from raytwin.runtime.control.messages import (
     ClaimTasks,
     Event,

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from raytwin.runtime.control.core.ids import JOB_BYTES, job_id
-from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue, part_of
+from raytwin.runtime.control.core.task_ranges import part_of
+from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue
 from tests.control.alone import spec
 
 

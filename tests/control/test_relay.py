@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from raytwin.runtime.control.core.addresses import master_of
 from raytwin.runtime.control.gcs.sharding.relay import UNACKNOWLEDGED_MAX, Relay, make_relays
-from raytwin.runtime.control.gcs.sharding.router import master_of
 from raytwin.runtime.control.messages import (
     ChainAttach,
     ChainConfigured,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from raytwin.chaos.fuzz.generate.cases import draw_case
 from raytwin.chaos.fuzz.run.campaign_seed import run_case
 from raytwin.runtime.control.assembly import make_machine
+from raytwin.runtime.control.core.addresses import shard_address
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, object_id
 from raytwin.runtime.control.gcs.sharding.lineage import HINT_S
@@ -22,7 +23,6 @@ from raytwin.runtime.control.gcs.sharding.router import (
     USED,
     RoutedNode,
     Router,
-    shard_address,
     shard_of,
 )
 from raytwin.runtime.control.gcs.sharding.shard import Shard, ShardedGcs

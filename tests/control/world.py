@@ -22,8 +22,8 @@ from typing import Any
 
 import msgspec
 
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.context import node_of
 from raytwin.runtime.control.core.ids import root_task_id
 from raytwin.runtime.control.core.resources import parse_demand
 from raytwin.runtime.control.core.worker_record import State

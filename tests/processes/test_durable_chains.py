@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from raytwin.runtime.control.gcs.sharding.router import chain_of
+from raytwin.runtime.control.core.addresses import chain_of
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually
 from tests.processes.test_head_again import add, await_chains, nested, pid, replicas

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import raytwin as ray
-from raytwin.runtime.control.gcs.sharding.router import chain_of, shard_of
+from raytwin.runtime.control.core.addresses import chain_of
+from raytwin.runtime.control.gcs.sharding.router import shard_of
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually
 

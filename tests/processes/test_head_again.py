@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from raytwin.runtime.control.gcs.sharding.router import chain_of
+from raytwin.runtime.control.core.addresses import chain_of
 from raytwin.runtime.control.replication.master_recovery import EPOCHS_PER_LIFE
 from raytwin.runtime.processes.spawn.zygote import AGAIN_S
 from tests.processes.conftest import Start

@@ -38,6 +38,7 @@ from raytwin.runtime.control.actors.node_services import NodeServices
 from raytwin.runtime.control.actors.reconstruction import ActorReconstruction
 from raytwin.runtime.control.actors.reply_cache import ReplyBudget
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.task_ranges import job_of_task
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.messages import (
     NOT_BEGUN,
@@ -71,7 +72,6 @@ from raytwin.runtime.control.messages.errors import (
     brief,
     unpack,
 )
-from raytwin.runtime.control.node.jobs import job_of_task
 from raytwin.runtime.control.observability.timeline import ACTOR, CALL, REPLAY
 
 

@@ -17,11 +17,11 @@ from collections.abc import Callable
 
 from raytwin.runtime.control.actors.actor_record import ActorRecord, QueuedCall
 from raytwin.runtime.control.actors.call_replies import CallReplies
-from raytwin.runtime.control.actors.direct_calls import is_ahead
 from raytwin.runtime.control.actors.node_services import NodeServices
-from raytwin.runtime.control.actors.reply_cache import may_call_again
+from raytwin.runtime.control.core.addresses import may_call_again
 from raytwin.runtime.control.core.call_batches import arrays_of, is_run, singles
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.direct_calls import is_ahead
 from raytwin.runtime.control.core.failed_values import call_failed, cancelled_result, failed_value
 from raytwin.runtime.control.core.ids import job_number, job_of, same_job
 from raytwin.runtime.control.messages import (
@@ -103,7 +103,7 @@ class CallQueue:
 
     def _take(self, actor: ActorRecord, spec: TaskSpec) -> bool:
         """Take a call; return whether it is to run."""
-        if self._services.jobs.is_over(spec.array):
+        if self._services.access.is_over(spec.array):
             return False
         if not (actor.info.name or same_job(spec.array, actor.id)):
             self._services.results.finish_call(self._refused(actor, spec), spec.owner)
@@ -126,7 +126,7 @@ class CallQueue:
         """Hand a run of calls on if none of them waits or came before; else do nothing."""
         calls = arrays_of(run)
         if (
-            self._services.jobs.is_over(run.array)
+            self._services.access.is_over(run.array)
             or not (actor.info.name or same_job(run.array, actor.id))
             or actor.callers.get(run.owner)
             or not actor.running.keys().isdisjoint(calls)

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from raytwin.runtime.control.actors.actor_record import ActorRecord, HeldReply
 from raytwin.runtime.control.actors.node_services import NodeServices
-from raytwin.runtime.control.actors.reply_cache import CachedCall, CallState, may_call_again
+from raytwin.runtime.control.actors.reply_cache import CachedCall, CallState
+from raytwin.runtime.control.core.addresses import incarnation_of, may_call_again, node_of
 from raytwin.runtime.control.core.batching import cut, record_bytes
 from raytwin.runtime.control.core.call_batches import results_of, split
-from raytwin.runtime.control.core.context import Context, incarnation_of, node_of
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.failed_values import forgotten
 from raytwin.runtime.control.core.stream_ids import item_id
 from raytwin.runtime.control.messages import (
     OK,
@@ -26,7 +28,7 @@ from raytwin.runtime.control.messages import (
     RangeResult,
     TaskSpec,
 )
-from raytwin.runtime.control.objects.replayed_results import forgotten, is_stream, lacks_items, lost
+from raytwin.runtime.control.objects.replayed_results import is_stream, lacks_items, lost
 
 
 class CallReplies:

@@ -26,13 +26,13 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from raytwin.runtime.control.actors.call_route import CallRoute
-from raytwin.runtime.control.actors.direct_calls import is_ahead
-from raytwin.runtime.control.actors.reply_cache import may_call_again
+from raytwin.runtime.control.core.addresses import may_call_again
 from raytwin.runtime.control.core.batching import cut, task_bytes
 from raytwin.runtime.control.core.bounded_map import BoundedMap
 from raytwin.runtime.control.core.call_batches import singles
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.direct_calls import is_ahead
 from raytwin.runtime.control.core.failed_values import call_failed, cancelled_result
 from raytwin.runtime.control.gcs.actor_table import ALIVE, DEAD, PENDING, STARTING
 from raytwin.runtime.control.messages import (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from raytwin.runtime.control.core.access import JobAccess
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.core.resources import ResourcePool
@@ -52,13 +53,6 @@ class WorkerEnd(Protocol):
         """Kill a worker at once, whatever it runs."""
 
 
-class Jobs(Protocol):
-    """The jobs that this node has heard of."""
-
-    def is_over(self, some_id: bytes) -> bool:
-        """Whether the job of a task, object or actor has ended."""
-
-
 class NodeServices(Protocol):
     """The parts of a node, as its actors see them."""
 
@@ -70,6 +64,7 @@ class NodeServices(Protocol):
     custody: Custody
     timeline: RangeLog
     members: Membership
+    access: JobAccess
 
     @property
     def inputs(self) -> Dependencies:
@@ -82,7 +77,3 @@ class NodeServices(Protocol):
     @property
     def deaths(self) -> WorkerEnd:
         """The end of workers."""
-
-    @property
-    def jobs(self) -> Jobs:
-        """The jobs that have ended."""

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 from enum import Enum
 
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.batching import ITEM_BYTES
 from raytwin.runtime.control.core.call_batches import result_of, split
-from raytwin.runtime.control.core.context import node_of
 from raytwin.runtime.control.messages import RangeResult
 
 REPLY_BYTES_MAX = 32 << 20
@@ -16,18 +16,6 @@ REPLY_BYTES_MAX = 32 << 20
 ID_BYTES_MAX = 64 << 20
 ID_BYTES = 200
 """Of one call's ID in tables, with Python's share: there is room for some 330,000."""
-
-
-def may_call_again(owner: str) -> bool:
-    """Whether a client may make a call of the same incarnation of an actor twice.
-
-    A task or an actor may: it runs again after a failure. A driver's program does not, and
-    its node sends a call once to each incarnation.
-
-    >>> may_call_again("worker:0.1"), may_call_again("driver:0.0")
-    (True, False)
-    """
-    return not owner.startswith("driver:")
 
 
 class CallState(Enum):

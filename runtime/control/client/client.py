@@ -28,8 +28,8 @@ from msgspec.structs import replace
 
 from raytwin.runtime.control.client.owned_arrays import Entry, by_start
 from raytwin.runtime.control.client.submitter import ClientSubmits
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.call_batches import result_of, split
-from raytwin.runtime.control.core.context import node_of
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, STREAM_BASE
 from raytwin.runtime.control.core.oversized_messages import results_of
 from raytwin.runtime.control.core.range_set import Ranges

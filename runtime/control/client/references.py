@@ -13,12 +13,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from raytwin.runtime.control.actors.direct_calls import DirectWays
 from raytwin.runtime.control.client.owned_arrays import Entry, Waiter
 from raytwin.runtime.control.core.call_batches import run_of
 from raytwin.runtime.control.core.child_tasks import Children
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Timer
+from raytwin.runtime.control.core.direct_calls import DirectWays
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, split_object_id
 from raytwin.runtime.control.messages import (
     DirectCall,

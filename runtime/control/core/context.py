@@ -22,17 +22,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, Protocol
 
-Address = str
-"""``gcs``, ``global``, ``node:<n>``, ``store:<n>``, ``pool:<n>``,
-``worker:<n>.<k>`` or ``driver:<n>.<k>`` (``<n>`` is the node they live on);
-``links`` and ``links:<n>``: the connections of the head and of a node."""
-
-WORKERS_PER_LIFE = 1_000_000
-"""The workers of a node's i-th incarnation are numbered from (i - 1) times this on,
-so that no address is ever used twice."""
+from raytwin.runtime.control.core.addresses import Address
 
 
 class Timer(Protocol):
@@ -71,37 +63,3 @@ class Component(Protocol):
 
     def end_turn(self) -> None:
         """Act on all that this turn brought; called once a turn."""
-
-
-def is_gcs(address: Address) -> bool:
-    """Whether the address is that of the GCS, or of a shard of it.
-
-    >>> is_gcs("gcs"), is_gcs("gcs.2"), is_gcs("global")
-    (True, True, False)
-    """
-    return address.partition(".")[0] == "gcs"
-
-
-@lru_cache(maxsize=65_536)
-def node_of(address: Address) -> int:
-    """Return the number of the node that `address` lives on.
-
-    >>> node_of("worker:3.7"), node_of("node:12")
-    (3, 12)
-
-    Raises ValueError for ``gcs`` and ``global``, which live on no node.
-    """
-    kind, _, rest = address.partition(":")
-    if not rest:
-        raise ValueError(f"{kind!r} does not live on a node")
-    return int(rest.partition(".")[0])
-
-
-@lru_cache(maxsize=65_536)
-def incarnation_of(address: Address) -> int:
-    """Return in which incarnation of its node a worker or driver lives.
-
-    >>> incarnation_of("worker:3.7"), incarnation_of("worker:3.1000007")
-    (1, 2)
-    """
-    return int(address.rpartition(".")[2]) // WORKERS_PER_LIFE + 1

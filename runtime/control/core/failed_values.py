@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from raytwin.runtime.control.core.ids import object_id
 from raytwin.runtime.control.messages import SYSTEM_ERROR, ObjectValue, RangeResult, TaskSpec
-from raytwin.runtime.control.messages.errors import Cancellation, Failure, Loss, pack, unpack
+from raytwin.runtime.control.messages.errors import (
+    Cancellation,
+    Failure,
+    Loss,
+    LossCause,
+    pack,
+    unpack,
+)
 
 
 def failed_value(failure: Failure, oid: bytes = b"") -> ObjectValue:
@@ -29,3 +37,9 @@ def cancelled_result(spec: TaskSpec, node: int) -> RangeResult:
 def is_lost(result: RangeResult | ObjectValue) -> bool:
     """Whether it is the error of a lost object: the object's, or that of a task that needs it."""
     return result.status == SYSTEM_ERROR and isinstance(unpack(result.payload), Loss)
+
+
+def forgotten(spec: TaskSpec, node: int) -> RangeResult:
+    """Return what a call ends with that took effect, and whose result is not known any more."""
+    loss = Loss(LossCause.FORGOTTEN, object=object_id(spec.array, 0, 0))
+    return call_failed(spec, loss, node)

@@ -18,11 +18,11 @@ from collections import deque
 
 from msgspec.structs import replace
 
-from raytwin.runtime.control.actors.reply_cache import may_call_again
+from raytwin.runtime.control.core.addresses import may_call_again
 from raytwin.runtime.control.core.batching import record_bytes
+from raytwin.runtime.control.core.failed_values import forgotten
 from raytwin.runtime.control.core.ids import job_of
 from raytwin.runtime.control.messages import CallRecord
-from raytwin.runtime.control.objects.replayed_results import forgotten
 
 HISTORY_BYTES_MAX = 32 << 20
 """Some 30,000 calls."""

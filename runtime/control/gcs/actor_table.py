@@ -35,12 +35,14 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.batching import cut, record_bytes
 from raytwin.runtime.control.core.bounded_map import BoundedMap
-from raytwin.runtime.control.core.context import Context, node_of
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import job_id, job_number, job_of, same_job
 from raytwin.runtime.control.core.oversized_messages import unsendable
 from raytwin.runtime.control.gcs.actor_reply_history import ActorReplyHistory
+from raytwin.runtime.control.gcs.job_table import JobTable
 from raytwin.runtime.control.gcs.pubsub import PubSub
 from raytwin.runtime.control.messages import (
     ActorChanged,
@@ -72,7 +74,6 @@ from raytwin.runtime.control.messages.errors import (
     Unschedulable,
     brief,
 )
-from raytwin.runtime.control.node.jobs import JobTable
 
 PENDING, STARTING, ALIVE, DEAD = range(4)
 

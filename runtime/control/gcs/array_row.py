@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 
+from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.core.bounded_map import BoundedMap
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.context import Context, incarnation_of, node_of
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
 from raytwin.runtime.control.gcs.lineage import Lineage
 from raytwin.runtime.control.gcs.owner_lookup import Unheard

@@ -23,11 +23,13 @@ from msgspec.structs import replace
 
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, STREAM_BASE, job_of
 from raytwin.runtime.control.core.range_set import Ranges
+from raytwin.runtime.control.core.task_ranges import attempt_of, needs_of, part_of
 from raytwin.runtime.control.gcs.array_row import JOB_ENDED, LOST_S, ORPHANED_S
+from raytwin.runtime.control.gcs.job_table import without_ended
 from raytwin.runtime.control.gcs.row_release import Releasing
-from raytwin.runtime.control.gcs.task_object_table import Done, attempt_of, inside_of, needs_of
-from raytwin.runtime.control.local_scheduler.ready_queue import part_of
+from raytwin.runtime.control.gcs.task_object_table import Done, inside_of
 from raytwin.runtime.control.messages import (
+    NOWHERE,
     ClaimTasks,
     ForwardResults,
     FreeObjects,
@@ -42,8 +44,6 @@ from raytwin.runtime.control.messages import (
     TaskUpdates,
 )
 from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
-from raytwin.runtime.control.node.jobs import without_ended
-from raytwin.runtime.control.objects.local_objects import NOWHERE
 
 Ended = tuple[bytes, int, int, tuple[int, ...]]
 """array, start, count, sizes"""

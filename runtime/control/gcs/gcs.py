@@ -34,13 +34,15 @@ from collections import Counter, deque
 from functools import partial
 from typing import Any
 
+from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.context import Context, incarnation_of, node_of
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import job_number, job_of
 from raytwin.runtime.control.gcs.actor_table import ActorTable
 from raytwin.runtime.control.gcs.array_row import ORPHANED_S
 from raytwin.runtime.control.gcs.array_store import ArrayTable
 from raytwin.runtime.control.gcs.health import FailureDetector
+from raytwin.runtime.control.gcs.job_table import JobTable
 from raytwin.runtime.control.gcs.kv_table import KvTable
 from raytwin.runtime.control.gcs.pubsub import PubSub
 from raytwin.runtime.control.gcs.task_history import TaskHistory
@@ -74,7 +76,6 @@ from raytwin.runtime.control.messages import (
     RowLoaded,
     TaskUpdates,
 )
-from raytwin.runtime.control.node.jobs import JobTable
 
 EVENTS_MAX = 10_000
 

@@ -29,8 +29,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from raytwin.runtime.control.gcs.task_object_table import ArrayRow, attempt_of
-from raytwin.runtime.control.local_scheduler.ready_queue import part_of
+from raytwin.runtime.control.core.task_ranges import attempt_of, part_of
+from raytwin.runtime.control.gcs.task_object_table import ArrayRow
 from raytwin.runtime.control.messages import TaskExtra, TaskSpec
 from raytwin.runtime.control.messages.errors import Loss, Unmade, root_of
 

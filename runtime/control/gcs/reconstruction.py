@@ -17,15 +17,17 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from raytwin.runtime.control.core.context import node_of
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.failed_values import failed_result
 from raytwin.runtime.control.core.ids import STREAM_BASE, object_id, split_object_id
 from raytwin.runtime.control.core.range_set import Ranges
+from raytwin.runtime.control.core.task_ranges import task_of
 from raytwin.runtime.control.gcs.array_row import LOST_S, ArrayRows
 from raytwin.runtime.control.gcs.lineage import by_recipe, placed_again, refusal
-from raytwin.runtime.control.gcs.task_object_table import ArrayRow, Done, task_of
+from raytwin.runtime.control.gcs.task_object_table import ArrayRow, Done
 from raytwin.runtime.control.messages import (
     DROPPED,
+    NOWHERE,
     FreeObjects,
     Location,
     PlaceTasks,
@@ -41,7 +43,6 @@ from raytwin.runtime.control.messages.errors import (
     WorkerCrash,
     brief,
 )
-from raytwin.runtime.control.objects.local_objects import NOWHERE
 
 
 class Remaking(ArrayRows):

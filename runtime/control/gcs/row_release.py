@@ -12,7 +12,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from raytwin.runtime.control.core.context import node_of
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.gcs.array_row import ORPHANED_S, dropped
 from raytwin.runtime.control.gcs.reconstruction import Remaking
 from raytwin.runtime.control.gcs.task_object_table import ArrayRow

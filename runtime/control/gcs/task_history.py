@@ -20,11 +20,11 @@ from typing import Any
 
 import msgspec
 
+from raytwin.runtime.control.core.addresses import STORAGE
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.gcs.task_object_table import ArrayRow
 from raytwin.runtime.control.messages import FindTask, LoadRow, RowLoaded, StoreRows, TaskFound
 
-STORAGE = "storage:gcs"
 ROW_BYTES = 180
 """Of a row's two bytes objects and its place in a dict, besides their contents."""
 BATCH_ROWS = 512

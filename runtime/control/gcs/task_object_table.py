@@ -27,10 +27,10 @@ from collections import Counter
 from collections.abc import Iterator
 from operator import attrgetter
 
-from raytwin.runtime.control.core.context import node_of
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.ids import STREAM_BASE, split_object_id
 from raytwin.runtime.control.core.range_set import Ranges
-from raytwin.runtime.control.local_scheduler.ready_queue import part_of, without
+from raytwin.runtime.control.core.task_ranges import attempt_of, part_of, task_of, without
 from raytwin.runtime.control.messages import DROPPED, Location, TaskSpec
 from raytwin.runtime.control.messages.errors import Failure, Loss, LossCause
 
@@ -386,27 +386,11 @@ class ArrayRow:
         return {node: left for node, left in found.items() if left > 0}
 
 
-def task_of(index: int) -> int:
-    """Return the element whose task makes an element: the items of a stream are of one task."""
-    return 0 if index >= STREAM_BASE else index
-
-
-def needs_of(spec: TaskSpec) -> tuple[bytes, ...]:
-    """Return what a range needs to run: its inputs, and arrays that its arguments name."""
-    extra = spec.extra
-    return spec.deps if extra is None or not extra.inside else (*spec.deps, *extra.inside)
-
-
 def inside_of(row: ArrayRow) -> tuple[bytes, ...]:
     """Return the arrays that arguments of a row's tasks name: their values may refer to these."""
     specs = [*row.lineage, *(spec for spec, _ in row.accepted)]
     extras = [spec.extra for spec in specs if spec.extra is not None]
     return tuple(dict.fromkeys(array for extra in extras for array in extra.inside))
-
-
-def attempt_of(spec: TaskSpec) -> int:
-    """Return how often the GCS has placed the range again."""
-    return spec.extra.attempt if spec.extra is not None else 0
 
 
 def _end(done: Done) -> int:

@@ -18,13 +18,13 @@ cancelled, comes back here and ends with that error.
 from __future__ import annotations
 
 from raytwin.runtime.control.actors.actor_manager import ActorManager
-from raytwin.runtime.control.core.context import incarnation_of, node_of
+from raytwin.runtime.control.core.access import JobAccess
+from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.core.failed_values import is_lost
-from raytwin.runtime.control.gcs.task_object_table import attempt_of
+from raytwin.runtime.control.core.task_ranges import attempt_of
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.messages import AssignTasks, ObjectValue, RangeResult, TaskSpec
 from raytwin.runtime.control.messages.errors import unpack
-from raytwin.runtime.control.node.jobs import NodeJobs
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
 from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
 from raytwin.runtime.control.objects.task_results import Results
@@ -41,7 +41,7 @@ class Acceptance:
         objects: ObjectDirectory,
         log: TaskLog,
         inputs: TaskInputs,
-        jobs: NodeJobs,
+        access: JobAccess,
         actors: ActorManager,
         results: Results,
         timeline: RangeLog,
@@ -51,7 +51,7 @@ class Acceptance:
         self._objects = objects
         self._log = log
         self._inputs = inputs
-        self._jobs = jobs
+        self._access = access
         self._actors = actors
         self._results = results
         self._timeline = timeline
@@ -69,7 +69,7 @@ class Acceptance:
             return  # they were its former life's, and are placed again
         for spec in message.tasks:
             self.assigned += spec.count
-            if self._jobs.is_late(spec):
+            if self._access.is_late(spec):
                 continue
             if spec.extra is not None and spec.extra.actor is not None:
                 if not self._actors.accept(spec):

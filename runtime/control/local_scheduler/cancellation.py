@@ -34,10 +34,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from raytwin.runtime.control.core.context import is_gcs
+from raytwin.runtime.control.core.addresses import is_gcs
 from raytwin.runtime.control.core.failed_values import failed_value
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, ELEMENTS_MAX, element_of
-from raytwin.runtime.control.local_scheduler.ready_queue import cut
+from raytwin.runtime.control.core.task_ranges import cut
 from raytwin.runtime.control.messages import CancelTask, KillWorker
 from raytwin.runtime.control.messages.errors import Cancellation
 

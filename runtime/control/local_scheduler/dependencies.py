@@ -21,8 +21,7 @@ from functools import partial
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import is_lost
 from raytwin.runtime.control.core.ids import job_of
-from raytwin.runtime.control.gcs.task_object_table import attempt_of
-from raytwin.runtime.control.local_scheduler.ready_queue import cut
+from raytwin.runtime.control.core.task_ranges import attempt_of, cut, job_of_task
 from raytwin.runtime.control.messages import (
     OK,
     CancelTask,
@@ -32,7 +31,6 @@ from raytwin.runtime.control.messages import (
     ObjectValue,
     TaskSpec,
 )
-from raytwin.runtime.control.node.jobs import job_of_task
 from raytwin.runtime.control.objects.pull_manager import ObjectDirectory, released_error
 
 

@@ -29,10 +29,10 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import failed_value
 from raytwin.runtime.control.core.ids import job_of
 from raytwin.runtime.control.core.resources import ResourcePool, cpu_part
+from raytwin.runtime.control.core.task_ranges import part_of
 from raytwin.runtime.control.core.worker_record import State, Worker
 from raytwin.runtime.control.local_scheduler.cancellation import Canceller
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
-from raytwin.runtime.control.local_scheduler.ready_queue import part_of
 from raytwin.runtime.control.local_scheduler.worker_leases import Leases
 from raytwin.runtime.control.messages import (
     RETRY,

@@ -10,44 +10,11 @@ from collections.abc import Callable
 from itertools import islice
 
 from raytwin.runtime.control.core.ids import JOB_BYTES
+from raytwin.runtime.control.core.task_ranges import cut, part_of
 from raytwin.runtime.control.messages import CancelTask, TaskSpec
 
 Lane = tuple[bytes, str]
 """A job and a demand."""
-
-
-def part_of(spec: TaskSpec, start: int, count: int) -> TaskSpec:
-    """Return elements ``start .. start + count`` of a range as a range."""
-    assert spec.start <= start and start + count <= spec.start + spec.count and count > 0
-    return TaskSpec(
-        spec.array, start, count, spec.function, spec.args, spec.owner, spec.demand,
-        spec.deps, spec.returns, spec.retries, spec.first, spec.name, spec.extra,
-    )  # fmt: skip
-
-
-def cut(spec: TaskSpec, message: CancelTask) -> tuple[list[TaskSpec], TaskSpec | None]:
-    """Split a range into what stays and what the message cancels (None: nothing)."""
-    if spec.array != message.array:
-        return [spec], None
-    end = spec.start + spec.count
-    first = max(spec.start, message.start)
-    last = min(end, message.start + message.count)
-    if first >= last:
-        return [spec], None
-    kept = [
-        part_of(spec, start, stop - start)
-        for start, stop in ((spec.start, first), (last, end))
-        if start < stop
-    ]
-    return kept, part_of(spec, first, last - first)
-
-
-def without(spec: TaskSpec, gone: TaskSpec) -> list[TaskSpec]:
-    """Return what of a range is not in another one of its array."""
-    low = min(max(spec.start, gone.start), spec.start + spec.count)
-    high = max(min(spec.start + spec.count, gone.start + gone.count), low)
-    ends = ((spec.start, low), (high, spec.start + spec.count))
-    return [part_of(spec, start, stop - start) for start, stop in ends if start < stop]
 
 
 class ReadyQueue:

@@ -43,7 +43,8 @@ from msgspec.structs import replace
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.resources import ResourcePool
-from raytwin.runtime.control.local_scheduler.ready_queue import Lane, cut, part_of
+from raytwin.runtime.control.core.task_ranges import cut, part_of
+from raytwin.runtime.control.local_scheduler.ready_queue import Lane
 from raytwin.runtime.control.messages import CancelTask, MoveTasks, TaskExtra, TasksMoved, TaskSpec
 from raytwin.runtime.control.scheduling.node_views import usual_s
 from raytwin.runtime.control.scheduling.policies import UNTIMED_BANDWIDTH, UNTIMED_TASK_S

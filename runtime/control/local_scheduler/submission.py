@@ -23,17 +23,17 @@ from functools import partial
 
 from raytwin.runtime.control.actors.actor_manager import ActorManager
 from raytwin.runtime.control.actors.call_submitter import CallSubmitter
+from raytwin.runtime.control.core.access import JobAccess
 from raytwin.runtime.control.core.call_batches import arrays_of, singles
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import STREAM_BASE
+from raytwin.runtime.control.core.task_ranges import attempt_of, needs_of, part_of
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.gcs.actor_table import DEAD
 from raytwin.runtime.control.gcs.array_row import LOST_S
-from raytwin.runtime.control.gcs.task_object_table import attempt_of, needs_of
 from raytwin.runtime.control.local_scheduler.assignments import Acceptance
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
-from raytwin.runtime.control.local_scheduler.ready_queue import part_of
 from raytwin.runtime.control.local_scheduler.spillback import Keeping
 from raytwin.runtime.control.messages import (
     OK,
@@ -51,7 +51,6 @@ from raytwin.runtime.control.messages import (
     TaskSpec,
 )
 from raytwin.runtime.control.messages.errors import unpack
-from raytwin.runtime.control.node.jobs import NodeJobs
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
 from raytwin.runtime.control.objects.owned_objects import Owned
 from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
@@ -68,7 +67,7 @@ class Submission:
         owned: Owned,
         log: TaskLog,
         inputs: TaskInputs,
-        jobs: NodeJobs,
+        access: JobAccess,
         actors: ActorManager,
         submitter: CallSubmitter,
         dispatcher: Dispatcher,
@@ -82,7 +81,7 @@ class Submission:
         self._owned = owned
         self._log = log
         self._inputs = inputs
-        self._jobs = jobs
+        self._access = access
         self._actors = actors
         self._submitter = submitter
         self._dispatcher = dispatcher
@@ -113,7 +112,7 @@ class Submission:
                 # The next part of an array, or again: its parent runs a second time.
                 new = max(new, self._owned.ends.get(array, 1))
             self._objects.own(array, source)
-            refused = self._jobs.refusal(source, spec) if spec.deps else None
+            refused = self._access.refusal(source, spec) if spec.deps else None
             if refused is not None:
                 self._refuse(spec, refused)
                 continue
@@ -236,9 +235,9 @@ class Submission:
 
     def on_find_actor(self, source: str, message: FindActor) -> None:
         """A client looks for an actor by its name, or makes it if there is none."""
-        message.job = self._jobs.of(source)
+        message.job = self._access.of(source)
         if message.create is not None:
-            refused = self._jobs.refusal(source, message.create)
+            refused = self._access.refusal(source, message.create)
             if refused is not None:
                 self._objects.own(message.create.array, source)
                 self._refuse(message.create, refused)

@@ -20,12 +20,12 @@ from raytwin.runtime.control.actors.actor_record import ActorRecord
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Timer
 from raytwin.runtime.control.core.resources import ResourcePool, cpu_part
+from raytwin.runtime.control.core.task_ranges import job_of_task
 from raytwin.runtime.control.core.worker_record import State, Worker
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.ready_queue import Lane, ReadyQueue
 from raytwin.runtime.control.local_scheduler.worker_pool import WorkerSupply
 from raytwin.runtime.control.messages import Assignment, FunctionBlob, RunTasks, TakeBack
-from raytwin.runtime.control.node.jobs import job_of_task
 from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
 from raytwin.runtime.control.ownership.contained_references import Custody
 

@@ -7,7 +7,8 @@ belongs to the first job that it runs something of.
 
 from __future__ import annotations
 
-from raytwin.runtime.control.core.context import WORKERS_PER_LIFE, Context
+from raytwin.runtime.control.core.addresses import WORKERS_PER_LIFE
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.worker_record import State, Worker
 from raytwin.runtime.control.messages import StartWorker, StopWorker
 from raytwin.runtime.control.objects.pull_manager import ObjectDirectory

@@ -23,6 +23,9 @@ NOT_BEGUN = 4
 STREAM = 1
 DYNAMIC = 2
 
+NOWHERE = -1
+"""The node of a result whose large values were lost with theirs."""
+
 DROPPED = -1
 """In place of a copy's size: it was here, and may be asked for no more."""
 

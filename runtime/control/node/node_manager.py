@@ -36,10 +36,12 @@ from typing import Any
 
 from raytwin.runtime.control.actors.actor_manager import ActorManager
 from raytwin.runtime.control.actors.call_submitter import CallSubmitter
+from raytwin.runtime.control.core.access import JobAccess
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.core.resources import ResourcePool
+from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.local_scheduler.assignments import Acceptance
 from raytwin.runtime.control.local_scheduler.bundles import Bundles
 from raytwin.runtime.control.local_scheduler.cancellation import Canceller
@@ -163,6 +165,7 @@ class LocalScheduler:
         self.objects = ObjectDirectory(ctx, node, self.log.copied, config.store_wait_s)
         self.members = Membership(node, incarnation)
         self.owned = Owned(node, self.objects, self.log)
+        self.access = JobAccess(ctx, self._worker_at)
         self.jobs = NodeJobs(self)
         self.canceller = Canceller(self)
         self.bundles = Bundles(self, self.pool)
@@ -179,18 +182,18 @@ class LocalScheduler:
         self.results = Results(
             ctx, node, self.objects, self.log, self.places, self.custody,
             self.submitter.received, self.submitter.all_received, self.submitter.any_under_way,
-            self.owned.actors, self.jobs.is_over,
+            self.owned.actors, self.access.is_over,
         )  # fmt: skip
         self.dispatcher = Dispatcher(
             ctx, node, incarnation, config, self.pool, self.objects, self.inputs, self.results,
             self.actors, self.canceller, self.timeline, self.custody,
         )  # fmt: skip
         self.acceptance = Acceptance(
-            node, incarnation, self.objects, self.log, self.inputs, self.jobs, self.actors,
+            node, incarnation, self.objects, self.log, self.inputs, self.access, self.actors,
             self.results, self.timeline,
         )  # fmt: skip
         self.submission = Submission(
-            ctx, self.objects, self.owned, self.log, self.inputs, self.jobs, self.actors,
+            ctx, self.objects, self.owned, self.log, self.inputs, self.access, self.actors,
             self.submitter, self.dispatcher,
             Keeping(
                 node, make_policy(config), self.pool, self.members, self.dispatcher, self.bundles
@@ -211,7 +214,7 @@ class LocalScheduler:
         )  # fmt: skip
         self.desk = ObjectDesk(
             ctx, node, self.objects, self.places, self.owned, self.log, self.custody,
-            self.jobs.may_read, self._lives,
+            self.access.may_read, self._lives,
         )  # fmt: skip
         self.queries = QueryDesk(
             ctx, node, self.members, self.desk.store_usage,
@@ -335,6 +338,9 @@ class LocalScheduler:
         """Elements that wait or run here."""
         return self.dispatcher.queue
 
+    def _worker_at(self, address: str) -> Worker | None:
+        return self.dispatcher.workers.get(address)
+
     def _lives(self, client: str) -> bool:
         if not client.startswith("worker:"):
             return client not in self.jobs.gone
@@ -369,7 +375,7 @@ class LocalScheduler:
             self.results.finish(error, owner)
 
     def _on_cancel(self, source: str, message: CancelTask) -> None:
-        if self.jobs.may_cancel(source, message):
+        if self.access.may_cancel(source, message):
             self.canceller.on_cancel(source, message)
 
     def _on_forward(self, source: str, message: ForwardResults) -> None:
@@ -383,7 +389,7 @@ class LocalScheduler:
         self.ctx.send("global", message)
 
     def _on_remove_group(self, source: str, message: RemoveGroup) -> None:
-        message.job = self.jobs.of(source)
+        message.job = self.access.of(source)
         self.bundles.on_remove(message.group, message.job)
         self.ctx.send("global", message)
 
@@ -397,5 +403,5 @@ class LocalScheduler:
 
     def _on_kill_actor(self, source: str, message: KillActor) -> None:
         self.submitter.killed(message.actor)
-        message.job = self.jobs.of(source)
+        message.job = self.access.of(source)
         self.ctx.send("gcs", message)

@@ -30,8 +30,7 @@ from typing import Any
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.range_set import Ranges
-from raytwin.runtime.control.gcs.task_object_table import needs_of
-from raytwin.runtime.control.local_scheduler.ready_queue import without
+from raytwin.runtime.control.core.task_ranges import needs_of, without
 from raytwin.runtime.control.messages import OK, RangeResult, TaskSpec, TaskUpdates
 from raytwin.runtime.control.messages.errors import Failure
 

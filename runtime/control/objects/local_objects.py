@@ -19,6 +19,7 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import STREAM_BASE, split_object_id
 from raytwin.runtime.control.messages import (
     DROPPED,
+    NOWHERE,
     OK,
     SYSTEM_ERROR,
     Free,
@@ -28,9 +29,6 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.objects.eviction import Eviction
 from raytwin.runtime.control.ownership.owner_table import NOBODY, Owners
-
-NOWHERE = -1
-"""The node of a result whose large values were lost with theirs."""
 
 start_of = attrgetter("start")
 

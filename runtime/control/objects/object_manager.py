@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raytwin.runtime.control.core.context import Context, node_of
+from raytwin.runtime.control.core.addresses import node_of
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import object_id
 from raytwin.runtime.control.messages import (
     ObjectLocations,

@@ -18,7 +18,7 @@ Such a copy is not the owner's result, which is missing until it comes.
 
 from __future__ import annotations
 
-from raytwin.runtime.control.core.context import node_of
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.failed_values import is_lost
 from raytwin.runtime.control.core.ids import STREAM_BASE, job_of
 from raytwin.runtime.control.core.range_set import Ranges

@@ -32,6 +32,7 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import failed_value
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, job_of, split_object_id
 from raytwin.runtime.control.messages import (
+    NOWHERE,
     SYSTEM_ERROR,
     Fetch,
     Fetched,
@@ -47,7 +48,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import Loss, LossCause, StoreFull, unpack
 from raytwin.runtime.control.objects.eviction import CLIENT, Request
-from raytwin.runtime.control.objects.local_objects import NOWHERE, Holdings, end_of, start_of
+from raytwin.runtime.control.objects.local_objects import Holdings, end_of, start_of
 from raytwin.runtime.control.observability.timeline import TransferLog
 
 RETRY_S = 0.1

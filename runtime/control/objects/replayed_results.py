@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from raytwin.runtime.control.core.failed_values import call_failed, failed_result
+from raytwin.runtime.control.core.failed_values import failed_result
 from raytwin.runtime.control.core.ids import object_id
 from raytwin.runtime.control.messages import OK, RangeResult, TaskSpec
 from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
@@ -53,12 +53,6 @@ def lost(result: RangeResult, oid: bytes, node: int) -> RangeResult:
     """Return what a call ends with if what it made is gone."""
     loss = Loss(LossCause.EARLIER_RUN, unmade=Unmade.ACTOR_WENT_ON, object=oid)
     return replace(failed_result(result, loss, node), count=1)
-
-
-def forgotten(spec: TaskSpec, node: int) -> RangeResult:
-    """Return what a call ends with that took effect, and whose result is not known any more."""
-    loss = Loss(LossCause.FORGOTTEN, object=object_id(spec.array, 0, 0))
-    return call_failed(spec, loss, node)
 
 
 def lacks_items(spec: TaskSpec, result: RangeResult) -> bool:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.call_batches import results_of, split
-from raytwin.runtime.control.core.context import Context, node_of
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import RangeResult, TaskResults
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
 from raytwin.runtime.control.objects.pull_manager import ObjectDirectory

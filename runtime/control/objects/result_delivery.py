@@ -8,7 +8,8 @@ that has not let go of it a while later: so nothing depends on what a worker has
 
 from __future__ import annotations
 
-from raytwin.runtime.control.core.context import Context, node_of
+from raytwin.runtime.control.core.addresses import node_of
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import RangeResult, TaskResults
 from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
 from raytwin.runtime.control.ownership.owner_table import NOBODY

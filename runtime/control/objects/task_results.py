@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from raytwin.runtime.control.core.context import Context, is_gcs, node_of
+from raytwin.runtime.control.core.addresses import is_gcs, node_of
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import is_lost
 from raytwin.runtime.control.core.ids import STREAM_BASE, job_of, object_id
 from raytwin.runtime.control.core.range_set import Ranges

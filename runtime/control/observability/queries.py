@@ -42,7 +42,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raytwin.runtime.control.core.context import Context, node_of
+from raytwin.runtime.control.core.addresses import node_of
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.messages import NodeInfo, Query, QueryReply
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from raytwin.runtime.control.core.context import WORKERS_PER_LIFE, incarnation_of, node_of
+from raytwin.runtime.control.core.addresses import WORKERS_PER_LIFE, incarnation_of, node_of
 
 PINNED = ""
 """Stands in a book for whoever may have the bytes of a reference."""

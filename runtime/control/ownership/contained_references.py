@@ -21,7 +21,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from raytwin.runtime.control.core.context import WORKERS_PER_LIFE, Context, incarnation_of, node_of
+from raytwin.runtime.control.core.addresses import WORKERS_PER_LIFE, incarnation_of, node_of
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.messages import RangeResult, RefUpdates, ResultRefs
 from raytwin.runtime.control.ownership.borrowers import (

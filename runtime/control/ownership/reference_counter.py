@@ -36,7 +36,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from raytwin.runtime.control.core.context import Context, Timer, incarnation_of, node_of
+from raytwin.runtime.control.core.addresses import incarnation_of, node_of
+from raytwin.runtime.control.core.context import Context, Timer
 from raytwin.runtime.control.messages import BorrowersGone, RefUpdates, ResultRefs
 from raytwin.runtime.control.ownership.borrowers import (
     ENTER,

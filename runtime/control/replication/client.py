@@ -21,8 +21,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from raytwin.runtime.control.core.addresses import chain_addresses, chain_of, master_of
 from raytwin.runtime.control.core.context import Component, Context, Timer
-from raytwin.runtime.control.gcs.sharding.router import chain_addresses, chain_of, master_of
 from raytwin.runtime.control.messages import (
     ChainAttach,
     ChainConfigured,

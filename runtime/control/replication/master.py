@@ -28,9 +28,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from raytwin.runtime.control.core.addresses import CHAIN_NAMES, shard_address
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.gcs.sharding.router import CHAIN_NAMES, shard_address
 from raytwin.runtime.control.messages import (
     ChainConfigured,
     ChainHello,

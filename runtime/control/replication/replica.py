@@ -52,9 +52,10 @@ from collections.abc import Callable
 from itertools import islice, takewhile
 from typing import Any
 
+from raytwin.runtime.control.core.addresses import MASTER as MASTER
+from raytwin.runtime.control.core.addresses import chain_of, master_of
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.gcs.sharding.router import chain_of, master_of
 from raytwin.runtime.control.messages import (
     ChainAck,
     ChainAttach,
@@ -79,7 +80,6 @@ from raytwin.runtime.control.replication.log import Recovered, ReplicaLog
 from raytwin.runtime.control.replication.master_recovery import EPOCHS_PER_LIFE
 from raytwin.runtime.control.replication.position import Member, State
 from raytwin.runtime.control.replication.replies import Answers
-from raytwin.runtime.control.replication.state_machine import MASTER as MASTER
 from raytwin.runtime.control.replication.state_machine import Machine, encode_frames
 from raytwin.runtime.control.replication.state_transfer import ROWS, Feed
 

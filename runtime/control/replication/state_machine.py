@@ -42,49 +42,19 @@ from typing import Any
 
 import msgspec
 
+from raytwin.runtime.control.core.addresses import STORAGE, agent_of, is_relay
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Component, Context
-from raytwin.runtime.control.gcs.task_history import STORAGE
 from raytwin.runtime.control.messages import ClientGone, Command, Frame
 from raytwin.runtime.control.replication import snapshot
 
 encode_frames: Callable[[list[Frame]], bytes] = msgspec.msgpack.Encoder().encode
 decode_frames = msgspec.msgpack.Decoder(list[Frame]).decode
 
-MASTER = "master"
 RELAY_BORN = 0.0
 """A relay has nothing of its own: whoever takes its place is the same client."""
 ROUNDS_MAX = 10_000
 """Of messages between the components of one machine, within a command."""
-
-
-def agent_of(address: str) -> str:
-    """Return the client that takes what is for an address.
-
-    The master for the head's connections, relays for components of other machines.
-
-    >>> agent_of("links"), agent_of("gcs.2"), agent_of("node:3")
-    ('master', 'relay.2', 'node:3')
-    """
-    if address == "links":
-        return MASTER
-    if address in ("gcs", "global"):
-        return relay_of(0)
-    return relay_of(int(address[4:])) if address.startswith("gcs.") else address
-
-
-def relay_of(chain: int) -> str:
-    """Return the address of who speaks for a chain with the others; see `relay`."""
-    return f"relay.{chain}"
-
-
-def is_relay(address: str) -> bool:
-    """Whether an address is that of a relay.
-
-    >>> is_relay("relay.0"), is_relay("gcs.1")
-    (True, False)
-    """
-    return address.startswith("relay.")
 
 
 class MachineTimer:

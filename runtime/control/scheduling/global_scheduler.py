@@ -26,11 +26,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.context import Context, incarnation_of, node_of
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import cancelled_result, failed_result
 from raytwin.runtime.control.core.ids import job_of
-from raytwin.runtime.control.local_scheduler.ready_queue import cut, part_of
+from raytwin.runtime.control.core.task_ranges import cut, job_of_task, part_of
 from raytwin.runtime.control.local_scheduler.starvation import Moving
 from raytwin.runtime.control.messages import (
     ActorChanged,
@@ -59,7 +60,6 @@ from raytwin.runtime.control.messages import (
     TaskUpdates,
 )
 from raytwin.runtime.control.messages.errors import Failure, Unschedulable
-from raytwin.runtime.control.node.jobs import job_of_task
 from raytwin.runtime.control.observability.timeline import PlacementLog
 from raytwin.runtime.control.scheduling.actor_placement import ActorPlacement
 from raytwin.runtime.control.scheduling.node_views import Node, able, views_of

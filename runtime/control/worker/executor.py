@@ -23,10 +23,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from raytwin.runtime.control.actors.direct_calls import DirectCalls, is_ahead
 from raytwin.runtime.control.core.call_batches import RUN_MAX, is_run, run_of_results, singles
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Timer
+from raytwin.runtime.control.core.direct_calls import DirectCalls, is_ahead
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, STREAM_BASE, task_id
 from raytwin.runtime.control.messages import (
     NOT_BEGUN,

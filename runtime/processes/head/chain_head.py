@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from raytwin.runtime.control.core.context import Context, node_of
+from raytwin.runtime.control.core.addresses import chain_of, is_relay, master_of, node_of, relay_of
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.gcs.sharding.relay import make_relays
-from raytwin.runtime.control.gcs.sharding.router import chain_of, master_of
 from raytwin.runtime.control.messages import (
     Frame,
     NodeChanged,
@@ -32,7 +32,6 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.replication.client import Chained
 from raytwin.runtime.control.replication.master import LAUNCHER, Master
-from raytwin.runtime.control.replication.state_machine import is_relay, relay_of
 from raytwin.runtime.processes.net import wire
 from raytwin.runtime.processes.net.admission import (
     CLIENT_TO_MASTER,

@@ -12,8 +12,8 @@ import socket
 from typing import Any
 
 from raytwin.runtime.control.assembly import make_machine
+from raytwin.runtime.control.core.addresses import STORAGE
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.gcs.task_history import STORAGE
 from raytwin.runtime.control.messages import Frame, ReplicaInfo, ReplicasFound, StartReplica
 from raytwin.runtime.control.replication.master import LAUNCHER, Master
 from raytwin.runtime.control.replication.replica import MASTER, Replica

@@ -30,9 +30,8 @@ from typing import Any
 import msgspec
 
 from raytwin.runtime.api.options.init_options import check_directory
+from raytwin.runtime.control.core.addresses import STORAGE, chain_of
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.gcs.sharding.router import chain_of
-from raytwin.runtime.control.gcs.task_history import STORAGE
 from raytwin.runtime.control.messages import (
     Command,
     LoadRow,

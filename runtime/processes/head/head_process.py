@@ -6,7 +6,7 @@ import socket
 
 import msgspec
 
-from raytwin.runtime.control.core.context import node_of
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.messages import Frame, NodeUnreachable
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler

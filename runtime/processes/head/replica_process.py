@@ -14,12 +14,10 @@ import socket
 import msgspec
 
 from raytwin.runtime.control.assembly import make_machine
-from raytwin.runtime.control.gcs.sharding.router import chain_of
-from raytwin.runtime.control.gcs.task_history import STORAGE
+from raytwin.runtime.control.core.addresses import STORAGE, chain_of, relay_of
 from raytwin.runtime.control.messages import Frame, ReplicaInfo, ReplicaLost
 from raytwin.runtime.control.replication.position import State
 from raytwin.runtime.control.replication.replica import Replica
-from raytwin.runtime.control.replication.state_machine import relay_of
 from raytwin.runtime.processes.net.admission import (
     CLIENT_TO_REPLICA,
     MASTER_TO_REPLICA,

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from raytwin.runtime.control.core.addresses import is_relay
 from raytwin.runtime.control.messages import (
     AbandonObject,
     ActorCalls,
@@ -117,7 +118,7 @@ from raytwin.runtime.control.messages import (
     WatchActors,
     WorkerReady,
 )
-from raytwin.runtime.control.replication.state_machine import decode_frames, is_relay
+from raytwin.runtime.control.replication.state_machine import decode_frames
 
 Kinds = frozenset[type]
 

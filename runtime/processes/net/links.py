@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raytwin.runtime.control.core.context import node_of
+from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.membership import refusal
 from raytwin.runtime.control.messages import NodeChanged, NodeInfo
 from raytwin.runtime.processes.net.connection import Connection

@@ -7,8 +7,8 @@ import socket
 import msgspec
 
 from raytwin.runtime.control.assembly import make_node
+from raytwin.runtime.control.core.addresses import chain_of, master_of
 from raytwin.runtime.control.core.context import Component, Context
-from raytwin.runtime.control.gcs.sharding.router import chain_of, master_of
 from raytwin.runtime.control.messages import Frame, NodeChanged, NodeInfo, ReplicaLost
 from raytwin.runtime.control.node.node_manager import LocalScheduler
 from raytwin.runtime.control.replication.client import Chained

@@ -25,9 +25,8 @@ from typing import Any
 import msgspec
 
 from raytwin.runtime.api.exceptions import RaySystemError
+from raytwin.runtime.control.core.addresses import chain_of, node_of
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.context import node_of
-from raytwin.runtime.control.gcs.sharding.router import chain_of
 from raytwin.runtime.processes.client import preload, running_clusters
 from raytwin.runtime.processes.client.direct_channel import shortcut_pair
 from raytwin.runtime.processes.client.running_clusters import ClusterFile

@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from raytwin.runtime.control.core.addresses import chain_of, master_of, relay_of
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.gcs.sharding.router import chain_of, master_of
 from raytwin.runtime.control.messages import (
     ChainAttach,
     ChainConfigured,
@@ -31,7 +31,7 @@ from raytwin.runtime.control.messages import (
     ChainOutput,
     ChainRequest,
 )
-from raytwin.runtime.control.replication.state_machine import RELAY_BORN, relay_of
+from raytwin.runtime.control.replication.state_machine import RELAY_BORN
 
 UNACKNOWLEDGED_MAX = 64
 """Outputs that have been applied without the machine that keeps them being told."""

@@ -27,9 +27,10 @@ from collections.abc import Callable
 from typing import Any
 from zlib import crc32
 
+from raytwin.runtime.control.core.addresses import shard_address
 from raytwin.runtime.control.core.context import Context, Timer
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
-from raytwin.runtime.control.gcs.task_object_table import needs_of
+from raytwin.runtime.control.core.task_ranges import needs_of
 from raytwin.runtime.control.messages import (
     CancelTask,
     ClaimTasks,
@@ -57,9 +58,6 @@ HINT, USED, UNUSED, UNNEEDED, NEEDED = range(5)
 or has not any more; ``UNNEEDED``: it is not being made again any more; ``NEEDED``: its
 values are needed, and refer to these."""
 
-CHAIN_NAMES = 1_000_000
-"""The replicas of chain k are numbered from k times this on."""
-
 
 def shard_of(key: bytes, shards: int) -> int:
     """Return the number, from 1, of the shard that has a key.
@@ -69,34 +67,6 @@ def shard_of(key: bytes, shards: int) -> int:
     """
     # The lowest bits of a CRC say little: those of keys that count up go in step.
     return ((crc32(key) * 0x9E3779B1 & 0xFFFF_FFFF) >> 16) % shards + 1
-
-
-def shard_address(shard: int) -> str:
-    """Return the address of a shard's tables."""
-    return f"gcs.{shard}"
-
-
-def master_of(chain: int) -> str:
-    """Return the address of a chain's master.
-
-    >>> master_of(0), master_of(3)
-    ('master', 'master.3')
-    """
-    return f"master.{chain}" if chain else "master"
-
-
-def chain_of(replica: str) -> int:
-    """Return the chain that a replica belongs to, by its name.
-
-    >>> chain_of("replica:0.2"), chain_of("replica:0.3000001")
-    (0, 3)
-    """
-    return int(replica.partition(".")[2]) // CHAIN_NAMES
-
-
-def chain_addresses(chain: int) -> frozenset[str]:
-    """Return the addresses of the components that a chain's machine has."""
-    return frozenset({shard_address(chain)}) if chain else frozenset({"gcs", "global"})
 
 
 def input_shards(spec: TaskSpec, shards: int) -> dict[int, tuple[bytes, ...]]:

@@ -21,12 +21,13 @@ from collections import deque
 from functools import partial
 from typing import Any
 
+from raytwin.runtime.control.core.addresses import shard_address
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.gcs.array_row import LOST_S
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.gcs.sharding.lineage import ShardLineage
-from raytwin.runtime.control.gcs.sharding.router import Between, Router, shard_address
+from raytwin.runtime.control.gcs.sharding.router import Between, Router
 from raytwin.runtime.control.messages import (
     ActorSettled,
     AskReplay,

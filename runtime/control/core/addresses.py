@@ -1,0 +1,138 @@
+"""Addresses of components: how they are written, and what each says of itself.
+
+=============================== ==========================================================
+``gcs``, ``gcs.<s>``            the GCS; the tables of its shard s, from 1
+``global``                      the global scheduler
+``links``, ``links:<n>``        the connections of the head, and of node n
+``node:<n>``                    the node process: local scheduler and object manager
+``store:<n>``, ``pool:<n>``     a node's object store; what starts its workers
+``worker:<n>.<k>``              worker k of node n; a driver: ``driver:<n>.<k>``
+``replica:<n>.<k>``             a replica of a GCS shard's chain
+``master``, ``master.<c>``      the master of chain c
+``relay.<c>``                   the client by which chain c reaches the other chains
+``storage:gcs``                 the disk to which the GCS flushes
+=============================== ==========================================================
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+Address = str
+"""``gcs``, ``global``, ``node:<n>``, ``store:<n>``, ``pool:<n>``,
+``worker:<n>.<k>`` or ``driver:<n>.<k>`` (``<n>`` is the node they live on);
+``links`` and ``links:<n>``: the connections of the head and of a node."""
+
+WORKERS_PER_LIFE = 1_000_000
+"""The workers of a node's i-th incarnation are numbered from (i - 1) times this on,
+so that no address is ever used twice."""
+
+STORAGE = "storage:gcs"
+
+MASTER = "master"
+
+CHAIN_NAMES = 1_000_000
+"""The replicas of chain k are numbered from k times this on."""
+
+
+def is_gcs(address: Address) -> bool:
+    """Whether the address is that of the GCS, or of a shard of it.
+
+    >>> is_gcs("gcs"), is_gcs("gcs.2"), is_gcs("global")
+    (True, True, False)
+    """
+    return address.partition(".")[0] == "gcs"
+
+
+@lru_cache(maxsize=65_536)
+def node_of(address: Address) -> int:
+    """Return the number of the node that `address` lives on.
+
+    >>> node_of("worker:3.7"), node_of("node:12")
+    (3, 12)
+
+    Raises ValueError for ``gcs`` and ``global``, which live on no node.
+    """
+    kind, _, rest = address.partition(":")
+    if not rest:
+        raise ValueError(f"{kind!r} does not live on a node")
+    return int(rest.partition(".")[0])
+
+
+@lru_cache(maxsize=65_536)
+def incarnation_of(address: Address) -> int:
+    """Return in which incarnation of its node a worker or driver lives.
+
+    >>> incarnation_of("worker:3.7"), incarnation_of("worker:3.1000007")
+    (1, 2)
+    """
+    return int(address.rpartition(".")[2]) // WORKERS_PER_LIFE + 1
+
+
+def shard_address(shard: int) -> str:
+    """Return the address of a shard's tables."""
+    return f"gcs.{shard}"
+
+
+def master_of(chain: int) -> str:
+    """Return the address of a chain's master.
+
+    >>> master_of(0), master_of(3)
+    ('master', 'master.3')
+    """
+    return f"master.{chain}" if chain else "master"
+
+
+def chain_of(replica: str) -> int:
+    """Return the chain that a replica belongs to, by its name.
+
+    >>> chain_of("replica:0.2"), chain_of("replica:0.3000001")
+    (0, 3)
+    """
+    return int(replica.partition(".")[2]) // CHAIN_NAMES
+
+
+def chain_addresses(chain: int) -> frozenset[str]:
+    """Return the addresses of the components that a chain's machine has."""
+    return frozenset({shard_address(chain)}) if chain else frozenset({"gcs", "global"})
+
+
+def agent_of(address: str) -> str:
+    """Return the client that takes what is for an address.
+
+    The master for the head's connections, relays for components of other machines.
+
+    >>> agent_of("links"), agent_of("gcs.2"), agent_of("node:3")
+    ('master', 'relay.2', 'node:3')
+    """
+    if address == "links":
+        return MASTER
+    if address in ("gcs", "global"):
+        return relay_of(0)
+    return relay_of(int(address[4:])) if address.startswith("gcs.") else address
+
+
+def relay_of(chain: int) -> str:
+    """Return the address of who speaks for a chain with the others; see `relay`."""
+    return f"relay.{chain}"
+
+
+def is_relay(address: str) -> bool:
+    """Whether an address is that of a relay.
+
+    >>> is_relay("relay.0"), is_relay("gcs.1")
+    (True, False)
+    """
+    return address.startswith("relay.")
+
+
+def may_call_again(owner: str) -> bool:
+    """Whether a client may make a call of the same incarnation of an actor twice.
+
+    A task or an actor may: it runs again after a failure. A driver's program does not, and
+    its node sends a call once to each incarnation.
+
+    >>> may_call_again("worker:0.1"), may_call_again("driver:0.0")
+    (True, False)
+    """
+    return not owner.startswith("driver:")

@@ -1,0 +1,70 @@
+"""Ranges of tasks: how a range is split, and what one says of itself.
+
+A `TaskSpec` is a range: ``count`` elements of a task array from ``start`` on. Whoever takes,
+cancels or places a part of one splits it here; a single task is a range of one.
+"""
+
+from __future__ import annotations
+
+from raytwin.runtime.control.core.ids import STREAM_BASE, job_id, job_number, job_of
+from raytwin.runtime.control.messages import CancelTask, TaskSpec
+
+
+def part_of(spec: TaskSpec, start: int, count: int) -> TaskSpec:
+    """Return elements ``start .. start + count`` of a range as a range."""
+    assert spec.start <= start and start + count <= spec.start + spec.count and count > 0
+    return TaskSpec(
+        spec.array, start, count, spec.function, spec.args, spec.owner, spec.demand,
+        spec.deps, spec.returns, spec.retries, spec.first, spec.name, spec.extra,
+    )  # fmt: skip
+
+
+def cut(spec: TaskSpec, message: CancelTask) -> tuple[list[TaskSpec], TaskSpec | None]:
+    """Split a range into what stays and what the message cancels (None: nothing)."""
+    if spec.array != message.array:
+        return [spec], None
+    end = spec.start + spec.count
+    first = max(spec.start, message.start)
+    last = min(end, message.start + message.count)
+    if first >= last:
+        return [spec], None
+    kept = [
+        part_of(spec, start, stop - start)
+        for start, stop in ((spec.start, first), (last, end))
+        if start < stop
+    ]
+    return kept, part_of(spec, first, last - first)
+
+
+def without(spec: TaskSpec, gone: TaskSpec) -> list[TaskSpec]:
+    """Return what of a range is not in another one of its array."""
+    low = min(max(spec.start, gone.start), spec.start + spec.count)
+    high = max(min(spec.start + spec.count, gone.start + gone.count), low)
+    ends = ((spec.start, low), (high, spec.start + spec.count))
+    return [part_of(spec, start, stop - start) for start, stop in ends if start < stop]
+
+
+def needs_of(spec: TaskSpec) -> tuple[bytes, ...]:
+    """Return what a range needs to run: its inputs, and arrays that its arguments name."""
+    extra = spec.extra
+    return spec.deps if extra is None or not extra.inside else (*spec.deps, *extra.inside)
+
+
+def attempt_of(spec: TaskSpec) -> int:
+    """Return how often the GCS has placed the range again."""
+    return spec.extra.attempt if spec.extra is not None else 0
+
+
+def task_of(index: int) -> int:
+    """Return the element whose task makes an element: the items of a stream are of one task."""
+    return 0 if index >= STREAM_BASE else index
+
+
+def job_of_task(spec: TaskSpec) -> bytes:
+    """Return the job with which a task ends; to that, its worker belongs.
+
+    The creation of a detached actor is the actor's.
+    """
+    actor = spec.extra.actor if spec.extra is not None else None
+    branch = actor.branch if actor is not None else 0
+    return job_id(job_number(spec.array), branch) if branch else job_of(spec.array)

@@ -1,0 +1,118 @@
+"""The GCS's job table: every job's number, driver and namespace; see `node.jobs`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from raytwin.runtime.control.core.bounded_map import BoundedMap
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.ids import JOBS_MAX, job_id, job_number, job_of
+from raytwin.runtime.control.messages import (
+    DescribeJob,
+    JobInfo,
+    JobRegistered,
+    RegisterJob,
+    TaskUpdates,
+)
+
+ENDED_ROWS_MAX = 1024
+"""Of how many ended jobs the table keeps a row, at most."""
+
+
+class JobTable:
+    """The part of the GCS that knows jobs."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self.rows: dict[int, JobInfo] = {}
+        """Of jobs that are not over, by number."""
+        self._ended_rows: BoundedMap[int, JobInfo] = BoundedMap(ENDED_ROWS_MAX)
+        self.ended: set[bytes] = set()
+        """IDs of jobs and branches that are over: what comes of them is late."""
+        self._last = 0
+        self._branches: dict[int, int] = {}
+        self._namespaces: dict[int, str] = {}
+        """Those that drivers chose; detached actors may ask after their job has ended."""
+
+    def on_register(self, source: str, message: RegisterJob) -> None:
+        """Give a job its number, unless it has one."""
+        info = message.info
+        if not info.number and self._last < JOBS_MAX:
+            info.number = self._last + 1
+        if info.number:
+            self._last = max(self._last, info.number)
+            info.started_s = self._ctx.now()
+            info.driver = info.driver or f"driver:{info.node}.{info.number}"
+            self.rows[info.number] = replace(info)
+        self._ctx.send(source, JobRegistered(info, message.key))
+
+    def on_describe(self, source: str, message: DescribeJob) -> None:
+        """Its driver says more of it."""
+        number = job_number(message.job)
+        row = self.rows.get(number)
+        if row is not None:
+            row.namespace = message.namespace or row.namespace
+            row.entrypoint, row.pid = message.entrypoint, message.pid or row.pid
+            if message.namespace:
+                self._namespaces[number] = message.namespace
+
+    def end(self, job: bytes, reason: str) -> None:
+        """A driver, or a detached actor, is gone."""
+        self.ended.add(job)
+        number = job_number(job)
+        if number in self.rows and job == job_id(number):
+            row = self._ended_rows[number] = self.rows.pop(number)
+            row.alive, row.reason, row.ended_s = False, reason, self._ctx.now()
+
+    def next_branch(self, job: bytes) -> int:
+        """Return the number of a new detached actor of a job; 0 if there are none left."""
+        number = job_number(job)
+        branch = self._branches.get(number, 0) + 1
+        if branch > JOBS_MAX:
+            return 0
+        self._branches[number] = branch
+        return branch
+
+    def namespace_of(self, job: bytes) -> str:
+        """Return the namespace of a job's names, where none is said."""
+        number = job_number(job)
+        return self._namespaces.get(number, namespace_of(number)) if job else ""
+
+    def table(self) -> list[list[Any]]:
+        """Return [number, driver, pid, namespace, entrypoint, alive, reason] each."""
+        return [
+            [
+                row.number, row.driver, row.pid, row.namespace or namespace_of(row.number),
+                row.entrypoint, row.alive, row.reason,
+            ]
+            for _, row in sorted({**self._ended_rows, **self.rows}.items())
+        ]  # fmt: skip
+
+
+def namespace_of(number: int) -> str:
+    """Return the namespace of a job whose driver has chosen none."""
+    return f"job-{number}"
+
+
+def without_ended(message: TaskUpdates, ended: Iterable[bytes]) -> TaskUpdates:
+    """Return a node's news without those of jobs that are over."""
+    if not ended:
+        return message
+    return TaskUpdates(
+        message.node,
+        [spec for spec in message.added if job_of(spec.array) not in ended],
+        [row for row in message.done if job_of(row[0]) not in ended],
+        [row for row in message.copies if job_of(row[0]) not in ended],
+        [array for array in message.released if job_of(array) not in ended],
+        [row for row in message.puts if job_of(row[0]) not in ended],
+        message.incarnation,
+        [row for row in message.calls if job_of(row[0]) not in ended],
+        message.bereaved,
+        message.handed,
+        message.holding,
+        message.barren,
+        message.left,
+    )
