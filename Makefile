@@ -19,13 +19,14 @@ CREATED := $(VENV)/.raytwin-created
 INSTALLED := $(VENV)/.raytwin-installed
 INSTALLED_DEV := $(VENV)/.raytwin-installed-dev
 INSTALLED_RAY := $(VENV)/.raytwin-installed-ray
+INSTALLED_DOCS := $(VENV)/.raytwin-installed-docs
 
 # What `check` leaves to `test`.
 SLOW := browser or ray or docker or toxiproxy or slow
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help reproduce test check lint baselines bench clean
+.PHONY: help reproduce test check lint baselines bench docs clean
 
 help: ## say what the targets do
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s%s\n", $$1, $$2 }'
@@ -58,8 +59,11 @@ bench: $(INSTALLED_RAY) ## measure raytwin, Ray and Dask side by side, into resu
 	@$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-json=$(OUT)/microbenchmarks.json
 	@$(BIN)/raytwin bench --peers ray,dask --json $(OUT)/bench.json $(ARGS)
 
+docs: $(INSTALLED_DOCS) ## build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet $(ARGS)
+
 clean: ## remove the environment, the results and what tools cache
-	rm -rf .venv results build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .benchmarks
+	rm -rf .venv results site build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(CREATED):
@@ -85,5 +89,10 @@ $(INSTALLED_DEV): $(INSTALLED)
 
 $(INSTALLED_RAY): $(INSTALLED_DEV)
 	@echo "installing Ray and Dask"
-	@$(PIP) install -e '.[dev,ray,peers,joblib]'
+	@$(PIP) install -e '.[dev,docs,ray,peers,joblib]'
+	@touch $@
+
+$(INSTALLED_DOCS): $(INSTALLED)
+	@echo "installing what the documentation needs"
+	@$(PIP) install -e '.[docs]'
 	@touch $@

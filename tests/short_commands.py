@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import raytwin
 import raytwin.scenarios.bench
+from raytwin.scenarios.cli.main import main
 from raytwin.scenarios.figures import registry
 
 FIGURE = "fig11b"
@@ -32,4 +32,4 @@ if __name__ == "__main__":
     import sys
 
     shorten(sys.argv[1:])
-    raytwin.main()
+    main()

@@ -35,7 +35,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TIMEOUT_S = 100.0
 NOT_COPIED = (
     ".git", ".venv", "venv", "results", ".hypothesis", ".pytest_cache", ".mypy_cache",
-    ".ruff_cache", ".import_linter_cache", ".benchmarks",
+    ".ruff_cache", ".import_linter_cache", ".benchmarks", "site",
 )  # fmt: skip
 
 ENDS_BY_CTRL_C = "raytwin start"
@@ -56,7 +56,10 @@ SHORT = {
         "--backend sim --nodes 1,2 --set tasks=1e3"
     ),
     "raytwin run fig11b --backend local --faults scenarios/applications/faults.json": FEW_ACTORS,
-    "raytwin run fig11b --faults scenarios/applications/faults.json": f"--backend sim {FEW_ACTORS}",
+    "raytwin run fig11b --backend sim --faults scenarios/applications/faults.json": FEW_ACTORS,
+    "raytwin run fig11a --backend sim,local": "--set time_factor=0.03 --set task_ms=10",
+    "raytwin run fig8b --backend sim --nodes 10,100": "--nodes 1,2 --set tasks=1e3",
+    "raytwin fuzz --seeds 200": "--seeds 3",
     "raytwin fuzz --seeds 2000": "--seeds 3",
     "raytwin bench --peers ray,dask --json bench.json": CASES,
     "raytwin bench --peers ray --json bench.json": CASES,
