@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from raytwin.runtime.control.actors.direct_calls import ARGS_BYTES_MAX, OPEN_MAX
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.direct_calls import DirectCalls, DirectWays
+from raytwin.runtime.control.core.direct_calls import (
+    ARGS_BYTES_MAX,
+    OPEN_MAX,
+    DirectCalls,
+    DirectWays,
+)
 from raytwin.runtime.control.messages import (
     NOT_BEGUN,
     OK,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from raytwin.runtime.control.actors.direct_calls import OPEN_MAX
+from raytwin.runtime.control.core.direct_calls import OPEN_MAX
 from raytwin.runtime.control.messages import (
     DirectCall,
     DirectClosed,

@@ -17,7 +17,7 @@ import array
 import socket
 from collections.abc import Callable
 
-from raytwin.runtime.control.actors.direct_calls import OPEN_MAX
+from raytwin.runtime.control.core.direct_calls import OPEN_MAX
 from raytwin.runtime.control.messages import DirectClosed, DirectOpen, Frame
 from raytwin.runtime.processes.net.admission import (
     DRIVER_TO_WORKER,
