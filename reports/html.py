@@ -111,7 +111,7 @@ def render(results: Sequence[Result], scenarios: Mapping[str, Scenario]) -> str:
         for name, scenario in _with_unknown(results, scenarios).items()
     ]
     environment = Environment(
-        loader=PackageLoader("reports"),
+        loader=PackageLoader("raytwin.reports"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -239,4 +239,5 @@ def _colours() -> str:
 
 
 def _resource(name: str) -> str:
-    return resources.files("reports").joinpath("templates", name).read_text(encoding="utf-8")
+    found = resources.files("raytwin.reports").joinpath("templates", name)
+    return found.read_text(encoding="utf-8")

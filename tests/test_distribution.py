@@ -155,6 +155,13 @@ def test_the_command_lists_the_scenarios(installed: Installed) -> None:
     assert installed.output(installed.path("python"), "-m", "raytwin", "list") == by_name
 
 
+def test_the_commands_run_a_scenario_and_report_it(installed: Installed) -> None:
+    raytwin = installed.path("raytwin")
+    installed.output(raytwin, "run", "fig11b", "--backend", "sim", "--scale", "quick")
+    installed.output(raytwin, "report", "results", "-o", "report.html")
+    assert "fig11b" in (installed.work / "report.html").read_text()
+
+
 def test_a_type_checker_reads_the_installed_types(installed: Installed) -> None:
     def check(text: str) -> subprocess.CompletedProcess[str]:
         (installed.work / "typed.py").write_text(text)

@@ -100,7 +100,7 @@ def kill_caller(cluster: Any) -> None:
 
 
 def is_simulated(cluster: Any) -> bool:
-    return type(cluster).__module__.startswith("simulator")
+    return type(cluster).__module__.startswith("raytwin.simulator")
 
 
 def restart_callers(cluster: Any) -> None:

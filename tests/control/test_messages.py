@@ -14,6 +14,7 @@ from raytwin.runtime.control import messages
 MODULES = [
     import_module(f"{messages.__name__}.{module.name}")
     for module in pkgutil.iter_modules(messages.__path__)
+    if module.name != "errors"  # Failures are data in messages, with tags of their own.
 ]
 STRUCTS = [
     thing

@@ -29,7 +29,7 @@ def mapped(pid):
 
 assert ray.get(ray.put([1, "two", b"three"])) == [1, "two", b"three"]
 HEAVY = ["asyncio", "email", "hypothesis", "importlib.resources", "multiprocessing", "sqlite3",
-         "ssl", "simulator", "simpy", "unittest"]
+         "ssl", "raytwin.simulator", "simpy", "unittest"]
 MORE = [*HEAVY, "_hashlib", "numpy", "numpy.random"]
 print([name for name in MORE if name in sys.modules], ray.get(loaded.remote(MORE)))
 pids = current().cluster.pids

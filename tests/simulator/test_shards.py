@@ -21,7 +21,7 @@ PUTS = 40
 @pytest.fixture
 def profile(tmp_path: Path) -> Path:
     """Return the paper's profile, with a GCS that keys are work for."""
-    data = json.loads(files("simulator").joinpath("profiles", "paper.json").read_text())
+    data = json.loads(files("raytwin.simulator").joinpath("profiles", "paper.json").read_text())
     data["head"]["received_by_type"]["KvPut"] = {"message_s": KV_S}
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(data), encoding="utf-8")
