@@ -1,4 +1,4 @@
-"""Flushed rows in virtual time: what `cold_rows` is on disk."""
+"""Flushed rows of the GCS in virtual time: the counterpart of `cold_rows` on disk."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ Rows = list[tuple[bytes, bytes]]
 
 
 class ColdBatches:
-    """Batches in the order they came, numbered from 1; the newest row of a key counts."""
+    """Batches in the order of their arrival, numbered from 1; a key's newest row counts."""
 
     def __init__(self) -> None:
         self.batches: list[Rows] = []
 
     def append(self, rows: Rows) -> None:
-        """Write rows that are newer than all that are there."""
+        """Write a batch, whose rows are newer than all before."""
         if rows:
             self.batches.append(rows)
 
@@ -28,5 +28,5 @@ class ColdBatches:
         return next((row for rows in reversed(self.batches) for k, row in rows if k == key), None)
 
     def between(self, after: int, until: int) -> Iterator[tuple[int, Rows]]:
-        """Yield (number, rows) of the batches behind one, up to another, the oldest first."""
+        """Yield (number, rows) of the batches after number `after` up to `until`, oldest first."""
         return enumerate(self.batches[after:until], after + 1)

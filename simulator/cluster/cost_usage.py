@@ -1,8 +1,8 @@
-"""What the processes of a simulated cluster do that costs something, counted.
+"""How often the processes of a simulated cluster do each thing that costs CPU time.
 
-`count` has a cluster count, from then on, by role. A profile's figures times these
-amounts is the CPU time of the role (`busy_s`), which is linear in them: so figures can
-be found from CPU times that were measured.
+`count` makes a cluster count, from then on, by role. The CPU time of a role (`busy_s`) is
+the sum of these amounts times the profile's figures. It is linear in the figures, so
+`raytwin calibrate` can solve for them from measured CPU times.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from raytwin.simulator.machine.costs import ROLES, CostModel, Profile, size_of
 
 @dataclass
 class Usage:
-    """Amounts, of one role."""
+    """The amounts of one role."""
 
     turns: float = 0.0
     frames: float = 0.0
-    """Sent, as a part of a turn or by a call."""
+    """Frames sent, by a turn or by a call."""
     received: dict[str, float] = field(default_factory=dict)
     """Ranges received, by the type of message."""
     sent: dict[str, float] = field(default_factory=dict)
     """Ranges sent, likewise."""
     elements: float = 0.0
-    """Received and sent."""
+    """Elements received and sent."""
     runs: float = 0.0
     """Ranges that workers ran."""
     tasks: float = 0.0
     calls: dict[str, float] = field(default_factory=dict)
 
     def minus(self, before: Usage, share: float = 1.0) -> Usage:
-        """Return what has come since `before`, times `share`."""
+        """Return the difference from `before`, times `share`."""
         found = Usage()
         for each in fields(Usage):
             now, then = getattr(self, each.name), getattr(before, each.name)
@@ -46,7 +46,7 @@ class Usage:
 
 
 class _CountedCosts(CostModel):
-    """As `CostModel`, and counts what it is asked for."""
+    """A `CostModel` that counts the costs it is asked for."""
 
     def __init__(self, role: str, profile: Profile, usage: Usage) -> None:
         super().__init__(getattr(profile, role), profile)
@@ -85,7 +85,7 @@ class _CountedCosts(CostModel):
 
 
 def count(cluster: SimCluster) -> dict[str, Usage]:
-    """Count from now on what the processes of `cluster` do; return the amounts, by role.
+    """Count from now on the costs of `cluster`'s processes; return the amounts, by role.
 
     Replicas of the GCS are not counted.
     """

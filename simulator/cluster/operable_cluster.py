@@ -1,8 +1,8 @@
-"""What can be done to a simulated cluster while it runs: `cluster_operations.SimulatedCluster`.
+"""Faults and other operations on a running simulated cluster: `cluster_operations`.
 
-Processes end or stand still at once, in the middle of whatever they do. The others hear
-of it what the kernel of a real host would tell them, a latency later: that a connection
-broke, or that a child has ended.
+A process ends or stops at once, in the middle of its turn. Other processes learn of that one
+latency later, by what the kernel of a real host would report: a broken connection, or the
+end of a child.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raytwin.simulator.machine.simulated_process import SimProcess
 
 
 class OperableCluster(SimCluster):
-    """A cluster that things happen to."""
+    """A cluster that can be changed and broken while it runs."""
 
     # -- nodes -----------------------------------------------------------------
 
@@ -68,14 +68,14 @@ class OperableCluster(SimCluster):
         self._start_node(node)
 
     def pause_node(self, node: int) -> None:
-        """Have a node and its workers stand still; nothing happens to one that has ended."""
+        """Stop a node and its workers, as SIGSTOP does; does nothing to a node that has ended."""
         for process in self._processes_of(node):
             process.pause()
         if f"node:{node}" in self.processes:
             self.network.pause_node(node)
 
     def resume_node(self, node: int) -> None:
-        """Have a paused node and its workers go on."""
+        """Continue a paused node and its workers."""
         processes = self._processes_of(node)
         if f"node:{node}" in self.processes:
             self.network.resume_node(node)
@@ -83,7 +83,7 @@ class OperableCluster(SimCluster):
             process.resume()
 
     def set_latency(self, source: int, destination: int, latency_s: float | None) -> None:
-        """Give the link from one node to another a latency; None is the profile's."""
+        """Set the latency of the link from one node to another; None: the profile's."""
         self._check(source)
         self._check(destination)
         self.network.set_link(source, destination, latency_s)
@@ -91,11 +91,11 @@ class OperableCluster(SimCluster):
     # -- workers ---------------------------------------------------------------
 
     def kill_worker(self, node: int, which: int = 0) -> None:
-        """End a worker, counted from the node's oldest, round and round."""
+        """End a worker; `which` counts from the node's oldest, modulo their number."""
         self._end_worker(self._worker(node, which), "killed by SIGKILL")
 
     def kill_actor(self, which: int = 0) -> None:
-        """End an actor's process, counted round and round by node and its process's age."""
+        """End an actor's process; `which` counts by node and age, modulo their number."""
         actors = [
             worker.address
             for node in sorted(self.schedulers)
@@ -107,11 +107,11 @@ class OperableCluster(SimCluster):
         self._end_worker(actors[which % len(actors)], "killed by SIGKILL")
 
     def pause_worker(self, node: int, which: int = 0) -> None:
-        """Have a worker stand still; counted as in `kill_worker`."""
+        """Stop a worker; `which` as in `kill_worker`."""
         self.workers[self._worker(node, which)].process.pause()
 
     def resume_workers(self, node: int) -> None:
-        """Have all paused workers of a node go on, unless that is paused itself."""
+        """Continue all paused workers of a node, unless the node is paused itself."""
         processes = self._processes_of(node)
         if processes and not processes[0].paused:
             for process in processes:
@@ -120,7 +120,7 @@ class OperableCluster(SimCluster):
     # -- the head and the replicas of the GCS ----------------------------------
 
     def kill_head(self) -> None:
-        """End the head's process at once; another one takes its place."""
+        """End the head's process at once; a new one starts after `start_worker_s`."""
         if self.replicas is None:
             raise ValueError(NO_HEAD_AGAIN)
         if not self.head.alive:
@@ -147,7 +147,7 @@ class OperableCluster(SimCluster):
         self.replicas.kill(name)
 
     def kill_member(self, chain: int, which: int = 0) -> None:
-        """End a member of a chain of the GCS, counted from its head, round and round."""
+        """End a member of a chain of the GCS; `which` counts from the chain's head, modulo."""
         if self.replicas is None or chain >= self.config.chains:
             raise ValueError(f"the GCS has no chain {chain} of replicas that could die alone")
         members = [info.name for info in self.replicas.masters[chain].members]

@@ -1,4 +1,4 @@
-"""The ``sim`` backend's ``init``: from what a program asks for to a cluster in virtual time."""
+"""The ``sim`` backend's ``init``: makes a cluster in virtual time from a program's options."""
 
 from __future__ import annotations
 

@@ -2,12 +2,12 @@
 
 Every address is a component of some `SimProcess`; a process runs on a host;
 frames travel over the network. All scheduling, recovery and bookkeeping is the
-code of `control`; this package decides nothing.
+code of `runtime.control`; this package decides nothing.
 
 One host per node by default; with ``nodes_per_host`` several nodes share a
 host's cores, which is how a run on one machine is predicted. The head runs on
-the first host, as does the driver with node 0. What happens to a cluster from
-outside, while it runs, is in `operations`.
+the first host, as does the driver with node 0. Faults and other operations on a
+running cluster are in `operable_cluster`.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ from raytwin.simulator.programs.function_names import Functions
 from raytwin.simulator.programs.virtual_world import STALL_S, SimWorld
 
 _QUIET = frozenset({Heartbeat, ChainRequest, ChainOutput, ChainCommands, ChainAck, ReplicaBeat})
-"""What passes even when nothing happens. Of what is under way in a chain, more than that
-passes too: between nodes, workers and drivers."""
+"""Messages that pass even when nothing happens: they are no sign of progress. Whatever a chain
+of the GCS works on shows in other messages too, between nodes, workers and drivers."""
 
 HEAD = -1
 """The head's number in the network."""
@@ -92,47 +92,47 @@ class SimCluster:
         self.env = Clock()
         self.hub: Any = getcurrent()
         self.thread = get_ident()
-        """The only one in which any of it may run."""
+        """The one thread in which any of the simulation may run."""
         self.pid = os.getpid()
-        """The real process that all of it is in."""
+        """The real process that runs the simulation."""
         self.on_sigterm = signal.getsignal(signal.SIGTERM)
         """The driver's handler of SIGTERM; workers have none of their own accord."""
         self.loop_of_hub: asyncio.AbstractEventLoop | None = None
         """The asyncio loop that runs in the hub, while a program's greenlet has the thread."""
         self.hooks_of_hub: Any = (None, None)
-        """Who hears there of asynchronous generators: see `sys.set_asyncgen_hooks`."""
+        """The hub's hooks for asynchronous generators: see `sys.set_asyncgen_hooks`."""
         self.processes: dict[str, SimProcess] = {}
         self.schedulers: dict[int, LocalScheduler] = {}
         self.chains: dict[int, list[Chained]] = {}
-        """By node: its links with the GCS's chains, where there are any."""
+        """By node: its clients of the GCS's chains, if the GCS is replicated."""
         self.stores: dict[int, SimStore] = {}
         self.resources: dict[int, dict[str, float]] = {}
-        """Of every node that was ever started, by number."""
+        """Resources of every node that was ever started, by number."""
         self.incarnations: dict[int, int] = {}
         self._hosts_of: dict[int, int] = {}
         self._leaving: set[int] = set()
-        """Nodes that have learned that they were declared dead."""
+        """Nodes that know that they were declared dead, and are about to exit."""
         self._removed: set[int] = set()
         self.after_node_turn: list[Callable[[int], None]] = []
-        """Called with the number of a node that has had a turn: where invariants look."""
+        """Called with a node's number after its turn: invariants are checked here."""
         self.on_membership: list[Callable[[int, bool], None]] = []
         """Called with a node's number and whether it lives, when it joins and when it dies."""
         self.workers: dict[str, SimWorker] = {}
         self.drivers: list[SimDriver] = []
-        """Further ones than the first."""
+        """All drivers but the first."""
         self.door = SimDoor(self)
         self.functions = Functions()
         self.journal = Journal(Path(journal)) if journal is not None else None
         self.journaled: set[str] = {"gcs", "global"}
         self.working = 0
-        """What will end by itself: programs that use time or wait with a timeout, transfers,
-        long turns."""
+        """How many things are under way that end by themselves: programs that use time or wait
+        with a timeout, transfers, long turns."""
         self.stall_s = max(STALL_S, 10 * config.heartbeat_timeout_s, 2 * config.actor_end_s)
-        """How long nothing may happen while a driver waits."""
+        """A driver that waits raises after so long without progress; virtual seconds."""
         self.frames = 0
-        """Frames other than heartbeats, sent so far: signs of progress."""
+        """Frames sent so far, heartbeats excepted: signs of progress."""
         self.counts: defaultdict[str, Counts] = defaultdict(Counts)
-        """What components have done so far, by role."""
+        """Turns, messages and frames of components so far, by role."""
         self.tasks = 0
         """Tasks and actors' calls that workers have run so far, counted again if run again."""
         self.closed = False
@@ -177,8 +177,8 @@ class SimCluster:
         process.begin()
 
     def _on_change(self, node: int, alive: bool) -> None:
-        for told in list(self.on_membership):
-            told(node, alive)
+        for callback in list(self.on_membership):
+            callback(node, alive)
 
     def _start_node(self, number: int) -> None:
         host = self._hosts_of[number]
@@ -211,11 +211,11 @@ class SimCluster:
         process.begin()
 
     def _after_turn(self, number: int, scheduler: LocalScheduler) -> None:
-        """A node that was declared dead leaves, as a real one does."""
-        for called in self.after_node_turn:
-            called(number)
+        """Check invariants; end a node that was declared dead, as a real one exits."""
+        for callback in self.after_node_turn:
+            callback(number)
         if scheduler.members.fenced and number not in self._leaving:
-            # What it has just sent still goes out: for others to refuse.
+            # The frames of this turn still leave; their receivers refuse them.
             self._leaving.add(number)
             left = self.incarnations[number]
             self.env.timeout(2 * self.profile.latency_s).callbacks.append(
@@ -237,9 +237,9 @@ class SimCluster:
 
     @property
     def gcs(self) -> Gcs:
-        """The GCS; of a chain of several replicas the tail's, whose word counts.
+        """The GCS; if it is a chain of replicas, the tail's copy, which holds what is committed.
 
-        Of one with shards, what is not in `gcs_tables`.
+        With shards it is the part that holds none of `gcs_tables`.
         """
         if self.replicas is not None:
             found = self.replicas.tail_machine().components["gcs"]
@@ -250,7 +250,7 @@ class SimCluster:
 
     @property
     def gcs_tables(self) -> list[Gcs]:
-        """Who has the tables that shards may have: these, or the one GCS there is."""
+        """The shards of the GCS; without shards, the GCS itself."""
         if self.config.gcs_shards == 1:
             return [self.gcs]
         assert self.replicas is not None
@@ -264,25 +264,25 @@ class SimCluster:
     # -- workers ---------------------------------------------------------------
 
     def start_worker(self, address: str, node: int) -> None:
-        """A worker's process has come up."""
+        """Make a worker, whose process has come up, unless its node has ended."""
         if f"node:{node}" in self.processes:
             pid, values = len(self.workers) + 1, self.stores[node].values
             self.workers[address] = SimWorker(self, address, node, pid, values)
 
     def stop_worker(self, address: str) -> None:
-        """A worker is not needed any more; its node hears of its end, as of any."""
+        """End a worker that its node does not need; the node receives `WorkerDied`."""
         if address in self.workers:
             self._end_worker(address, "exit code 0")
 
     def worker_left(self, process: SimProcess, reason: str) -> None:
-        """A worker has ended by itself: an actor that exits, a program that raised."""
+        """End a worker's process that has exited: an actor that exits, a program that raised."""
         self._end_process(process.name)
-        # Behind what it has sent, as a real one's last words come first.
+        # The node receives the worker's last frames before the news of its end.
         died = [WorkerDied(process.name, reason)]
         self.transmit(process.node, f"pool:{process.node}", f"node:{process.node}", died, 60)
 
     def worker_died(self, process: SimProcess, reason: str) -> None:
-        """A worker's program has ended its process at once: `os._exit`, a signal to itself."""
+        """End a worker's process whose program called `os._exit` or signalled itself."""
         self._end_worker(process.name, reason)
 
     def _end_process(self, address: str) -> None:
@@ -297,7 +297,7 @@ class SimCluster:
         node = node_of(address)
         self._end_process(address)
         scheduler = self.processes[f"node:{node}"]
-        # What it had sent before its end comes before the news of it.
+        # The node receives the worker's last frames before the news of its end.
         died = [WorkerDied(address, reason)]
         self.network.send(
             node, node, 0, partial(scheduler.arrive, f"pool:{node}", f"node:{node}", died)
@@ -311,9 +311,9 @@ class SimCluster:
         return SimSession(self.make_driver(FIRST_DRIVER, job_id(1)), self, self.close)
 
     def run_driver(self, program: Callable[[], object], namespace: str = "") -> SimDriver:
-        """Begin to run a program as a further driver, on node 0, beside the one that calls.
+        """Start a program as a further driver, on node 0.
 
-        It is a job of its own, which ends with the program. It makes progress
+        The driver has a job of its own, which ends with the program. It makes progress
         while the calling program waits or lets time pass.
         """
         driver = SimDriver(self, program, namespace)
@@ -332,7 +332,7 @@ class SimCluster:
     def transmit(
         self, node: int, source: str, destination: str, messages: list[Any], nbytes: int
     ) -> None:
-        """Send a frame on its way; to an address that is not there it is lost."""
+        """Send a frame from a node; to an address that is not there it is lost."""
         process = self.processes.get(destination)
         if process is None:
             return
@@ -343,10 +343,10 @@ class SimCluster:
         )
 
     def run_until(self, ready: Callable[[], object], watch: bool) -> None:
-        """Run the simulation until something holds.
+        """Run the simulation until `ready()` holds.
 
-        With `watch`, raises RaySystemError when it cannot come to hold: nothing
-        is `working` and only heartbeats have passed for `stall_s`.
+        With `watch`, raises RaySystemError once nothing was `working` and only heartbeats
+        have passed for `stall_s`: then it can never hold.
         """
         env = self.env
         step = env.step
@@ -366,12 +366,12 @@ class SimCluster:
                 )
 
     def close(self) -> None:
-        """End every worker, and with it the program that waits there."""
+        """End every driver and worker, and unwind their programs."""
         if self.closed:
             return
         self.closed = True
         gc.set_threshold(*self._gc_thresholds)
-        if get_ident() == self.thread:  # else it has ended, and with it what waited there
+        if get_ident() == self.thread:  # else the thread has ended, and its greenlets with it
             for driver in self.drivers:
                 driver.kill()
             for address in list(self.workers):

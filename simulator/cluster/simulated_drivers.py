@@ -1,8 +1,8 @@
 """Drivers in virtual time: the calling program, and further ones beside it.
 
-The program that started the cluster is its first driver. Another one is a program in a
-greenlet, with a process and a job of its own; it comes in by the door of node 0, as one
-does that joins real processes, and makes progress while the first one waits.
+The program that started the cluster is its first driver. A further driver is a program in a
+greenlet, with a process and a job of its own; it joins through the door of node 0, as a
+driver of real processes does, and makes progress while the first one waits.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class ClusterOfDrivers(ClusterPort, Protocol):
 
 
 class SimSession(Session):
-    """A driver's session; that of the first ends its cluster when it is shut down."""
+    """A driver's session; shutting down the first driver's ends the cluster."""
 
     def __init__(self, world: SimWorld, cluster: ClusterPort, end: Callable[[], None]) -> None:
         super().__init__(world, end)
         self.cluster = cluster
 
     def describe_job(self, namespace: str) -> None:
-        """Tell the cluster of this driver's job, but not the real process's PID and arguments.
+        """Describe this driver's job to the GCS, without the real process's PID and arguments.
 
-        They would be in its frames, and the same program is the same execution.
+        These would differ from run to run, and so would the frames of one execution.
         """
         self.namespace = namespace
         with self.world:
@@ -67,13 +67,13 @@ class SimDriver:
         self._world: SimWorld | None = None
         self._greenlet: ProgramGreenlet | None = None
         self.job = 0
-        """Its job's number, once the GCS has given it one."""
+        """The number of its job; 0 until the GCS has given it one."""
         self.done = False
-        """The program has ended, or the driver was killed."""
+        """Whether the program has ended, or the driver was killed."""
         self.value: object = None
-        """What it returned."""
+        """The program's return value."""
         self.error: BaseException | None = None
-        """What it raised."""
+        """The error that the program raised."""
         cluster.door.register(JobInfo(0), self._welcome)
 
     def wait(self) -> object:
@@ -84,7 +84,7 @@ class SimDriver:
         return self.value
 
     def kill(self) -> None:
-        """End the driver at once, wherever its program is."""
+        """End the driver at once, and unwind its program."""
         if not self.done:
             self._end("killed by SIGKILL")
             if self._greenlet is not None and self._greenlet is not getcurrent():
@@ -113,7 +113,7 @@ class SimDriver:
             self._world.session.describe_job(self._namespace)
             self.value = self._program()
         except GreenletExit:
-            pass  # it was killed, and `kill` has said so
+            pass  # `kill` has ended the driver already
         except BaseException as error:
             self.error = error
         finally:
@@ -124,11 +124,11 @@ class SimDriver:
             return
         self.done = True
         if self._world is not None:
-            # In an event of its own: the program may have been in the midst of a turn.
+            # In an event of its own: the program may be within a turn of its process.
             self._cluster.env.timeout(0).callbacks.append(partial(self._leave, reason))
 
     def _die(self, reason: str) -> None:
-        """The program has ended its process at once."""
+        """End the driver: its program has ended the process at once."""
         self.done = True
         self._leave(reason, None)
 
@@ -140,7 +140,7 @@ class SimDriver:
 
 
 class SimDoor:
-    """Where drivers come in; is ``door:0``. See `door`."""
+    """``door:0``, which registers and reports drivers of node 0: see `driver_door`."""
 
     def __init__(self, cluster: ClusterPort) -> None:
         self._cluster = cluster
@@ -148,24 +148,24 @@ class SimDoor:
         self._keys = 0
 
     def register(self, info: JobInfo, welcome: Callable[[JobInfo], None] | None = None) -> None:
-        """Tell node 0 of a driver; `welcome` is called with its number."""
+        """Register a driver with node 0; `welcome` is called with the job that the GCS gives it."""
         self._keys += 1
         if welcome is not None:
             self._waiting[self._keys] = welcome
         self._tell(RegisterJob(info, self._keys))
 
     def ended(self, job: int, reason: str) -> None:
-        """A driver is gone."""
+        """Report the end of a driver and its job to node 0."""
         self._tell(JobEnded(job_id(job), f"its driver is gone ({reason})"))
 
     def _tell(self, message: RegisterJob | JobEnded) -> None:
         self._cluster.processes["node:0"].arrive("door:0", "node:0", [message])
 
     def handle(self, source: str, message: JobRegistered) -> None:
-        """The GCS has numbered a job."""
+        """Admit the driver whose job the GCS has numbered."""
         welcome = self._waiting.pop(message.key, None)
         if welcome is not None:
             welcome(message.info)
 
     def end_turn(self) -> None:
-        """Nothing is left for the end of a turn."""
+        """Do nothing: no work is left for the end of a turn."""

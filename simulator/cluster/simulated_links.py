@@ -1,7 +1,7 @@
-"""A process's connections to nodes in virtual time: nothing is taken from the dead.
+"""A process's connections to nodes in virtual time: it takes no frame of a dead incarnation.
 
-What `links` does for real. Here a frame needs no connection: a
-process that has heard of the end of an incarnation refuses its frames.
+The counterpart of `links` in the real processes. Here a frame needs no connection: a process
+that knows of the end of a node's incarnation refuses its frames.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class SimLinks:
         on_change: Callable[[int, bool], None] | None = None,
         known: dict[int, NodeInfo] | None = None,
     ) -> None:
-        """`known`: what `on_change` was told of already, by an earlier process also."""
+        """`known`: the changes that `on_change` has received, also from an earlier process."""
         self._process = process
         self._known = {} if known is None else known
         self._drop_peer = drop_peer
@@ -43,4 +43,4 @@ class SimLinks:
             self._on_change(info.node, info.alive)
 
     def end_turn(self) -> None:
-        """Nothing is left for the end of a turn."""
+        """Do nothing: no work is left for the end of a turn."""

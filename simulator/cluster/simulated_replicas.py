@@ -2,19 +2,18 @@
 
 A new replica's host is the one with the fewest of its chain, so that one host's death
 takes no two while there are as many hosts; a durable one that comes back is where its
-files are. Each has a number of its own in the network. When one is killed the kernel
-of its host closes its connections: whoever has one hears of it one latency later.
+files are. Each has a number of its own in the network. When a replica is killed the kernel
+of its host closes its connections: its peers learn of that one latency later.
 
 When the head is killed the replicas live. Another one begins after the time that it
 takes to start a process; nodes and replicas find it a latency later.
 
-The state that a joining replica gets goes over the network like all else. Besides,
-who puts it together and who takes it apart are busy for a copy of so many bytes
-(`ReplicaCosts`): the least that it can be, and the only figure that profiles have
-for it.
+The state goes to a joining replica over the network like any message. Besides, encoding it
+and restoring it each cost the CPU time of one copy (`ReplicaCosts`): a lower bound, and the
+only figure that profiles have for it.
 
-A durable replica has a storage that is a dictionary: it shows what is written and when,
-not what writing costs. Where there is one only, it lives in the head's process.
+A durable replica's storage is in memory: it shows what is written and when, and charges no
+time for writing. A GCS that has one replica only runs it in the head's process.
 """
 
 from __future__ import annotations
@@ -62,19 +61,19 @@ from raytwin.simulator.machine.simulated_process import SimProcess
 
 
 class ReplicaCosts(CostModel):
-    """What a replica's turns cost: those of the head, and snapshots."""
+    """The costs of a replica's turns: the head's, and copies of snapshots."""
 
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile.head)
         self._bandwidth = profile.memory_bandwidth
 
     def received(self, messages: list[Any]) -> float:
-        """Besides the messages: each part of a snapshot is copied."""
+        """Add the copy of each part of a snapshot."""
         parts = (len(m.data) for m in messages if type(m) is SnapshotPart)
         return super().received(messages) + sum(parts) / self._bandwidth
 
     def sent(self, messages: list[Any]) -> tuple[float, int]:
-        """Besides the messages: all of a snapshot is put together before its first part."""
+        """Add the encoding of a whole snapshot to the cost of its first part."""
         total_s, nbytes = super().sent(messages)
         for message in messages:
             if type(message) is SnapshotPart and message.part == 0:
@@ -83,7 +82,7 @@ class ReplicaCosts(CostModel):
 
 
 class SimReplicas:
-    """``launcher`` of one head after the other, and all that it has launched."""
+    """``launcher`` of each head in turn, and the replicas that it has launched."""
 
     def __init__(
         self, cluster: ClusterPort, head: SimProcess, on_change: Callable[[int, bool], None]
@@ -91,24 +90,24 @@ class SimReplicas:
         self.cluster = cluster
         self._on_change = on_change
         self._started: list[str] = []
-        """Replicas that have processes of their own, or had."""
+        """Replicas that have, or had, processes of their own."""
         self._hosts: dict[str, int] = {}
-        """Where they are, or were."""
+        """By replica: its host; also of those that have ended."""
         self._known: dict[int, NodeInfo] = {}
         self._heads = 0
-        """How many have begun."""
+        """How many heads have begun."""
         self._files: dict[str, SimFile] = {}
-        """Of durable replicas, by name."""
+        """By name: the files of durable replicas."""
         self.begin(head)
 
     def begin(self, head: SimProcess) -> None:
         """Make the components of a head."""
         config = self.cluster.config
         self.masters: list[Master] = []
-        """By chain; see `shards`."""
+        """By number of the chain; see `gcs.sharding`."""
         chains = [self._add_master(head, chain) for chain in range(config.chains)]
         head.add(LAUNCHER, self)
-        head.on_refused = self._tell_over
+        head.on_refused = self._notify_fenced
         head.add("links", SimLinks(head, on_change=self._on_change, known=self._known))
         for chained, master in zip(chains, self.masters, strict=True):
             chained.start()
@@ -133,15 +132,15 @@ class SimReplicas:
             ctx.send(master_of(chain), ReplicasFound(alive, ended, self._heads, kept))
         self._heads += 1
         for name in replicas:
-            self._tell_of_head(name)
+            self._report_to_head(name)
 
-    def _tell_over(self, address: str) -> None:
-        """A node that is over hears of it from the head that refuses it."""
-        told = NodeChanged(self._known[int(address.partition(":")[2])])
-        self.cluster.transmit(self.cluster.head.node, "gcs", address, [told], 60)
+    def _notify_fenced(self, address: str) -> None:
+        """Tell a node whose frame the head refuses that it was declared dead."""
+        change = NodeChanged(self._known[int(address.partition(":")[2])])
+        self.cluster.transmit(self.cluster.head.node, "gcs", address, [change], 60)
 
-    def _tell_of_head(self, name: str) -> None:
-        """A replica that was there before this head connects with it."""
+    def _report_to_head(self, name: str) -> None:
+        """Have a replica that outlived the last head report to this one."""
         process = self.cluster.processes[name]
         replica = process.components[name]
         assert isinstance(replica, Replica)
@@ -167,14 +166,14 @@ class SimReplicas:
             raise TypeError(f"the launcher was sent {type(message).__name__}")
         name, head = message.name, self.cluster.head
         started = self.cluster.env.timeout(self.cluster.profile.start_worker_s)
-        # Who asked for it may be dead by then: nobody would know of it.
+        # A head that has ended meanwhile does not start it: no other head would know of it.
         started.callbacks.append(lambda _: self._start(name) if head.alive else None)
 
     def end_turn(self) -> None:
-        """Nothing is left for the end of a turn."""
+        """Do nothing: no work is left for the end of a turn."""
 
     def tail_machine(self, chain: int = 0) -> Machine:
-        """Return the machine that answers; raises LookupError before there is one."""
+        """Return the tail's state machine; raises LookupError if the chain has no member."""
         for name in reversed([info.name for info in self.masters[chain].members]):
             at = self.cluster.head if self.cluster.config.head_has_gcs else None
             process = at or self.cluster.processes.get(name)
@@ -191,7 +190,7 @@ class SimReplicas:
             return
         number = int(name.partition(".")[2])
         host = self._hosts.setdefault(name, self._host_for(name, number))
-        # Below the head's number, where no node's is.
+        # Numbers below the head's belong to no node.
         node = cluster.head.node - number
         cluster.network.add_node(node, host)
         process = SimProcess(
@@ -228,7 +227,7 @@ class SimReplicas:
         return min(in_turn, key=lambda host: living[host])
 
     def _start_within(self, name: str) -> None:
-        """The one replica of a durable GCS lives in the head, beside its storage."""
+        """Start the one replica of a durable GCS in the head, beside its storage."""
         cluster, head = self.cluster, self.cluster.head
         file = self._files.setdefault(name, SimFile())
         head.add(STORAGE, SimStorage(head.context(STORAGE), file))
@@ -266,7 +265,7 @@ def _call(action: Callable[[], None], event: Any) -> None:
 
 
 class SimFile:
-    """What a `SimStorage` has written; outlives the process."""
+    """The file that a `SimStorage` writes; outlives the process."""
 
     def __init__(self) -> None:
         self.cold = ColdBatches()
@@ -277,34 +276,34 @@ class SimFile:
 
     @property
     def last(self) -> tuple[int, int, bool]:
-        """Epoch, last command, and whether it is a member's."""
+        """Epoch, last command's index, and whether the replica was a member of its chain."""
         return self.chain.epoch, self.index, self.chain.serving
 
     @property
     def index(self) -> int:
-        """The last command that is here, by itself or in the state."""
+        """The index of the last command, logged by itself or contained in the snapshot."""
         return self.commands[-1].index if self.commands else self._after
 
     def log_epoch(self, message: LogEpoch) -> None:
-        """Note the chain; who joins one has nothing yet."""
+        """Write the chain's epoch; a replica that joins starts with an empty file."""
         self.chain = message
         if not message.serving:
             self.state, self._after = None, 0
             self.commands, self.cold = [], ColdBatches()
 
     def log_state(self, index: int, data: bytes) -> None:
-        """Note the state after a command."""
+        """Write a snapshot of the state after a command; drop the commands that it contains."""
         self.state, self._after = data, index
         self.commands = [c for c in self.commands if c.index > index]
 
     def recovered(self, machine: Machine) -> Recovered | None:
-        """Return what is here of a replica that was a member of its chain; else None."""
+        """Return the state of a replica that was a member of its chain; else None."""
         if not self.chain.serving:
             return None
         return Recovered(self.recover(machine), self.chain.epoch, self.chain.members)
 
     def recover(self, machine: Machine) -> Machine:
-        """Bring a new machine to where the last one with this file was; return it."""
+        """Restore a new machine from snapshot and commands; return it."""
         if self.state is not None:
             machine.restore(self.state)
         for command in self.commands:
@@ -314,7 +313,7 @@ class SimFile:
 
 
 class SimStorage:
-    """``storage:gcs`` in virtual time: all is kept, writing it costs nothing."""
+    """``storage:gcs`` in virtual time: writing costs nothing."""
 
     def __init__(self, ctx: Context, file: SimFile) -> None:
         self._ctx = ctx

@@ -1,9 +1,9 @@
 """The node's object store and worker pool in virtual time.
 
-The same messages as the real ones; what takes time is the network's transfer,
-one after another from each source node as in the real object manager and over as
-many streams, the disk, which does one thing after another, and the start of a
-worker.
+They take the same messages as the real ones. Time passes in three places: transfers over
+the network, one after another from each source node and over as many streams as in the
+real object manager; the disk, which serves one request after another; and the start of
+a worker.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ClusterOfStores(ClusterPort, Protocol):
 
 
 class _Fetching:
-    """An object on its way."""
+    """An object that is being fetched."""
 
     __slots__ = ("fetch", "offset", "transfers", "under_way")
 
@@ -49,13 +49,13 @@ class _Fetching:
         self.offset = offset
         self.transfers: list[Transfer] = []
         self.under_way = 0
-        """How many of them have not landed."""
+        """How many transfers have not arrived yet."""
 
 
 class SimStore:
-    """``store:<n>``: room is counted, contents are kept as pickles.
+    """``store:<n>``: counts the memory in use, and keeps values as pickles.
 
-    Memory is never in pieces here.
+    Its memory is never fragmented.
     """
 
     def __init__(self, cluster: ClusterOfStores, node: int, capacity: int) -> None:
@@ -66,19 +66,19 @@ class SimStore:
         self.values: dict[int, bytes] = {}
         self._sizes: dict[int, int] = {}
         self._places: dict[bytes, dict[int, None]] = {}
-        """Where an object is: in several places for a while if it is made or fetched twice."""
+        """By object: its offsets; several for a while if it is made or fetched twice."""
         self._offsets = 0
         self._disk: dict[bytes, dict[int, tuple[bytes, int]]] = {}
         """Object -> {place: (pickle, size)}."""
         self._disk_free_s = 0.0
-        """When the disk has done all that it was asked for."""
+        """When the disk will have served all requests so far."""
         self.disk_used = 0
         self.spilled_bytes = 0
-        """Written to disk so far."""
+        """Bytes written to disk so far."""
         self._queues: dict[int, deque[tuple[Fetch, int]]] = {}
-        """With the places of those that have one already, or -1."""
+        """By source node: fetches that wait, with the offset allocated for each, or -1."""
         self._current: dict[int, _Fetching] = {}
-        """What is being fetched, by the node that it comes from."""
+        """By source node: the fetch under way."""
 
     def handle(self, source: str, message: Any) -> None:
         if isinstance(message, Allocate):
@@ -107,7 +107,7 @@ class SimStore:
             raise TypeError(f"an object store was sent {type(message).__name__}")
 
     def end_turn(self) -> None:
-        """Nothing is left for the end of a turn."""
+        """Do nothing: no work is left for the end of a turn."""
 
     def _allocate(self, size: int) -> int:
         if self.used + size > self.capacity:
@@ -129,7 +129,7 @@ class SimStore:
             self._places.pop(oid, None)
 
     def _land(self, oid: bytes, offset: int, payload: bytes) -> None:
-        """An object that was fetched is here in full."""
+        """Note an object that has arrived in full."""
         self.values[offset] = payload
         self._places.setdefault(oid, {})[offset] = None
 
@@ -215,7 +215,7 @@ class SimStore:
         cluster.network.send(self.node, node, 60, begin)
 
     def drop_peer(self, node: int) -> None:
-        """A node is dead: fail what is being fetched from it."""
+        """Fail all fetches from a node that is dead."""
         waiting = self._queues.pop(node, deque())
         current = self._current.pop(node, None)
         if current is not None:
@@ -230,7 +230,7 @@ class SimStore:
 
     @property
     def _gone(self) -> bool:
-        """Whether its process has ended; another may have the node's number by now."""
+        """Whether this store's process has ended; another may have the node's number by now."""
         return self.cluster.stores.get(self.node) is not self
 
     def value_of(self, oid: bytes) -> bytes | None:
@@ -241,7 +241,7 @@ class SimStore:
         return next((payload for payload, _ in self._disk.get(oid, {}).values()), None)
 
     def read_for_sending(self, oid: bytes, then: Callable[[], None]) -> None:
-        """Call `then` when the object can be sent: from disk, where it is only there."""
+        """Call `then` when the object can be sent: after a read, if it is on disk only."""
         spilled = self._disk.get(oid)
         if oid in self._places or spilled is None:
             then()
@@ -251,7 +251,7 @@ class SimStore:
     # -- disk ------------------------------------------------------------------
 
     def _use_disk(self, size: int, then: Callable[[], None]) -> None:
-        """Call `then` when the disk has moved so many bytes, after all it has to do."""
+        """Call `then` when the disk, after its earlier requests, has moved `size` bytes."""
         env = self.cluster.env
         begin_s = max(env.now, self._disk_free_s)
         self._disk_free_s = begin_s + size / self.cluster.profile.disk_bandwidth
@@ -264,7 +264,7 @@ class SimStore:
         env.timeout(self._disk_free_s - env.now).callbacks.append(over)
 
     def _spill(self, message: Spill) -> None:
-        # As a real write, it takes the memory as it is now: it may be freed meanwhile.
+        # The pickle is taken now, because the memory may be freed during the write.
         payload = self.values[message.offset]
         self._offsets += 1
         place = self._offsets
@@ -297,7 +297,7 @@ class SimStore:
             self._use_disk(fetch.size, read)
 
     def _tell(self, message: Any) -> None:
-        # It lives in the node's process: no network, no wait.
+        # The store is in the node's process: its messages take no network and no time.
         process = self.cluster.processes.get(f"node:{self.node}")
         if process is not None and not self._gone:
             process.arrive(f"store:{self.node}", f"node:{self.node}", [message])
@@ -336,4 +336,4 @@ class SimPool:
             process.arrive(f"pool:{self.node}", f"node:{self.node}", [died])
 
     def end_turn(self) -> None:
-        """Nothing is left for the end of a turn."""
+        """Do nothing: no work is left for the end of a turn."""

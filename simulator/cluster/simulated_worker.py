@@ -1,8 +1,8 @@
 """A simulated worker: client and executor in one process, and a program in a greenlet.
 
-The program takes ranges from the executor, runs them and reports, all its life.
-It is only made when there is something to run: most workers of a large cluster
-never run anything, and a greenlet with its stack is what takes memory.
+The program takes ranges from the executor, runs them and reports them, until it exits.
+The worker makes its greenlet with the first range: most workers of a large cluster
+never run anything, and the greenlet's stack is what costs memory.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SimWorkerSession(Session):
 
 
 class SimWorker:
-    """The component at a worker's address; messages tell its two parts apart."""
+    """The component at a worker's address: passes each message to the client or the executor."""
 
     def __init__(
         self, cluster: ClusterPort, address: str, node: int, pid: int, values: dict[int, bytes]
@@ -105,10 +105,10 @@ class SimWorker:
             )
 
     def end_turn(self) -> None:
-        """Neither has anything left for the end of a turn."""
+        """Do nothing: neither part has work at the end of a turn."""
 
     def end(self) -> None:
-        """End the process, and unwind the program wherever it waits."""
+        """End the process, and unwind its program."""
         self.process.kill()
         if self._program:
             self._program.throw()
@@ -117,7 +117,7 @@ class SimWorker:
         self.client.forget_waiters()
 
     def _begin(self) -> None:
-        """Make and start the program once there is work."""
+        """Make and start the program, once there is work."""
         if not self.executor.queue:
             return
         world = SimWorld(self.cluster, self.process, self.client, self.executor, self._values)
@@ -133,16 +133,16 @@ class SimWorker:
 
 
 def _live(world: SimWorld, session: Session, executor: Executor, runner: TaskRunner) -> None:
-    """Be the worker's process, from its program's first line to its end."""
+    """Run the worker's process, from its program's first line to its end."""
     try:
         _work(world, session, executor, runner)
     except GreenletExit:
-        raise  # it was ended from outside
+        raise  # the cluster has ended the process
     except BaseException as error:
         code = exit_code(error)
         world.leave(code)
         if world.is_for_driver(error):
-            raise  # in the driver, for whom the signal was
+            raise  # in the driver, to which the signal was sent
         if not isinstance(error, SystemExit):
             sys.__excepthook__(type(error), error, error.__traceback__)
         elif error.code is not None and not isinstance(error.code, int):
@@ -155,7 +155,7 @@ def _live(world: SimWorld, session: Session, executor: Executor, runner: TaskRun
 
 
 def _work(world: SimWorld, session: Session, executor: Executor, runner: TaskRunner) -> None:
-    """Run what comes until there is to be no more."""
+    """Run ranges until the executor may leave."""
     client = world.client
     while not runner.may_leave():
         with world:

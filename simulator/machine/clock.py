@@ -1,8 +1,8 @@
 """Virtual time: SimPy's environment, made quick where it is used most.
 
 `now` is read a dozen times per event and events are processed by the million:
-here it is an attribute, not a property, and `step` leaves out what this package
-has no use for (failed events, and `run`, which stops by an exception).
+here it is an attribute, not a property, and `step` omits SimPy's handling of failed
+events and of `run`, which this package does not use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from simpy.core import EmptySchedule
 
 
 class Clock(simpy.Environment):
-    """Time in seconds from 0 on, and what is due."""
+    """Virtual time in seconds, from 0 on, and the events that are due."""
 
     now = 0.0
 

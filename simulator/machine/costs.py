@@ -1,11 +1,11 @@
-"""What things cost in virtual time: a profile.
+"""Costs in virtual time: a profile of one kind of machine.
 
-The control plane runs as it is; a profile says how long its turns take on the
-machine that is modelled, and what the rest of that machine does.
+The control plane's own code runs; the profile says how long its turns take on the
+modelled machine, and how fast that machine's network, memory and disk are.
 
 A turn of a process costs::
 
-    turn_s                             to be woken, to look, to go to sleep again
+    turn_s                             wake up, poll, go to sleep again
     + frame_s   x frames sent          a system call each
     + for each message received or sent:
         message_s                      to decode or encode and to handle it
@@ -13,15 +13,14 @@ A turn of a process costs::
         + element_s x its elements
 
 Its frames leave `after_s` before it is over: a process that has written to its
-socket still has books to keep and the way to sleep before it, while the reader
-is on its way already.
+socket still cleans up and goes to sleep, while the reader wakes up already.
 
-What a chain of the GCS is asked is charged for as what is in the request, at every
-replica that applies it.
+A request to a chain of the GCS costs what the messages in it cost, at every replica
+that applies it.
 
 Each role has its own figures (``head``, ``node``, ``worker``, ``driver``), and
 each kind of message may override them. User code costs ``call_s`` per API call
-and ``task_s`` per task that a worker runs, besides what it asks for itself.
+and ``task_s`` per task that a worker runs, besides the time it takes itself.
 
 A profile is a JSON object with the fields below. ``paper`` is built in, see
 `profiles/paper.json`; `raytwin calibrate` writes one for the machine at hand.
@@ -77,11 +76,11 @@ class MessageCost(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RoleCost(msgspec.Struct, forbid_unknown_fields=True):
-    """What a turn of one kind of process costs."""
+    """The costs of a turn of one kind of process."""
 
     turn_s: float = 0.0
     after_s: float = 0.0
-    """How much of `turn_s` comes after its frames have left."""
+    """The part of `turn_s` that follows the leaving of the turn's frames."""
     frame_s: float = 0.0
     received: MessageCost = msgspec.field(default_factory=MessageCost)
     sent: MessageCost = msgspec.field(default_factory=MessageCost)
@@ -97,7 +96,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
 
     name: str
     source: str
-    """Where the figures come from; the report prints it."""
+    """The origin of the figures; the report prints it."""
     cores: int
     """Per host."""
     latency_s: float
@@ -117,19 +116,19 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True):
     call_s: dict[str, float] = msgspec.field(default_factory=dict)
     """CPU time of an API call: submit, map, get, put, wait."""
     range_s: float = 0.0
-    """CPU time of a worker per range it runs: take it, decode, encode, report."""
+    """CPU time of a worker per range: receive, decode, encode, report."""
     task_s: float = 0.0
     """CPU time of a worker per task, besides the user's code."""
     memory_bandwidth_all: float = 0.0
-    """Of a copy by as many threads as it takes; 0: one thread is as quick."""
+    """Of a copy by the best number of threads; 0: one thread is as fast."""
     copy_thread_s: float = 3e-5
-    """What it takes to hand a part of a copy to one more thread."""
+    """Time to hand a part of a copy to one more thread."""
     disk_bandwidth: float = 1.25e9
-    """Of a node's disk, where evicted objects go; the default is what an
-    m4.16xlarge has to its network disks (10 Gbit/s)."""
+    """Of a node's disk, which takes evicted objects; the default is the rate of an
+    m4.16xlarge to its network disks (10 Gbit/s)."""
 
     def copy_s(self, nbytes: int, threads: int) -> float:
-        """Return how long `threads` threads take to copy so much into the object store."""
+        """Return the seconds that `threads` threads take to copy `nbytes` into the store."""
         rate = self.memory_bandwidth
         if threads > 1:
             rate = max(rate, min(threads * rate, self.memory_bandwidth_all))
@@ -293,7 +292,7 @@ def size_of(message: Any) -> Size:
 
 
 class _CostsByType(dict[type, MessageCost | None]):
-    """The cost of each type of message, None if it is free; fills itself."""
+    """The cost of each type of message, None if it is free; filled on first use."""
 
     def __init__(self, default: MessageCost, by_name: dict[str, MessageCost]) -> None:
         super().__init__()
@@ -309,9 +308,9 @@ class _CostsByType(dict[type, MessageCost | None]):
 
 
 class CostModel:
-    """A role's costs, ready for quick look-up by message type.
+    """A role's costs, with a fast look-up by message type.
 
-    Those of user code are the profile's; without one they are nothing.
+    Costs of user code come from the profile; without one they are zero.
     """
 
     def __init__(self, role: RoleCost, profile: Profile | None = None) -> None:
@@ -352,7 +351,7 @@ class CostModel:
         return total_s
 
     def _applied(self, body: bytes) -> float:
-        """Return the cost of what is in a request."""
+        """Return the cost of handling the messages in a request."""
         if not body:
             return 0.0
         return self.received([inner for frame in decode_frames(body) for inner in frame.messages])

@@ -1,4 +1,4 @@
-"""Transfers that share links fairly: max-min fair rates, recomputed when one begins or ends."""
+"""Transfers at max-min fair rates, which are computed again when one begins or ends."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from simpy import Environment, Event
 from simpy.events import NORMAL, EventPriority
 
 END_OF_INSTANT = EventPriority(2)
-"""After all that happens at the same time."""
+"""The priority of an event that follows all others of its instant."""
 
 
 class Callback(Event):
-    """An event that calls `call()`, by way of the callback list it is given."""
+    """An event that holds `call`, for the callbacks that it is given to use."""
 
     __slots__ = ("call", "callbacks")
 
@@ -105,7 +105,7 @@ class Transfer:
         """Bytes that have left the source."""
         flow = self._flow
         if flow is None or self._state != "flowing":
-            return self._starts  # frozen by whoever ended the flowing
+            return self._starts  # set when the transfer stopped flowing
         return min(float(self.nbytes), max(0.0, flow.served_now() - self._starts))
 
     @property
@@ -155,7 +155,7 @@ class Medium(Protocol):
         """Return the network cards and caps that the flow on a link shares with others."""
 
     def mark(self, resources: list[SharedRate]) -> None:
-        """Have the rates of all who share these resources computed anew at this instant's end."""
+        """Have the rates on these resources computed again at the end of this instant."""
 
 
 class Flow:
@@ -216,7 +216,7 @@ class Flow:
         self._ends = []
 
     def touch(self) -> None:
-        """Stand still until the end of this instant, when rates are shared anew."""
+        """Set the rate to 0 until the end of this instant, when rates are computed again."""
         now = self.network.env.now
         self._served += self.rate * (now - self._settled)
         self._settled = now
@@ -255,7 +255,7 @@ class Flow:
 
     def _on_event(self, event: Callback) -> None:
         if event is not self._event:
-            return  # an earlier one took its place
+            return  # an earlier event has replaced it
         self._event = None
         now = self.network.env.now
         if now < self._due:
@@ -288,4 +288,4 @@ class Flow:
 
 
 def nothing() -> None:
-    """What an event calls whose callback does the work."""
+    """Do nothing: the `call` of an event whose callback does the work."""

@@ -6,9 +6,9 @@ A *job* is a run of CPU time of one thread. Jobs wait in one FIFO queue for any
 of the host's identical cores. A job holds its core until it is done, or until
 it has used a quantum in its current *turn* and another job waits: then it goes
 to the tail of the queue, with the work it did credited. A job that has run
-alone for longer than a quantum yields as soon as a competitor comes. A job that
-its owner asks for in the very moment in which an earlier one of it ends goes on
-with that one's turn, as a thread does that has not given up its core.
+alone for longer than a quantum yields as soon as a competitor comes. If an owner
+asks for a job at the instant at which its earlier job ends, the new job continues
+that job's turn, as a thread does that has not given up its core.
 
 So no core idles while a job waits, equal long jobs progress within a quantum
 of one another, and a job waits for its first turn at most
@@ -17,17 +17,17 @@ of one another, and a job waits for its first turn at most
 Simplifications: switching costs nothing and caches stay warm; there are no
 priorities and no wake-up preemption (Linux would favour a process that mostly
 sleeps; here it waits for a turn to end); cores are neither pinned nor slowed
-by one another. A job is one thread, an owner may have many: a process that is
-single-threaded sees to it by itself that it has one job at a time. A job of no
+by one another. A job is one thread, and an owner may have many: a single-threaded
+process asks for one job at a time. A job of no
 CPU time needs no core: it is done at the same instant, after what is already
 due at that instant.
 
 How it is computed
 ------------------
-A job *is* its SimPy event, due when the job would end if nobody disturbed it,
-so a job that is never disturbed costs exactly one event. Whatever disturbs it
-only moves its end later: the event stays where it is and, if it finds the job
-unfinished, is scheduled anew. Turns are enforced by one timer per host, set
+A job *is* its SimPy event, due when the job would end without a disturbance,
+so a job that is never disturbed costs exactly one event. A disturbance only moves
+the job's end later: the event stays where it is and, if it finds the job
+unfinished, is scheduled again. Turns are enforced by one timer per host, set
 for the oldest turn's end, under the same rule, and only while a job waits.
 A job never has two events, and a turn that ends costs none of its own.
 An event of a cancelled job stays in the schedule and does nothing when due.
@@ -45,7 +45,7 @@ from simpy.events import NORMAL
 
 
 class _Job(Event):
-    """CPU time that somebody wants; its own completion event.
+    """A run of CPU time that an owner asks for; its own completion event.
 
     `remaining_s` holds while the job has no core, `ends` and `turn_ends` while
     it has one; `armed` says whether the schedule holds the event.
@@ -103,14 +103,14 @@ class Host:
         self._busy_s = 0.0
         self._busy_at = env.now
 
-    # -- what processes use ------------------------------------------------
+    # -- used by processes -------------------------------------------------
 
     def run(self, cpu_s: float, done: Callable[[], None], owner: Hashable | None = None) -> None:
         """Use one core for `cpu_s` seconds of CPU time, then call `done()`.
 
-        `done` is called from an event of its own, never from within `run`. What
-        it asks for in the name of the same `owner` continues the turn; before
-        anything else that it asks for, jobs that wait get the freed core.
+        `done` is called from an event of its own, never from within `run`. A job
+        that `done` asks for with the same `owner` continues the turn; a job with another
+        owner waits behind those that wait already.
         Raises ValueError if `cpu_s` is negative, infinite or not a number.
         """
         job = _Job(cpu_s, done, owner)
@@ -142,7 +142,7 @@ class Host:
             self._end_now(job)
 
     def _run_while_handing(self, job: _Job) -> None:
-        """A job is asked for by the `done` of one that has just ended."""
+        """Take a job that the `done` of another job, which has just ended, asks for."""
         ended, self._handing = self._handing, None
         assert ended is not None
         if job.owner is not None and job.owner == ended.owner and ended.turn_ends > self._env.now:
@@ -164,17 +164,16 @@ class Host:
         self._fill()
 
     def pause(self, owner: Hashable) -> None:
-        """Stop the jobs of `owner`, those to come too, until `resume` (SIGSTOP).
+        """Stop the jobs of `owner`, future ones too, until `resume` (SIGSTOP).
 
-        They give up their cores and keep the work they did. Pausing twice is
-        pausing once.
+        They give up their cores and keep the work they did. A second pause has no effect.
         """
         if owner not in self._paused:
             self._paused[owner] = self._take(owner)
             self._fill()
 
     def resume(self, owner: Hashable) -> None:
-        """Let the jobs of `owner` go on, from the tail of the queue (SIGCONT)."""
+        """Continue the jobs of `owner`, from the tail of the queue (SIGCONT)."""
         for job in self._paused.pop(owner, ()):
             if job.remaining_s > 0:
                 self._queue.append(job)
@@ -182,7 +181,7 @@ class Host:
                 self._end_now(job)
         self._fill()
 
-    # -- what reports use --------------------------------------------------
+    # -- used by reports ---------------------------------------------------
 
     @property
     def busy_s(self) -> float:
@@ -191,7 +190,7 @@ class Host:
 
     @property
     def idle(self) -> bool:
-        """Whether a core is."""
+        """Whether a core is free."""
         return len(self._running) < self.cores
 
     @property
@@ -222,7 +221,7 @@ class Host:
     # -- the cores ---------------------------------------------------------
 
     def _end_now(self, job: _Job) -> None:
-        """Have `job`, which wants no more CPU time, done at this instant."""
+        """Have `job`, which needs no more CPU time, done at this instant."""
         self._instant[job] = None
         if not job.armed:
             job.armed = True
@@ -310,7 +309,7 @@ class Host:
             if not self._queue:
                 job.done()
                 return
-            # Its owner may go on in the same turn; else the next in line does.
+            # Its owner may continue the turn; else the next job in the queue begins.
             self._handing = job
             job.done()
             self._handing = None

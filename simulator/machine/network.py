@@ -12,13 +12,13 @@ earlier on its link. Jitter is uniform in [0, jitter_s) and between hosts only.
 
 Bulk transfers (`Network.transfer`) are fluid and share bandwidth max-min
 fairly, as many long TCP streams do: no transfer's rate can grow without
-shrinking that of one which is no faster. The shared things are each host's
+shrinking the rate of one that is no faster. The shared resources are each host's
 egress and ingress (`bandwidth` each), its loopback (`loopback_bandwidth`), and
 the cap of each link that has one. A transfer is done one latency after its
 last byte left.
 
 A *paused* node's process neither reads nor writes: its transfers stand still.
-Frames to it arrive all the same, and wait in what stands for its socket buffer.
+Frames to it still arrive, and wait in the inbox of its process.
 
 A cut link behaves like TCP whose packets are lost: frames that would arrive
 are held back and arrive in order one latency after the link heals; transfers
@@ -38,8 +38,8 @@ rates belong to links: each keeps the bytes that any transfer on it has been
 served since the link was last idle, a heap of the values of that at which
 transfers end, and one event for the first of them. A change marks what it
 touches; at the end of that instant the connected part of the network that was
-marked is filled anew (progressive filling), and only links whose rate changed
-are settled and scheduled anew. Filling n links costs O(n log n).
+marked is filled again (progressive filling), and only links whose rate changed
+are settled and scheduled again. Filling n links costs O(n log n).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from raytwin.simulator.machine.fair_sharing import (
 
 
 class Link:
-    """One direction between two nodes: what the hot path of `send` needs, and the faults."""
+    """One direction between two nodes: the figures that `send` needs, and the faults."""
 
     __slots__ = (
         "_clear",
@@ -99,7 +99,7 @@ class Link:
         self.callbacks: list[Callable[[Any], None]] = [self._on_arrival]
         self.cut = False
         self.stalled = 0
-        """How many of its ends are paused."""
+        """How many of its two nodes are paused."""
         self.flow: Flow | None = None
         self.cap: SharedRate | None = None
         self._clear = True  # neither cut, nor dead, nor with held frames to deliver first
@@ -119,13 +119,13 @@ class Link:
         self._flush = None
 
     def open(self) -> None:
-        """Heal the link: what was held arrives a latency from now."""
+        """Heal the link: held frames arrive one latency from now."""
         self.cut = False
         self._flush = Callback(nothing, [self._on_flush])
         self.env.schedule(self._flush, NORMAL, self.latency_s)
 
     def kill(self) -> None:
-        """Lose what is held and what is on its way: nothing will ever flush it."""
+        """Lose held frames and frames in flight, for good."""
         self._clear = False
         self._held.clear()
         self._flush = None
@@ -141,7 +141,7 @@ class Link:
 
 
 class _Fault:
-    """What was done to a link; outlives its nodes, as faults of a real network do."""
+    """The faults of a link; they outlive its nodes, as faults of a real network do."""
 
     __slots__ = ("bandwidth", "cut", "latency_s")
 
@@ -452,7 +452,7 @@ class Network:
         return resource
 
     def resources_of(self, link: Link) -> list[SharedRate]:
-        """Return what the transfers on `link` share with others or among themselves."""
+        """Return the bandwidths that the transfers on `link` share."""
         if link.src_host == link.dst_host:
             used = [self._resource("loopback", link.src_host, self.loopback_bandwidth)]
         else:
@@ -465,14 +465,14 @@ class Network:
         return used
 
     def mark(self, resources: list[SharedRate]) -> None:
-        """Have these shared anew at the end of this instant."""
+        """Have the rates on these resources computed again at the end of this instant."""
         if not self._marked:
             self.env.schedule(Callback(self._share, ALWAYS), END_OF_INSTANT, 0)
         for resource in resources:
             self._marked[resource] = None
 
     def _share(self) -> None:
-        """Fill the marked resources, and all that are connected to them, anew."""
+        """Compute the rates on the marked resources and all that are connected to them."""
         reached, self._marked = self._marked, {}
         frontier = list(reached)
         seen: set[Flow] = set()

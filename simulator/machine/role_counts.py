@@ -1,9 +1,9 @@
-"""What the components of a simulated cluster have done so far, counted by role.
+"""Turns, messages and frames of a simulated cluster's components so far, by role.
 
 Every cluster counts, from its first turn on: no clock is read and no time is charged for
 it. A *role* is the kind of a component's address: ``gcs`` and ``global`` (both in the
-head's process), ``node``, ``store``, ``worker``, ``driver``, ... Replicas of the GCS run
-its tables, so theirs is ``replica``.
+head's process), ``node``, ``store``, ``worker``, ``driver``, ... Replicas
+of the GCS have the role ``replica``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from raytwin.runtime.control.core.addresses import Address
 
 @dataclass(slots=True)
 class Counts:
-    """Of one role, over all components that ever had it."""
+    """The counts of one role, over all components that ever had it."""
 
     turns: int = 0
     messages: int = 0
@@ -23,7 +23,7 @@ class Counts:
     frames: int = 0
     """Sent to other processes."""
     bytes: int = 0
-    """In these frames."""
+    """Bytes of these frames."""
 
 
 def role_of(address: Address) -> str:

@@ -1,13 +1,13 @@
 """A simulated process: a single-threaded server that runs components in turns.
 
-This is the simulator's implementation of `context.Context`. What arrives waits
-in the inbox. When the process is free it takes all of it, every component that
-was addressed has its turn, and the process is busy for what that costs (see
-`costs`) before its frames leave. So work that arrives meanwhile is batched, in
+This is the simulator's implementation of `context.Context`. Frames that arrive wait
+in the inbox. When the process is free it takes all of them, every component that
+was addressed has its turn, and the process is busy for the turn's cost (see
+`costs`) before its frames leave. So frames that arrive meanwhile are batched, in
 the same way as on a real socket.
 
 If all cores of the host are busy, the process first waits for one, and takes
-what has arrived by then.
+all frames that have arrived by then.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from raytwin.simulator.machine.host import Host
 from raytwin.simulator.machine.role_counts import Counts, role_of
 
 LONG_TURN_S = 1.0
-"""A turn that takes longer is work under way: that of a heartbeat never does."""
+"""A turn that takes longer counts as work under way: a heartbeat's never takes so long."""
 
 Frame = tuple[str, str, list[Any], int]
 """Source, destination, messages, bytes."""
@@ -103,7 +103,7 @@ class SimContext:
         self.counts: Counts = process.cluster.counts[role_of(address)]
 
     def __getattr__(self, name: str) -> Any:
-        # Most components draw nothing, and to seed takes longer than to make the rest.
+        # Most components draw no random number, and seeding is the costliest part of a context.
         if name != "rng":
             raise AttributeError(name)
         self.rng = random.Random(f"{self._seed}/{self.address}")
@@ -145,12 +145,12 @@ class SimProcess:
         self.alive = True
         self.paused = False
         self.refused: dict[str, int] = {}
-        """Nodes of whose incarnations up to this one nothing is taken: see `SimLinks`."""
+        """By node: its frames are refused up to this incarnation, see `SimLinks`."""
         self.on_refused: Callable[[str], None] | None = None
-        """Called with the sender of a frame that is not taken."""
+        """Called with the sender of a refused frame."""
         self._held: list[Callable[[], None]] = []
         self.debt_s = 0.0
-        """CPU time of user code that has run but not taken its time yet."""
+        """CPU time of user code that has run, and that has not passed yet."""
         self.busy_s = 0.0
         """CPU time of this process's turns so far."""
         self.after_turn: Callable[[], None] | None = None
@@ -158,11 +158,11 @@ class SimProcess:
         self._timers: list[SimTimer] = []
         self._busy = False
         self._long = False
-        """Whether the turn under way counts among what the cluster is `working` on."""
+        """Whether the turn under way counts in the cluster's `working`."""
         self._leaving: list[Frame] | None = None
-        """Frames of the turn under way, which leave when it is over."""
+        """Frames of the turn under way, which leave when it ends."""
         self._last: Callable[[], None] | None = None
-        """Called then: the process has nothing more to say."""
+        """Called when the last frames of a process that exits have left."""
 
     def context(self, address: str) -> SimContext:
         """Return the context for a component that will have this address."""
@@ -179,7 +179,7 @@ class SimProcess:
     # -- what arrives ----------------------------------------------------------
 
     def arrive(self, source: str, destination: str, messages: list[Any]) -> None:
-        """A frame is here."""
+        """Put a frame into the inbox; begin a turn if the process is free."""
         if not self.alive:
             return
         if self.refused and source in self.refused and self._is_over(source):
@@ -195,13 +195,13 @@ class SimProcess:
             self._begin()
 
     def arrive_timer(self, timer: SimTimer) -> None:
-        """A timer is due."""
+        """Note a timer that is due; begin a turn if the process is free."""
         self._timers.append(timer)
         if not self._busy:
             self._begin()
 
     def begin(self) -> None:
-        """Have a first turn for what components have sent when they were made."""
+        """Have the first turn: it sends the messages of the components' constructors."""
         self._busy = True
         self._turns()
 
@@ -216,7 +216,7 @@ class SimProcess:
     # -- turns -----------------------------------------------------------------
 
     def _turns(self) -> None:
-        """Give every component that was addressed its turn, then be busy for it."""
+        """Give every component that was addressed its turn, then be busy for their cost."""
         if not self.alive:
             return
         costs = self.costs
@@ -272,7 +272,7 @@ class SimProcess:
             self.journal.write([address, self.cluster.env.now, received, timer, outputs])
 
     def _collect(self, frames: list[Frame]) -> float:
-        """Take what the turns have sent; return what sending it costs."""
+        """Add the messages that turns have sent to `frames`; return the cost of sending."""
         dirty, self.dirty = self.dirty, {}
         cost_s = 0.0
         components = self.components
@@ -309,13 +309,13 @@ class SimProcess:
             self._begin()
 
     def _end_long(self) -> None:
-        """The turn under way is over, or its process is: nothing waits for it."""
+        """Stop counting a long turn that has ended, or whose process has."""
         if self._long:
             self._long = False
             self.cluster.working -= 1
 
     def _rest(self) -> None:
-        """The turn is over to the last."""
+        """End the turn, after the time that follows the leaving of its frames (`after_s`)."""
         if not self.alive:
             return
         self._busy = False
@@ -323,11 +323,10 @@ class SimProcess:
             self._begin()
 
     def flush_calls(self) -> None:
-        """Send what user code has just sent by calling the API.
+        """Send the messages of API calls that user code has just made.
 
-        The call's own cost is part of the caller's debt, so the frames leave
-        now; or behind those of a turn that is under way, since what one
-        component sends to one address arrives in order.
+        Their cost adds to the program's debt. The frames leave now; or, during a turn,
+        behind its frames, because frames of one component to one address arrive in order.
         """
         frames: list[Frame] = []
         if self.dirty:
@@ -339,7 +338,7 @@ class SimProcess:
             self.cluster.transmit(self.node, *frame)
 
     def when_sent(self, callback: Callable[[], None]) -> None:
-        """Call it once all that was sent has left: at the end of the turn under way."""
+        """Call back once all frames so far have left: at the end of the turn under way."""
         if self._leaving is None:
             callback()
         else:
@@ -348,12 +347,12 @@ class SimProcess:
     # -- faults ----------------------------------------------------------------
 
     def pause(self) -> None:
-        """Stand still until `resume`, as a process does after SIGSTOP."""
+        """Stop until `resume`, as a process does after SIGSTOP."""
         self.paused = True
         self.host.pause(self)
 
     def resume(self) -> None:
-        """Go on with what was under way and with all that has arrived."""
+        """Continue the turn that was under way, and take the frames that have arrived."""
         if not self.paused:
             return
         self.paused = False
@@ -363,18 +362,18 @@ class SimProcess:
             callback()
 
     def when_running(self, callback: Callable[[], None]) -> None:
-        """Call it now, or when the process is resumed; never if it has ended."""
+        """Call back now, or when the process is resumed; never if it has ended."""
         if self.paused:
             self._held.append(partial(self.when_running, callback))
         elif self.alive:
             callback()
 
     def _is_over(self, source: str) -> bool:
-        # Frames of a process that has ended are lost: this one is of the one that runs.
+        # Frames of a process that has ended are lost, so this one is of the node's last start.
         return self.cluster.incarnations[int(source[5:])] <= self.refused[source]
 
     def kill(self) -> None:
-        """End at once: nothing of it runs on, nothing reaches it."""
+        """End the process at once: its work is cancelled and no frame reaches it."""
         self.alive = False
         self._end_long()
         self.host.cancel(self)

@@ -1,9 +1,9 @@
-"""`atexit` in virtual time: what a simulated worker's program registers is that worker's.
+"""`atexit` in virtual time: a handler belongs to the simulated worker that registers it.
 
-All simulated processes share a real one. `atexit.register` puts a handler on the list of
-the worker whose program calls it; an actor that ends in good order calls those of its own,
-and of a worker that is killed none is called. What a module registers when it is loaded
-stays with the real process: all programs share it.
+All simulated processes share a real one. `atexit.register` puts a handler on the list of the
+worker whose program calls it. An actor that exits in good order calls its handlers; a killed
+worker calls none. Handlers that a module registers while it is imported stay with the real
+process, because all programs share the module.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _real_register, _real_unregister = atexit.register, atexit.unregister
 
 
 def install() -> None:
-    """Have `atexit` tell the programs apart; once is enough for all simulations."""
+    """Replace the functions of `atexit`; does nothing if that was done before."""
     if atexit.register is not _register:
-        # The first `finalize` registers the one handler of all of them.
+        # The first `finalize` registers one handler for all: it must be the real process's.
         weakref.finalize(_register, int).detach()
         atexit.register = _register
         atexit.unregister = _unregister
 
 
 def run(handlers: list[Handler]) -> None:
-    """Call handlers, the last first; what one raises is printed."""
+    """Call handlers, the last first; print the errors that they raise."""
     while handlers:
         function, args, kwargs = handlers.pop()
         try:
@@ -54,7 +54,7 @@ def _register(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Cal
 
 
 def _unregister(function: Callable[..., Any], /) -> None:
-    """Take all registrations of a function back."""
+    """Remove all registrations of a function."""
     handlers = _of_program()
     if handlers is None:
         _real_unregister(function)

@@ -2,7 +2,7 @@
 
 An asyncio loop asks its selector to wait for files until the next timer is due.
 Here there are no files: waiting is waiting in virtual time, until a timer or
-until something is handed to the loop from outside.
+until a value or callback from outside reaches the loop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _VirtualSelector(selectors.BaseSelector):
         self._keys: dict[Any, selectors.SelectorKey] = {}
         self.woken = False
         self.done: list[NotifyingWaiter] = []
-        """Those whose reference is awaited and has a value by now, or whose item is there."""
+        """Waiters whose reference has a value by now, or whose stream has an item."""
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         if self._keys:  # the first is the loop's own
@@ -52,7 +52,7 @@ class _VirtualSelector(selectors.BaseSelector):
         self.woken = False
         while self.done:
             waiter = self.done.pop(0)
-            # It may be at nothing for a moment, while a large value is fetched.
+            # It may be unready again for a moment, while a large value is fetched.
             if waiter.ready and not waiter.future.done():
                 assert self._world.session is not None
                 settle(waiter.future, partial(waiter.value, self._world.session))
@@ -74,7 +74,7 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         return self._world.now()
 
     def future_of(self, ref: ObjectRef) -> Future[Any]:
-        """Return a future of a reference's value; the loop goes on meanwhile."""
+        """Return a future of a reference's value, which the loop can await."""
         future: Future[Any] = Future()
         waiter = NotifyingWaiter(ref, future, self._virtual.done)
         with self._world:
@@ -85,7 +85,7 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         return future
 
     def future_of_item(self, array: bytes, index: int) -> Future[ObjectRef | None]:
-        """Return a future of what is next in a stream; the loop goes on meanwhile."""
+        """Return a future of the next item in a stream, which the loop can await."""
         session = self._world.session
         assert session is not None
         waiter = ItemWaiter(session, array, index, self._virtual.done)
@@ -107,11 +107,11 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
 
 
 def end(loop: asyncio.AbstractEventLoop | None) -> None:
-    """Have a loop run nothing more, and say nothing: its process has ended meanwhile.
+    """Stop a loop for good, without reports, because its process has ended.
 
-    What unwinds a coroutine or callback asyncio takes for its result, and goes on with the
-    next that is ready. Called in the greenlet that runs the loop, a simulated program's own
-    one included; None, or a loop that is not asyncio's, is left as it is.
+    Otherwise asyncio would take the error that unwinds a coroutine or callback for its
+    result, and run the next one. Call this in the greenlet that runs the loop, also if
+    that is the program's own. None, and loops that are not asyncio's, stay as they are.
     """
     if not isinstance(loop, asyncio.BaseEventLoop):
         return
@@ -119,17 +119,17 @@ def end(loop: asyncio.AbstractEventLoop | None) -> None:
     loop.set_exception_handler(lambda loop, context: None)
     own._run_once = partial(_run_no_more, loop)
     _close_unbegun(loop)
-    for handle in own._ready:  # those of this round, which has no other end
+    for handle in own._ready:  # or the round under way would still run them
         handle.cancel()
 
 
 def _run_no_more(loop: asyncio.BaseEventLoop) -> NoReturn:
-    _close_unbegun(loop)  # what `asyncio.run` does at its end has come since
+    _close_unbegun(loop)  # `asyncio.run` makes further coroutines at its end
     raise GreenletExit
 
 
 def _close_unbegun(loop: asyncio.BaseEventLoop) -> None:
-    """Keep Python from complaining of coroutines that nobody has awaited."""
+    """Close coroutines that have not begun, or Python warns that they were never awaited."""
     for task in asyncio.all_tasks(loop):
         coroutine: Any = task.get_coro()
         if inspect.iscoroutine(coroutine) and (

@@ -1,9 +1,9 @@
-"""What stands for functions in their IDs: the same in each run of a seed, in any process.
+"""Numbers in place of serialized functions in function IDs: the same in each run of a seed.
 
-The serialized form has more in it than that: a random ID of each class that travels by value, by
-which its copies are known for one class, and sets in the order of hashes, which are each process's
-own. In an ID of a function it would let each run be another execution: IDs choose shards. The
-order in which functions are first serialized is the same in each run.
+The serialized form differs between runs: it contains a random ID for each class that travels by
+value, and sets in the order of hashes. IDs choose shards, so a function ID that was computed from
+it would change the execution. The order in which functions are first serialized is the same in
+each run.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Functions:
 
     def __init__(self) -> None:
         self._known: dict[bytes, int] = {}
-        """Numbers by digests of serialized forms, in the order in which those came."""
+        """By digest of the serialized form: numbers in order of first occurrence."""
 
     def identity(self, blob: bytes) -> bytes:
-        """Return what tells a function, whose serialized form is given, from all others."""
+        """Return the bytes that identify the function with this serialized form."""
         digest = blake2b(blob, digest_size=_DIGEST_BYTES).digest()
         return self._known.setdefault(digest, len(self._known)).to_bytes(4, "big")

@@ -1,8 +1,8 @@
-"""Simulated programs have one thread: that in which the simulation was started.
+"""Simulated programs have one thread: the one in which the simulation was started.
 
-All of them run on it in turn, and a turn ends where a program waits; another thread would
-take part in the middle of somebody's turn. What it asks for is refused before anything
-has been done about it, so that the simulation goes on.
+All programs run on it in turn, and a turn ends where a program waits. A call from another
+thread would interfere in the middle of a turn. It is refused before it has changed anything,
+so the simulation goes on.
 """
 
 from __future__ import annotations
@@ -16,6 +16,6 @@ REFUSED = (
 
 
 def check(owner: int) -> None:
-    """Raise RuntimeError on any thread but the one with this number."""
+    """Raise RuntimeError unless called on the thread with this number."""
     if get_ident() != owner:
         raise RuntimeError(REFUSED)

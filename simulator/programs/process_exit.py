@@ -1,13 +1,13 @@
 """How a simulated program ends its process at once: `os._exit`, `os.abort`, `os.kill`.
 
-Simulated processes share a real one, which these would end, driver and all. So where a
-simulated worker's or further driver's program calls them they end the simulated process
-it runs in, with the exit code or signal that a real one would have had: nothing more of it
-runs, what it has not sent is lost, and its node hears of its end. Anywhere else (in the
-program that started the cluster, in other threads, in forked children) they are Python's own.
+All simulated processes share a real one, which these functions would end. So a call by the
+program of a simulated worker or further driver ends its simulated process instead, with the
+exit code or signal of a real one: the program stops, its unsent messages are lost, and its
+node receives `WorkerDied`. Elsewhere (in the program that started the cluster, in other
+threads, in forked children) they remain Python's own.
 
-A signal that a program sends to itself ends its process if nobody handles it. One that is
-handled, and SIGINT, remains a signal of the real process: see `signals`.
+A signal that a program sends to itself ends its process if no handler is set. A signal with
+a handler, and SIGINT, goes to the real process: see `virtual_signals`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ PYTHONS: dict[str, Callable[..., Any]] = {
     "kill": os.kill,
     "raise_signal": signal.raise_signal,
 }
-"""What is in the place of each where no simulated program calls."""
+"""Python's own functions, for callers that are no simulated programs."""
 
 _HARMLESS = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}
-"""By default these do nothing."""
+"""Signals whose default action is to do nothing."""
 _STOPPING = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 
 
 def install() -> None:
-    """Put the functions of this module in the place of Python's, once."""
+    """Replace Python's functions by those of this module."""
     os._exit = exit_process
     os.abort = abort_process
     os.kill = kill_process
@@ -44,7 +44,7 @@ def install() -> None:
 
 
 def exit_process(status: int) -> Any:
-    """`os._exit`: end the process that the calling program runs in."""
+    """`os._exit`: end the simulated process of the calling program."""
     world = _world()
     if world is None:
         PYTHONS["_exit"](status)
@@ -62,7 +62,7 @@ def abort_process() -> Any:
 
 
 def kill_process(pid: int, number: int) -> None:
-    """`os.kill`; to the own process it is `raise_signal`."""
+    """`os.kill`; for the caller's own PID the same as `raise_signal`."""
     if pid == os.getpid():
         _sent_to_itself(number)
     PYTHONS["kill"](pid, number)
@@ -75,9 +75,9 @@ def raise_signal(number: int) -> None:
 
 
 def _sent_to_itself(number: int) -> None:
-    """End the process of the program that has sent itself a signal, if that does.
+    """End the process of a program that sends itself a signal, if the signal does that.
 
-    Raises RuntimeError for what would stop the process, with all that is simulated in it.
+    Raises RuntimeError for signals that would stop the real process with the simulation.
     """
     world = _world()
     if world is not None and number in _STOPPING and _is_default(world, number):
@@ -90,7 +90,7 @@ def _sent_to_itself(number: int) -> None:
 
 
 def stand_in(name: str) -> Callable[..., Any]:
-    """Return what is in the place of one of Python's functions."""
+    """Return this module's replacement of one of Python's functions."""
     return _STAND_INS[name]
 
 
@@ -111,13 +111,13 @@ def _world() -> VirtualProgram | None:
 
 
 def _ends(world: VirtualProgram, number: int) -> bool:
-    """Whether a signal ends the process of the program that sends it to itself."""
+    """Whether a signal ends the process of a program that sends it to itself."""
     known = number in signal.valid_signals() and number not in _HARMLESS
     return known and _is_default(world, number)
 
 
 def _is_default(world: VirtualProgram, number: int) -> bool:
-    # The driver's handler of SIGTERM is not a worker's, on which it has its default action.
+    # The handler of SIGTERM that the driver has set is not a worker's: there the default acts.
     drivers = number == signal.SIGTERM and signal.getsignal(number) == world.cluster.on_sigterm
     return drivers or signal.getsignal(number) == signal.SIG_DFL
 

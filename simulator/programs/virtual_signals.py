@@ -1,8 +1,8 @@
-"""Signals that come while a simulated worker's program has the thread.
+"""Signals that arrive while a simulated worker's program has the thread.
 
-Whatever ends a program ends its process, which is a simulated one. A signal is sent to
-the real one: its handler raises in the driver, as it does where workers are processes of
-their own, and not in the task during which it happened to come.
+An error that ends a program ends its simulated process. A signal is sent to the real process:
+its handler's error is raised in the driver, as on backends where workers are real processes,
+and not in the task that happened to run when the signal arrived.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _RAISE = opmap["RAISE_VARARGS"]
 
 
 def from_handler(error: BaseException) -> bool:
-    """Whether a handler of a signal has raised an error, and not the program."""
+    """Whether a signal's handler has raised an error, and not the program."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {_code_of(handler) for handler in handlers} - {None}
     at = error.__traceback__
@@ -25,8 +25,8 @@ def from_handler(error: BaseException) -> bool:
         last, at = at, at.tb_next
     if type(error) is not KeyboardInterrupt or signal.default_int_handler not in handlers:
         return False
-    # Python's own handler has no frame. What it raises comes out of any instruction but
-    # the one with which a program raises.
+    # Python's own handler has no frame: its error comes out of any instruction but the one
+    # with which a program raises.
     return last.tb_frame.f_code.co_code[last.tb_lasti] != _RAISE
 
 

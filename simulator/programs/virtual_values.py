@@ -1,8 +1,8 @@
 """Values in virtual time: real pickles, and blobs that only claim their size.
 
-Arrays come back read-only, as the views of shared memory do that real backends give:
-what `serialization` says of them holds here too. `read` tells when the
-last of those that would share the store's memory there has been collected.
+Arrays come back read-only, like the views of shared memory on real backends: the rules in
+`serialization` hold here too. `read` reports when the last array or blob that would share
+the store's memory on a real backend has been collected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ deserialize = pickle.loads
 
 _PLAIN = {int, float, bool, str, bytes, type(None)}
 _claimed_bytes = 0
-"""Sizes of the blobs pickled since `serialize` last looked; one thread."""
+"""Total size of the blobs pickled since `serialize` last reset it; only one thread uses it."""
 
 
 class Blob:
@@ -55,7 +55,7 @@ class Blob:
 
 
 _sharing: ContextVar[list[Any] | None] = ContextVar("sharing", default=None)
-"""What would share the store's memory, of the value that `read` is loading."""
+"""Arrays and blobs of the value that `read` is loading: on a real backend they share memory."""
 
 
 def _noted(value: Any) -> Any:
@@ -71,7 +71,7 @@ def _blob(nbytes: int) -> Blob:
 
 
 def read(payload: bytes, on_release: Callable[[], None]) -> Any:
-    """Return the value of a pickle that is in the store.
+    """Return the value of a pickle in the store.
 
     `on_release` is called exactly once: when the last of its arrays and blobs has been
     collected, or before this returns (or raises) if it has none.
@@ -105,7 +105,7 @@ sink: ContextVar[list[Any] | None] = ContextVar("sink", default=None)
 
 
 _REDUCERS: dict[type, Callable[[Any], Any]] = {}
-"""That of arrays, once a program has loaded numpy."""
+"""The reducer of arrays, once a program has loaded numpy."""
 
 
 class _Pickler(Pickler):
@@ -113,7 +113,7 @@ class _Pickler(Pickler):
         kind = type(obj)
         if kind in _REDUCERS:
             return _REDUCERS[kind](obj)
-        # A blob counts each time.
+        # No memo for blobs: each occurrence claims its size.
         return NotImplemented if kind is Blob else super().reducer_override(obj)
 
 
@@ -131,7 +131,7 @@ def _read_only(make: Callable[..., Any], made_of: tuple[Any, ...], *state: Any) 
         array.__setstate__(*state)
     array.flags.writeable = False
     if array.nbytes >= SHARED_BYTES_MIN:
-        # Views of it keep the array that it is a view of, not itself.
+        # A view keeps its base array alive, not the array it was taken of.
         owner = array
         while type(owner.base) is type(array):
             owner = owner.base
@@ -172,7 +172,7 @@ class SimSerialized:
 
 
 def _is_plain(values: list[Any]) -> bool:
-    # Tasks that return nothing are common, and `count` is quicker than types.
+    # Tasks that return None are common, and `count` is faster than a set of types.
     nothing = bool(values) and values[0] is None and values.count(None) == len(values)
     return nothing or set(map(type, values)) <= _PLAIN
 
@@ -206,7 +206,8 @@ def _serialize_any(value: Any, dumps: Callable[[Any], bytes]) -> SimSerialized:
 
 
 class _FunctionPickler(cloudpickle.Pickler):
-    """Has what a program has imported by name before there was a stand-in for it."""
+    """Pickles Python's own `os._exit` and the like, imported by name before `install`, as the
+    replacements of `process_exit`."""
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is BuiltinFunctionType:

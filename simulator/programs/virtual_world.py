@@ -1,14 +1,14 @@
 """Virtual time under a session: programs run in greenlets.
 
-The driver's program runs in the main greenlet. When it waits, the simulation
-runs until what it waits for has come. A worker's program runs in a greenlet of
+The first driver's program runs in the main greenlet. When it waits, it runs the
+simulation until its condition holds. A worker's program runs in a greenlet of
 its own; when it waits, or uses time, it switches back to the simulation, which
 switches to it again when the event is due.
 
-API calls and task overheads take CPU time too. They run up a *debt*, which is
-paid (time passes, on a core of the host) before the program's messages leave
-or it waits: a loop of a thousand submissions takes its thousand times in a few
-events.
+API calls and task overheads take CPU time too. They add to the program's *debt*,
+which is paid (time passes, on a core of the host) before the program's messages
+leave and before it waits: a loop of a thousand submissions pays for all of them in a
+few events.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from raytwin.simulator.programs.virtual_program import ProgramPort
 from raytwin.simulator.programs.virtual_signals import from_handler
 
 STALL_S = 60.0
-"""Virtual time without a sign of progress after which waiting is given up.
+"""A driver that waits raises after so many virtual seconds without progress.
 
-Programs that use time or wait with a timeout, transfers and long turns are progress;
-the control plane's own timers are shorter, see `SimCluster.stall_s`.
+Programs that use time or wait with a timeout, transfers and long turns are progress.
+The control plane's own timers are shorter, see `SimCluster.stall_s`.
 """
 
 
 class ProgramGreenlet(greenlet):
-    """A greenlet that knows whose program it runs.
+    """A greenlet that knows the session of the program that it runs.
 
-    Which asyncio loop runs, and who hears of asynchronous generators, is noted by thread,
-    and this one has many programs: each switch puts the notes right.
+    Python keeps the running asyncio loop, and the hooks for asynchronous generators, per
+    thread. This thread runs many programs, so each switch sets both.
     """
 
     session: Session
@@ -93,15 +93,15 @@ class SimWorld:
         self._thread = cluster.thread
         self._depth = 0
         self.in_use = False
-        """The program computes or sleeps: it does not wait, whatever it has said."""
+        """Whether the program computes or sleeps, and so does not wait for a turn."""
         self._sleeping: list[tuple[Any, Callable[[], object]]] = []
-        """The program's greenlets and what each waits for a turn to make true."""
+        """The program's greenlets that wait, and the condition of each."""
         self.session: Session | None = None
-        """A worker's, for the greenlets that it starts."""
+        """The session, for further greenlets of the program."""
         self.end: Callable[[str], None] = partial(cluster.worker_died, process)
-        """Ends the process at once; is told why."""
+        """Ends the process at once; takes the reason."""
         self.exit_handlers: list[Handler] | None = None if executor is None else []
-        """What a worker's program has registered with `atexit`."""
+        """Functions that a worker's program has registered with `atexit`; None for a driver."""
         self._spawned: list[ProgramGreenlet] = []
         process.after_turn = self._after_turn
 
@@ -133,7 +133,7 @@ class SimWorld:
         """Let the time pass that the program has used so far."""
         process = self.process
         while process.debt_s > 0:
-            # While it passes, the debt is not to be counted twice.
+            # `now` adds the debt: while its time passes, it must not be counted twice.
             debt_s, process.debt_s = process.debt_s, 0.0
             process.busy_s += debt_s
             self._pass(process.host.run, debt_s, process)
@@ -174,14 +174,14 @@ class SimWorld:
                 begin(seconds, lambda: over.append(True), *rest)
                 cluster.run_until(over.__len__, False)
             else:
-                # Nothing but that call switches here: turns go on meanwhile.
+                # Only `done` switches back to this greenlet; turns of the process go on.
                 begin(seconds, current.switch, *rest)
                 self._switch_out()
         finally:
             cluster.working -= 1
 
     def _wait(self, ready: Callable[[], object], watch: bool) -> None:
-        """Wait until a turn of this process, or a timeout, has made `ready()` true."""
+        """Wait until `ready()` holds after a turn of this process, or after a timeout."""
         current = getcurrent()
         if current is self.cluster.hub:
             self.cluster.run_until(ready, watch)
@@ -197,8 +197,8 @@ class SimWorld:
         """
         cluster, process = self.cluster, self.process
         if process.alive and not cluster.closed:
-            # Other programs share this process and thread: a task's variables are its
-            # own, and so is the event loop that runs it.
+            # Other programs share this real process and thread: the environment variables
+            # and the running event loop of a task are its own.
             environment = self.environment
             if environment.variables:
                 environment.withdraw()
@@ -213,7 +213,8 @@ class SimWorld:
                 end(loop)
                 raise
             finally:
-                # Also where the program is ended: by whom the loop of then does not run.
+                # Also if GreenletExit ends the program: its event loop must not appear to run
+                # in the greenlet that has ended it.
                 cluster.loop_of_hub = asyncio._get_running_loop()
                 cluster.hooks_of_hub = sys.get_asyncgen_hooks()
                 asyncio._set_running_loop(loop)
@@ -227,7 +228,7 @@ class SimWorld:
             raise GreenletExit
 
     def _after_turn(self) -> None:
-        """Go on with the program if what it waits for is there."""
+        """Switch to the greenlets of the program whose condition holds."""
         sleeping = self._sleeping
         if len(sleeping) == 1:
             # Most programs are one greenlet.
@@ -242,7 +243,7 @@ class SimWorld:
     # -- several at a time -----------------------------------------------------
 
     def spawn(self, run: Callable[[], None], most: int) -> None:
-        """Run something beside the program that calls."""
+        """Run a function in a further greenlet of the program."""
         assert self.session is not None
         self._spawned = [spawned for spawned in self._spawned if not spawned.dead]
         spawned = ProgramGreenlet(run, self.cluster)
@@ -269,8 +270,8 @@ class SimWorld:
             else:
                 failed(RuntimeError("its event loop was stopped"))
             finally:
-                # The process is gone. Its coroutines go with it as they are, and what they
-                # had not ended is no news to anybody.
+                # The process has ended, and its coroutines with it: asyncio must not
+                # report that they were never finished.
                 loop.set_exception_handler(lambda loop, context: None)
 
         self.spawn(run, 1)
@@ -281,7 +282,7 @@ class SimWorld:
         run(self.exit_handlers)
 
     def nudge(self) -> None:
-        """Something changed that others of this process may wait for."""
+        """Have the program's greenlets check their conditions, in an event of its own."""
         self._soon(self._after_turn)
 
     def _soon(self, call: Callable[[], object]) -> None:
@@ -292,18 +293,18 @@ class SimWorld:
         self._env.timeout(0).callbacks.append(run)
 
     def end_spawned(self) -> None:
-        """The process has ended: unwind what it ran besides its program."""
+        """Unwind the further greenlets of a program whose process has ended."""
         for spawned in self._spawned:
             if spawned:
                 spawned.throw()
 
     def leave(self, code: int = 0) -> None:
-        """The worker ends its process by itself, behind its last words; its node sees it."""
+        """End a worker's process in good order, once its last frames have left."""
         left = partial(self.cluster.worker_left, self.process, f"exit code {code}")
         self._soon(lambda: self.process.when_sent(left))
 
     def die(self, reason: str) -> NoReturn:
-        """End the process where it is, as the operating system would; `end` is told why."""
+        """End the process at once, as the operating system would, for `reason`."""
         self.settle()
         program = getcurrent()
 
@@ -312,7 +313,7 @@ class SimWorld:
             if program:
                 program.throw()
 
-        # Not here: what unwinds the program may switch to another of the process's greenlets.
+        # In an event of its own: unwinding may switch to another of the process's greenlets.
         self._soon(end)
         while True:
             self._switch_out()
@@ -353,7 +354,8 @@ class SimWorld:
         self._look_up()
 
     def _look_up(self) -> None:
-        """Time has passed within an element: report it before the next one."""
+        """Have the executor report the running range, since time has passed; interrupt the task
+        if it was cancelled."""
         if self.executor is not None:
             self.executor.alerts.append("time")
             if self.executor.interrupt:
@@ -400,8 +402,8 @@ class SimWorld:
         self._values[offset] = value.to_bytes()
 
     def read(self, oid: bytes, offset: int, size: int, released: Callable[[], None]) -> Any:
-        # A copy, pinned as if it were not.
+        # A copy, but it pins the object, as a view of shared memory does.
         return virtual_values.read(self._values[offset], released)
 
     def close(self) -> None:
-        """The cluster ends with its driver."""
+        """Do nothing: the cluster ends with its first driver."""
