@@ -22,8 +22,8 @@ from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.local_scheduler.bundles import Bundles
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
+from raytwin.runtime.control.objects.local_objects import LocalObjects
 from raytwin.runtime.control.objects.owner_failure import OwnerFailure
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
 from raytwin.runtime.control.objects.release import LettingGo
 from raytwin.runtime.control.ownership.contained_references import Custody
 from raytwin.runtime.control.ownership.reference_counter import Borrowing
@@ -225,7 +225,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
         mutant_without(ReplyCache, "add_item"),
         ("value ", "RaySystemError", "has not ended"),
     ),
-    "memory is never freed": (mutant_without(ObjectDirectory, "_free"), ("stores:", "value ")),
+    "memory is never freed": (mutant_without(LocalObjects, "_free"), ("stores:", "value ")),
 }
 
 

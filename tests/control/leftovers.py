@@ -50,13 +50,20 @@ def leftovers(world: World) -> dict[str, Any]:
             look(f"{at}.route", route, "waiting", "sent", "out", "probes", "received")
         if scheduler.pool.free != scheduler.pool.total:
             found[f"{at}.pool"] = scheduler.pool.free
+        objects = scheduler.objects
+        look(at, objects, "owners")
+        look(f"{at}.owners", objects.owners, "others", "_counts")
+        look(f"{at}.results", objects.results, "_results", "_batches", "_failed", "_overlapping")
         look(
-            at, scheduler.objects, "owners", "others", "_owned", "_results", "_runs", "_stored",
-            "_stored_of", "_pins", "_doomed", "_wanted", "_wanted_of", "_fetching", "_pulling",
-            "_ranks", "_until_s", "_primary", "_dropped",
+            f"{at}.local", objects.local, "_stored", "_stored_of", "_pins", "_doomed", "_primary",
+            "_dropped",
         )  # fmt: skip
         look(
-            f"{at}.eviction", scheduler.objects.eviction, "_sizes", "_idle", "_claims",
+            f"{at}.pulls", objects.pulls, "_wanted", "wanted_of", "_fetching", "_pulling",
+            "_ranks", "_until_s",
+        )  # fmt: skip
+        look(
+            f"{at}.eviction", objects.eviction, "_sizes", "_idle", "_claims",
             "_spilling", "on_disk", "_requests", "stored_bytes", "_idle_bytes", "spilled_bytes",
         )  # fmt: skip
         look(

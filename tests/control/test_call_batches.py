@@ -47,7 +47,7 @@ from raytwin.runtime.control.messages import (
     Timing,
 )
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.worker.executor import Executor
 from tests.control.alone import Alone, array, result
 from tests.control.alone import spec as task
@@ -377,24 +377,24 @@ def made_objects() -> ObjectDirectory:
 def test_a_run_of_results_is_looked_up_and_released_call_by_call() -> None:
     objects = made_objects()
     arrays = [array(n) for n in (1, 2, 3)]
-    assert objects.own_all(arrays, OWNER) and not objects.own_all(arrays[:1], OWNER)
-    assert objects.may_add_run(arrays, OWNER) and not objects.may_add_run(arrays, "driver:0.1")
-    objects.add_run(answers(1, 2, 3), arrays)
-    assert not objects.may_add_run(arrays[2:], OWNER)
-    value = objects.lookup(array(2) + FIRST)
+    assert objects.owners.own_all(arrays, OWNER) and not objects.owners.own_all(arrays[:1], OWNER)
+    assert objects.may_add_batch(arrays, OWNER) and not objects.may_add_batch(arrays, "driver:0.1")
+    objects.results.add_batch(answers(1, 2, 3), arrays)
+    assert not objects.may_add_batch(arrays[2:], OWNER)
+    value = objects.local.lookup(array(2) + FIRST)
     assert value is not None and msgspec.msgpack.decode(value.payload)[value.position] == 2
-    assert objects.has_end(array(3)) and objects.has_array(array(1))
+    assert objects.results.has_end(array(3)) and objects.has_array(array(1))
     objects.release_all(arrays[:2])
-    assert objects.lookup(array(2) + FIRST) is None and objects.owns(OWNER)
+    assert objects.local.lookup(array(2) + FIRST) is None and objects.owners.owns(OWNER)
     objects.release_all(arrays[2:])
-    assert not objects.owns(OWNER) and objects.of_job(arrays[0][:4]) == []
+    assert not objects.owners.owns(OWNER) and objects.of_job(arrays[0][:4]) == []
 
 
 def test_a_result_that_somebody_waits_for_is_not_added_unseen() -> None:
     objects = made_objects()
-    objects.own_all([array(1), array(2)], OWNER)
-    objects.want(array(2) + FIRST, lambda value: None)
-    assert not objects.may_add_run([array(1), array(2)], OWNER)
+    objects.owners.own_all([array(1), array(2)], OWNER)
+    objects.pulls.want(array(2) + FIRST, lambda value: None)
+    assert not objects.may_add_batch([array(1), array(2)], OWNER)
 
 
 # -- bursts, and faults in them --------------------------------------------------

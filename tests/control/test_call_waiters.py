@@ -151,9 +151,9 @@ def test_both_owners_of_a_task_hear_that_it_cannot_be_made() -> None:
 
 def test_it_does_not_take_the_place_of_a_value_that_one_of_them_has() -> None:
     node = Node()
-    node.scheduler.objects.own(array(1), DRIVER)
+    node.scheduler.objects.owners.own(array(1), DRIVER)
     node.turn("node:1", TaskResults(DRIVER, [result(1, node=1)]))
     failed = result(1, status=SYSTEM_ERROR, payload=pack(Loss(LossCause.RELEASED)), node=-1)
     node.turn("gcs", TaskResults(DRIVER, [failed]))
-    value = node.scheduler.objects.lookup(array(1) + bytes(6))
+    value = node.scheduler.objects.local.lookup(array(1) + bytes(6))
     assert value is not None and value.status == OK

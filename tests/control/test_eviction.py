@@ -28,7 +28,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import FullCause, Loss, LossCause, StoreFull
 from raytwin.runtime.control.objects.eviction import CLIENT, Eviction, Request
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from tests.control.alone import Alone, array, result
 from tests.control.bodies import run_program, sequential
 from tests.control.programs import random_program, random_world
@@ -268,13 +268,13 @@ def test_disk_space_is_given_back_once_whenever_it_is_released() -> None:
 
 def test_what_was_released_while_it_was_written_and_pinned_leaves_nothing_on_disk() -> None:
     directory = Directory()
-    directory.own(array(1), "driver:0.0")
+    directory.owners.own(array(1), "driver:0.0")
     directory.add(result(1, size=500, offset=7))
     directory.make_room()
-    directory.pin(OID, "driver:0.0")
+    directory.local.pin(OID, "driver:0.0")
     directory.release(array(1))
     directory.eviction.on_spilled(Spilled(OID, 7, 500, 3))
-    directory.unpin(OID, "driver:0.0")
+    directory.local.unpin(OID, "driver:0.0")
     assert directory.alone.take(DropSpilled, STORE) == [DropSpilled(OID, 3)]
     assert directory.is_empty()
 
@@ -334,7 +334,8 @@ class Directory(ObjectDirectory):
         self.eviction.make_room()
 
     def is_empty(self) -> bool:
-        tables = [*vars(self).values(), *vars(self.eviction).values()]
+        parts = (self, self.owners, self.results, self.local, self.eviction, self.pulls)
+        tables = [self.owners, *(value for part in parts for value in vars(part).values())]
         return not any(value for value in tables if isinstance(value, dict | set))
 
 
@@ -344,19 +345,19 @@ OID = object_id(array(1), 0, 0)
 def test_an_object_goes_to_disk_and_comes_back_for_who_wants_it() -> None:
     directory = Directory()
     ctx = directory.alone
-    directory.own(array(1), "driver:0.0")
+    directory.owners.own(array(1), "driver:0.0")
     directory.add(result(1, size=500, offset=7))
     directory.make_room()
     assert ctx.take(Spill, STORE) == [Spill(OID, 7, 500)]
-    assert directory.lookup(OID) is not None, "it is here until it is written"
+    assert directory.local.lookup(OID) is not None, "it is here until it is written"
     directory.eviction.on_spilled(Spilled(OID, 7, 500, 3))
     assert ctx.take(Free, STORE) == [Free(OID, 7)]
-    assert directory.lookup(OID) is None and directory.have_left([OID])
-    directory.want(OID, directory.told.append)
+    assert directory.local.lookup(OID) is None and directory.local.evicted([OID])
+    directory.pulls.want(OID, directory.told.append)
     assert ctx.take(Fetch, STORE) == [Fetch(OID, 500, 0)]
-    directory.on_fetched(Fetched(OID, 9, 500, 0.1, "", 0))
+    directory.pulls.on_fetched(Fetched(OID, 9, 500, 0.1, "", 0))
     assert [(v.offset, v.size) for v in directory.told] == [(9, 500)]
-    assert directory.copies == [] and directory.bandwidth == 0.0
+    assert directory.copies == [] and directory.pulls.bandwidth == 0.0
     directory.release(array(1))
     assert ctx.take(DropSpilled, STORE) == [DropSpilled(OID, 3)]
     assert ctx.take(Free, STORE) == [Free(OID, 9)]
@@ -366,16 +367,16 @@ def test_an_object_goes_to_disk_and_comes_back_for_who_wants_it() -> None:
 def test_what_the_disk_does_not_give_back_is_asked_for_and_may_be_made_again() -> None:
     directory = Directory()
     ctx = directory.alone
-    directory.own(array(1), "driver:0.0")
+    directory.owners.own(array(1), "driver:0.0")
     directory.add(result(1, size=500, offset=7))
     directory.make_room()
     directory.eviction.on_spilled(Spilled(OID, 7, 500, 3))
-    directory.want(OID, directory.told.append)
-    directory.on_fetched(Fetched(OID, -1, 500, 0.1, "Input/output error", 0))
+    directory.pulls.want(OID, directory.told.append)
+    directory.pulls.on_fetched(Fetched(OID, -1, 500, 0.1, "Input/output error", 0))
     assert ctx.take(ObjectsMissing, "gcs") == [ObjectsMissing(0, [OID], "Input/output error")]
     assert ctx.take(DropSpilled, STORE) == [DropSpilled(OID, 3)]
     ctx.pass_time(1.0)
-    directory.end_turn()
+    directory.pulls.end_turn()
     assert ctx.take(LocateObjects, "gcs") == [LocateObjects([OID])] and not directory.told
     again = result(1, size=500, offset=9)
     directory.add(again)
@@ -394,10 +395,10 @@ def test_the_gcs_says_why_a_disk_lost_what_cannot_be_made_again() -> None:
 
 def fetched(directory: Directory, primary: int) -> None:
     """Have the directory fetch a copy from node 2."""
-    directory.want(OID, directory.told.append)
-    directory.on_location(Location(OID, (2,), 500, primary=primary))
+    directory.pulls.want(OID, directory.told.append)
+    directory.pulls.on_location(Location(OID, (2,), 500, primary=primary))
     directory.alone.take(Fetch)
-    directory.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
+    directory.pulls.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
 
 
 def test_a_copy_is_dropped_while_its_primary_lives_and_written_after() -> None:
@@ -408,20 +409,20 @@ def test_a_copy_is_dropped_while_its_primary_lives_and_written_after() -> None:
             directory.on_node_changed(2, alive=False)
         directory.make_room()
         assert bool(directory.alone.take(Spill)) == written
-        assert (directory.lookup(OID) is None) != written
+        assert (directory.local.lookup(OID) is None) != written
         if not written:
             assert directory.copies == [(OID, 500), (OID, DROPPED)]
-            assert directory.have_left([OID])
+            assert directory.local.evicted([OID])
             directory.release(array(1))
             assert directory.is_empty()
 
 
 def test_a_copy_whose_primary_died_on_its_way_is_written() -> None:
     directory = Directory()
-    directory.want(OID, directory.told.append)
-    directory.on_location(Location(OID, (2, 3), 500, primary=3))
+    directory.pulls.want(OID, directory.told.append)
+    directory.pulls.on_location(Location(OID, (2, 3), 500, primary=3))
     directory.on_node_changed(3, alive=False)
-    directory.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
+    directory.pulls.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
     directory.make_room()
     assert len(directory.alone.take(Spill)) == 1
 

@@ -175,7 +175,7 @@ def test_a_new_owner_hears_of_an_error_though_a_copy_of_the_value_is_here() -> N
     for status in (OK, USER_ERROR):
         node = Node()
         node.scheduler.objects.add(result(1, status=status, node=1))
-        node.scheduler.objects.own(array(1), W1)
+        node.scheduler.objects.owners.own(array(1), W1)
         again = result(1, status=USER_ERROR, payload=b"oh", node=1)
         node.turn("node:1", TaskResults(W1, [again]))
         [told] = node.ctx.take(TaskResults, W1)
@@ -186,7 +186,7 @@ def test_what_was_in_an_earlier_store_of_the_node_is_lost() -> None:
     """An actor that was rebuilt elsewhere remembers a call that it had answered here before
     the node was started again: its value was taken for what is at that offset now."""
     node = Node()
-    node.scheduler.objects.own(array(1), W1)
+    node.scheduler.objects.owners.own(array(1), W1)
     before = result(1, node=0, size=100_113, offset=4)
     node.turn("node:1", TaskResults(W1, [before]))
     [told] = node.ctx.take(TaskResults, W1)
@@ -369,7 +369,7 @@ def test_children_that_come_back_are_kept_or_passed_on_as_it_is_now() -> None:
     """What the node was like when others of them came back is no longer true."""
     node = Node()
     for number in (1, 2):
-        node.scheduler.objects.own(array(number), DRIVER)
+        node.scheduler.objects.owners.own(array(number), DRIVER)
     node.turn("gcs", TasksClaimed([spec(1)]))
     assert node.given(W1) == [(array(1), 0, 1, 3)]
     node.turn("gcs", NodeChanged(NodeInfo(1, "host", 1, {"CPU": 1})))

@@ -171,7 +171,7 @@ def test_what_its_owner_had_let_go_of_when_it_was_made_again_is_forgotten() -> N
 
 def test_a_node_says_which_it_has_let_go_of() -> None:
     node = Node()
-    node.scheduler.objects.own(array(1), DRIVER)
+    node.scheduler.objects.owners.own(array(1), DRIVER)
     node.turn("gcs", SeekOwners([], [array(1), array(2)]))
     assert node.ctx.take(OwnersFound) == [OwnersFound(0, [], [], [array(2)])]
     node.turn("gcs", SeekOwners([], [array(1)]))
@@ -193,7 +193,7 @@ def test_large_items_of_another_node_are_not_this_ones_to_tell_of() -> None:
 def test_what_is_made_again_is_its_owners_of_now() -> None:
     """Not of one who has let go of it: the GCS would take it for late, and free it."""
     node = Node(2)
-    node.scheduler.objects.own(array(2), W2)
+    node.scheduler.objects.owners.own(array(2), W2)
     results = node.scheduler.results
     results.finish_item(result(2, STREAM_BASE), W1, ACTOR)
     results.replayed(result(2, size=500_000, offset=64), W1, ACTOR)

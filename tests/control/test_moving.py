@@ -279,7 +279,7 @@ def test_inputs_that_are_slow_to_follow_keep_a_task_where_they_are() -> None:
     node = LocalScheduler(ctx, 1, {"CPU": 1}, Config())
     node.pool.take(DEMAND)
     node.handle("gcs", FunctionBlob(b"f", b"code"))
-    node.objects.bandwidth = 1e6
+    node.objects.pulls.bandwidth = 1e6
     node.objects.add(result(9, node=1, size=2_000_000, offset=0))
     node.handle("global", AssignTasks([spec(1), spec(2, deps=(object_id(array(9), 0, 0),))], 1))
     node.starving.look()

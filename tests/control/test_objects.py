@@ -31,7 +31,8 @@ from raytwin.runtime.control.messages.errors import (
     pack,
     unpack,
 )
-from raytwin.runtime.control.objects.pull_manager import RETRY_S, ObjectDirectory
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.pull_manager import RETRY_S
 from tests.control.alone import Alone, array, result
 
 LOST = pack(Loss(LossCause.RELEASED))
@@ -50,20 +51,22 @@ class Directory(ObjectDirectory):
         self.told: list[ObjectValue] = []
 
     def ask(self, oid: bytes = OID) -> None:
-        self.want(oid, self.told.append)
-        self.end_turn()
+        self.pulls.want(oid, self.told.append)
+        self.pulls.end_turn()
 
     def is_empty(self) -> bool:
-        return not any(value for value in vars(self).values() if isinstance(value, dict | set))
+        parts = (self, self.owners, self.results, self.local, self.pulls)
+        tables = [self.owners, *(value for part in parts for value in vars(part).values())]
+        return not any(value for value in tables if isinstance(value, dict | set))
 
 
 def test_small_values_by_position() -> None:
     directory = Directory()
     directory.add(result(1, 10, 5, returns=2, payload=b"ten"))
-    value = directory.lookup(object_id(array(1), 12, 1))
+    value = directory.local.lookup(object_id(array(1), 12, 1))
     assert value is not None and (value.payload, value.position) == (b"ten", 5)
-    assert directory.lookup(object_id(array(1), 15, 0)) is None
-    assert directory.lookup(object_id(array(1), 9, 0)) is None
+    assert directory.local.lookup(object_id(array(1), 15, 0)) is None
+    assert directory.local.lookup(object_id(array(1), 9, 0)) is None
 
 
 def test_errors_are_values() -> None:
@@ -82,7 +85,7 @@ def test_results_that_overlap_hide_nothing(seed: int) -> None:
             directory.add(result(1, start, count, payload=f"{start}".encode()))
             covered |= set(range(start, start + count))
         for index in range(35):
-            value = directory.lookup(object_id(array(1), index, 0))
+            value = directory.local.lookup(object_id(array(1), index, 0))
             assert (value is not None) == (index in covered)
             if value is not None:
                 assert int(value.payload) + value.position == index
@@ -91,59 +94,59 @@ def test_results_that_overlap_hide_nothing(seed: int) -> None:
 def test_an_error_stands_for_the_large_values_that_it_came_instead_of() -> None:
     """It spans two elements whose own results, from a dead node, hid it from those who asked."""
     directory = Directory()
-    directory.own(array(1), "driver:0.0")
+    directory.owners.own(array(1), "driver:0.0")
     for index in (0, 1):
         directory.add(result(1, index, size=500, node=1))
     directory.on_node_changed(1, alive=False)
     directory.add(result(1, 0, 2, status=SYSTEM_ERROR, payload=LOST, node=-1))
     for index in (0, 1):
-        value = directory.lookup(object_id(array(1), index, 0))
+        value = directory.local.lookup(object_id(array(1), index, 0))
         assert value is not None and value.payload == LOST
 
 
 def test_an_error_of_a_second_run_does_not_stand_for_the_value_of_the_first() -> None:
     """Its node died after it had sent the value, and the inputs were let go of since."""
     directory = Directory()
-    directory.own(array(1), "driver:0.0")
+    directory.owners.own(array(1), "driver:0.0")
     error = result(1, 0, 2, status=SYSTEM_ERROR, payload=LOST, node=2)
     directory.add(result(1, 0, payload=b"small", node=1))
-    assert not directory.outdoes(error)
+    assert not directory.results.outdoes(error)
     directory.add(result(1, 1, size=500, node=3))
-    assert directory.outdoes(error)
+    assert directory.results.outdoes(error)
     directory.on_node_changed(3, alive=False)
-    assert not directory.outdoes(error)
+    assert not directory.results.outdoes(error)
     directory.on_node_changed(3, alive=True)
-    assert not directory.outdoes(error), "it has come back without the value"
+    assert not directory.results.outdoes(error), "it has come back without the value"
 
 
 def test_an_error_that_was_told_stays() -> None:
     """Its node was declared dead and has not heard of it: the value comes late."""
     directory = Directory()
-    directory.own(array(1), "driver:0.0")
+    directory.owners.own(array(1), "driver:0.0")
     value = result(1, 0, 2, payload=b"late", node=1)
-    assert not directory.has_failed(value)
+    assert not directory.results.has_failed(value)
     directory.add(result(1, 0, status=SYSTEM_ERROR, payload=CRASHED, node=-1))
-    assert directory.has_failed(result(1, 0, payload=b"late", node=1))
-    assert not directory.has_failed(value), "one of the two was not told"
+    assert directory.results.has_failed(result(1, 0, payload=b"late", node=1))
+    assert not directory.results.has_failed(value), "one of the two was not told"
     directory.add(result(1, 1, status=SYSTEM_ERROR, payload=CRASHED, node=-1))
-    assert directory.has_failed(value)
+    assert directory.results.has_failed(value)
     directory.release(array(1))
-    assert not directory.has_failed(value)
+    assert not directory.results.has_failed(value)
 
 
 def test_memory_is_freed_when_it_is_released_and_no_pin_is_left() -> None:
     directory = Directory()
-    directory.own(array(1), "driver:0.0")
+    directory.owners.own(array(1), "driver:0.0")
     directory.add(result(1, size=500, offset=7))
-    directory.pin(OID, "worker:0.1")
-    directory.pin(OID, "worker:0.1")
-    directory.pin(OID, "worker:0.2")
+    directory.local.pin(OID, "worker:0.1")
+    directory.local.pin(OID, "worker:0.1")
+    directory.local.pin(OID, "worker:0.2")
     directory.release(array(1))
-    directory.unpin(OID, "worker:0.1")
-    directory.unpin(OID, "worker:0.3")
+    directory.local.unpin(OID, "worker:0.1")
+    directory.local.unpin(OID, "worker:0.3")
     assert directory.drop_client("worker:0.2") == []
     assert directory.alone.sent == []
-    directory.unpin(OID, "worker:0.1")
+    directory.local.unpin(OID, "worker:0.1")
     assert directory.alone.take(Free, "store:0") == [Free(OID, 7)]
     assert directory.is_empty()
 
@@ -151,12 +154,12 @@ def test_memory_is_freed_when_it_is_released_and_no_pin_is_left() -> None:
 def test_what_is_made_again_while_it_is_pinned_stays() -> None:
     directory = Directory()
     directory.add(result(1, size=500, offset=7))
-    directory.pin(OID, "worker:0.1")
+    directory.local.pin(OID, "worker:0.1")
     directory.release(array(1))
     directory.add(result(1, size=500, offset=9))
     assert directory.alone.take(Free) == [Free(OID, 9)]
-    directory.unpin(OID, "worker:0.1")
-    value = directory.lookup(OID)
+    directory.local.unpin(OID, "worker:0.1")
+    value = directory.local.lookup(OID)
     assert value is not None and value.offset == 7
     directory.release(array(1))
     assert directory.alone.take(Free) == [Free(OID, 7)]
@@ -169,13 +172,13 @@ def test_a_large_object_is_located_fetched_and_reported() -> None:
     directory.ask()
     ctx = directory.alone
     assert ctx.take(LocateObjects, "gcs") == [LocateObjects([OID])]
-    directory.on_location(Location(OID, (2,), 500))
-    directory.on_location(Location(OID, (3,), 500))
+    directory.pulls.on_location(Location(OID, (2,), 500))
+    directory.pulls.on_location(Location(OID, (3,), 500))
     assert ctx.take(Fetch, "store:0") == [Fetch(OID, 500, 2)]
-    directory.on_fetched(Fetched(OID, 7, 500, 0.5, "", 2))
+    directory.pulls.on_fetched(Fetched(OID, 7, 500, 0.5, "", 2))
     assert [(v.offset, v.size, v.status) for v in directory.told] == [(7, 500, OK)] * 2
     assert directory.copies == [(OID, 500)]
-    assert directory.bandwidth == 1000.0
+    assert directory.pulls.bandwidth == 1000.0
     directory.ask()
     assert len(directory.told) == 3 and ctx.sent == []
 
@@ -184,14 +187,14 @@ def test_a_fetch_that_fails_asks_again_after_a_pause() -> None:
     directory = Directory()
     ctx = directory.alone
     directory.ask()
-    directory.on_location(Location(OID, (2,), 500))
+    directory.pulls.on_location(Location(OID, (2,), 500))
     ctx.sent.clear()
-    directory.on_fetched(Fetched(OID, -1, 500, 0.0, "connection reset", 2))
+    directory.pulls.on_fetched(Fetched(OID, -1, 500, 0.0, "connection reset", 2))
     assert ctx.sent == []
     ctx.pass_time(RETRY_S)
-    directory.end_turn()
+    directory.pulls.end_turn()
     assert ctx.take(LocateObjects) == [LocateObjects([OID])]
-    directory.on_location(Location(OID, (), 500, lost=Loss(LossCause.NODE_DIED, 2)))
+    directory.pulls.on_location(Location(OID, (), 500, lost=Loss(LossCause.NODE_DIED, 2)))
     [value] = directory.told
     assert value.status == SYSTEM_ERROR
     assert unpack(value.payload) == Loss(LossCause.NODE_DIED, 2, object=OID)
@@ -201,8 +204,8 @@ def test_a_fetch_that_fails_asks_again_after_a_pause() -> None:
 def test_what_the_store_can_never_hold_is_an_error_at_once() -> None:
     directory = Directory()
     directory.ask()
-    directory.on_location(Location(OID, (2,), 500))
-    directory.on_no_room(NoRoom(OID, 500, 400, 400, node=2))
+    directory.pulls.on_location(Location(OID, (2,), 500))
+    directory.pulls.on_no_room(NoRoom(OID, 500, 400, 400, node=2))
     directory.eviction.make_room()
     assert unpack(directory.told[0].payload) == StoreFull(FullCause.TOO_LARGE, 500, 400)
 
@@ -210,11 +213,11 @@ def test_what_the_store_can_never_hold_is_an_error_at_once() -> None:
 def test_what_was_released_on_its_way_is_freed() -> None:
     directory = Directory()
     directory.ask()
-    directory.on_location(Location(OID, (2,), 500))
+    directory.pulls.on_location(Location(OID, (2,), 500))
     directory.release(array(1))
-    directory.on_location(Location(OID, (), 0, lost=Loss(LossCause.RELEASED)))
+    directory.pulls.on_location(Location(OID, (), 0, lost=Loss(LossCause.RELEASED)))
     assert directory.told == [], "what is on its way is still good for who waits"
-    directory.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
+    directory.pulls.on_fetched(Fetched(OID, 7, 500, 0.1, "", 2))
     assert directory.told[0].offset == 7
     directory.release(array(1))
     assert directory.alone.take(Free) == [Free(OID, 7)]
@@ -224,25 +227,25 @@ def test_what_was_released_on_its_way_is_freed() -> None:
 def test_what_is_released_while_it_is_wanted_is_asked_for() -> None:
     """A task that was placed again may wait for it: the GCS knows whether it is made again."""
     directory = Directory()
-    directory.own(array(1), "driver:0.0")
+    directory.owners.own(array(1), "driver:0.0")
     directory.ask()
     directory.release(array(1))
     assert directory.told == []
-    directory.end_turn()
+    directory.pulls.end_turn()
     assert directory.alone.take(LocateObjects, "gcs") == [LocateObjects([OID])]
-    directory.on_location(Location(OID, (), 0, lost=Loss(LossCause.RELEASED)))
+    directory.pulls.on_location(Location(OID, (), 0, lost=Loss(LossCause.RELEASED)))
     assert directory.told[0].status == SYSTEM_ERROR and directory.is_empty()
 
 
 def test_an_item_that_is_not_yielded_again_says_why() -> None:
     directory = Directory()
-    directory.own(array(1), "driver:0.0")
+    directory.owners.own(array(1), "driver:0.0")
     item = object_id(array(1), STREAM_BASE + 1, 0)
     directory.add(result(1, 0, payload=b"two items", node=1))
-    directory.ended_again(result(1, 0, status=SYSTEM_ERROR, payload=CRASHED, node=-1))
+    directory.results.ended_again(result(1, 0, status=SYSTEM_ERROR, payload=CRASHED, node=-1))
     told: list[ObjectValue] = []
-    directory.want(item, told.append)
-    directory.on_location(Location(item, (), 0, lost=NOT_YIELDED, ended=0))
+    directory.pulls.want(item, told.append)
+    directory.pulls.on_location(Location(item, (), 0, lost=NOT_YIELDED, ended=0))
     assert unpack(told[0].payload) == replace(NOT_YIELDED, object=item, root=unpack(CRASHED))
 
 
@@ -259,23 +262,23 @@ def test_who_knows_how_a_stream_ended_is_asked_why_an_item_is_lost() -> None:
         if status is not None:
             other.add(result(1, 0, status=status, payload=payload))
         directory.ask(item)
-        directory.on_location(ended)
+        directory.pulls.on_location(ended)
         assert directory.alone.take(PullObject, "node:2") == [PullObject(item)]
-        directory.on_payload(ObjectPayload(item, other.end_instead_of(item)))
+        directory.on_payload(ObjectPayload(item, other.results.end_instead_of(item)))
         [value] = directory.told
         assert value.status == (status or SYSTEM_ERROR)
         assert value.payload == told
-        directory.end_turn()
+        directory.pulls.end_turn()
         assert not directory.alone.take(LocateObjects, "gcs")[1:] and directory.is_empty()
     # It may die before it answers: another one may know, or make it.
     directory = Directory()
     directory.ask(item)
-    directory.on_location(ended)
+    directory.pulls.on_location(ended)
     directory.alone.sent.clear()
     directory.on_node_changed(2, alive=False)
-    directory.end_turn()
+    directory.pulls.end_turn()
     assert directory.alone.take(LocateObjects, "gcs") == [LocateObjects([item])]
-    directory.on_location(ended)
+    directory.pulls.on_location(ended)
     assert directory.told[0].payload == pack(lost)
 
 
@@ -283,10 +286,10 @@ def test_an_error_that_a_second_run_raised_does_not_stand_for_the_value_of_the_f
     """Its parent had run twice, and the first of them had let go of what the second run read."""
     directory = Directory()
     raised = result(1, 0, status=USER_ERROR, payload=b"oh", node=2)
-    assert not directory.outdoes(raised)
+    assert not directory.results.outdoes(raised)
     directory.add(result(1, 0, payload=b"small", node=1))
-    assert directory.outdoes(raised)
-    assert not directory.outdoes(result(1, 0, payload=b"small", node=2))
+    assert directory.results.outdoes(raised)
+    assert not directory.results.outdoes(result(1, 0, payload=b"small", node=2))
 
 
 def test_a_streams_own_error_is_why_later_items_are_lost() -> None:
@@ -294,9 +297,9 @@ def test_a_streams_own_error_is_why_later_items_are_lost() -> None:
     directory.add(result(1, 0, payload=b"two items"))
     directory.add(result(1, STREAM_BASE, payload=b"first"))
     directory.add(result(1, STREAM_BASE + 1, status=USER_ERROR, payload=b"oh"))
-    end = directory.end_instead_of(object_id(array(1), STREAM_BASE + 2, 0))
+    end = directory.results.end_instead_of(object_id(array(1), STREAM_BASE + 2, 0))
     assert end is not None and (end.status, end.payload) == (USER_ERROR, b"oh")
-    assert directory.end_instead_of(object_id(array(1), STREAM_BASE, 0)) is None
+    assert directory.results.end_instead_of(object_id(array(1), STREAM_BASE, 0)) is None
 
 
 def test_what_a_stream_has_yielded_is_not_hidden_by_its_end() -> None:
@@ -305,15 +308,15 @@ def test_what_a_stream_has_yielded_is_not_hidden_by_its_end() -> None:
     directory.add(result(1, 0, status=USER_ERROR, payload=b"oh"))
     item = object_id(array(1), STREAM_BASE, 0)
     directory.ask(item)
-    directory.on_location(
+    directory.pulls.on_location(
         Location(item, (), 0, lost=Loss(LossCause.UNTOLD, unmade=Unmade.NO_RETRIES, task="t"))
     )
     assert directory.told[0].status == SYSTEM_ERROR
     directory = Directory()
     directory.add(result(1, 0, payload=b"all went well"))
-    assert directory.end_instead_of(object_id(array(1), STREAM_BASE + 1, 0)) is None
+    assert directory.results.end_instead_of(object_id(array(1), STREAM_BASE + 1, 0)) is None
     directory.add(result(2, 0, status=USER_ERROR, payload=b"oh"))
-    assert directory.end_instead_of(object_id(array(2), 0, 0)) is None
+    assert directory.results.end_instead_of(object_id(array(2), 0, 0)) is None
 
 
 def test_a_small_object_is_pulled_and_again_if_its_node_dies_or_lacks_it() -> None:
@@ -325,13 +328,13 @@ def test_a_small_object_is_pulled_and_again_if_its_node_dies_or_lacks_it() -> No
         lambda: directory.on_node_changed(2, alive=False),
     ):
         ctx.sent.clear()
-        directory.on_location(Location(OID, (2,), 0))
+        directory.pulls.on_location(Location(OID, (2,), 0))
         assert ctx.take(PullObject, "node:2") == [PullObject(OID)]
         failure()
         ctx.pass_time(RETRY_S)
-        directory.end_turn()
+        directory.pulls.end_turn()
         assert ctx.take(LocateObjects) == [LocateObjects([OID])]
-    directory.on_location(Location(OID, (3,), 0))
+    directory.pulls.on_location(Location(OID, (3,), 0))
     directory.on_node_changed(2, alive=False)
     directory.on_payload(ObjectPayload(OID, result(1, payload=b"here")))
     assert directory.told[0].payload == b"here"
@@ -340,41 +343,41 @@ def test_a_small_object_is_pulled_and_again_if_its_node_dies_or_lacks_it() -> No
 
 def test_a_result_of_an_own_client_is_not_looked_for() -> None:
     directory = Directory()
-    directory.own(array(1), "driver:0.0")
+    directory.owners.own(array(1), "driver:0.0")
     directory.ask()
     assert directory.alone.sent == []
     # Large and elsewhere: known by the result, fetched for who waits.
     directory.add(result(1, node=4, size=500, offset=3))
     assert directory.alone.take(Fetch) == [Fetch(OID, 500, 4)]
-    assert directory.lookup(OID) is None
+    assert directory.local.lookup(OID) is None
 
 
 def test_owners_come_and_go() -> None:
     directory = Directory()
-    directory.own(array(1), "worker:0.1")
-    directory.own(array(1), "worker:0.1")
-    assert directory.owns("worker:0.1")
+    directory.owners.own(array(1), "worker:0.1")
+    directory.owners.own(array(1), "worker:0.1")
+    assert directory.owners.owns("worker:0.1")
     # The same task runs twice at once: both wait, the last one releases.
-    directory.own(array(1), "worker:0.2")
-    assert directory.owners_of(array(1)) == ["worker:0.1", "worker:0.2"]
+    directory.owners.own(array(1), "worker:0.2")
+    assert directory.owners.owners_of(array(1)) == ["worker:0.1", "worker:0.2"]
     assert directory.drop_client("worker:0.2") == [array(1)]
-    assert not directory.let_go(array(1), "worker:0.1")
-    assert not directory.owns("worker:0.1")
-    assert directory.owners_of(array(1)) == ["worker:0.2"]
-    assert directory.let_go(array(1), "worker:0.2")
+    assert not directory.owners.release(array(1), "worker:0.1")
+    assert not directory.owners.owns("worker:0.1")
+    assert directory.owners.owners_of(array(1)) == ["worker:0.2"]
+    assert directory.owners.release(array(1), "worker:0.2")
     # It dies; its task is run again by another worker.
-    directory.await_claim(array(1))
-    assert directory.owners_of(array(1)) == [] and not directory.owns("worker:0.2")
-    directory.own(array(1), "worker:0.3")
-    assert directory.owners_of(array(1)) == ["worker:0.3"]
+    directory.owners.await_claim(array(1))
+    assert directory.owners.owners_of(array(1)) == [] and not directory.owners.owns("worker:0.2")
+    directory.owners.own(array(1), "worker:0.3")
+    assert directory.owners.owners_of(array(1)) == ["worker:0.3"]
     directory.release(array(1))
     assert directory.is_empty()
 
 
 def test_what_is_on_its_way_to_its_owner_is_not_missing() -> None:
     directory = Directory()
-    assert not directory.is_on_its_way(OID)
-    directory.own(array(1), "driver:0.0")
-    assert directory.is_on_its_way(OID)
+    assert not directory.is_expected(OID)
+    directory.owners.own(array(1), "driver:0.0")
+    assert directory.is_expected(OID)
     directory.add(result(1, size=500, node=2))
-    assert not directory.is_on_its_way(OID), "it is large, and known to be elsewhere"
+    assert not directory.is_expected(OID), "it is large, and known to be elsewhere"

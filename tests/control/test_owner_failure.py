@@ -77,7 +77,7 @@ def test_what_the_worker_of_a_retried_task_owned_waits_to_be_claimed() -> None:
     put(node, W2, 11)
     node.ctx.pass_time(2.0)
     assert lost(node) == {array(12)}
-    assert node.scheduler.objects.owners_of(array(11)) == [W2]
+    assert node.scheduler.objects.owners.owners_of(array(11)) == [W2]
 
 
 def test_borrowers_are_told_that_the_owner_has_died_when_the_next_one_releases() -> None:

@@ -73,7 +73,7 @@ def clean(session: Any) -> None:
         assert all(
             w.job == session.client.job for w in scheduler.dispatcher.workers.values() if w.job
         )
-        assert not scheduler.objects._pins and not scheduler.objects._wanted
+        assert not scheduler.objects.local._pins and not scheduler.objects.pulls._wanted
         assert {job_number(key) for key in scheduler.inputs.functions} <= {1}
     gcs = session.cluster.gcs
     assert not gcs.table.tombstones and not gcs.table.waited

@@ -132,7 +132,7 @@ def _at_end_of_sim(session: Any) -> list[str]:
         total = {name: units / UNIT for name, units in pool.total.items()}
         found += _lasting(scheduler, total, {**cluster.resources[number], f"node:{number}": 1.0})
         found += _resources(scheduler.node, scheduler.queue, total, pool.available())
-        stored = scheduler.objects._stored.items()
+        stored = scheduler.objects.local._stored.items()
         left = [size for oid, (_, size) in stored if oid[:ARRAY_BYTES] not in kept]
         nowhere = cluster.stores[scheduler.node].used - sum(size for _, (_, size) in stored)
         found += _store(scheduler.node, len(left), sum(left), nowhere)

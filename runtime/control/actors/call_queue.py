@@ -211,7 +211,7 @@ class CallQueue:
         call.missing += 1  # held until every input was asked for
         for oid in oids:
             call.missing += 1
-            self._services.objects.want(oid, arrived, call.rank)
+            self._services.objects.pulls.want(oid, arrived, call.rank)
         arrived(ObjectValue(b"", OK, b""))
 
     def advance(self, actor: ActorRecord, caller: str) -> None:
@@ -223,7 +223,7 @@ class CallQueue:
             call = calls[0]
             spec = call.spec
             begins = call.failed is None and not actor.leaving
-            left = self._services.objects.have_left(spec.deps) if begins else []
+            left = self._services.objects.local.evicted(spec.deps) if begins else []
             if left:
                 # They had to make room while the call waited for its turn.
                 self._want(actor, call, left)
@@ -240,7 +240,7 @@ class CallQueue:
                 continue
             values = []
             for oid in spec.deps:
-                value = call.known.get(oid) or self._services.objects.lookup(oid)
+                value = call.known.get(oid) or self._services.objects.local.lookup(oid)
                 if value is None:
                     # Released meanwhile: its owner has died.
                     gone = Loss(LossCause.OWNER_DIED, object=oid)
@@ -283,7 +283,7 @@ class CallQueue:
             return
         for value in values:
             if value.size:
-                self._services.objects.pin(value.object, actor.worker.address)
+                self._services.objects.local.pin(value.object, actor.worker.address)
         assignment = Assignment(spec, values)
         if call in actor.replaying:
             cached = actor.replies.find(call)
@@ -338,7 +338,7 @@ class CallQueue:
         actor.running.pop(assignment.spec.array, None)
         for value in assignment.values:
             if value.size:
-                self._services.objects.unpin(value.object, actor.worker.address)
+                self._services.objects.local.unpin(value.object, actor.worker.address)
         if not actor.leaving:
             self._cancelled(actor, assignment.spec)
         elif assignment.spec.array not in actor.replaying:  # whose callers have an answer

@@ -15,7 +15,7 @@ from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.core.resources import ResourcePool
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.messages import ObjectValue, TaskSpec
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.task_results import Results
 from raytwin.runtime.control.objects.unsealed_objects import Places
 from raytwin.runtime.control.observability.timeline import RangeLog

@@ -26,7 +26,7 @@ from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.messages import AssignTasks, ObjectValue, RangeResult, TaskSpec
 from raytwin.runtime.control.messages.errors import unpack
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.task_results import Results
 from raytwin.runtime.control.observability.timeline import RangeLog
 

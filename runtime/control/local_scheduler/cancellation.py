@@ -146,7 +146,7 @@ class Canceller:
 
     def _all_done(self, message: CancelTask) -> bool:
         """Whether all that the message names has ended, as far as known here."""
-        results = self._scheduler.objects.results_of(message.array)
+        results = self._scheduler.objects.results.of(message.array)
         end = message.start + message.count
         done = sum(
             max(0, min(end, r.start + r.count) - max(message.start, r.start)) for r in results

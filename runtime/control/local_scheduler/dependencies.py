@@ -31,7 +31,8 @@ from raytwin.runtime.control.messages import (
     ObjectValue,
     TaskSpec,
 )
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory, released_error
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.pull_manager import released_error
 
 
 class Waiting:
@@ -122,7 +123,7 @@ class TaskInputs:
 
         for position, oid in enumerate(spec.deps):
             entry.missing += 1
-            self._objects.want(oid, partial(arrived, position), rank)
+            self._objects.pulls.want(oid, partial(arrived, position), rank)
         arrived(-1, ObjectValue(b"", OK, b""))
 
     def claimed(self, array: bytes) -> None:
@@ -140,12 +141,12 @@ class TaskInputs:
         if not spec.deps:
             return ()
         self.unclaim(spec)
-        if self._objects.have_left(spec.deps):
+        if self._objects.local.evicted(spec.deps):
             self._await_inputs(spec)
             return None
         values = []
         for oid in spec.deps:
-            value = self._objects.lookup(oid)
+            value = self._objects.local.lookup(oid)
             if value is None:
                 if attempt_of(spec):
                     # Its inputs were let go of when it had run for the first time.
@@ -158,7 +159,7 @@ class TaskInputs:
             values.append(value)
         for value in values:
             if value.size:
-                self._objects.pin(value.object, worker)
+                self._objects.local.pin(value.object, worker)
         return tuple(values)
 
     def claim(self, spec: TaskSpec) -> int:

@@ -49,7 +49,7 @@ from raytwin.runtime.control.messages import (
     WorkerReady,
 )
 from raytwin.runtime.control.messages.errors import WorkerCrash
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.task_results import Results
 from raytwin.runtime.control.observability.timeline import RangeLog
 from raytwin.runtime.control.ownership.contained_references import Custody
@@ -234,7 +234,7 @@ class Dispatcher(Leases):
 
     def _unpin_inputs(self, spec: TaskSpec, worker: str) -> None:
         for oid in spec.deps:
-            self._objects.unpin(oid, worker)
+            self._objects.local.unpin(oid, worker)
 
     def on_blocked(self, source: str, message: Blocked) -> None:
         worker = self.workers[source]

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
     from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
     from raytwin.runtime.control.objects.gcs_write_log import TaskLog
-    from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+    from raytwin.runtime.control.objects.object_directory import ObjectDirectory
     from raytwin.runtime.control.scheduling.node_views import Node
 
 STARVING_S = 1.0
@@ -171,8 +171,8 @@ class Starving:
         now = self._ctx.now()
         waited_s = now - self._heads.get(lane, (None, now))[1]
         wait_s = max(waited_s, self._dispatcher.busy_s)
-        bytes_max = wait_s * (self._objects.bandwidth or UNTIMED_BANDWIDTH)
-        here = self._objects.bytes_here
+        bytes_max = wait_s * (self._objects.pulls.bandwidth or UNTIMED_BANDWIDTH)
+        here = self._objects.local.bytes_here
         return lambda spec: self._may_move(spec) and sum(map(here, spec.deps)) <= bytes_max
 
     def _may_move(self, spec: TaskSpec) -> bool:

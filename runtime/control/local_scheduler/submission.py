@@ -52,8 +52,8 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import unpack
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.owned_objects import Owned
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
 from raytwin.runtime.control.objects.task_results import Results
 
 
@@ -111,7 +111,7 @@ class Submission:
             if array in self._objects.owners:
                 # The next part of an array, or again: its parent runs a second time.
                 new = max(new, self._owned.ends.get(array, 1))
-            self._objects.own(array, source)
+            self._objects.owners.own(array, source)
             refused = self._access.refusal(source, spec) if spec.deps else None
             if refused is not None:
                 self._refuse(spec, refused)
@@ -147,7 +147,7 @@ class Submission:
     def _on_run(self, source: str, spec: TaskSpec, parent: bytes) -> None:
         """A run of calls; one by one if any of them was submitted before."""
         arrays = arrays_of(spec)
-        if not self._objects.own_all(arrays, source):
+        if not self._objects.owners.own_all(arrays, source):
             self.on_submit(source, SubmitTasks(singles([spec]), parent))
             return
         self._submitter.submit_run(spec, arrays)
@@ -187,7 +187,7 @@ class Submission:
         end = spec.start + spec.count
         made = [
             result
-            for result in self._objects.results_of(spec.array)
+            for result in self._objects.results.of(spec.array)
             if (result.start < end and spec.start < result.start + result.count)
             or result.start >= STREAM_BASE
         ]
@@ -239,12 +239,12 @@ class Submission:
         if message.create is not None:
             refused = self._access.refusal(source, message.create)
             if refused is not None:
-                self._objects.own(message.create.array, source)
+                self._objects.owners.own(message.create.array, source)
                 self._refuse(message.create, refused)
                 found = ActorFound(message.key, source, message.create.array, b"", created=True)
                 self._ctx.send(source, found)
                 return
-            self._objects.own(message.create.array, source)
+            self._objects.owners.own(message.create.array, source)
             self._own_actor(message.create)
         self._ctx.send("gcs", message)
 

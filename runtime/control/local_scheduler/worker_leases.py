@@ -26,7 +26,7 @@ from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.ready_queue import Lane, ReadyQueue
 from raytwin.runtime.control.local_scheduler.worker_pool import WorkerSupply
 from raytwin.runtime.control.messages import Assignment, FunctionBlob, RunTasks, TakeBack
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.ownership.contained_references import Custody
 
 WORKERS_WITHOUT_CPU_MAX = 64

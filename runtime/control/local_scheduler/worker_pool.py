@@ -11,7 +11,7 @@ from raytwin.runtime.control.core.addresses import WORKERS_PER_LIFE
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.worker_record import State, Worker
 from raytwin.runtime.control.messages import StartWorker, StopWorker
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.ownership.contained_references import Custody
 
 
@@ -50,7 +50,7 @@ class WorkerSupply:
         """Start one more; where too many of other jobs are idle, in place of one of them."""
         if len(self.idle) > self._idle_max:
             # They are of other jobs than the one that needs this worker.
-            unused = next((w for w in self.idle if not self._objects.owns(w.address)), None)
+            unused = next((w for w in self.idle if not self._objects.owners.owns(w.address)), None)
             if unused is not None:
                 self.idle.remove(unused)
                 self.stop(unused)
@@ -77,7 +77,7 @@ class WorkerSupply:
         for wanted in (job, b""):
             for at in range(len(idle) - 1, -1, -1):
                 if idle[at].job == wanted:
-                    if for_good and self._objects.owns(idle[at].address):
+                    if for_good and self._objects.owners.owns(idle[at].address):
                         continue
                     worker = idle.pop(at)
                     worker.job = job
@@ -89,7 +89,7 @@ class WorkerSupply:
         worker.demand = ""
         worker.ahead_s = 0.0
         excess = not wanted and len(self.idle) > self._idle_max
-        if excess and not self._objects.owns(worker.address):
+        if excess and not self._objects.owners.owns(worker.address):
             # Workers that stood in for blocked ones are not kept for ever, unless
             # values depend on them.
             self.stop(worker)

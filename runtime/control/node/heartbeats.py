@@ -23,7 +23,7 @@ from raytwin.runtime.control.local_scheduler.assignments import Acceptance
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 from raytwin.runtime.control.local_scheduler.starvation import Starving
 from raytwin.runtime.control.messages import Heartbeat, Load, Registered
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 
 LATE = 1.5
 """After so many times its period a heartbeat is late: its node was busy when it was due."""
@@ -73,7 +73,7 @@ class Heartbeats:
         load = Load(
             queue=self._dispatcher.queue,
             mean_task_s=self._dispatcher.mean_task_s,
-            bandwidth=self._objects.bandwidth,
+            bandwidth=self._objects.pulls.bandwidth,
             assigned=self._acceptance.assigned,
             available=self._pool.available(),
             starving={} if self._members.alone else self._starving.look(),

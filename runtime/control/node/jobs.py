@@ -104,7 +104,7 @@ class NodeJobs:
         """Drop what a driver of this node held."""
         node = self._scheduler
         for array in node.objects.drop_client(client):
-            if node.objects.let_go(array, client):
+            if node.objects.owners.release(array, client):
                 node.letting_go.release_all((array,))
         node.places.drop(client)
         node.custody.worker_gone(client)

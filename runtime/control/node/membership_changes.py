@@ -17,8 +17,8 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.messages import BorrowersGone, NodeChanged, ResultsMissing
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.owned_objects import Owned
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
 from raytwin.runtime.control.observability.queries import QueryDesk
 
 MISSING_MAX = 4096
@@ -58,7 +58,7 @@ class NodeNews:
         self._submitter.on_node_changed(info.node, info.alive)
         if not info.alive:
             self._report_missing()
-            for client in self._objects.clients():
+            for client in self._objects.owners.clients():
                 self._ctx.send(client, BorrowersGone(info.node, info.incarnation))
 
     def _report_missing(self) -> None:

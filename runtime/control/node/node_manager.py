@@ -131,10 +131,10 @@ from raytwin.runtime.control.node.membership_changes import NodeNews
 from raytwin.runtime.control.node.undelivered import Undelivered
 from raytwin.runtime.control.node.worker_failure import WorkerDeaths
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.object_manager import ObjectDesk
 from raytwin.runtime.control.objects.owned_objects import Owned
 from raytwin.runtime.control.objects.owner_failure import OwnerFailure
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
 from raytwin.runtime.control.objects.release import LettingGo
 from raytwin.runtime.control.objects.task_results import Results
 from raytwin.runtime.control.objects.unsealed_objects import Places
@@ -222,7 +222,7 @@ class LocalScheduler:
         )  # fmt: skip
         self.queries.add("actors", self.actors.rows)
         self.queries.add("timeline", self.timeline.rows)
-        self.queries.add("transfers", self.objects.transfers.rows)
+        self.queries.add("transfers", self.objects.pulls.transfers.rows)
         self.news = NodeNews(
             ctx, node, self.members, self.objects, self.owned, self.submitter, self.queries,
             self.log,
@@ -276,7 +276,7 @@ class LocalScheduler:
             NodeChanged: self.news.on_node_changed,
             ObjectLocations: self.desk.on_locations,
             ObjectPayload: self.desk.on_payload,
-            Fetched: lambda _, m: self.objects.on_fetched(m),
+            Fetched: lambda _, m: self.objects.pulls.on_fetched(m),
             FreeObjects: self.letting_go.on_free,
             TasksClaimed: self.submission.on_claimed,
             SeekOwners: self.desk.on_seek_owners,
@@ -330,7 +330,7 @@ class LocalScheduler:
             self.dispatcher.dispatch()
         self.submitter.end_turn()
         self.actors.end_turn()
-        self.objects.end_turn()
+        self.objects.pulls.end_turn()
         self.log.end_turn()
 
     @property

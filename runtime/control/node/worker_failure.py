@@ -21,8 +21,8 @@ from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.local_scheduler.cancellation import Canceller
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 from raytwin.runtime.control.messages import KillWorker, WorkerDied
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.owner_failure import OwnerFailure
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
 from raytwin.runtime.control.objects.unsealed_objects import Places
 from raytwin.runtime.control.ownership.contained_references import Custody
 
@@ -61,7 +61,9 @@ class WorkerDeaths:
         """It is gone, or will be before it can do anything."""
         worker = self._dispatcher.workers.pop(message.worker, None)
         client = message.worker
-        owned = [a for a in self._objects.drop_client(client) if self._objects.let_go(a, client)]
+        owned = [
+            a for a in self._objects.drop_client(client) if self._objects.owners.release(a, client)
+        ]
         self._places.drop(client)
         self._custody.worker_gone(client)
         if worker is None:

@@ -35,8 +35,8 @@ from raytwin.runtime.control.messages import (
     WantObjects,
 )
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.owned_objects import Owned
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
 from raytwin.runtime.control.objects.unsealed_objects import Places
 from raytwin.runtime.control.ownership.borrowers import ENTER, ENTER_AND_SAY_SO
 from raytwin.runtime.control.ownership.contained_references import Custody
@@ -74,7 +74,7 @@ class ObjectDesk:
     def on_put(self, source: str, message: PutObjects) -> None:
         """A client has made values itself."""
         for result in message.results:
-            self._objects.own(result.array, source)
+            self._objects.owners.own(result.array, source)
             self._places.sealed(object_id(result.array, 0, 0))
             if result.refs is not None:
                 self._custody.reported(source, result)
@@ -88,20 +88,20 @@ class ObjectDesk:
         def arrived(value: ObjectValue) -> None:
             if self._lives(source):
                 if value.size:
-                    self._objects.pin(value.object, source)
+                    self._objects.local.pin(value.object, source)
                 self._ctx.send(source, ObjectsReady([value]))
 
         for oid in message.objects:
             refused = self._may_read(source, oid)
             if refused is None:
-                self._objects.want(oid, arrived)
+                self._objects.pulls.want(oid, arrived)
             else:
                 self._ctx.send(source, ObjectsReady([refused]))
 
     def on_unpin(self, source: str, message: Unpin) -> None:
         """A client does not read them any more."""
         for oid in message.objects:
-            self._objects.unpin(oid, source)
+            self._objects.local.unpin(oid, source)
 
     def on_refs(self, source: str, message: RefUpdates) -> None:
         """Somebody has, or has returned, references."""
@@ -118,11 +118,11 @@ class ObjectDesk:
         oid = message.object
 
         def push() -> None:
-            found = self._objects.result_of(oid) or self._objects.end_instead_of(oid)
+            found = self._objects.results.small(oid) or self._objects.results.end_instead_of(oid)
             self._ctx.send(source, ObjectPayload(oid, found))
 
-        if self._objects.is_on_its_way(oid) and self._objects.end_instead_of(oid) is None:
-            self._objects.want(oid, lambda _: push())
+        if self._objects.is_expected(oid) and self._objects.results.end_instead_of(oid) is None:
+            self._objects.pulls.want(oid, lambda _: push())
         else:
             push()
 
@@ -134,13 +134,13 @@ class ObjectDesk:
             return
         if came.array in self._objects.owners:
             copies = self._owned.copies(came.array, came.start, came.count)
-            for owner in self._objects.owners_of(came.array) if copies else ():
+            for owner in self._objects.owners.owners_of(came.array) if copies else ():
                 self._ctx.send(owner, TaskResults(owner, copies))
 
     def on_locations(self, source: str, message: ObjectLocations) -> None:
         """The GCS says where values are that are wanted here."""
         for location in message.locations:
-            self._objects.on_location(location)
+            self._objects.pulls.on_location(location)
 
     def on_seek_owners(self, source: str, message: SeekOwners) -> None:
         """The GCS asks whether anybody here will say what becomes of arrays."""
@@ -149,7 +149,7 @@ class ObjectDesk:
         owned: list[bytes] = []
         others: list[bytes] = []
         for array in message.arrays:
-            (owned if self._objects.will_tell(array) else others).append(array)
+            (owned if self._objects.will_report(array) else others).append(array)
         let_go = []
         for array in message.lost:
             if array in self._objects.owners:
@@ -158,11 +158,11 @@ class ObjectDesk:
             else:
                 let_go.append(array)
         if owned or others or let_go:
-            gone = [array for array in others if self._objects.has_died(array)]
+            gone = [array for array in others if self._objects.has_lost(array)]
             kept = [
                 (array, self._objects.owners[array] or f"node:{self._node}", sizes)
                 for array in gone
-                if (sizes := self._objects.kept_of(array))
+                if (sizes := self._objects.results.sizes_kept(array))
             ]
             for array, _, _ in kept:
                 self._log.made_elsewhere(array)  # from here on the table has a row of it
@@ -172,7 +172,7 @@ class ObjectDesk:
 
     def store_usage(self) -> tuple[int, int, int]:
         """Return (large objects, their bytes, places not sealed yet)."""
-        return (*self._objects.usage(), len(self._places))
+        return (*self._objects.local.usage(), len(self._places))
 
     def disk_usage(self) -> tuple[int, int]:
         """Return (objects on disk, their bytes)."""

@@ -24,7 +24,7 @@ from raytwin.runtime.control.core.ids import STREAM_BASE, job_of
 from raytwin.runtime.control.core.range_set import Ranges
 from raytwin.runtime.control.messages import RangeResult
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 
 
 class Owned:
@@ -50,7 +50,7 @@ class Owned:
         """Return (start, count) of what was submitted of it and has not ended, as far as is
         known here."""
         made = Ranges()
-        for result in self._objects.results_of(array):
+        for result in self._objects.results.of(array):
             if not self._is_foreign(result):
                 made.add(result.start, result.count)
         return made.missing(0, self.ends.get(array, 1))
@@ -63,12 +63,12 @@ class Owned:
         made again.
         """
         found: list[RangeResult] = []
-        for result in self._objects.results_of(array):
+        for result in self._objects.results.of(array):
             within = result.start < start + count and start < result.start + result.count
             if result.node == self._node or not (within or result.start >= STREAM_BASE):
                 continue
             if is_lost(result):
-                self._objects.drop_failed(result)
+                self._objects.results.drop_failed(result)
             elif not self._is_foreign(result):
                 found.append(result)
         return found

@@ -28,8 +28,8 @@ from functools import partial
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.gcs.array_row import ORPHANED_S
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.owned_objects import Owned
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
 from raytwin.runtime.control.objects.task_results import Results
 from raytwin.runtime.control.ownership.owner_table import NOBODY
 
@@ -60,7 +60,7 @@ class OwnerFailure:
     def on_died(self, worker: str, arrays: list[bytes], runs_again: bool) -> None:
         """A worker has died that owned these arrays; its task or actor may run again."""
         for array in arrays:
-            self._objects.await_claim(array)
+            self._objects.owners.await_claim(array)
             self._owned.died[array] = worker
         if not runs_again:
             self._lose(arrays)
@@ -81,7 +81,7 @@ class OwnerFailure:
                 lost.append(array)
                 continue
             self._log.hand_over(array)
-            self._objects.disown(array)
+            self._objects.owners.forget(array)
             self._results.keep_for_others(array)
             self._forget_calls((array,))
             self._owned.ends.pop(array, None)

@@ -23,8 +23,8 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import FreeObjects, KillActor, Release
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.owned_objects import Owned
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
 from raytwin.runtime.control.objects.task_results import Results
 from raytwin.runtime.control.ownership.contained_references import Custody
 
@@ -54,8 +54,8 @@ class LettingGo:
     def on_release(self, source: str, message: Release) -> None:
         """A client of this node has no reference of its arrays any more."""
         arrays: Sequence[bytes] = message.arrays
-        if self._objects.others:
-            arrays = [array for array in arrays if self._objects.let_go(array, source)]
+        if self._objects.owners.others:
+            arrays = [array for array in arrays if self._objects.owners.release(array, source)]
         self.release_all(arrays, graceful=True)
 
     def release_all(self, arrays: Sequence[bytes], graceful: bool = False) -> None:

@@ -24,7 +24,7 @@ from raytwin.runtime.control.core.failed_values import failed_result
 from raytwin.runtime.control.core.ids import object_id
 from raytwin.runtime.control.messages import OK, RangeResult, TaskSpec
 from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 
 
 def as_it_is(result: RangeResult, objects: ObjectDirectory, node: int) -> RangeResult:
@@ -41,7 +41,7 @@ def as_it_is(result: RangeResult, objects: ObjectDirectory, node: int) -> RangeR
         return result
     offsets = [-1] * len(result.sizes)
     for ret, oid in large:
-        value = objects.lookup(oid)
+        value = objects.local.lookup(oid)
         if value is not None and value.size:
             offsets[ret] = value.offset
         elif oid not in objects.eviction.on_disk:

@@ -14,7 +14,7 @@ from raytwin.runtime.control.core.call_batches import results_of, split
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import RangeResult, TaskResults
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.result_delivery import OwnerNews
 
 
@@ -68,9 +68,9 @@ class ResultRuns:
             return True
         if self._heirs or self._any_awaited(arrays):
             return False
-        if not self._objects.may_add_run(arrays, owner):
+        if not self._objects.may_add_batch(arrays, owner):
             return False
-        self._objects.add_run(run, arrays)
+        self._objects.results.add_batch(run, arrays)
         self._ctx.send(owner, TaskResults(owner, [run]))
         return True
 
@@ -90,11 +90,11 @@ class ResultRuns:
         self, run: RangeResult, arrays: Sequence[bytes], owner: str, actor: bytes
     ) -> bool:
         """Keep a run of results and tell its owner, if nothing is to be decided call by call."""
-        if self._heirs or not self._objects.may_add_run(arrays, owner):
+        if self._heirs or not self._objects.may_add_batch(arrays, owner):
             return False
         if not self._all_received(arrays):
             return False
-        self._objects.add_run(run, arrays)
+        self._objects.results.add_batch(run, arrays)
         self._log.called_all(arrays, owner, actor)
         self._news.run_ended(run, owner)
         return True
@@ -104,11 +104,11 @@ class ResultRuns:
         arrays = split(run.calls)
         here = node_of(owner) == self._node
         waiting = owner if here else None
-        if self._heirs or not self._objects.may_add_run(arrays, waiting):
+        if self._heirs or not self._objects.may_add_batch(arrays, waiting):
             for result in results_of(run):
                 self._finish(result, owner)
             return
-        self._objects.add_run(run, arrays)
+        self._objects.results.add_batch(run, arrays)
         self._log.finish_all(arrays)
         if not here:
             self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [run]))

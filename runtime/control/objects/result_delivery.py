@@ -11,7 +11,7 @@ from __future__ import annotations
 from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import RangeResult, TaskResults
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.ownership.owner_table import NOBODY
 
 TELL_LATER_S = 0.05
@@ -81,7 +81,7 @@ class OwnerNews:
     def tell_owner(self, results: list[RangeResult]) -> None:
         """Pass results on to who owns them by now."""
         told: dict[str, list[RangeResult]] = {}
-        owners, others = self._objects.owners, self._objects.others
+        owners, others = self._objects.owners, self._objects.owners.others
         for result in results:
             array = result.array
             if not others or array not in others:
@@ -93,7 +93,7 @@ class OwnerNews:
                     else:
                         of_owner.append(result)
                 continue
-            for owner in self._objects.owners_of(array):
+            for owner in self._objects.owners.owners_of(array):
                 told.setdefault(owner, []).append(result)
         for owner, results in told.items():
             self._ctx.send(owner, TaskResults(owner, results))

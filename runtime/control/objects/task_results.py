@@ -32,7 +32,7 @@ from raytwin.runtime.control.messages import (
     TaskResults,
 )
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.replayed_results import as_it_is
 from raytwin.runtime.control.objects.result_batches import ResultRuns
 from raytwin.runtime.control.objects.result_delivery import OwnerNews
@@ -143,17 +143,17 @@ class Results:
 
     def _add(self, result: RangeResult) -> list[RangeResult]:
         """Keep a result, if no better one is here; return what its owner is to hear of."""
-        if not self._objects.outdoes(result):
+        if not self._objects.results.outdoes(result):
             self._objects.add(result)
             return [result]
         # Its first run's value has come, so its inputs were let go of. Who goes through the
         # items of a stream, and has not come so far, learns that there will be no more.
-        self._objects.ended_again(result)
+        self._objects.results.ended_again(result)
         if result.start >= STREAM_BASE:
             return [result]
         # What is here may be a copy, of which an owner that is new has not heard.
         end = result.start + result.count
-        here = self._objects.results_of(result.array)
+        here = self._objects.results.of(result.array)
         return [r for r in here if r.start < end and result.start < r.start + r.count]
 
     def _take_refs(self, result: RangeResult, owner: str) -> None:
@@ -201,12 +201,12 @@ class Results:
                 self._log.finish(result)
             elif result.array in self._created and self._objects.has_array(result.array):
                 continue  # the actor was created once more
-            elif self._objects.has_failed(result):
+            elif self._objects.results.has_failed(result):
                 # Its node was declared dead, and did not know: its owner has the error.
                 continue
             if result.start >= STREAM_BASE and self._any_awaited((result.array,)):
                 self._called_item(result, owners[result.array])
-            if is_gcs(source) and not self._objects.has_small(result):
+            if is_gcs(source) and not self._objects.results.has_small(result):
                 self._objects.add(result)
                 results.append(result)
             else:
@@ -220,7 +220,7 @@ class Results:
         end = message.start + message.count
         results = [
             result
-            for result in self._objects.results_of(message.array)
+            for result in self._objects.results.of(message.array)
             if (result.start < end and message.start < result.start + result.count)
             or result.start >= STREAM_BASE
         ]
@@ -251,7 +251,7 @@ class Results:
 
         Its inputs are there again, or will be: that error is not its value.
         """
-        lost = [result for result in self._objects.results_of(array) if is_lost(result)]
+        lost = [result for result in self._objects.results.of(array) if is_lost(result)]
         self._drop_failed([r for r in lost if r.start < end and start < r.start + r.count])
 
     def _make_again(self, failed: list[RangeResult], owner: str) -> None:
@@ -263,7 +263,7 @@ class Results:
     def _drop_failed(self, failed: list[RangeResult]) -> None:
         """Forget what could not be made, here and in the GCS."""
         for result in failed:
-            self._objects.drop_failed(result)
+            self._objects.results.drop_failed(result)
             oids = [
                 object_id(result.array, index, 0)
                 for index in range(result.start, result.start + result.count)
@@ -294,7 +294,7 @@ class Results:
         here = result.node == self._node
         if node_of(owner) == self._node:
             awaited = self._received(result.array)
-            if not self._objects.has_end(result.array):
+            if not self._objects.results.has_end(result.array):
                 if any(result.sizes) and not here:
                     self._answer(result)
                     return
@@ -307,7 +307,7 @@ class Results:
                 if not fresh and any(result.sizes):
                     self._log_call(result.array, owner, actor)
                 if not fresh or result.status == SYSTEM_ERROR:
-                    self.news.tell_owner(self._objects.results_of(result.array))
+                    self.news.tell_owner(self._objects.results.of(result.array))
                 elif awaited:
                     self.news.tell_owner([result])
             return
@@ -368,7 +368,7 @@ class Results:
             if self._is_over(result.array) or (here and result.array not in self._objects.owners):
                 return  # it was let go of meanwhile
             result = as_it_is(result, self._objects, self._node)
-            if here and self._objects.has_item(result):
+            if here and self._objects.results.has_item(result):
                 if any(result.sizes):
                     self._log_call(result.array, owner, actor)
                 self.news.tell_owner([result])
@@ -398,7 +398,7 @@ class Results:
         at: Iterable[int] = [r for r, offset in enumerate(result.offsets) if offset >= 0]
         if result.status == SYSTEM_ERROR:
             at = range(result.returns)  # there was no room for them this time: who waits hears it
-        here = all(self._objects.lookup(object_id(result.array, 0, r)) for r in at)
+        here = all(self._objects.local.lookup(object_id(result.array, 0, r)) for r in at)
         # An owner of this node's former life is dead, and its task may run again.
         is_mine = self._custody.is_of_here(owner)
         if here or (is_mine and result.array not in self._objects.owners):

@@ -29,7 +29,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import StoreFull
 from raytwin.runtime.control.objects.eviction import CLIENT, Request
-from raytwin.runtime.control.objects.pull_manager import ObjectDirectory
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 
 
 class Places:
@@ -72,7 +72,7 @@ class Places:
         """The arena is full: make room for a fetch, or for what a client will write."""
         client = message.client
         if not client:
-            self._objects.on_no_room(message)
+            self._objects.pulls.on_no_room(message)
             return
         oid, size = message.object, message.size
 

@@ -1,4 +1,4 @@
-"""Which clients of a node own which arrays: who submitted or put them, and waits for them.
+"""Which client of a node owns each array: the client that submitted or put it.
 
 An array has one owner, unless the task that submits it runs twice at once. The arrays of
 a dead worker whose task or actor runs again belong to `NOBODY` until that run claims them.
@@ -6,83 +6,109 @@ a dead worker whose task or actor runs again belong to `NOBODY` until that run c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 NOBODY = ""
 """Owns the arrays of a dead worker that its task or actor may claim, see `owner_failure`."""
 
 
-class Owners:
-    """The arrays that clients of one node own."""
+class OwnerTable(dict[bytes, str]):
+    """The owner of each array that a client of one node owns."""
 
     def __init__(self) -> None:
-        self.owners: dict[bytes, str] = {}
-        """Arrays whose owner is a client of this node."""
+        super().__init__()
         self.others: dict[bytes, list[str]] = {}
-        """Further owners of some of them."""
-        self._owned: dict[str, int] = {}
-        """How many of them each client owns."""
+        """Further owners of some arrays."""
+        self._counts: dict[str, int] = {}
+        """How many arrays each client owns."""
 
     def own(self, array: bytes, client: str) -> None:
-        """A client of this node submits or puts the array.
+        """Record that a client of this node submits or puts the array.
 
-        It has one owner, unless the task that submits it runs twice at once.
+        The first client is the owner. A second one owns it, too, if the task that submits the
+        array runs twice at once.
         """
-        owner = self.owners.get(array)
+        owner = self.get(array)
         if owner == client or (self.others and client in self.others.get(array, ())):
             return
-        self._owned[client] = self._owned.get(client, 0) + 1
+        self._counts[client] = self._counts.get(client, 0) + 1
         if owner is None or owner == NOBODY:
             if owner is not None:
-                self._disown(owner)
-            self.owners[array] = client
+                self._count_off(owner)
+            self[array] = client
         else:
             self.others.setdefault(array, []).append(client)
 
     def own_all(self, arrays: Sequence[bytes], client: str) -> bool:
-        """Own arrays that nobody has owned; return whether that was so, else nothing is done."""
-        if not self.owners.keys().isdisjoint(arrays):
+        """Own arrays that have no owner and return True; else do nothing."""
+        if not self.keys().isdisjoint(arrays):
             return False
-        self.owners.update(dict.fromkeys(arrays, client))
-        self._owned[client] = self._owned.get(client, 0) + len(arrays)
+        self.update(dict.fromkeys(arrays, client))
+        self._counts[client] = self._counts.get(client, 0) + len(arrays)
         return True
 
     def owners_of(self, array: bytes) -> list[str]:
-        """Return the clients of this node that wait for the array's results."""
-        owner = self.owners.get(array, NOBODY)
+        """Return the clients of this node that own the array."""
+        owner = self.get(array, NOBODY)
         return [*([owner] if owner != NOBODY else []), *self.others.get(array, ())]
 
-    def let_go(self, array: bytes, client: str) -> bool:
-        """An owner needs the array no more; return whether it was the only one."""
+    def release(self, array: bytes, client: str) -> bool:
+        """Take a client off an array's owners; return whether it is the only one.
+
+        The only owner stays in the table until `forget`.
+        """
         others = self.others.get(array)
         if others is None:
             return True
         if client in others:
             others.remove(client)
-        elif client == self.owners[array]:
-            self.owners[array] = others.pop(0)
+        elif client == self[array]:
+            self[array] = others.pop(0)
         else:
             return False
         if not others:
             del self.others[array]
-        self._disown(client)
+        self._count_off(client)
         return False
 
-    def await_claim(self, array: bytes) -> None:
-        """The array's owner has died: who submits or puts it again owns it."""
-        self._disown(self.owners[array])
-        self._owned[NOBODY] = self._owned.get(NOBODY, 0) + 1
-        self.owners[array] = NOBODY
+    def forget(self, array: bytes) -> None:
+        """Forget the owners of an array."""
+        owner = self.pop(array, None)
+        if owner is not None:
+            self._count_off(owner)
+        if self.others:
+            for other in self.others.pop(array, ()):
+                self._count_off(other)
 
-    def _disown(self, client: str, count: int = 1) -> None:
-        self._owned[client] -= count
-        if not self._owned[client]:
-            del self._owned[client]
+    def forget_all(self, arrays: Sequence[bytes]) -> None:
+        """`forget` each of these; none has further owners."""
+        for owner, count in Counter(self.pop(array, None) for array in arrays).items():
+            if owner is not None:
+                self._count_off(owner, count)
+
+    def await_claim(self, array: bytes) -> None:
+        """Leave a dead owner's array to the next client that submits or puts it."""
+        self._count_off(self[array])
+        self._counts[NOBODY] = self._counts.get(NOBODY, 0) + 1
+        self[array] = NOBODY
+
+    def _count_off(self, client: str, count: int = 1) -> None:
+        self._counts[client] -= count
+        if not self._counts[client]:
+            del self._counts[client]
+
+    def arrays_of(self, client: str) -> list[bytes]:
+        """Return the arrays that a client owns, alone or with others."""
+        if client not in self._counts:
+            return []  # most clients: the table need not be searched
+        owned = [array for array, owner in self.items() if owner == client]
+        return owned + [array for array, others in self.others.items() if client in others]
 
     def clients(self) -> list[str]:
         """Return the clients that own anything."""
-        return sorted(self._owned.keys() - {NOBODY})
+        return sorted(self._counts.keys() - {NOBODY})
 
     def owns(self, client: str) -> bool:
-        """Whether a client owns anything that is not released."""
-        return client in self._owned
+        """Whether a client owns anything."""
+        return client in self._counts

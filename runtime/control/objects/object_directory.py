@@ -1,0 +1,156 @@
+"""The object directory of a node, composed of its parts.
+
+============ ==================================================================
+`owners`     the client that owns each array
+`results`    the results that the node knows: small values, places of large ones
+`local`      the large objects in the arena, and their pins
+`eviction`   the order in which these leave a full arena
+`pulls`      the objects that are wanted here, and their sources
+============ ==================================================================
+
+Each part can be asked on its own. The directory does what takes several: add a result,
+release an array, end a client's or a job's share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, job_of, object_id, split_object_id
+from raytwin.runtime.control.messages import GiveBack, ObjectPayload, RangeResult
+from raytwin.runtime.control.objects.local_objects import LocalObjects
+from raytwin.runtime.control.objects.pull_manager import PullManager
+from raytwin.runtime.control.objects.result_table import ResultTable
+from raytwin.runtime.control.ownership.owner_table import OwnerTable
+
+FEW = 4
+"""So many arrays are released one by one: a look at all tables first would cost more."""
+
+
+class ObjectDirectory:
+    """The objects that one node has, owns or wants."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        copied: Callable[[bytes, bytes, int], None],
+        wait_s: float = Config().store_wait_s,
+    ) -> None:
+        """`copied` notifies the GCS that a copy came (array, object, size) or was dropped; a
+        client's object waits for room in the arena for at most `wait_s`."""
+        self._ctx = ctx
+        self._node = node
+        self._dead: set[int] = set()
+        self.owners = OwnerTable()
+        self.results = ResultTable(node, self._dead)
+        self.local = LocalObjects(ctx, node, self.results, copied, self._ask_back)
+        self.eviction = self.local.eviction
+        self.pulls = PullManager(
+            ctx, node, self.owners, self.results, self.local, self._dead, copied, wait_s
+        )
+
+    def add(self, result: RangeResult) -> None:
+        """Add a result of a task, a call or a put, made on this node or another one."""
+        array = result.array
+        self.results.add(result)
+        if result.sizes and result.node == self._node:
+            for ret, size in enumerate(result.sizes):
+                if size > 0 and result.offsets[ret] >= 0:  # else it is on disk
+                    oid = object_id(array, result.start, ret)
+                    self.local.keep(oid, result.offsets[ret], size)
+        if array in self.pulls.wanted_of:
+            self.pulls.resolve(array)
+
+    def may_add_batch(self, arrays: Sequence[bytes], owner: str | None) -> bool:
+        """Whether `owner` alone waits for all of these, and none has a result here.
+
+        None: no client of this node waits for any.
+        """
+        if self.owners.others or self.pulls.wants_any(arrays):
+            return False
+        if set(map(self.owners.get, arrays)) != {owner}:
+            return False
+        return not (self.results.has_any(arrays) or self.local.has_any(arrays))
+
+    def on_payload(self, message: ObjectPayload) -> bool:
+        """Take a small object from another node; return whether it is kept."""
+        if not self.pulls.on_payload(message):
+            return False
+        assert message.result is not None
+        self.add(message.result)
+        return True
+
+    def has_array(self, array: bytes) -> bool:
+        """Whether any result or object of the array is here."""
+        return array in self.results or array in self.local
+
+    def is_expected(self, oid: bytes) -> bool:
+        """Whether an owner here waits for an object whose result another node may hear first."""
+        array, index, _ = split_object_id(oid)
+        return array in self.owners and self.results.find(array, index) is None
+
+    def will_report(self, array: bytes) -> bool:
+        """Whether a client here owns an array, and its results are still to come or small.
+
+        Of large values the node reports that has them.
+        """
+        return array in self.owners and not self.results.is_elsewhere(array)
+
+    def has_lost(self, array: bytes) -> bool:
+        """Whether a client here owns an array whose large values were on a node that died."""
+        return array in self.owners and self.results.has_lost(array)
+
+    # -- release -----------------------------------------------------------------
+
+    def release(self, array: bytes) -> None:
+        """Free every object of the array, pinned ones when their pins are gone."""
+        self.owners.forget(array)
+        self.results.forget(array)
+        if self.pulls.wanted_of:
+            self.pulls.released(array)
+        if array in self.local:
+            self.local.free(array)
+
+    def release_all(self, arrays: Sequence[bytes]) -> None:
+        """`release` each of these."""
+        others = self.owners.others
+        if (
+            len(arrays) < FEW
+            or self.pulls.wants_any(arrays)
+            or self.local.has_any(arrays)
+            or not others.keys().isdisjoint(arrays)
+        ):
+            for array in arrays:
+                self.release(array)
+            return
+        self.owners.forget_all(arrays)
+        self.results.forget_all(arrays)
+
+    def drop_client(self, client: str) -> list[bytes]:
+        """End the pins of a client that is gone; return the arrays that it owned."""
+        self.local.unpin_all(client)
+        return self.owners.arrays_of(client)
+
+    def of_job(self, job: bytes) -> list[bytes]:
+        """Return the arrays of a job that are here, owned here or wanted here."""
+        parts = (
+            self.owners, self.results.arrays(), self.local.objects(), self.pulls.objects(),
+        )  # fmt: skip
+        return list({key[:ARRAY_BYTES]: None for t in parts for key in t if job_of(key) == job})
+
+    def on_node_changed(self, node: int, alive: bool) -> None:
+        """A node died, or joined again without the objects that it had."""
+        if alive:
+            self._dead.discard(node)
+            return
+        self._dead.add(node)
+        self.results.node_died(node)
+        self.pulls.node_died(node)
+        self.local.node_died(node)
+
+    def _ask_back(self) -> None:
+        for client in sorted(self.local.clients().union(self.owners.clients())):
+            self._ctx.send(client, GiveBack())
