@@ -16,8 +16,8 @@ from raytwin.runtime.api.options.scheduling_strategies import (
 )
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import Allocate, Allocated, Fetch, Fetched, Free, StopWorker
-from raytwin.runtime.processes.net.component_process import Process
-from raytwin.runtime.processes.node.object_transfers import ObjectManager
+from raytwin.runtime.processes.net.component_process import ComponentProcess
+from raytwin.runtime.processes.node.object_store import ObjectStore
 from raytwin.runtime.store.arena import Arena
 
 OID = b"x" * 18
@@ -45,9 +45,9 @@ def test_freeing_one_place_of_an_object_leaves_the_other_in_virtual_time(sim: An
 
 def test_freeing_one_place_of_an_object_leaves_the_other_in_the_arena() -> None:
     told: list[Any] = []
-    process = Process(0)
+    process = ComponentProcess(0)
     arena = Arena.create(1 << 20)
-    store = ObjectManager(process, 1, arena, b"", lambda node: None, "", Config())
+    store = ObjectStore(process, 1, arena, b"", lambda node: None, "", Config())
     process.deliver = lambda source, destination, message: told.append(message)  # type: ignore[method-assign]
     for _ in range(2):
         store.handle("node:1", Allocate(OID, 10, "worker:1.1"))
@@ -55,7 +55,7 @@ def test_freeing_one_place_of_an_object_leaves_the_other_in_the_arena() -> None:
     store.handle("node:1", Free(OID, second))
     source = store.begin_sending(OID)
     assert source is not None and (source.offset, source.size) == (first, 10)
-    source.let_go()
+    source.release()
     store.handle("node:1", Free(OID, first))
     assert store.begin_sending(OID) is None
     assert store.allocator.used == 0

@@ -14,7 +14,7 @@ import raytwin as ray
 from raytwin.runtime.control.core.addresses import chain_of
 from tests.processes.conftest import Start
 from tests.processes.helpers import LIMIT_S, eventually
-from tests.processes.test_head_again import add, await_chains, nested, pid, replicas
+from tests.processes.test_head_restart import add, await_chains, nested, pid, replicas
 
 KINDS: list[dict[str, Any]] = [
     {"gcs_replicas": 3},

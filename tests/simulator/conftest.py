@@ -10,7 +10,7 @@ import pytest
 
 import raytwin as ray
 from raytwin.simulator.machine.costs import Profile, RoleCost
-from tests.simulator.virtual import BANDWIDTH, LATENCY_S
+from tests.simulator.virtual_cluster import BANDWIDTH, LATENCY_S
 
 
 @pytest.fixture(autouse=True)

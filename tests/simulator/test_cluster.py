@@ -17,7 +17,7 @@ from raytwin.runtime.api.exceptions import (
 )
 from raytwin.simulator.machine.costs import load_profile
 from tests.simulator.programs import increment, nested, sleep
-from tests.simulator.virtual import start
+from tests.simulator.virtual_cluster import start
 
 # -- errors ----------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from raytwin.simulator.machine.fair_sharing import Transfer
 from raytwin.simulator.machine.network import Network
-from tests.simulator.net import BANDWIDTH, LATENCY_S, LOOPBACK_BANDWIDTH, Log, at, make
+from tests.simulator.recorded_network import BANDWIDTH, LATENCY_S, LOOPBACK_BANDWIDTH, Log, at, make
 
 
 def fair_rates(

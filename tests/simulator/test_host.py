@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from simpy import Environment
 
 from raytwin.simulator.machine.host import Host
-from tests.simulator.net import Log, at
+from tests.simulator.recorded_network import Log, at
 
 QUANTUM_S = 0.003
 EPS = 1e-9

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raytwin.simulator.machine.network import Network
-from tests.simulator.net import (
+from tests.simulator.recorded_network import (
     BANDWIDTH,
     LATENCY_S,
     LOOPBACK_BANDWIDTH,

@@ -8,7 +8,7 @@ import pytest
 
 import raytwin as ray
 from tests.simulator.programs import increment
-from tests.simulator.virtual import start
+from tests.simulator.virtual_cluster import start
 
 
 def seconds_of(tasks: int, nodes: int) -> float:

@@ -10,7 +10,7 @@ import pytest
 
 import raytwin as ray
 from tests.simulator.programs import size
-from tests.simulator.virtual import BANDWIDTH, LATENCY_S, elapsed_s, start
+from tests.simulator.virtual_cluster import BANDWIDTH, LATENCY_S, elapsed_s, start
 
 
 def fetch_s(profile: str, nbytes: int) -> float:

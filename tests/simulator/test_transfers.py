@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulator.net import LATENCY_S, LOOPBACK_LATENCY_S, Log, at, make
+from tests.simulator.recorded_network import LATENCY_S, LOOPBACK_LATENCY_S, Log, at, make
 
 
 def test_one_transfer_takes_its_size_over_bandwidth_and_a_latency() -> None:

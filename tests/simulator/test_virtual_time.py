@@ -9,7 +9,7 @@ import pytest
 import raytwin as ray
 from raytwin.runtime.api.exceptions import GetTimeoutError, RaySystemError
 from tests.simulator.programs import compute, increment, nested, size, sleep, three
-from tests.simulator.virtual import BANDWIDTH, elapsed_s, start
+from tests.simulator.virtual_cluster import BANDWIDTH, elapsed_s, start
 
 
 def test_sleep_and_compute_take_what_they_say(free: str) -> None:

@@ -25,7 +25,7 @@ from raytwin.runtime.processes.net.admission import (
     Kinds,
     foreign,
 )
-from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import log
 from raytwin.runtime.processes.net.reactor import READ
 from raytwin.runtime.processes.net.wire import FRAME_BYTES_MAX, FrameReader, WireError
@@ -37,7 +37,7 @@ _FD_BYTES = socket.CMSG_SPACE(array.array("i", [0]).itemsize)
 _scratch = scratch(_PACKET_BYTES_MAX)
 
 
-def shortcut_pair() -> tuple[socket.socket, socket.socket]:
+def channel_pair() -> tuple[socket.socket, socket.socket]:
     """Return the end that reads and the one that writes."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
@@ -46,7 +46,7 @@ def shortcut_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class _Sender:
-    """An end to write to; a `Way`."""
+    """An end to write to; a `FrameSink`."""
 
     frame_bytes_max = FRAME_BYTES_MAX
 
@@ -72,7 +72,9 @@ class _Sender:
 class _Receiver:
     """An end to read from: takes some kinds of messages for one component."""
 
-    def __init__(self, process: Process, address: str, sock: socket.socket, kinds: Kinds) -> None:
+    def __init__(
+        self, process: ComponentProcess, address: str, sock: socket.socket, kinds: Kinds
+    ) -> None:
         self._process = process
         self._address = address
         self._sock = sock
@@ -115,10 +117,12 @@ class _Receiver:
             self._sock.close()
 
 
-class ToDriver(_Sender):
+class ChannelToDriver(_Sender):
     """A worker's end."""
 
-    def __init__(self, process: Process, address: str, driver: str, sock: socket.socket) -> None:
+    def __init__(
+        self, process: ComponentProcess, address: str, driver: str, sock: socket.socket
+    ) -> None:
         super().__init__(sock)
         self._process = process
         self._address = address
@@ -129,11 +133,11 @@ class ToDriver(_Sender):
     def open_back(self) -> None:
         """Have the driver reach this worker, from the next packet on."""
         try:
-            ours, self._theirs = shortcut_pair()
+            ours, self._theirs = channel_pair()
         except OSError as error:
             log.warning("no calls come past the node: %s", error)
             return
-        _FromDriver(self._process, self._address, ours, self._driver)
+        _ChannelFromDriver(self._process, self._address, ours, self._driver)
 
     def send(self, data: bytes) -> None:
         theirs, self._theirs = self._theirs, None
@@ -149,10 +153,12 @@ class ToDriver(_Sender):
                 self.close(f"cannot send: {error}")
 
 
-class _FromDriver(_Receiver):
+class _ChannelFromDriver(_Receiver):
     """A worker's end of the way back."""
 
-    def __init__(self, process: Process, address: str, sock: socket.socket, driver: str) -> None:
+    def __init__(
+        self, process: ComponentProcess, address: str, sock: socket.socket, driver: str
+    ) -> None:
         super().__init__(process, address, sock, DRIVER_TO_WORKER)
         self._driver = driver
 
@@ -162,10 +168,12 @@ class _FromDriver(_Receiver):
         super()._take(frames, fds)
 
 
-class _ToWorker(_Sender):
+class _ChannelToWorker(_Sender):
     """A driver's end of the way to one worker; says so when that has gone."""
 
-    def __init__(self, process: Process, sock: socket.socket, gone: Callable[[], None]) -> None:
+    def __init__(
+        self, process: ComponentProcess, sock: socket.socket, gone: Callable[[], None]
+    ) -> None:
         super().__init__(sock)
         sock.setblocking(False)
         self._process = process
@@ -179,12 +187,12 @@ class _ToWorker(_Sender):
             self._gone()
 
 
-class FromWorkers(_Receiver):
+class ChannelFromWorkers(_Receiver):
     """A driver's end: takes results of its tasks and calls, and ways back to workers."""
 
-    def __init__(self, process: Process, address: str, sock: socket.socket) -> None:
+    def __init__(self, process: ComponentProcess, address: str, sock: socket.socket) -> None:
         super().__init__(process, address, sock, WORKER_TO_DRIVER)
-        self._back: dict[str, _ToWorker] = {}
+        self._back: dict[str, _ChannelToWorker] = {}
 
     def _receive(self) -> tuple[int, list[int]]:
         size, ancillary, _, _ = self._sock.recvmsg_into([_scratch], _FD_BYTES)
@@ -212,12 +220,12 @@ class FromWorkers(_Receiver):
         if not ends or len(self._back) >= OPEN_MAX:
             self._gone(worker)
             return
-        way = _ToWorker(self._process, ends.pop(), lambda: self._gone(worker))
-        self._back[worker] = self._process.shortcuts[worker] = way
+        way = _ChannelToWorker(self._process, ends.pop(), lambda: self._gone(worker))
+        self._back[worker] = self._process.direct_channels[worker] = way
 
     def _gone(self, worker: str) -> None:
         self._back.pop(worker, None)
-        self._process.shortcuts.pop(worker, None)
+        self._process.direct_channels.pop(worker, None)
         self._process.deliver(self._address, self._address, DirectClosed(worker))
 
     def close(self) -> None:

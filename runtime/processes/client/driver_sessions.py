@@ -10,9 +10,9 @@ from collections.abc import Callable
 from raytwin.runtime.api.current import connected, set_current
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.processes.client.direct_channel import FromWorkers
+from raytwin.runtime.processes.client.direct_channel import ChannelFromWorkers
 from raytwin.runtime.processes.client.local_world import LocalWorld
-from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.session import Session
 from raytwin.runtime.store.arena import Arena
@@ -64,7 +64,7 @@ def make_driver(
 
     `from_workers`: by which workers of its node reach it; see `shortcut`.
     """
-    process = Process(config.seed)
+    process = ComponentProcess(config.seed)
     client = Client(process.context(address), address, node, config)
     client.begin_task(root)
     process.add(address, client)
@@ -72,7 +72,7 @@ def make_driver(
     connection = Connection(process.reactor, sock, world.on_frame, world.on_close, peer=client.node)
     process.routes[client.node] = connection
     if from_workers is not None:
-        world.from_workers = FromWorkers(process, address, from_workers)
+        world.from_workers = ChannelFromWorkers(process, address, from_workers)
     session = DriverSession(world, cluster_address) if make is None else make(world)
     session.on_drop = world.on_drop
     world.has_drops, world.tidy = session.has_drops, session.tidy

@@ -36,8 +36,8 @@ from raytwin.runtime.control.messages import Frame
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.environment import Environment
 from raytwin.runtime.processes.client.call_threads import CallThreads
-from raytwin.runtime.processes.client.direct_channel import FromWorkers
-from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.client.direct_channel import ChannelFromWorkers
+from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.serialization import serialization
 from raytwin.runtime.serialization.real_blob import Blob
@@ -73,7 +73,7 @@ class LocalWorld:
 
     def __init__(
         self,
-        process: Process,
+        process: ComponentProcess,
         client: Client,
         executor: Executor | None,
         arena: Arena,
@@ -109,7 +109,7 @@ class LocalWorld:
         """Counts them, in a turn, while the program makes no calls."""
         self._tidy_s = float("inf")
         """When the background thread tidies up, if it was told that there is a need."""
-        self.from_workers: FromWorkers | None = None
+        self.from_workers: ChannelFromWorkers | None = None
         """In a driver that workers can reach without its node."""
         self._closed = False
         self._released = False

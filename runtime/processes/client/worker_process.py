@@ -25,9 +25,9 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.task_execution import TaskRunner
 from raytwin.runtime.processes.client import interrupts, preload
-from raytwin.runtime.processes.client.direct_channel import ToDriver
+from raytwin.runtime.processes.client.direct_channel import ChannelToDriver
 from raytwin.runtime.processes.client.local_world import LocalWorld
-from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.processes.net.process_settings import WorkerSettings, set_up_logging
 from raytwin.runtime.session import Session
@@ -82,7 +82,7 @@ class Worker:
         arena_fd: int,
         to_driver: socket.socket | None = None,
     ) -> None:
-        process = Process(settings.config.seed)
+        process = ComponentProcess(settings.config.seed)
         ctx = process.context(settings.address)
         self.client = Client(ctx, settings.address, settings.node, settings.config)
         self.executor = executor = Executor(ctx, settings.node, settings.config)
@@ -93,8 +93,8 @@ class Worker:
             process.reactor, sock, world.on_frame, world.on_close, peer=self.client.node
         )
         if to_driver is not None:
-            way = ToDriver(process, settings.address, settings.direct_to, to_driver)
-            process.shortcuts[settings.direct_to] = way
+            way = ChannelToDriver(process, settings.address, settings.direct_to, to_driver)
+            process.direct_channels[settings.direct_to] = way
             executor.direct_to, executor.open_way = settings.direct_to, way.open_back
         self.session = session = Session(world)
         session.on_drop = world.on_drop

@@ -41,7 +41,7 @@ from raytwin.runtime.processes.net.admission import (
     is_node,
     is_replica,
 )
-from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import AcceptedConnection, Connection, Listener
 from raytwin.runtime.processes.net.links import Links
 from raytwin.runtime.processes.net.packets import receive_packet, send_packet
@@ -61,7 +61,7 @@ class ChainHead:
     def __init__(
         self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket
     ) -> None:
-        self.process = Process(settings.config.seed, journal_path(settings.journal))
+        self.process = ComponentProcess(settings.config.seed, journal_path(settings.journal))
         self._token = settings.token
         self.masters: list[Master] = []
         """By chain; see `shards`."""
@@ -182,7 +182,7 @@ class Launcher:
 
     def __init__(
         self,
-        process: Process,
+        process: ComponentProcess,
         settings: HeadSettings,
         head: tuple[str, int],
         spawner: socket.socket,

@@ -11,7 +11,7 @@ from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.messages import Frame, NodeUnreachable
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from raytwin.runtime.processes.net.admission import NODE_TO_HEAD, foreign, is_node
-from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import AcceptedConnection, Connection, Listener
 from raytwin.runtime.processes.net.links import Links
 from raytwin.runtime.processes.net.process_settings import (
@@ -29,7 +29,7 @@ class Head:
 
     def __init__(self, settings: HeadSettings, listener: socket.socket) -> None:
         config = settings.config
-        self.process = Process(config.seed, journal_path(settings.journal))
+        self.process = ComponentProcess(config.seed, journal_path(settings.journal))
         self._token = settings.token
         gcs = Gcs(self.process.context("gcs"), config)
         self.process.add("gcs", gcs)

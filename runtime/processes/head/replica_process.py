@@ -27,7 +27,7 @@ from raytwin.runtime.processes.net.admission import (
     is_node,
     is_replica,
 )
-from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import (
     AcceptedConnection,
     Connection,
@@ -51,7 +51,7 @@ class ReplicaProcess:
         config = settings.config
         self.name = settings.name
         self._token = settings.token
-        self.process = Process(config.seed, journal_path(settings.journal))
+        self.process = ComponentProcess(config.seed, journal_path(settings.journal))
         reactor = self.process.reactor
         sock = listen(settings.host)
         host, port = sock.getsockname()[:2]

@@ -30,7 +30,7 @@ from raytwin.runtime.processes.net.reactor import Reactor
 log = logging.getLogger("raytwin")
 
 
-class Way(Protocol):
+class FrameSink(Protocol):
     """What takes frames on their way out."""
 
     closed: bool
@@ -42,7 +42,7 @@ class Way(Protocol):
 class ComponentContext:
     """`context.Context` for one component of a process."""
 
-    def __init__(self, process: Process, address: str, seed: int) -> None:
+    def __init__(self, process: ComponentProcess, address: str, seed: int) -> None:
         self.rng = random.Random(f"{seed}/{address}")
         self.address = address
         self.process = process
@@ -71,7 +71,7 @@ class ComponentContext:
         )
 
 
-class Process:
+class ComponentProcess:
     """Components, connections, turns."""
 
     def __init__(self, seed: int, journal: Path | None = None, life: str = "") -> None:
@@ -80,7 +80,7 @@ class Process:
         self.components: dict[str, Component] = {}
         self.contexts: dict[str, ComponentContext] = {}
         self.routes: dict[str, Connection] = {}
-        self.shortcuts: dict[str, Way] = {}
+        self.direct_channels: dict[str, FrameSink] = {}
         """Ways that are no connections, to addresses without a route."""
         self.find_route: Callable[[str], Connection | None] = lambda destination: None
         """Asked for addresses without a route; None drops the messages."""
@@ -172,7 +172,9 @@ class Process:
         if destination in self.components:
             self._inputs.setdefault(destination, []).append((source, messages))
             return
-        connection: Way | None = self.routes.get(destination) or self.shortcuts.get(destination)
+        connection: FrameSink | None = self.routes.get(destination) or self.direct_channels.get(
+            destination
+        )
         if connection is None or connection.closed:
             connection = self.find_route(destination)
         if connection is not None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection
 
 from raytwin.runtime.control.messages import Frame
-from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection, DialedConnection, log
 from raytwin.runtime.processes.net.process_settings import HEAD_AWAY_S, HEAD_PAUSE_S
 
@@ -16,7 +16,7 @@ class HeadLink:
 
     def __init__(
         self,
-        process: Process,
+        process: ComponentProcess,
         head: tuple[str, int],
         token: bytes,
         inside: Collection[str],

@@ -22,7 +22,7 @@ Modules, the lower first:
 
 - `spiller`: one thread that writes evicted objects to disk and reads them back.
 - `object_fetcher`: fetches objects from one other node, large ones by several streams.
-- `object_transfers`: the object store and the sending side of transfers.
+- `object_store`: the object store, and the sending side of transfers.
 - `worker_processes`: has the zygote fork workers, and reports their ends.
 - `driver_door`: admits further drivers.
 - `node_process`: the process.

@@ -27,7 +27,7 @@ import msgspec
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import job_id
 from raytwin.runtime.control.messages import Frame, JobEnded, JobInfo, JobRegistered, RegisterJob
-from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import AcceptedConnection, Connection, log
 from raytwin.runtime.processes.net.join_handshake import LENGTH_BYTES, Welcome, abstract
 from raytwin.runtime.processes.net.reactor import READ
@@ -37,12 +37,12 @@ WAITING_MAX = 64
 """Drivers that wait for the GCS to answer."""
 
 
-class Door:
+class DriverDoor:
     """Lets drivers in, and tells the control plane when they are gone."""
 
     def __init__(
         self,
-        process: Process,
+        process: ComponentProcess,
         node: int,
         token: bytes,
         config: Config,
@@ -137,7 +137,7 @@ class _Driver:
 
     def __init__(
         self,
-        process: Process,
+        process: ComponentProcess,
         sock: socket.socket,
         info: JobInfo,
         pid: int,

@@ -25,7 +25,7 @@ from raytwin.runtime.processes.net.admission import (
     is_node,
     is_replica,
 )
-from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import (
     AcceptedConnection,
     Connection,
@@ -41,9 +41,9 @@ from raytwin.runtime.processes.net.process_settings import (
     journal_path,
     set_up_logging,
 )
-from raytwin.runtime.processes.node.driver_door import Door
-from raytwin.runtime.processes.node.object_transfers import ObjectManager
-from raytwin.runtime.processes.node.worker_processes import WorkerPool
+from raytwin.runtime.processes.node.driver_door import DriverDoor
+from raytwin.runtime.processes.node.object_store import ObjectStore
+from raytwin.runtime.processes.node.worker_processes import WorkerProcesses
 from raytwin.runtime.store.arena import Arena
 
 # Made before the fork: what msgspec has to find out of a class takes a millisecond.
@@ -59,19 +59,19 @@ class Node:
         self._token = settings.token
         # Each life of a node has a journal of its own.
         life = f".{settings.incarnation}" if settings.incarnation > 1 else ""
-        self.process = Process(settings.config.seed, journal_path(settings.journal), life)
+        self.process = ComponentProcess(settings.config.seed, journal_path(settings.journal), life)
         reactor = self.process.reactor
         component, self._chains, self.scheduler = self._make_scheduler(settings)
         self.process.add(self.address, component)
         spawner, arena_fd = socket.socket(fileno=fds[0]), fds[1]
         driver = f"driver:{number}.0" if len(fds) > 2 else ""
-        self.pool = WorkerPool(
+        self.pool = WorkerProcesses(
             self.process, number, settings.config, spawner, arena_fd, driver,
             fds[3] if driver else -1,
         )  # fmt: skip
         self.process.add(f"pool:{number}", self.pool, journaled=False)
         arena = Arena.attach(arena_fd)
-        self.store = ObjectManager(
+        self.store = ObjectStore(
             self.process,
             number,
             arena,
@@ -98,7 +98,7 @@ class Node:
         )
         self._first_driver = ""
         if settings.door:
-            self._door = Door(
+            self._door = DriverDoor(
                 self.process, number, self._token, settings.config, arena_fd, settings.door,
                 self._on_client_frame,
             )  # fmt: skip
@@ -271,7 +271,7 @@ class Node:
 class _NodeLinks:
     """What a node drops with a peer: its connections, and what is fetched from it."""
 
-    def __init__(self, links: Links, store: ObjectManager) -> None:
+    def __init__(self, links: Links, store: ObjectStore) -> None:
         self._links = links
         self._store = store
 

@@ -42,7 +42,7 @@ Part = tuple[int, int]
 
 
 class Destination(Protocol):
-    """The node's store, which has the place for a fetched object: `ObjectManager`."""
+    """The node's store, which has the place for a fetched object: `ObjectStore`."""
 
     process: Any
     arena: Any

@@ -15,20 +15,26 @@ import msgspec
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import Frame, KillWorker, StartWorker, StopWorker, WorkerDied
 from raytwin.runtime.processes.net.admission import WORKER_TO_NODE, foreign
-from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.processes.net.packets import PacketQueue, receive_packet
 from raytwin.runtime.processes.net.process_settings import WorkerSettings
 from raytwin.runtime.processes.net.reactor import READ, WRITE
 
 
-class WorkerPool:
+class WorkerProcesses:
     """Starts and stops the workers of one node; is ``pool:<n>``."""
 
     def __init__(
-        self, process: Process, node: int, config: Config, spawner: socket.socket, arena_fd: int,
-        direct_to: str = "", direct_fd: int = -1,
-    ) -> None:  # fmt: skip
+        self,
+        process: ComponentProcess,
+        node: int,
+        config: Config,
+        spawner: socket.socket,
+        arena_fd: int,
+        direct_to: str = "",
+        direct_fd: int = -1,
+    ) -> None:
         """`direct_to` is a driver that workers can reach by the descriptor `direct_fd`."""
         self._process = process
         self._node = node

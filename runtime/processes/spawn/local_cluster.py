@@ -28,7 +28,7 @@ from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.core.addresses import chain_of, node_of
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.processes.client import preload, running_clusters
-from raytwin.runtime.processes.client.direct_channel import shortcut_pair
+from raytwin.runtime.processes.client.direct_channel import channel_pair
 from raytwin.runtime.processes.client.running_clusters import ClusterFile
 from raytwin.runtime.processes.net import auth
 from raytwin.runtime.processes.net.connection import listen
@@ -117,7 +117,7 @@ class LocalCluster:
         head.close()
         ours, theirs = socket.socketpair()
         self.driver_socket = ours
-        self.from_workers, to_driver = shortcut_pair()
+        self.from_workers, to_driver = channel_pair()
         for number, resources in enumerate(nodes):
             self.resources[number] = dict(resources)
             self._spawn_node(number, (theirs, to_driver) if number == 0 else None)

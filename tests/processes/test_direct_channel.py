@@ -19,9 +19,13 @@ from raytwin.runtime.control.messages import (
     Release,
     TaskResults,
 )
-from raytwin.runtime.processes.client.direct_channel import FromWorkers, ToDriver, shortcut_pair
+from raytwin.runtime.processes.client.direct_channel import (
+    ChannelFromWorkers,
+    ChannelToDriver,
+    channel_pair,
+)
 from raytwin.runtime.processes.net import wire
-from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.component_process import ComponentProcess
 from tests.control.alone import result, spec
 
 ME, WORKER = "driver:0.0", "worker:0.1"
@@ -40,17 +44,17 @@ class Heard:
         """Nothing is left to do."""
 
 
-def made() -> tuple[Process, Heard, ToDriver]:
-    ours, theirs = shortcut_pair()
-    process, heard = Process(0), Heard()
+def made() -> tuple[ComponentProcess, Heard, ChannelToDriver]:
+    ours, theirs = channel_pair()
+    process, heard = ComponentProcess(0), Heard()
     process.add(ME, heard)
-    FromWorkers(process, ME, ours)
-    return process, heard, ToDriver(Process(0), WORKER, ME, theirs)
+    ChannelFromWorkers(process, ME, ours)
+    return process, heard, ChannelToDriver(ComponentProcess(0), WORKER, ME, theirs)
 
 
 def test_packets_of_several_workers_stay_apart() -> None:
     process, heard, one = made()
-    two = ToDriver(Process(0), "worker:0.2", ME, one._sock.dup())
+    two = ChannelToDriver(ComponentProcess(0), "worker:0.2", ME, one._sock.dup())
     for number in range(1, 21):
         message = TaskResults(ME, [result(number)])
         (one if number % 2 else two).send(wire.encode(WORKER, ME, [message]))
@@ -92,15 +96,15 @@ def test_who_does_not_read_holds_nobody_up() -> None:
 # -- the way back ------------------------------------------------------------------
 
 
-def offered() -> tuple[Process, Heard, Process, Heard]:
+def offered() -> tuple[ComponentProcess, Heard, ComponentProcess, Heard]:
     """Return a driver with what it hears and a worker likewise, which has offered."""
-    ours, theirs = shortcut_pair()
-    driver, heard = Process(0), Heard()
+    ours, theirs = channel_pair()
+    driver, heard = ComponentProcess(0), Heard()
     driver.add(ME, heard)
-    FromWorkers(driver, ME, ours)
-    worker, told = Process(0), Heard()
+    ChannelFromWorkers(driver, ME, ours)
+    worker, told = ComponentProcess(0), Heard()
     worker.add(WORKER, told)
-    way = ToDriver(worker, WORKER, ME, theirs)
+    way = ChannelToDriver(worker, WORKER, ME, theirs)
     way.open_back()
     way.send(wire.encode(WORKER, ME, [DirectOpen(b"an actor")]))
     driver.step(None)
@@ -111,7 +115,7 @@ def offered() -> tuple[Process, Heard, Process, Heard]:
 def test_a_worker_that_offers_is_reached_and_by_that_driver_alone() -> None:
     driver, heard, worker, told = offered()
     assert heard.messages == [(WORKER, DirectOpen(b"an actor"))]
-    driver.shortcuts[WORKER].send(wire.encode("driver:0.7", WORKER, [DirectCall(spec(1))]))
+    driver.direct_channels[WORKER].send(wire.encode("driver:0.7", WORKER, [DirectCall(spec(1))]))
     worker.step(None)
     assert told.messages == [(ME, DirectCall(spec(1)))]
 
@@ -126,25 +130,25 @@ def test_a_worker_that_offers_is_reached_and_by_that_driver_alone() -> None:
 )
 def test_what_is_no_call_closes_the_way_back(data: bytes) -> None:
     driver, heard, worker, told = offered()
-    driver.shortcuts[WORKER].send(data)
+    driver.direct_channels[WORKER].send(data)
     worker.step(None)
     driver.step(None)
     driver.run_turns()
     assert not told.messages
     assert heard.messages[-1] == (ME, DirectClosed(WORKER))
-    assert WORKER not in driver.shortcuts
+    assert WORKER not in driver.direct_channels
 
 
 def test_an_offer_without_a_way_and_one_too_many_are_declined() -> None:
-    ours, theirs = shortcut_pair()
-    driver, heard = Process(0), Heard()
+    ours, theirs = channel_pair()
+    driver, heard = ComponentProcess(0), Heard()
     driver.add(ME, heard)
-    FromWorkers(driver, ME, ours)
-    workers = [Process(0) for _ in range(OPEN_MAX + 2)]
+    ChannelFromWorkers(driver, ME, ours)
+    workers = [ComponentProcess(0) for _ in range(OPEN_MAX + 2)]
     for number, worker in enumerate(workers):
         address = f"worker:0.{number}"
         worker.add(address, Heard())
-        way = ToDriver(worker, address, ME, theirs.dup())
+        way = ChannelToDriver(worker, address, ME, theirs.dup())
         if number:
             way.open_back()
         way.send(wire.encode(address, ME, [DirectOpen(b"an actor")]))
@@ -152,7 +156,7 @@ def test_an_offer_without_a_way_and_one_too_many_are_declined() -> None:
         driver.run_turns()
     closed = [m.worker for _, m in heard.messages if type(m) is DirectClosed]
     assert closed == ["worker:0.0", f"worker:0.{OPEN_MAX + 1}"]
-    assert len(driver.shortcuts) == OPEN_MAX
+    assert len(driver.direct_channels) == OPEN_MAX
 
 
 @ray.remote
@@ -218,7 +222,7 @@ def acquainted(session: Any) -> Any:
     counter = Counter.remote()
     for expected in range(1, 21):
         assert ray.get(counter.add.remote()) == expected
-    assert session.world.process.shortcuts, "it takes calls directly"
+    assert session.world.process.direct_channels, "it takes calls directly"
     return counter
 
 
@@ -281,7 +285,7 @@ def test_an_actor_that_dies_ends_the_way_and_its_call(start: Any) -> None:
         ray.get(ref)
     with pytest.raises(ray.exceptions.RayActorError):
         ray.get(counter.add.remote())
-    assert not session.world.process.shortcuts
+    assert not session.world.process.direct_channels
     assert not session.client.direct
 
 
@@ -298,7 +302,7 @@ def test_actors_that_may_restart_are_called_by_their_node_alone(start: Any) -> N
     counter = Counter.options(max_restarts=1).remote()
     for expected in range(1, 41):
         assert ray.get(counter.add.remote()) == expected
-    assert not session.world.process.shortcuts
+    assert not session.world.process.direct_channels
 
 
 def test_descriptors_are_given_back(start: Any) -> None:
@@ -307,6 +311,6 @@ def test_descriptors_are_given_back(start: Any) -> None:
     for _ in range(3):
         ray.kill(acquainted(session))
         end_s = time.monotonic() + 30
-        while session.world.process.shortcuts and time.monotonic() < end_s:
+        while session.world.process.direct_channels and time.monotonic() < end_s:
             time.sleep(0.01)
     assert len(os.listdir("/proc/self/fd")) == before

@@ -14,7 +14,7 @@ import pytest
 import raytwin as ray
 from raytwin.runtime.control import messages as m
 from raytwin.runtime.processes.net import connection, wire
-from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.reactor import Reactor
 from tests.actors.conftest import local  # noqa: F401
 from tests.control.alone import spec
@@ -35,7 +35,7 @@ def test_the_sender_is_told_and_the_rest_leaves(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(wire, "MESSAGE_BYTES_MAX", 5_000)
-    process, node, sent = Process(0), Component(), []
+    process, node, sent = ComponentProcess(0), Component(), []
     process.add("node:0", node)
     process.routes["node:1"] = SimpleNamespace(  # type: ignore[assignment]
         frame_bytes_max=1_000, closed=False, send=sent.append
@@ -58,7 +58,7 @@ def test_the_sender_is_told_and_the_rest_leaves(
 @pytest.mark.parametrize("wrong", [complex(1), 2**70, "\ud800"])
 def test_what_cannot_be_encoded_fails_alone(wrong: Any) -> None:
     """As with the TypeError, the OverflowError and the UnicodeEncodeError of the encoder."""
-    process, node = Process(0), Component()
+    process, node = ComponentProcess(0), Component()
     process.add("node:0", node)
     sent: dict[str, list[bytes]] = {}
     for peer in ("node:1", "node:2", "node:3"):

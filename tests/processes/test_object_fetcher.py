@@ -11,10 +11,10 @@ import pytest
 
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import Allocate, Allocated, Fetch, Fetched, Free, NoRoom
-from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import AcceptedConnection, Listener, listen
 from raytwin.runtime.processes.node.object_fetcher import ANSWER, BREAKS_MAX, REQUEST
-from raytwin.runtime.processes.node.object_transfers import ObjectManager
+from raytwin.runtime.processes.node.object_store import ObjectStore
 from raytwin.runtime.store.arena import Arena
 from tests.processes.helpers import eventually
 
@@ -42,7 +42,7 @@ class Pair:
     """Two stores in this process; 0 serves, 1 fetches. `broken` says what breaks."""
 
     def __init__(self, broken: Callable[[int], bool], capacity: int = 8 * MB) -> None:
-        self.process = Process(0)
+        self.process = ComponentProcess(0)
         self.broken = broken
         self.accepted = 0
         self.sabotaged = 0
@@ -51,7 +51,7 @@ class Pair:
         config = Config(fetch_streams=STREAMS, stripe_bytes_min=MB)
         for number, size in enumerate((8 * MB, capacity)):
             self.process.add(f"node:{number}", self.schedulers[number])
-            store = ObjectManager(
+            store = ObjectStore(
                 self.process, number, Arena.create(size), TOKEN, self.address_of, "/", config
             )
             self.process.add(f"store:{number}", store)

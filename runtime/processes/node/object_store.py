@@ -30,7 +30,7 @@ from raytwin.runtime.control.messages import (
     Spill,
     Spilled,
 )
-from raytwin.runtime.processes.net.component_process import Process
+from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.reactor import HANG_UP, READ, WRITE
 from raytwin.runtime.processes.node.object_fetcher import (
     ANSWER,
@@ -49,12 +49,12 @@ DISK_PIECE_BYTES = 1 << 19
 Address = Callable[[int], "tuple[str, int] | None"]
 
 
-class ObjectManager:
+class ObjectStore:
     """Allocates in the arena, sends and fetches objects; is ``store:<n>``."""
 
     def __init__(
         self,
-        process: Process,
+        process: ComponentProcess,
         node: int,
         arena: Arena,
         token: bytes,
@@ -162,18 +162,18 @@ class ObjectManager:
         if place is not None:
             offset, size = place
             self._hold(offset)
-            return Source(self.arena.fd, offset, size, PIECE_BYTES, lambda: self._let_go(offset))
+            return Source(self.arena.fd, offset, size, PIECE_BYTES, lambda: self._release(offset))
         spilled = self._spilled.get(oid)
         if spilled is None:
             return None
         at, size = spilled
         self._disk_held[at] = self._disk_held.get(at, 0) + 1
-        return Source(self._disk.fd, at, size, DISK_PIECE_BYTES, lambda: self._let_go_disk(at))
+        return Source(self._disk.fd, at, size, DISK_PIECE_BYTES, lambda: self._release_disk(at))
 
     def _hold(self, offset: int) -> None:
         self._held[offset] = self._held.get(offset, 0) + 1
 
-    def _let_go(self, offset: int) -> None:
+    def _release(self, offset: int) -> None:
         """One reader less needs this place."""
         self._held[offset] -= 1
         if not self._held[offset]:
@@ -195,7 +195,7 @@ class ObjectManager:
         self._hold(offset)
 
         def wrote(place: int, reason: str) -> None:
-            self._let_go(offset)
+            self._release(offset)
             if place >= 0:
                 self._spilled[oid] = (place, size)
                 self._disk_sizes[place] = size
@@ -212,7 +212,7 @@ class ObjectManager:
         else:
             self._disk.free(place, self._disk_sizes.pop(place))
 
-    def _let_go_disk(self, place: int) -> None:
+    def _release_disk(self, place: int) -> None:
         self._disk_held[place] -= 1
         if not self._disk_held[place]:
             del self._disk_held[place]
@@ -252,13 +252,13 @@ class Source(NamedTuple):
     offset: int
     size: int
     piece_bytes: int
-    let_go: Callable[[], None]
+    release: Callable[[], None]
 
 
 class Sender:
     """Serves one connection: a request, an answer, and again."""
 
-    def __init__(self, manager: ObjectManager, sock: socket.socket) -> None:
+    def __init__(self, manager: ObjectStore, sock: socket.socket) -> None:
         self._manager = manager
         self._sock = sock
         self._request = bytearray()
@@ -319,7 +319,7 @@ class Sender:
     def _finish(self) -> None:
         source, self._source = self._source, None
         if source is not None:
-            source.let_go()
+            source.release()
 
     def _close(self) -> None:
         self._finish()

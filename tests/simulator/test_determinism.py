@@ -15,7 +15,7 @@ from raytwin.runtime.control.messages import AssignTasks
 from raytwin.runtime.control.scheduling.policies import POLICIES
 from raytwin.runtime.journal import read
 from tests.simulator.programs import MIXED, mixed
-from tests.simulator.virtual import start
+from tests.simulator.virtual_cluster import start
 
 ROOT = Path(__file__).resolve().parents[2]
 
