@@ -24,7 +24,7 @@ from raytwin.runtime import journal
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.messages import AssignTasks, PlaceTasks, RunTasks
-from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from raytwin.runtime.journal import Turn
 from raytwin.simulator.machine.costs import CostModel, RoleCost
@@ -99,7 +99,7 @@ class _Replay:
             return GlobalScheduler(self.ctx, config)
         number = int(address.partition(":")[2])
         resources = {"CPU": float(CPUS), f"node:{number}": 1.0}
-        scheduler = LocalScheduler(self.ctx, number, resources, config)
+        scheduler = NodeManager(self.ctx, number, resources, config)
         scheduler.start("127.0.0.1", 0)
         return scheduler
 

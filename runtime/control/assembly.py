@@ -11,7 +11,7 @@ from raytwin.runtime.control.core.context import Component, Context
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.gcs.sharding.router import RoutedNode
 from raytwin.runtime.control.gcs.sharding.shard import Shard, ShardedGcs, ShardedScheduler
-from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.replication.client import Chained
 from raytwin.runtime.control.replication.state_machine import Machine
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
@@ -36,14 +36,14 @@ def make_machine(config: Config, chain: int = 0) -> Machine:
 
 
 def make_node(
-    ctx: Context, address: str, config: Config, make: Callable[[Context], LocalScheduler]
-) -> tuple[Component, list[Chained], LocalScheduler]:
+    ctx: Context, address: str, config: Config, make: Callable[[Context], NodeManager]
+) -> tuple[Component, list[Chained], NodeManager]:
     """Make a local scheduler with what is between it and the GCS of this cluster.
 
     Returns the component that stands for all, the clients of chains among them, by
     chain, and the scheduler.
     """
-    made: list[LocalScheduler] = []
+    made: list[NodeManager] = []
     chains: dict[int, Chained] = {}
 
     def scheduler(inner: Context) -> Component:

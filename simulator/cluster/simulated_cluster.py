@@ -44,7 +44,7 @@ from raytwin.runtime.control.messages import (
     ReplicaBeat,
     WorkerDied,
 )
-from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.replication.client import Chained
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from raytwin.runtime.journal import Journal
@@ -102,7 +102,7 @@ class SimCluster:
         self.hooks_of_hub: Any = (None, None)
         """The hub's hooks for asynchronous generators: see `sys.set_asyncgen_hooks`."""
         self.processes: dict[str, SimProcess] = {}
-        self.schedulers: dict[int, LocalScheduler] = {}
+        self.schedulers: dict[int, NodeManager] = {}
         self.chains: dict[int, list[Chained]] = {}
         """By node: its clients of the GCS's chains, if the GCS is replicated."""
         self.stores: dict[int, SimStore] = {}
@@ -188,8 +188,8 @@ class SimCluster:
         process = SimProcess(self, address, number, self.hosts[host], self.costs["node"])
         own = {**self.resources[number], f"node:{number}": 1.0}
 
-        def make(ctx: Context) -> LocalScheduler:
-            return LocalScheduler(ctx, number, own, self.config, self.incarnations[number])
+        def make(ctx: Context) -> NodeManager:
+            return NodeManager(ctx, number, own, self.config, self.incarnations[number])
 
         component, chains, scheduler = make_node(
             process.context(address), address, self.config, make
@@ -210,7 +210,7 @@ class SimCluster:
             chained.start()
         process.begin()
 
-    def _after_turn(self, number: int, scheduler: LocalScheduler) -> None:
+    def _after_turn(self, number: int, scheduler: NodeManager) -> None:
         """Check invariants; end a node that was declared dead, as a real one exits."""
         for callback in self.after_node_turn:
             callback(number)

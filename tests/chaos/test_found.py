@@ -70,7 +70,7 @@ def test_a_stopped_workers_pins_are_given_back_in_virtual_time(sim: Any) -> None
     scheduler = sim.cluster.processes["node:0"].components["node:0"]
     scheduler.objects.local.pin(ref.binary(), worker)
     stopped = scheduler.dispatcher.workers.pop(worker)
-    scheduler.dispatcher._idle.remove(stopped)
+    scheduler.workers.idle.remove(stopped)
     sim.cluster.processes["node:0"].arrive("node:0", "pool:0", [StopWorker(worker)])
     ray.sleep(0.1)
     assert worker not in sim.cluster.workers

@@ -14,8 +14,8 @@ from raytwin.chaos.fuzz.generate.holders import with_holders
 from raytwin.chaos.fuzz.run.campaign_seed import run_case
 from raytwin.runtime.control.core.resources import ResourcePool
 from raytwin.runtime.control.core.worker_record import State, Worker
-from raytwin.runtime.control.local_scheduler import starvation
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
+from raytwin.runtime.control.scheduling import migration
 
 
 def run(seeds: range, faults: bool = False) -> list[str]:
@@ -43,15 +43,15 @@ def test_room_that_is_not_there_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
             pool.take(demand)
         return room
 
-    monkeypatch.setattr(starvation, "_take", take)
+    monkeypatch.setattr(migration, "_take", take)
     assert any("would be oversubscribed" in line for line in run(range(6)))
 
 
 def test_an_actor_s_worker_that_is_given_away_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def drain(self: Any, worker: Worker) -> None:
         if worker.state is State.LEASED and not worker.assigned:
-            self._pool.give(worker.demand)
-            self._supply.make_idle(worker, bool(self.ready.size))
+            self._resources.give(worker.demand)
+            self._pool.make_idle(worker, bool(self.ready.size))
 
     def on_taken_back(self: Any, source: str, message: Any) -> None:
         real(self, source, message)

@@ -37,7 +37,7 @@ def leftovers(world: World) -> dict[str, Any]:
         look(at, scheduler, "queue", "places")
         look(at, scheduler.owned, "actors", "died", "ends")
         look(at, scheduler.inputs, "waiting", "awaiting", "failed", "_for_function", "_claims")
-        look(at, scheduler.dispatcher, "assigned")
+        look(at, scheduler.leases, "assigned")
         look(at, scheduler.results, "_for_others", "_heirs")
         look(at, scheduler.results.news, "_told")
         look(f"{at}.actors", scheduler.actors, "actors", "queued", "_dirty")

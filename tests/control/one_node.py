@@ -14,7 +14,7 @@ from raytwin.runtime.control.messages import (
     Timing,
     WorkerReady,
 )
-from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.node.node_manager import NodeManager
 from tests.control.alone import Alone, result
 
 DRIVER, W1, W2 = "driver:0.0", "worker:0.1", "worker:0.2"
@@ -25,12 +25,12 @@ class Node:
 
     def __init__(self, cpus: int = 1, **resources: float) -> None:
         self.ctx = Alone()
-        self.scheduler = LocalScheduler(self.ctx, 0, {"CPU": cpus, **resources}, Config())
+        self.scheduler = NodeManager(self.ctx, 0, {"CPU": cpus, **resources}, Config())
         self.scheduler.start("localhost", 1)
         self.turn(DRIVER, ExportFunction(b"f", b"blob"))
         for number in range(cpus):
             self.turn(f"worker:0.{number + 1}", WorkerReady(1))
-        self.scheduler.dispatcher.means[b"f"] = 1e-4
+        self.scheduler.leases.means[b"f"] = 1e-4
         self.ctx.sent.clear()
 
     def turn(self, source: str, *messages: Any) -> None:

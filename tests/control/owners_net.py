@@ -143,7 +143,7 @@ class Net:
 
     def _to_node(self, node: int, source: str, message: Any) -> None:
         if source.startswith("worker:") and not self._lives(source):
-            # As in `LocalScheduler.handle`; what it was given has failed.
+            # As in `NodeManager.handle`; what it was given has failed.
             if isinstance(message, TaskResults):
                 for result in message.results:
                     self._fail(node, result.array, message.owner)

@@ -142,7 +142,7 @@ def test_all_that_a_worker_was_killed_for_ends_with_it() -> None:
     node.turn("pool:0", WorkerDied(W1, "killed by SIGKILL"))
     assert set(cancelled(node)) == {array(1)}
     assert [s.array for s in ready(node)] == [array(2)]
-    assert node.scheduler.dispatcher.assigned == 0
+    assert node.scheduler.leases.assigned == 0
 
 
 @pytest.mark.parametrize("source", ["global", "gcs", "gcs.2"])

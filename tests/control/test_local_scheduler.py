@@ -46,7 +46,7 @@ from raytwin.runtime.control.messages import (
     WorkerReady,
 )
 from raytwin.runtime.control.messages.errors import Loss, LossCause, unpack
-from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.node.node_manager import NodeManager
 from tests.control.alone import Alone, array, result, spec
 from tests.control.bodies import run_program, sequential
 from tests.control.leftovers import leftovers
@@ -59,7 +59,7 @@ from tests.control.world import World
 
 def test_an_untimed_function_gets_one_task_a_worker_a_timed_one_more() -> None:
     node = Node()
-    del node.scheduler.dispatcher.means[b"f"]
+    del node.scheduler.leases.means[b"f"]
     node.turn(DRIVER, SubmitTasks([spec(1, 0, 1000)]))
     assert node.given(W1) == [(array(1), 0, 1, 3)]
     node.done(W1, (1, 0, 1))
@@ -110,9 +110,9 @@ def test_a_scheduler_does_not_take_its_own_delay_for_that_of_a_task() -> None:
 
 def test_what_was_assigned_to_a_former_life_is_placed_again_and_not_run() -> None:
     node = Node()
-    node.scheduler.acceptance.incarnation = 2
+    node.scheduler.assignments.incarnation = 2
     node.turn("gcs.1", AssignTasks([spec(1)], 1))
-    assert node.given() == [] and node.scheduler.acceptance.assigned == 0
+    assert node.given() == [] and node.scheduler.assignments.assigned == 0
     node.turn("gcs.1", AssignTasks([spec(1)], 2))
     assert node.given() == [(array(1), 0, 1, 3)]
 
@@ -120,7 +120,7 @@ def test_what_was_assigned_to_a_former_life_is_placed_again_and_not_run() -> Non
 def test_what_a_client_of_a_former_life_has_submitted_is_kept_for_its_next_owner() -> None:
     """Its parent runs again elsewhere, and claims it from where it was placed."""
     node = Node()
-    node.scheduler.acceptance.incarnation = 2
+    node.scheduler.assignments.incarnation = 2
     node.turn("gcs.1", AssignTasks([spec(1, owner="worker:0.7")], 2))
     [(number, *_)] = node.given()
     assert number == array(1)
@@ -300,7 +300,7 @@ def test_what_crosses_with_blocked_is_given_back() -> None:
     world = World(1, seed=1, delay_s=1e-3, jitter=0.0)
     driver = world.driver()
     world.run(for_s=0.1)
-    world.nodes[0].dispatcher.means[FUNCTION] = 1e-5
+    world.nodes[0].leases.means[FUNCTION] = 1e-5
     inner = [
         {"do": "call", "body": {"salt": 1}},
         {"do": "sleep", "s": 1.5e-3},
@@ -316,7 +316,7 @@ def test_short_tasks_behind_a_long_one_are_taken_back() -> None:
     world = World([{"CPU": 2.0}], seed=1)
     driver = world.driver()
     world.run(for_s=0.1)
-    world.nodes[0].dispatcher.means[FUNCTION] = 1e-5
+    world.nodes[0].leases.means[FUNCTION] = 1e-5
     steps = [{"do": "call", "body": {"s": 2.0}}] + [
         {"do": "call", "body": {"salt": n}} for n in range(20)
     ]
@@ -332,10 +332,10 @@ def test_what_comes_back_twice_is_taken_off_once() -> None:
     # A task that runs twice may bring the same range here twice.
     worker = node.scheduler.dispatcher.workers[W1]
     worker.assigned.append(spec(2, 0, 4))
-    node.scheduler.dispatcher.assigned += 4
+    node.scheduler.leases.assigned += 4
     node.turn(W1, Blocked(), TakenBack([(array(2), 0, 4), (array(2), 0, 4)]))
     assert [s.array for s in worker.assigned] == [array(1)]
-    assert node.scheduler.dispatcher.assigned == 1
+    assert node.scheduler.leases.assigned == 1
     assert sorted((s.array, s.start, s.count) for s in ready(node)) == [(array(2), 0, 4)] * 2
 
 
@@ -420,7 +420,7 @@ def test_what_an_own_client_made_again_is_not_freed_by_the_gcs() -> None:
 
 
 def test_units_are_the_pool_s_own() -> None:
-    assert LocalScheduler(Alone(), 0, {"CPU": 1.5}, Config()).pool.total == {"CPU": units(1.5)}
+    assert NodeManager(Alone(), 0, {"CPU": 1.5}, Config()).pool.total == {"CPU": units(1.5)}
 
 
 # -- many actors ---------------------------------------------------------------

@@ -35,7 +35,7 @@ from raytwin.runtime.control.messages import (
     TasksMoved,
     TaskUpdates,
 )
-from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from tests.control import test_system as system
 from tests.control.alone import Alone, array, result, spec
@@ -173,35 +173,35 @@ def test_an_actor_that_actors_keep_from_starting_waits_for_tasks_elsewhere(
 
 def test_a_node_says_at_once_what_its_actors_keep_from_running() -> None:
     ctx: Any = Alone()
-    node = LocalScheduler(ctx, 1, {"CPU": 1}, Config())
+    node = NodeManager(ctx, 1, {"CPU": 1}, Config())
     node.pool.take(DEMAND)
     node.handle("gcs", FunctionBlob(b"f", b"code"))
     node.handle("global", AssignTasks([spec(1, 0, 3)], 1))
-    assert node.starving.look() == {}
+    assert node.starvation.look() == {}
     creation = spec(7)
     creation.extra = TaskExtra(actor=ActorInfo("A"))
     node.handle("global", AssignTasks([creation], 1))
-    assert node.starving.look() == {DEMAND: 3}
+    assert node.starvation.look() == {DEMAND: 3}
     node.handle("gcs", StopActor(creation.array, 0))
-    assert node.starving.look() == {}
+    assert node.starvation.look() == {}
 
 
 def test_what_a_group_keeps_from_running_moves_and_is_one_nodes_all_the_while() -> None:
     """It was placed anew, and its node's death placed it once more."""
     ctx: Any = Alone()
-    node = LocalScheduler(ctx, 1, {"CPU": 1}, Config())
+    node = NodeManager(ctx, 1, {"CPU": 1}, Config())
     node.handle("gcs", FunctionBlob(b"f", b"code"))
     node.handle("global", PrepareBundle("ab", 0, {"CPU": 1.0}, 1, 1))
     soft, bound, late = spec(2), spec(3), spec(4, deps=(object_id(array(9), 0, 0),))
     soft.extra, bound.extra = TaskExtra(strategy="soft:1"), TaskExtra(strategy="node:1")
     node.handle("global", AssignTasks([spec(1, 0, 3), soft, bound, late], 1))
-    node.dispatcher.begun.add((array(1), 0))
-    assert node.starving.look() == {}, "it may come back yet"
+    node.ready.begun.add((array(1), 0))
+    assert node.starvation.look() == {}, "it may come back yet"
     node.handle("global", CommitBundle("ab", 0, 1))
     node.objects.add(result(9, node=1))
     node.end_turn()
     assert not ctx.take(PlaceTasks)
-    assert node.starving.look() == {DEMAND: 5}
+    assert node.starvation.look() == {DEMAND: 5}
     node.handle("global", MoveTasks(DEMAND, 9))
     (moved,) = ctx.take(TasksMoved)
     assert [(s.array, s.start, s.count) for s in moved.tasks] == [
@@ -276,17 +276,17 @@ def test_a_task_does_not_wait_for_a_dead_node_whose_cpus_a_group_had(
 
 def test_inputs_that_are_slow_to_follow_keep_a_task_where_they_are() -> None:
     ctx: Any = Alone()
-    node = LocalScheduler(ctx, 1, {"CPU": 1}, Config())
+    node = NodeManager(ctx, 1, {"CPU": 1}, Config())
     node.pool.take(DEMAND)
     node.handle("gcs", FunctionBlob(b"f", b"code"))
     node.objects.pulls.bandwidth = 1e6
     node.objects.add(result(9, node=1, size=2_000_000, offset=0))
     node.handle("global", AssignTasks([spec(1), spec(2, deps=(object_id(array(9), 0, 0),))], 1))
-    node.starving.look()
+    node.starvation.look()
     ctx.pass_time(1.5)
-    assert node.starving.look() == {DEMAND: 1}
+    assert node.starvation.look() == {DEMAND: 1}
     ctx.pass_time(1.0)
-    assert node.starving.look() == {DEMAND: 2}, "they could have followed twice"
+    assert node.starvation.look() == {DEMAND: 2}, "they could have followed twice"
 
 
 def test_what_a_dead_node_had_passed_on_the_gcs_places(scheduler: GlobalScheduler) -> None:
@@ -328,7 +328,7 @@ def test_what_the_gcs_had_not_heard_of_has_an_owner_when_it_moves() -> None:
 
 def test_a_cancellation_follows_what_has_just_moved() -> None:
     ctx: Any = Alone()
-    node = LocalScheduler(ctx, 1, {"CPU": 1}, Config())
+    node = NodeManager(ctx, 1, {"CPU": 1}, Config())
     node.pool.take(DEMAND)
     node.handle("gcs", FunctionBlob(b"f", b"code"))
     bound = spec(2)

@@ -27,7 +27,7 @@ from raytwin.runtime.control.messages import (
     TooLong,
 )
 from raytwin.runtime.control.messages.errors import DeathCause, Unsendable, unpack
-from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.replication import client
 from raytwin.runtime.control.replication.state_machine import decode_frames
 from tests.control.alone import Alone, array, result, spec
@@ -110,9 +110,9 @@ def test_who_sent_what_does_not_travel_learns_what_it_was_about() -> None:
     assert oversized_messages.too_long("gcs", CreateActors([]), "why") is None
 
 
-def alone() -> tuple[LocalScheduler, Alone]:
+def alone() -> tuple[NodeManager, Alone]:
     ctx = Alone()
-    node = LocalScheduler(ctx, 0, {"CPU": 2.0}, Config())
+    node = NodeManager(ctx, 0, {"CPU": 2.0}, Config())
     node.start("127.0.0.1", 1)
     return node, ctx
 

@@ -32,7 +32,7 @@ from raytwin.runtime.control.messages import (
     WorkerReady,
 )
 from raytwin.runtime.control.messages.errors import GroupRemoved, unpack
-from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.scheduling.bundle_packing import STRATEGIES, place
 from raytwin.runtime.control.scheduling.placement_groups import RETRY_S
 from tests.control.alone import Alone, spec
@@ -242,7 +242,7 @@ def test_who_creates_a_group_hears_that_it_is_known_and_whose_its_name_is() -> N
 
 def test_a_node_asks_in_its_clients_name_and_passes_the_answer_on() -> None:
     ctx = Alone()
-    node = LocalScheduler(ctx, 0, {"CPU": 1}, Config())
+    node = NodeManager(ctx, 0, {"CPU": 1}, Config())
     message = named(1, 1)
     message.request = 5
     node.handle("driver:0.0", message)
@@ -269,7 +269,7 @@ def test_the_late_answer_of_a_node_to_an_attempt_that_was_given_up(made: Table) 
 
 def test_what_was_meant_for_a_nodes_former_life_the_next_one_does_not_take() -> None:
     ctx = Alone()
-    scheduler = LocalScheduler(ctx, 0, {"CPU": 2}, Config(), 2)
+    scheduler = NodeManager(ctx, 0, {"CPU": 2}, Config(), 2)
     scheduler.handle("global", PrepareBundle("g", 0, {"CPU": 2.0}, 1, 1))
     scheduler.handle("global", CommitBundle("g", 0, 1))
     assert scheduler.pool.available() == {"CPU": 2.0}
@@ -285,7 +285,7 @@ def test_what_was_meant_for_a_nodes_former_life_the_next_one_does_not_take() -> 
 def test_a_worker_dies_whose_task_in_a_bundle_waits() -> None:
     """It has given up the CPU of its bundle and of its group, and nothing else."""
     ctx = Alone()
-    scheduler = LocalScheduler(ctx, 0, {"CPU": 1, "GPU": 1}, Config())
+    scheduler = NodeManager(ctx, 0, {"CPU": 1, "GPU": 1}, Config())
     scheduler.start("localhost", 1)
     scheduler.handle("driver:0.0", ExportFunction(b"f", b"blob"))
     scheduler.handle("worker:0.1", WorkerReady(1))
@@ -309,7 +309,7 @@ class OnNode:
 
     def __init__(self) -> None:
         self.ctx = Alone()
-        self.scheduler = LocalScheduler(self.ctx, 0, {"CPU": 1}, Config())
+        self.scheduler = NodeManager(self.ctx, 0, {"CPU": 1}, Config())
         self.scheduler.start("localhost", 1)
         self.turn("driver:0.0", ExportFunction(b"f", b"blob"))
         self.turn("global", PrepareBundle(GROUP, 0, {"CPU": 1.0}, 1, 1))

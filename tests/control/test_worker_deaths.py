@@ -27,7 +27,7 @@ def test_the_running_range_is_retried_one_by_one_the_others_lose_nothing() -> No
     node = Node()
     node.turn(DRIVER, SubmitTasks([spec(1, 0, 3), spec(2, 0, 2), spec(3, retries=0)]))
     node.turn("pool:0", WorkerDied(W1, "killed"))
-    assert node.free() == {"CPU": 1} and node.scheduler.dispatcher.assigned == 0
+    assert node.free() == {"CPU": 1} and node.scheduler.leases.assigned == 0
     assert len(node.ctx.take(StartWorker)) == 1
     assert [(s.array, s.start, s.count, s.retries) for s in ready(node)] == [
         (array(1), 0, 1, 2), (array(1), 1, 1, 2), (array(1), 2, 1, 2),

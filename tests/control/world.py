@@ -29,7 +29,7 @@ from raytwin.runtime.control.core.resources import parse_demand
 from raytwin.runtime.control.core.worker_record import State
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.messages import Frame, NodeUnreachable, WorkerDied
-from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from tests.control.data_plane import Pool, Store
 from tests.control.leftovers import describe
@@ -115,7 +115,7 @@ class World:
         self.gcs = self.add("gcs", Gcs(self.context("gcs"), self.config))
         self.globals = self.add("global", GlobalScheduler(self.context("global"), self.config))
         self.turn("gcs", self.gcs.start)
-        self.nodes: dict[int, LocalScheduler] = {}
+        self.nodes: dict[int, NodeManager] = {}
         self.stores: dict[int, Store] = {}
         self.pools: dict[int, Pool] = {}
         self.shells: dict[str, Shell] = {}
@@ -135,9 +135,9 @@ class World:
 
     def add_node(
         self, number: int, resources: Mapping[str, float], store_bytes: int = 1 << 40
-    ) -> LocalScheduler:
+    ) -> NodeManager:
         address = f"node:{number}"
-        scheduler = LocalScheduler(self.context(address), number, resources, self.config)
+        scheduler = NodeManager(self.context(address), number, resources, self.config)
         self.add(address, scheduler)
         self.nodes[number] = scheduler
         self.context(f"store:{number}")
@@ -274,7 +274,7 @@ class World:
                 if shell.node == node:
                     shell.went_on = False
         assert scheduler.inputs.waiting >= 0
-        assert scheduler.dispatcher.assigned == sum(
+        assert scheduler.leases.assigned == sum(
             spec.count
             for worker in scheduler.dispatcher.workers.values()
             for spec in worker.assigned

@@ -38,6 +38,7 @@ from raytwin.runtime.control.actors.node_services import NodeServices
 from raytwin.runtime.control.actors.reconstruction import ActorReconstruction
 from raytwin.runtime.control.actors.reply_cache import ReplyBudget
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.task_ranges import job_of_task
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.messages import (
@@ -95,6 +96,18 @@ class ActorManager:
         self.reconstruction = ActorReconstruction(
             ctx, node, services, self.calls, self.replies, self._end_for_good
         )
+
+    def handlers(self) -> Handlers:
+        return {
+            ActorCalls: lambda _, m: self.on_calls(m),
+            CancelCall: lambda _, m: self.cancel(m),
+            ActorLineage: lambda _, m: self.on_lineage(m),
+            CallsLogged: lambda _, m: self.on_logged(m),
+            StopActor: lambda _, m: self.on_stop(m),
+            DrainCalls: self.on_drain,
+            SaveActor: lambda s, m: self.on_save(self._services.leases.workers[s], m),
+            ExitActor: lambda s, m: self.on_exit(self._services.leases.workers[s], m),
+        }
 
     # -- actors that begin -------------------------------------------------------
 
@@ -163,7 +176,7 @@ class ActorManager:
         assert worker is not None
         values = self._services.inputs.take(actor.spec, worker.address)
         if values is not None:
-            self._services.dispatcher.teach(worker, actor.spec.function)
+            self._services.leases.teach(worker, actor.spec.function)
             self._ctx.send(worker.address, RunTasks([Assignment(actor.spec, values)]))
 
     def _on_created(self, actor: ActorRecord, result: RangeResult) -> None:
@@ -370,7 +383,7 @@ class ActorManager:
         self._forget(actor)
         if worker is not None:
             worker.restarts = again
-            self._services.deaths.end(worker, reason)
+            self._services.worker_failure.end(worker, reason)
 
     def _dismiss(self, actor: ActorRecord) -> None:
         """End an actor that nobody can call any more, in good order."""
@@ -385,9 +398,9 @@ class ActorManager:
         limit_s = self._services.config.actor_end_s
 
         def end() -> None:
-            if self._services.dispatcher.workers.get(worker.address) is worker:
+            if self._services.leases.workers.get(worker.address) is worker:
                 reason = f"it had not ended {limit_s:g} s after its actor"
-                self._services.deaths.end(worker, reason)
+                self._services.worker_failure.end(worker, reason)
 
         self._ctx.after(limit_s, end)
 

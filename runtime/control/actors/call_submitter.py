@@ -34,10 +34,12 @@ from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.direct_calls import is_ahead
 from raytwin.runtime.control.core.failed_values import call_failed, cancelled_result
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.gcs.actor_table import ALIVE, DEAD, PENDING, STARTING
 from raytwin.runtime.control.messages import (
     ActorCalls,
     ActorChanged,
+    CallsDrained,
     CallsReceived,
     CancelCall,
     DrainCalls,
@@ -90,6 +92,12 @@ class CallSubmitter:
         self._watch: list[bytes] = []
         self._acking: dict[bytes, CallRoute] = {}
         self._timer_set = False
+
+    def handlers(self) -> Handlers:
+        return {
+            ActorChanged: lambda _, m: self.on_changed(m),
+            CallsDrained: lambda _, m: self.on_drained(m.actor),
+        }
 
     def submit(self, spec: TaskSpec) -> None:
         """Send a call of a client of this node, as soon as its actor takes calls."""

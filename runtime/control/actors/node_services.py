@@ -71,9 +71,9 @@ class NodeServices(Protocol):
         """The inputs of constructors and calls."""
 
     @property
-    def dispatcher(self) -> Workers:
+    def leases(self) -> Workers:
         """The workers that live."""
 
     @property
-    def deaths(self) -> WorkerEnd:
+    def worker_failure(self) -> WorkerEnd:
         """The end of workers."""

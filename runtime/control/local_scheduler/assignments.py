@@ -21,6 +21,7 @@ from raytwin.runtime.control.actors.actor_manager import ActorManager
 from raytwin.runtime.control.core.access import JobAccess
 from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.core.failed_values import is_lost
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.task_ranges import attempt_of
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.messages import AssignTasks, ObjectValue, RangeResult, TaskSpec
@@ -31,7 +32,7 @@ from raytwin.runtime.control.objects.task_results import Results
 from raytwin.runtime.control.observability.timeline import RangeLog
 
 
-class Acceptance:
+class Assignments:
     """Takes ranges that are to run on one node."""
 
     def __init__(
@@ -57,6 +58,9 @@ class Acceptance:
         self._timeline = timeline
         self.assigned = 0
         """Elements that the global scheduler has given to this node so far."""
+
+    def handlers(self) -> Handlers:
+        return {AssignTasks: self.on_assign}
 
     def accept(self, spec: TaskSpec) -> None:
         """Queue a range, at once or when its inputs and function are here."""

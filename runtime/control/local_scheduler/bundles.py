@@ -13,12 +13,17 @@ does not take: it was not asked, and nobody would ever give back what it took.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
+from raytwin.runtime.control.actors.actor_manager import ActorManager
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import failed_value
 from raytwin.runtime.control.core.group_resources import group_of, group_resources, is_of_job
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.resources import ResourcePool, format_demand, parse_demand
+from raytwin.runtime.control.core.worker_record import Worker
+from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
+from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue
 from raytwin.runtime.control.messages import (
     BundlePrepared,
     CommitBundle,
@@ -29,9 +34,6 @@ from raytwin.runtime.control.messages import (
     TaskSpec,
 )
 from raytwin.runtime.control.messages.errors import GroupRemoved
-
-if TYPE_CHECKING:
-    from raytwin.runtime.control.node.node_manager import LocalScheduler
 
 
 class _Bundle:
@@ -48,12 +50,35 @@ class _Bundle:
 
 
 class Bundles:
-    """The bundles of one node, for its scheduler."""
+    """The bundles of one incarnation of a node."""
 
-    def __init__(self, scheduler: LocalScheduler, pool: ResourcePool) -> None:
-        self._scheduler = scheduler
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        incarnation: int,
+        pool: ResourcePool,
+        ready: ReadyQueue,
+        workers: Mapping[str, Worker],
+        inputs: TaskInputs,
+        actors: ActorManager,
+    ) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._incarnation = incarnation
         self._pool = pool
+        self._ready = ready
+        self._workers = workers
+        self._inputs = inputs
+        self._actors = actors
         self._bundles: dict[tuple[str, int], _Bundle] = {}
+
+    def handlers(self) -> Handlers:
+        return {
+            PrepareBundle: self.on_prepare,
+            CommitBundle: self.on_commit,
+            ReturnBundle: self.on_return,
+        }
 
     def all(self) -> Iterable[_Bundle]:
         """Return those that are here, prepared or committed."""
@@ -77,7 +102,7 @@ class Bundles:
 
     def on_prepare(self, source: str, message: PrepareBundle) -> None:
         """Take the bundle's resources if they are free."""
-        if message.incarnation != self._scheduler.incarnation:
+        if message.incarnation != self._incarnation:
             return  # who sent it is about to hear that the one that was meant is dead
         key = (message.group, message.index)
         demand = format_demand(message.resources)
@@ -86,15 +111,13 @@ class Bundles:
             self._pool.take(demand)
             named = group_resources(message.resources, message.group, message.index)
             self._bundles[key] = _Bundle(demand, named)
-        answer = BundlePrepared(
-            self._scheduler.node, message.group, message.index, ok, message.attempt
-        )
-        self._scheduler.ctx.send("global", answer)
+        answer = BundlePrepared(self._node, message.group, message.index, ok, message.attempt)
+        self._ctx.send("global", answer)
 
     def on_commit(self, source: str, message: CommitBundle) -> None:
         """Let tasks use it. What this node could run until now, and cannot while the bundle is
         here, moves to one that can (`moving`); if there is none, it waits."""
-        if message.incarnation != self._scheduler.incarnation:
+        if message.incarnation != self._incarnation:
             return
         bundle = self._bundles[(message.group, message.index)]
         bundle.committed = True
@@ -104,18 +127,18 @@ class Bundles:
     def _end_waiting(self, group: str) -> None:
         """Only what is removed is returned once it is committed: what waits in it ends here,
         where it is logged, and not at the global scheduler."""
-        for spec in self._scheduler.dispatcher.ready.withdraw(lambda s: group_of(s) == group):
+        for spec in self._ready.withdraw(lambda s: group_of(s) == group):
             self.end(spec)
 
     def end(self, spec: TaskSpec) -> None:
         """End a range that was accepted here and whose bundle is being returned, or was."""
         error = failed_value(GroupRemoved(spec.name, group_of(spec)))
-        self._scheduler.inputs.unclaim(spec)
-        self._scheduler.inputs.fail(spec, error)
+        self._inputs.unclaim(spec)
+        self._inputs.fail(spec, error)
 
     def on_return(self, source: str, message: ReturnBundle) -> None:
         """Give it back, at once or when those who use it are gone."""
-        if message.incarnation != self._scheduler.incarnation:
+        if message.incarnation != self._incarnation:
             return
         key = (message.group, message.index)
         bundle = self._bundles.get(key)
@@ -126,12 +149,11 @@ class Bundles:
             self._pool.give(bundle.demand)
             return
         bundle.returning = True
-        for worker in self._scheduler.dispatcher.workers.values():
+        for worker in self._workers.values():
             if worker.kill_error is None and self._uses(worker.demand, bundle):
                 running = worker.assigned[0].name if worker.assigned else "a task"
                 worker.kill_error = failed_value(GroupRemoved(running, message.group))
-                ctx = self._scheduler.ctx
-                ctx.send(f"pool:{self._scheduler.node}", KillWorker(worker.address))
+                self._ctx.send(f"pool:{self._node}", KillWorker(worker.address))
 
     @staticmethod
     def _uses(demand: str, bundle: _Bundle) -> bool:
@@ -145,11 +167,11 @@ class Bundles:
             if not bundle.returning:
                 continue
             self._end_waiting(key[0])
-            waiting = self._scheduler.actors.withdraw(
+            waiting = self._actors.withdraw(
                 lambda spec, group=key[0]: group_of(spec) == group  # type: ignore[misc]
             )
             for spec in waiting:
-                self._scheduler.ctx.send("global", PlaceTasks([spec]))
+                self._ctx.send("global", PlaceTasks([spec]))
             if self._pool.is_free(bundle.resources):
                 del self._bundles[key]
                 self._pool.remove(bundle.resources)

@@ -31,52 +31,79 @@ worker knows the children, and when that was killed its node knows them (`Childr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from raytwin.runtime.control.core.addresses import is_gcs
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import failed_value
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, ELEMENTS_MAX, element_of
 from raytwin.runtime.control.core.task_ranges import cut
+from raytwin.runtime.control.core.worker_record import Worker
+from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
+from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue
+from raytwin.runtime.control.local_scheduler.worker_pool import WorkerPool
 from raytwin.runtime.control.messages import CancelTask, KillWorker
 from raytwin.runtime.control.messages.errors import Cancellation
-
-if TYPE_CHECKING:
-    from raytwin.runtime.control.core.worker_record import Worker
-    from raytwin.runtime.control.node.node_manager import LocalScheduler
-
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 
 STUCK_S = 5.0
 """How long a worker may take to answer before it is killed, though it may run another element."""
 
 
 class Canceller:
-    """Cancels on one node, on its scheduler's behalf."""
+    """Cancels the elements of one node."""
 
-    def __init__(self, scheduler: LocalScheduler) -> None:
-        self._scheduler = scheduler
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        ready: ReadyQueue,
+        pool: WorkerPool,
+        inputs: TaskInputs,
+        objects: ObjectDirectory,
+        may_cancel: Callable[[str, CancelTask], bool],
+        cancel_call: Callable[[bytes], bool],
+        follow: Callable[[CancelTask], bool],
+    ) -> None:
+        """`may_cancel` says whether the sender may; `cancel_call` whether an ID is a call's, which
+        it then cancels; `follow` whether the node has passed on what a message names."""
+        self._ctx = ctx
+        self._node = node
+        self._ready = ready
+        self._pool = pool
+        self._inputs = inputs
+        self._objects = objects
+        self._may_cancel = may_cancel
+        self._cancel_call = cancel_call
+        self._follow = follow
+
+    def handlers(self) -> Handlers:
+        return {CancelTask: self.on_cancel}
 
     def on_cancel(self, source: str, message: CancelTask) -> None:
-        """Cancel what is here; pass on what a client asks for and is elsewhere."""
-        if self._scheduler.submitter.cancel(message.array):
+        """Cancel the elements that are here; pass a client's request on to where others are."""
+        if not self._may_cancel(source, message):
+            return
+        if self._cancel_call(message.array):
             return
         self.cancel_waiting(message)
-        for worker in self._scheduler.dispatcher.workers.values():
+        for worker in self._pool.workers.values():
             if any(cut(spec, message)[1] is not None for spec in worker.assigned):
                 self._cancel_on(worker, message)
-        passed_on = self._scheduler.starving.follow(message)
+        passed_on = self._follow(message)
         # With shards the GCS itself says it, to all who may have it.
         asked = source != "global" and not is_gcs(source)
         if (asked or passed_on) and not self._all_done(message):
-            self._scheduler.ctx.send("global", message)
+            self._ctx.send("global", message)
 
     def cancel_waiting(self, message: CancelTask) -> None:
         """End elements that no worker has."""
-        scheduler = self._scheduler
-        inputs = scheduler.inputs
-        for spec in scheduler.dispatcher.ready.cancel(message) + inputs.cancel(message):
+        inputs = self._inputs
+        for spec in self._ready.cancel(message) + inputs.cancel(message):
             inputs.unclaim(spec)
-            scheduler.dispatcher.begun.discard((spec.array, spec.start))
+            self._ready.begun.discard((spec.array, spec.start))
             inputs.fail(spec, failed_value(Cancellation(spec.name)))
 
     def on_back(self, worker: Worker) -> None:
@@ -97,11 +124,11 @@ class Canceller:
 
     def _kill(self, worker: Worker, message: CancelTask) -> None:
         worker.killed_for = message
-        self._scheduler.ctx.send(f"pool:{self._scheduler.node}", KillWorker(worker.address))
+        self._ctx.send(f"pool:{self._node}", KillWorker(worker.address))
 
     def _kill_stuck(self, worker: Worker, number: int, message: CancelTask) -> None:
         """It has not said which element it runs: it is in C code that lets nothing else run."""
-        there = self._scheduler.dispatcher.workers.get(worker.address) is worker
+        there = self._pool.workers.get(worker.address) is worker
         silent = (number, message) in worker.cancels and worker.assigned
         if there and silent and not worker.is_killed and cut(worker.assigned[0], message)[1]:
             self._kill(worker, message)
@@ -137,16 +164,16 @@ class Canceller:
             return
         # It may be done with the first, and not have said so, or run another element of its
         # range: its answer will tell.
-        number = self._scheduler.dispatcher.take_back(worker)
+        number = self._pool.take_back(worker)
         worker.cancels.append((number, message))
         if message.force and may_run:
-            self._scheduler.ctx.after(STUCK_S, partial(self._kill_stuck, worker, number, message))
+            self._ctx.after(STUCK_S, partial(self._kill_stuck, worker, number, message))
         if not message.force:
-            self._scheduler.ctx.send(worker.address, message)
+            self._ctx.send(worker.address, message)
 
     def _all_done(self, message: CancelTask) -> bool:
         """Whether all that the message names has ended, as far as known here."""
-        results = self._scheduler.objects.results.of(message.array)
+        results = self._objects.results.of(message.array)
         end = message.start + message.count
         done = sum(
             max(0, min(end, r.start + r.count) - max(message.start, r.start)) for r in results

@@ -20,6 +20,7 @@ from functools import partial
 
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import is_lost
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.ids import job_of
 from raytwin.runtime.control.core.task_ranges import attempt_of, cut, job_of_task
 from raytwin.runtime.control.messages import (
@@ -70,6 +71,9 @@ class TaskInputs:
         """The ranks of ranges whose inputs are claimed, by their first element: one
         range may be here twice."""
         self._ranks = 0
+
+    def handlers(self) -> Handlers:
+        return {ExportFunction: self.on_export, FunctionBlob: self.on_function}
 
     def accept(self, spec: TaskSpec) -> None:
         """Take a range: it is ready at once, or when its inputs and function are here."""

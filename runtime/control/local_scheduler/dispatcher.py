@@ -24,16 +24,18 @@ from msgspec.structs import replace
 
 from raytwin.runtime.control.actors.actor_manager import ActorManager
 from raytwin.runtime.control.core.call_batches import results_of, split
-from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import failed_value
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.ids import job_of
 from raytwin.runtime.control.core.resources import ResourcePool, cpu_part
 from raytwin.runtime.control.core.task_ranges import part_of
 from raytwin.runtime.control.core.worker_record import State, Worker
 from raytwin.runtime.control.local_scheduler.cancellation import Canceller
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
-from raytwin.runtime.control.local_scheduler.worker_leases import Leases
+from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue
+from raytwin.runtime.control.local_scheduler.worker_leases import WorkerLeases
+from raytwin.runtime.control.local_scheduler.worker_pool import WorkerPool
 from raytwin.runtime.control.messages import (
     RETRY,
     Blocked,
@@ -54,19 +56,17 @@ from raytwin.runtime.control.objects.task_results import Results
 from raytwin.runtime.control.observability.timeline import RangeLog
 from raytwin.runtime.control.ownership.contained_references import Custody
 
-_WEIGHTS = tuple(1 - 0.9**count for count in range(11))
 
-
-class Dispatcher(Leases):
-    """Hears of the ranges that were given to workers, until each is done or runs again."""
+class Dispatcher:
+    """Hears from the workers of one node, and queues again what they do not finish."""
 
     def __init__(
         self,
         ctx: Context,
-        node: int,
-        incarnation: int,
-        config: Config,
-        pool: ResourcePool,
+        resources: ResourcePool,
+        ready: ReadyQueue,
+        pool: WorkerPool,
+        leases: WorkerLeases,
         objects: ObjectDirectory,
         inputs: TaskInputs,
         results: Results,
@@ -75,28 +75,45 @@ class Dispatcher(Leases):
         timeline: RangeLog,
         custody: Custody,
     ) -> None:
-        super().__init__(ctx, node, incarnation, config, pool, objects, inputs, actors, custody)
+        self._ctx = ctx
+        self._resources = resources
+        self.ready = ready
+        self._pool = pool
+        self.workers = pool.workers
+        self.leases = leases
         self._objects = objects
+        self._inputs = inputs
         self._results = results
+        self._actors = actors
         self._canceller = canceller
         self._timeline = timeline
         self._custody = custody
 
+    def handlers(self) -> Handlers:
+        return {
+            WorkerReady: self.on_worker_ready,
+            TasksDone: self.on_done,
+            StreamItems: self.on_items,
+            TakenBack: self.on_taken_back,
+            Blocked: self.on_blocked,
+            Unblocked: self.on_unblocked,
+        }
+
     @property
     def queue(self) -> int:
         """Elements that wait or run on this node."""
-        return self.ready.size + self._inputs.waiting + self.assigned
+        return self.ready.size + self._inputs.waiting + self.leases.assigned
 
     def on_worker_ready(self, source: str, message: WorkerReady) -> None:
         worker = self.workers[source]
-        self._supply.on_ready(worker, message.pid)
-        self._supply.make_idle(worker, bool(self.ready.size))
+        self._pool.on_ready(worker, message.pid)
+        self._pool.make_idle(worker, bool(self.ready.size))
 
     def on_done(self, source: str, message: TasksDone) -> None:
         worker = self.workers.get(source)
         if worker is None:
             return  # it was declared dead; its tasks run elsewhere
-        self._heard_of(worker)
+        self.leases.heard_of(worker)
         self._results.news.gather()
         for result in message.results:
             if result.refs is not None:
@@ -113,7 +130,7 @@ class Dispatcher(Leases):
                 spec = worker.assigned[0]
                 self._timeline.ran(worker.number, timing, spec, result)
                 assert result.array == spec.array, "out of order"
-                owner = self._take_off(worker, result.start, result.count, timing.elapsed_s)
+                owner = self.leases.take_off(worker, result.start, result.count, timing.elapsed_s)
                 if result.status == RETRY:
                     self._run_again(spec, result)
                 else:
@@ -121,7 +138,7 @@ class Dispatcher(Leases):
             if worker.cancels:
                 self._canceller.on_back(worker)
         self._results.news.tell(message.told)
-        self._drain(worker)
+        self.leases.drain(worker)
 
     def _done_together(self, worker: Worker, run: RangeResult, timings: Iterator[Timing]) -> None:
         """Single tasks have ended one after another, with small values."""
@@ -132,7 +149,7 @@ class Dispatcher(Leases):
             spec = worker.assigned[0]
             assert spec.array == array, "out of order"
             ran(worker.number, timing, spec, run)
-            owners.append(self._take_off(worker, spec.start, 1, timing.elapsed_s))
+            owners.append(self.leases.take_off(worker, spec.start, 1, timing.elapsed_s))
         if len(set(owners)) == 1:
             self._results.runs.finish_together(run, owners[0])
             return
@@ -143,7 +160,7 @@ class Dispatcher(Leases):
         worker = self.workers.get(source)
         if worker is None:
             return  # it was declared dead; its task runs elsewhere
-        self._heard_of(worker)
+        self.leases.heard_of(worker)
         for result in message.results:
             if result.refs is not None:
                 self._custody.reported(source, result)
@@ -154,36 +171,12 @@ class Dispatcher(Leases):
             owner = next(s.owner for s in worker.assigned if s.array == result.array)
             self._results.finish(result, owner)
 
-    def _take_off(self, worker: Worker, start: int, count: int, elapsed_s: float) -> str:
-        """Take elements off the worker's list, into the averages; return their owner."""
-        spec = worker.assigned[0]
-        assert spec.start == start, "out of order"
-        if count == spec.count:
-            worker.assigned.popleft()
-        else:
-            end = spec.start + spec.count
-            done = start + count
-            worker.assigned[0] = part_of(spec, done, end - done)
-        self.assigned -= count
-        if self.begun:
-            self.begun.discard((spec.array, start))
-        each_s = elapsed_s / count
-        mean = self.means.get(spec.function)
-        ahead_s = worker.ahead_s - count * (mean or 0.0)
-        worker.ahead_s = ahead_s if ahead_s > 0.0 else 0.0
-        # A range of n counts as n samples, but never wipes out all the past.
-        weight = _WEIGHTS[min(count, 10)]
-        self.means[spec.function] = each_s if mean is None else mean + weight * (each_s - mean)
-        past = self.mean_task_s
-        self.mean_task_s = past + weight * (each_s - past) if past else each_s
-        return spec.owner
-
     def _run_again(self, spec: TaskSpec, result: RangeResult) -> None:
         """Queue elements again whose own errors count as failures of the system."""
         self._ctx.send("gcs", Event("task_retried", spec.name, "it raised"))
         for index in range(result.start, result.start + result.count):
             self._timeline.again(spec.array, index)
-            self.begun.add((spec.array, index))
+            self.ready.begun.add((spec.array, index))
             one = part_of(spec, index, 1)
             one.retries = spec.retries - 1 if spec.retries > 0 else -1
             assert spec.extra is not None, "nothing says that its errors are retried"
@@ -204,7 +197,7 @@ class Dispatcher(Leases):
             if not returned:
                 staying.append(spec)
                 continue
-            self.assigned -= returned
+            self.leases.assigned -= returned
             if returned < spec.count:
                 staying.append(part_of(spec, spec.start, spec.count - returned))
             else:
@@ -213,9 +206,9 @@ class Dispatcher(Leases):
         for tail in reversed(tails):
             self.ready.push_front(tail)
         worker.assigned = staying
-        worker.ahead_s = sum(s.count * self.means.get(s.function, 0.0) for s in staying)
+        worker.ahead_s = sum(s.count * self.leases.means.get(s.function, 0.0) for s in staying)
         self._canceller.on_back(worker)
-        self._drain(worker)
+        self.leases.drain(worker)
 
     @staticmethod
     def _returned_of(spec: TaskSpec, back: deque[tuple[bytes, int, int]]) -> int:
@@ -240,54 +233,54 @@ class Dispatcher(Leases):
         worker = self.workers[source]
         if worker.state is State.LEASED:
             worker.state = State.BLOCKED
-            self._pool.give(cpu_part(worker.demand))
+            self._resources.give(cpu_part(worker.demand))
 
     def on_unblocked(self, source: str, message: Unblocked) -> None:
         worker = self.workers[source]
         if worker.state is State.BLOCKED:
             worker.state = State.LEASED
-            self._pool.take_back(cpu_part(worker.demand))
-            self._heard_of(worker)
+            self._resources.take_back(cpu_part(worker.demand))
+            self.leases.heard_of(worker)
             self._ctx.send(source, Resume())
 
     def end_job(self, job: bytes) -> list[Worker]:
         """Take a job's ranges out; return its workers, which are to be ended."""
         for spec in self.ready.withdraw(lambda spec: job_of(spec.array) == job):
             self._inputs.unclaim(spec)
-        for function in [function for function in self.means if job_of(function) == job]:
-            del self.means[function]
-        self.begun = {element for element in self.begun if job_of(element[0]) != job}
+        for function in [function for function in self.leases.means if job_of(function) == job]:
+            del self.leases.means[function]
+        self.ready.begun = {element for element in self.ready.begun if job_of(element[0]) != job}
         workers = [worker for worker in self.workers.values() if worker.job == job]
         for worker in workers:
-            self.assigned -= sum(spec.count for spec in worker.assigned)
+            self.leases.assigned -= sum(spec.count for spec in worker.assigned)
             worker.assigned.clear()
         return workers
 
     def died(self, worker: Worker, reason: str) -> None:
         """Take the lease of a worker away that is no longer listed; run again what it had."""
         if worker.state is State.STARTING:
-            self._supply.starting -= 1
+            self._pool.starting -= 1
         elif worker.state is State.IDLE:
-            self._idle.remove(worker)
+            self._pool.idle.remove(worker)
         else:
             if worker.state is State.BLOCKED:
-                self._pool.take_back(cpu_part(worker.demand))
-            self._pool.give(worker.demand)
+                self._resources.take_back(cpu_part(worker.demand))
+            self._resources.give(worker.demand)
         self._ctx.send("gcs", Event("worker_died", worker.address, reason))
         if worker.actor:
             self._actors.on_worker_died(worker, reason)
             return
         self._retry(worker, reason)
         self._canceller.on_back(worker)
-        if worker.state is not State.STARTING and len(self.workers) < self._supply.prestart:
-            self._supply.start_worker()
+        if worker.state is not State.STARTING and len(self.workers) < self._pool.prestart:
+            self._pool.start_worker()
 
     def _retry(self, worker: Worker, reason: str) -> None:
         """Queue a dead worker's ranges again, the running one with less retries."""
         ranges = list(worker.assigned)
         worker.assigned.clear()
         for spec in ranges:
-            self.assigned -= spec.count
+            self.leases.assigned -= spec.count
         for spec in reversed(ranges[1:]):
             self.ready.push_front(spec)
         if not ranges:
@@ -309,7 +302,7 @@ class Dispatcher(Leases):
         # One by one: of a range, only one element brought the worker down.
         for index in reversed(range(running.start, running.start + running.count)):
             self._timeline.again(running.array, index)
-            self.begun.add((running.array, index))
+            self.ready.begun.add((running.array, index))
             one = part_of(running, index, 1)
             one.retries = running.retries - 1 if running.retries > 0 else -1
             self.ready.push_front(one)

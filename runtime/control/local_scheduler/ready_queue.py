@@ -24,6 +24,8 @@ class ReadyQueue:
         self.size = 0
         self._queues: dict[Lane, deque[tuple[int, TaskSpec]]] = {}
         self._counts: dict[Lane, int] = {}
+        self.begun: set[tuple[bytes, int]] = set()
+        """Elements, as (array, index), that have begun on this node and are to run again."""
         self._arrivals = 0
         self._returns = 0
 

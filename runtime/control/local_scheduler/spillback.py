@@ -25,7 +25,7 @@ from raytwin.runtime.control.scheduling.strategies import kept, strategy_of
 _NONE = (b"", "")
 
 
-class Keeping:
+class Spillback:
     """What one node keeps of what its clients submit."""
 
     def __init__(
@@ -69,8 +69,8 @@ class Keeping:
             feasible=feasible,
             queue=self._dispatcher.queue,
             slots=self._pool.slots(spec.demand),
-            mean_task_s=self._dispatcher.means.get(spec.function, 0.0),
-            busy_s=0.0 if self._pool.fits(spec.demand) else self._dispatcher.busy_s,
+            mean_task_s=self._dispatcher.leases.means.get(spec.function, 0.0),
+            busy_s=0.0 if self._pool.fits(spec.demand) else self._dispatcher.leases.busy_s,
         )
         if spec.extra is None:
             self._view_of, self._view = (spec.function, spec.demand), view

@@ -35,29 +35,25 @@ The cost is a look at each lane with every heartbeat, and nothing a task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from raytwin.runtime.control.actors.actor_manager import ActorManager
+from raytwin.runtime.control.actors.actor_record import ActorRecord
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.resources import ResourcePool
-from raytwin.runtime.control.core.task_ranges import cut, part_of
-from raytwin.runtime.control.local_scheduler.ready_queue import Lane
+from raytwin.runtime.control.core.task_ranges import cut
+from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
+from raytwin.runtime.control.local_scheduler.ready_queue import Lane, ReadyQueue
+from raytwin.runtime.control.local_scheduler.worker_leases import WorkerLeases
 from raytwin.runtime.control.messages import CancelTask, MoveTasks, TaskExtra, TasksMoved, TaskSpec
-from raytwin.runtime.control.scheduling.node_views import usual_s
-from raytwin.runtime.control.scheduling.policies import UNTIMED_BANDWIDTH, UNTIMED_TASK_S
+from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.scheduling.policies import UNTIMED_BANDWIDTH
 from raytwin.runtime.control.scheduling.strategies import SPREAD, is_hard, strategy_of
-
-if TYPE_CHECKING:
-    from raytwin.runtime.control.actors.actor_manager import ActorManager
-    from raytwin.runtime.control.actors.actor_record import ActorRecord
-    from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
-    from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
-    from raytwin.runtime.control.objects.gcs_write_log import TaskLog
-    from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-    from raytwin.runtime.control.scheduling.node_views import Node
 
 STARVING_S = 1.0
 """So long nothing of a lane has started, and"""
@@ -65,16 +61,11 @@ STARVING_TASKS = 2.0
 """not for so many times as long as a task takes here either."""
 LOOK_MAX = 256
 """Actors and ranges of a lane that are looked at."""
-MOVED_MAX = 256
-"""Elements that a node is asked for at once."""
 REMEMBER_S = 10.0
 """How long a node knows what it has passed on: until the GCS does, which is told at once."""
 
 
-# -- on a node -----------------------------------------------------------------
-
-
-class Starving:
+class Starvation:
     """What has waited too long on one node."""
 
     def __init__(
@@ -84,7 +75,8 @@ class Starving:
         incarnation: int,
         config: Config,
         pool: ResourcePool,
-        dispatcher: Dispatcher,
+        ready: ReadyQueue,
+        leases: WorkerLeases,
         actors: ActorManager,
         inputs: TaskInputs,
         objects: ObjectDirectory,
@@ -95,7 +87,8 @@ class Starving:
         self._incarnation = incarnation
         self._pool = pool
         self._wait_s = config.spill_wait_s
-        self._dispatcher = dispatcher
+        self._ready = ready
+        self._leases = leases
         self._actors = actors
         self._inputs = inputs
         self._objects = objects
@@ -107,16 +100,19 @@ class Starving:
         self._moved: dict[bytes, list[tuple[float, TaskSpec]]] = {}
         """By array: what was passed on, and when."""
 
+    def handlers(self) -> Handlers:
+        return {MoveTasks: self.on_move}
+
     def look(self) -> dict[str, int]:
         """Return {demand: elements} of what starves here."""
         now = self._ctx.now()
         if self._moved:
             self._forget(now)
-        patience_s = max(STARVING_S, STARVING_TASKS * self._dispatcher.mean_task_s)
-        if self._dispatcher.busy_s >= self._wait_s:
+        patience_s = max(STARVING_S, STARVING_TASKS * self._leases.mean_task_s)
+        if self._leases.busy_s >= self._wait_s:
             patience_s = min(patience_s, self._wait_s)
         found: dict[str, int] = {}
-        ready = self._dispatcher.ready
+        ready = self._ready
         heads, self._heads = self._heads, {}
         for lane in ready.lanes():
             head = ready.head(lane)
@@ -148,14 +144,14 @@ class Starving:
             lambda spec: spec.demand == message.demand and self._may_move(spec), message.count
         )
         left = message.count - len(moved)
-        ready = self._dispatcher.ready
+        ready = self._ready
         for lane in ready.lanes():
             if lane[1] == message.demand and left:
                 for spec in ready.take_some(lane, self._choice(lane), left):
                     left -= spec.count
                     self._inputs.unclaim(spec)
-                    if (spec.array, spec.start) in self._dispatcher.begun:
-                        self._dispatcher.begun.discard((spec.array, spec.start))
+                    if (spec.array, spec.start) in ready.begun:
+                        ready.begun.discard((spec.array, spec.start))
                         extra = TaskExtra() if spec.extra is None else spec.extra
                         spec.extra = replace(extra, begun=True)
                     self._log.moved(spec, self._objects.owners)
@@ -170,7 +166,7 @@ class Starving:
             return self._may_move
         now = self._ctx.now()
         waited_s = now - self._heads.get(lane, (None, now))[1]
-        wait_s = max(waited_s, self._dispatcher.busy_s)
+        wait_s = max(waited_s, self._leases.busy_s)
         bytes_max = wait_s * (self._objects.pulls.bandwidth or UNTIMED_BANDWIDTH)
         here = self._objects.local.bytes_here
         return lambda spec: self._may_move(spec) and sum(map(here, spec.deps)) <= bytes_max
@@ -182,7 +178,7 @@ class Starving:
         """
         if not self._pool.feasible(spec.demand):
             return not is_hard(strategy_of(spec))
-        begun = (spec.array, spec.start) in self._dispatcher.begun
+        begun = (spec.array, spec.start) in self._ready.begun
         return not begun and strategy_of(spec) in ("", SPREAD)
 
     def follow(self, message: CancelTask) -> bool:
@@ -199,95 +195,3 @@ class Starving:
             entries[:] = [entry for entry in entries if now - entry[0] < REMEMBER_S]
             if not entries:
                 del self._moved[array]
-
-
-# -- at the global scheduler -----------------------------------------------------
-
-
-class Moving:
-    """Where what starves on one node can go."""
-
-    def __init__(
-        self,
-        ctx: Context,
-        nodes: Mapping[int, Node],
-        assign: Callable[[int, TaskSpec, int], None],
-        assign_rest: Callable[[TaskSpec, int], None],
-        assign_actor: Callable[[TaskSpec, list[int]], int],
-    ) -> None:
-        """Assignments take (node, range, where it was), (range for which there is no room,
-        where it was) and (actor, nodes to choose from)."""
-        self._ctx = ctx
-        self._nodes = nodes
-        self._assign = assign
-        self._assign_rest = assign_rest
-        self._assign_actor = assign_actor
-
-    def on_starving(self, node: int, starving: Mapping[str, int]) -> None:
-        """A node has said what it could pass on."""
-        rooms = self._rooms(node)
-        for demand, count in starving.items():
-            most = min(count, MOVED_MAX)
-            room = most if self._usable_elsewhere(node, demand) else 0
-            for pool in rooms.values():
-                room += _take(pool, demand, most - room)
-            # Where there is room, so many may run one after another while one waits here.
-            runs = int(self._nodes[node].load.busy_s / (usual_s(self._nodes) or UNTIMED_TASK_S))
-            if room:
-                asked = min(most, room * max(1, runs))
-                self._ctx.send(f"node:{node}", MoveTasks(demand, asked))
-
-    def on_moved(self, message: TasksMoved) -> None:
-        """It has passed that on."""
-        node = self._nodes.get(message.node)
-        if node is None or node.incarnation != message.incarnation:
-            return  # the GCS has placed it again
-        rooms = self._rooms(message.node)
-        gone = sum(spec.count for spec in message.tasks)
-        node.load.queue = max(0, node.load.queue - gone)
-        for spec in message.tasks:
-            if spec.extra is not None and spec.extra.actor is not None:
-                able = [number for number, pool in rooms.items() if pool.fits(spec.demand)]
-                able = able or self._usable_elsewhere(message.node, spec.demand)
-                chosen = self._assign_actor(spec, able or [message.node])
-                if chosen in rooms:
-                    # It may have to wait there, too.
-                    _take(rooms[chosen], spec.demand, 1)
-            else:
-                self._place(spec, rooms, message.node)
-
-    def _place(self, spec: TaskSpec, rooms: dict[int, ResourcePool], left: int) -> None:
-        """Place a range where most room is, what is too much for one node on the next, and
-        what is too much for all where it waits least."""
-        at, end = spec.start, spec.start + spec.count
-        # What is free by a node's last word may be a placement group's by now.
-        able = [node for node in rooms if self._nodes[node].pool.feasible(spec.demand)]
-        for node in sorted(able, key=lambda n: (-rooms[n].room(spec.demand, MOVED_MAX), n)):
-            count = _take(rooms[node], spec.demand, end - at)
-            if count:
-                self._assign(node, part_of(spec, at, count), left)
-                at += count
-        if at < end:
-            self._assign_rest(part_of(spec, at, end - at), left)
-
-    def _usable_elsewhere(self, node: int, demand: str) -> list[int]:
-        """Return the nodes that can run what this one cannot as long as its actors live."""
-        if self._nodes[node].pool.usable(demand):
-            return []
-        return [number for number, other in self._nodes.items() if other.pool.usable(demand)]
-
-    def _rooms(self, but: int) -> dict[int, ResourcePool]:
-        """Return what other nodes have free, those that have taken all that was given to them."""
-        return {
-            number: ResourcePool(node.load.available)
-            for number, node in self._nodes.items()
-            if number != but and node.sent <= node.load.assigned
-        }
-
-
-def _take(pool: ResourcePool, demand: str, most: int) -> int:
-    """Take as much as there is room for, and return for how many that is."""
-    room = max(0, pool.room(demand, most))
-    for _ in range(room):
-        pool.take(demand)
-    return room

@@ -10,7 +10,7 @@ The way of a range in `SubmitTasks`::
     new ──its parent runs again──> ClaimTasks: who has it makes it for this owner, too
       │                                └─ nobody has ──TasksClaimed──┐
       ↓                                                              ↓
-    `Keeping` ──stays here──> accepted (`Acceptance`)  <─────────────┘
+    `Spillback` ──stays here──> accepted (`Assignments`)  <─────────────┘
               ──else──> PlaceTasks to the global scheduler
 
 Only what of an array is behind its end (`Owned.ends`) is new, so a parent that runs a second
@@ -19,6 +19,7 @@ time submits nothing twice.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from raytwin.runtime.control.actors.actor_manager import ActorManager
@@ -26,15 +27,15 @@ from raytwin.runtime.control.actors.call_submitter import CallSubmitter
 from raytwin.runtime.control.core.access import JobAccess
 from raytwin.runtime.control.core.call_batches import arrays_of, singles
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.ids import STREAM_BASE
 from raytwin.runtime.control.core.task_ranges import attempt_of, needs_of, part_of
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.gcs.actor_table import DEAD
 from raytwin.runtime.control.gcs.array_row import LOST_S
-from raytwin.runtime.control.local_scheduler.assignments import Acceptance
+from raytwin.runtime.control.local_scheduler.assignments import Assignments
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
-from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
-from raytwin.runtime.control.local_scheduler.spillback import Keeping
+from raytwin.runtime.control.local_scheduler.spillback import Spillback
 from raytwin.runtime.control.messages import (
     OK,
     ActorChanged,
@@ -70,9 +71,9 @@ class Submission:
         access: JobAccess,
         actors: ActorManager,
         submitter: CallSubmitter,
-        dispatcher: Dispatcher,
-        keeping: Keeping,
-        acceptance: Acceptance,
+        workers: Mapping[str, Worker],
+        spillback: Spillback,
+        assignments: Assignments,
         results: Results,
         node: int,
     ) -> None:
@@ -84,19 +85,26 @@ class Submission:
         self._access = access
         self._actors = actors
         self._submitter = submitter
-        self._dispatcher = dispatcher
-        self._keeping = keeping
-        self._acceptance = acceptance
+        self._workers = workers
+        self._spillback = spillback
+        self._assignments = assignments
         self._results = results
         self._node = node
         self._created_again: set[bytes] = set()
         """Actors that are there, maybe, and whose creator runs again."""
         submitter.on_alive = self._on_actor_alive
 
+    def handlers(self) -> Handlers:
+        return {
+            SubmitTasks: self.on_submit,
+            TasksClaimed: self.on_claimed,
+            FindActor: self.on_find_actor,
+        }
+
     def on_submit(self, source: str, message: SubmitTasks) -> None:
         """Take each range on its way."""
         # Children of a task that was placed again, or passed on, may be there already.
-        worker = self._dispatcher.workers.get(source)
+        worker = self._workers.get(source)
         running = worker.assigned[0] if worker is not None and worker.assigned else None
         again = running is not None and _has_begun(running)
         if worker is not None and worker.actor:
@@ -138,7 +146,7 @@ class Submission:
                     self._submit(part)
             if end > 1:
                 self._owned.ends[array] = max(end, self._owned.ends.get(array, 0))
-        self._keeping.forget()
+        self._spillback.forget()
         if worker is not None and not worker.actor:
             self._note_children(worker, message)
         if claims:
@@ -166,18 +174,18 @@ class Submission:
         for spec in message.tasks:
             if spec.array in self._objects.owners:
                 self._submit(spec)
-        self._keeping.forget()
+        self._spillback.forget()
 
     def _submit(self, spec: TaskSpec) -> None:
-        stay = self._keeping.of(spec)
+        stay = self._spillback.of(spec)
         if stay == spec.count:
             self._log.accept(spec)
-            self._acceptance.accept(spec)
+            self._assignments.accept(spec)
             return
         if stay:
             head = part_of(spec, spec.start, stay)
             self._log.accept(head)
-            self._acceptance.accept(head)
+            self._assignments.accept(head)
         rest = part_of(spec, spec.start + stay, spec.count - stay)
         self._log.spilled(rest, self._objects.owners)
         self._ctx.send("global", PlaceTasks([rest]))

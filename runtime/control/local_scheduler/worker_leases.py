@@ -20,14 +20,12 @@ from raytwin.runtime.control.actors.actor_record import ActorRecord
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context, Timer
 from raytwin.runtime.control.core.resources import ResourcePool, cpu_part
-from raytwin.runtime.control.core.task_ranges import job_of_task
+from raytwin.runtime.control.core.task_ranges import job_of_task, part_of
 from raytwin.runtime.control.core.worker_record import State, Worker
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.ready_queue import Lane, ReadyQueue
-from raytwin.runtime.control.local_scheduler.worker_pool import WorkerSupply
-from raytwin.runtime.control.messages import Assignment, FunctionBlob, RunTasks, TakeBack
-from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.ownership.contained_references import Custody
+from raytwin.runtime.control.local_scheduler.worker_pool import WorkerPool
+from raytwin.runtime.control.messages import Assignment, FunctionBlob, RunTasks
 
 WORKERS_WITHOUT_CPU_MAX = 64
 """How many workers a node starts for tasks that need no CPU and do not wait."""
@@ -35,37 +33,36 @@ STUCK_AHEADS = 4
 """After so many ``ahead_s`` without news, twice, what was given ahead is taken back."""
 
 
-class Leases:
-    """Gives the ready ranges of one node to its workers."""
+_WEIGHTS = tuple(1 - 0.9**count for count in range(11))
+"""Of so many samples against the average that went before."""
+
+
+class WorkerLeases:
+    """Leases the workers of one node to its ready ranges."""
 
     def __init__(
         self,
         ctx: Context,
-        node: int,
-        incarnation: int,
         config: Config,
-        pool: ResourcePool,
-        objects: ObjectDirectory,
+        resources: ResourcePool,
+        ready: ReadyQueue,
+        pool: WorkerPool,
         inputs: TaskInputs,
         actors: ActorManager,
-        custody: Custody,
     ) -> None:
         self._ctx = ctx
         self._config = config
+        self._resources = resources
+        self._ready = ready
         self._pool = pool
+        self.workers = pool.workers
         self._inputs = inputs
         self._actors = actors
-        self.ready = ReadyQueue()
-        self._supply = WorkerSupply(ctx, node, incarnation, pool.slots("CPU:1"), objects, custody)
-        self.workers = self._supply.workers
         self.assigned = 0
         """Elements that are on a worker."""
-        self.begun: set[tuple[bytes, int]] = set()
-        """Elements that have run here, and are to run again, as (array, index)."""
         self.means: dict[bytes, float] = {}
         """Mean seconds of a task, by its function."""
         self.mean_task_s = 0.0
-        self._idle = self._supply.idle
         self._watch: Timer | None = None
         self._beat_s = -inf
         """When the last heartbeat in time was,"""
@@ -99,15 +96,11 @@ class Leases:
         """A heartbeat is not late: this scheduler was free when it was due."""
         self._listened_s, self._beat_s = self._beat_s, self._ctx.now()
 
-    def start(self) -> None:
-        """Start the workers that a node begins with."""
-        self._supply.start()
-
     def dispatch(self) -> None:
         """Give ready ranges to workers; call it at the end of each turn."""
         if self._actors.queued:
             self._begin_actors()
-        ready = self.ready
+        ready = self._ready
         if not ready.size:
             self._watch_stuck()
             return
@@ -121,9 +114,9 @@ class Leases:
                 continue
             if not ready.has(lane):
                 continue
-            if self._pool.fits(lane[1]):
+            if self._resources.fits(lane[1]):
                 self._start_workers_for(lane)
-            elif len(ready.lanes()) == 1 and not self._pool.is_over(lane[1]):
+            elif len(ready.lanes()) == 1 and not self._resources.is_over(lane[1]):
                 # Only one kind of task waits: nobody starves if leases go on.
                 quiet_since_s = self._quiet_since_s()
                 for worker in self.workers.values():
@@ -149,9 +142,9 @@ class Leases:
             if self._lease(lane):
                 held[job] += 1
                 continue
-            if self.ready.has(lane) and self._pool.fits(lane[1]) and not self._supply.starting:
+            if self._ready.has(lane) and self._resources.fits(lane[1]) and not self._pool.starting:
                 # Others may take the resources meanwhile, but not the next ones.
-                self._supply.start_worker()
+                self._pool.start_worker()
             waiting[job].popleft()
             if not waiting[job]:
                 del waiting[job]
@@ -159,28 +152,28 @@ class Leases:
     def _lease(self, lane: Lane) -> bool:
         """Give an idle worker a lease for a lane; return whether that could be."""
         job, demand = lane
-        if not (self._idle and self.ready.has(lane) and self._pool.fits(demand)):
+        if not (self._pool.idle and self._ready.has(lane) and self._resources.fits(demand)):
             return False
-        worker = self._supply.take_idle(job)
+        worker = self._pool.take_idle(job)
         if worker is None:
             return False
-        self._pool.take(demand)
+        self._resources.take(demand)
         worker.demand = demand
         worker.state = State.LEASED
-        self._heard_of(worker)
+        self.heard_of(worker)
         self._give(worker)
-        self._drain(worker)
+        self.drain(worker)
         return True
 
-    def _heard_of(self, worker: Worker) -> None:
+    def heard_of(self, worker: Worker) -> None:
         worker.news_s = self._ctx.now()
 
     def _give(self, worker: Worker) -> None:
         """Give a worker ranges worth ``ahead_s``, its fair share at most."""
-        ready, config, demand = self.ready, self._config, worker.demand
+        ready, config, demand = self._ready, self._config, worker.demand
         lane = (worker.job, demand)
         workers = len(self.workers) - len(self._actors.actors)
-        share = -(-ready.count(lane) // max(1, min(workers, self._pool.slots(demand))))
+        share = -(-ready.count(lane) // max(1, min(workers, self._resources.slots(demand))))
         head = ready.peek(lane)
         each_s = self.means.get(head.function, 0.0) if head is not None else 0.0
         # Below `split_s` a fair share costs more than it gains.
@@ -223,36 +216,60 @@ class Leases:
             worker.functions.add(function)
             self._ctx.send(worker.address, FunctionBlob(function, self._inputs.functions[function]))
 
+    def take_off(self, worker: Worker, start: int, count: int, elapsed_s: float) -> str:
+        """Take ended elements off the worker, into the averages; return their owner."""
+        spec = worker.assigned[0]
+        assert spec.start == start, "out of order"
+        if count == spec.count:
+            worker.assigned.popleft()
+        else:
+            end = spec.start + spec.count
+            done = start + count
+            worker.assigned[0] = part_of(spec, done, end - done)
+        self.assigned -= count
+        if self._ready.begun:
+            self._ready.begun.discard((spec.array, start))
+        each_s = elapsed_s / count
+        mean = self.means.get(spec.function)
+        ahead_s = worker.ahead_s - count * (mean or 0.0)
+        worker.ahead_s = ahead_s if ahead_s > 0.0 else 0.0
+        # A range of n counts as n samples, but never wipes out all the past.
+        weight = _WEIGHTS[min(count, 10)]
+        self.means[spec.function] = each_s if mean is None else mean + weight * (each_s - mean)
+        past = self.mean_task_s
+        self.mean_task_s = past + weight * (each_s - past) if past else each_s
+        return spec.owner
+
     def _begin_actors(self) -> None:
         """Give queued actors resources and workers, oldest first."""
         queued = self._actors.queued
         waiting: list[ActorRecord] = []
-        while queued and self._idle:
+        while queued and self._pool.idle:
             actor = queued.popleft()
-            fits = self._pool.fits(actor.spec.demand)
+            fits = self._resources.fits(actor.spec.demand)
             job = job_of_task(actor.spec)
-            worker = self._supply.take_idle(job, for_good=True) if fits else None
+            worker = self._pool.take_idle(job, for_good=True) if fits else None
             if worker is not None:
                 worker.demand = actor.spec.demand
                 worker.state = State.LEASED
-                self._pool.take(worker.demand)
+                self._resources.take(worker.demand)
                 self._actors.begin(actor, worker)
             else:
                 waiting.append(actor)
         queued.extendleft(reversed(waiting))
         # Nothing here may look at all queued actors each time that a worker is ready.
-        if len(queued) <= self._supply.starting:
+        if len(queued) <= self._pool.starting:
             return
         # Those that fit one by one may not fit together: none starts in vain for long,
         # idle workers take tasks as well.
-        fitting = sum(self._pool.fits(actor.spec.demand) for actor in queued)
-        for _ in range(fitting - self._supply.starting):
-            self._supply.start_worker()
+        fitting = sum(self._resources.fits(actor.spec.demand) for actor in queued)
+        for _ in range(fitting - self._pool.starting):
+            self._pool.start_worker()
 
     def _start_workers_for(self, lane: Lane) -> None:
         """Start as many workers as waiting tasks could use and none is idle for."""
         demand = lane[1]
-        room = self._pool.room(demand, self.ready.count(lane))
+        room = self._resources.room(demand, self._ready.count(lane))
         if not cpu_part(demand):
             # Such tasks are not bounded by CPUs; those that wait do not count, nor do actors:
             # they may never end, and a task would wait for that.
@@ -261,10 +278,10 @@ class Leases:
                 for w in self.workers.values()
             )
             room = min(room, WORKERS_WITHOUT_CPU_MAX - running)
-        for _ in range(room - self._supply.starting):
-            self._supply.start_worker()
+        for _ in range(room - self._pool.starting):
+            self._pool.start_worker()
 
-    def _drain(self, worker: Worker) -> None:
+    def drain(self, worker: Worker) -> None:
         """Take a worker's lease away once nothing is left; an actor's lasts as long as that."""
         if worker.state is not State.LEASED or worker.actor or worker.assigned:
             return
@@ -272,8 +289,8 @@ class Leases:
             return  # whatever it got now would die with it
         # The lease ends here and may begin again in this turn's dispatch, so
         # that the oldest waiting demand comes first.
-        self._pool.give(worker.demand)
-        self._supply.make_idle(worker, bool(self.ready.size))
+        self._resources.give(worker.demand)
+        self._pool.make_idle(worker, bool(self._ready.size))
 
     def _watch_stuck(self) -> None:
         """Have a look later if a task may wait behind a longer one than thought."""
@@ -289,7 +306,7 @@ class Leases:
         return self._ctx.now() - STUCK_AHEADS * self._config.ahead_s
 
     def _leased(self) -> int:
-        return len(self.workers) - len(self._idle) - len(self._actors.actors)
+        return len(self.workers) - len(self._pool.idle) - len(self._actors.actors)
 
     def _on_watch(self, look: int) -> None:
         self._watch = None
@@ -307,10 +324,4 @@ class Leases:
             self._start_watch(2)
             return
         for worker in stuck:
-            self.take_back(worker)
-
-    def take_back(self, worker: Worker) -> int:
-        """Ask a worker for what it has not started; return the number of its answer."""
-        worker.asked += 1
-        self._ctx.send(worker.address, TakeBack(worker.asked))
-        return worker.asked
+            self._pool.take_back(worker)

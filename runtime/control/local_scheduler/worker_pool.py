@@ -1,8 +1,8 @@
-"""The workers of a node: how many there are, who is idle, who may take what job's task.
+"""The worker pool of a node: starting, idle and leased workers, and their number.
 
-A node starts with one worker per CPU. More come when a demand fits and none is idle (see
-`leases`), and go when too many are idle, unless somebody needs what they own. A worker
-belongs to the first job that it runs something of.
+A node starts with one worker per CPU. `WorkerLeases` starts more when a demand fits and no
+worker is idle. The pool stops idle workers beyond a limit, unless they own objects, which
+would be lost with them. A worker belongs to the job of the first task that it runs.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from raytwin.runtime.control.core.addresses import WORKERS_PER_LIFE
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.worker_record import State, Worker
-from raytwin.runtime.control.messages import StartWorker, StopWorker
+from raytwin.runtime.control.messages import StartWorker, StopWorker, TakeBack
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.ownership.contained_references import Custody
 
 
-class WorkerSupply:
-    """Starts, hands out and stops the workers of one node."""
+class WorkerPool:
+    """Starts, hands out and stops the workers of one node; `workers` has them by address."""
 
     def __init__(
         self,
@@ -33,11 +33,11 @@ class WorkerSupply:
         self._custody = custody
         self.workers: dict[str, Worker] = {}
         self.idle: list[Worker] = []
-        """The one that ran last at the end."""
+        """The worker that ran last stands at the end."""
         self.starting = 0
-        """Workers that are on their way."""
+        """Workers that were started and are not ready yet."""
         self.prestart = prestart
-        """How many a node starts with."""
+        """How many workers a node starts with."""
         self._idle_max = 2 * prestart + 2
         self._names = (incarnation - 1) * WORKERS_PER_LIFE
 
@@ -47,9 +47,8 @@ class WorkerSupply:
             self.start_worker()
 
     def start_worker(self) -> None:
-        """Start one more; where too many of other jobs are idle, in place of one of them."""
+        """Start a worker; if too many of other jobs are idle, stop one of those."""
         if len(self.idle) > self._idle_max:
-            # They are of other jobs than the one that needs this worker.
             unused = next((w for w in self.idle if not self._objects.owners.owns(w.address)), None)
             if unused is not None:
                 self.idle.remove(unused)
@@ -68,8 +67,7 @@ class WorkerSupply:
     def take_idle(self, job: bytes, for_good: bool = False) -> Worker | None:
         """Take the job's idle worker that ran last, or one that has run nothing yet.
 
-        With `for_good` it is to end with what it runs, an actor: one that owns nothing, as
-        what it has put or submitted would end with it.
+        With `for_good` the worker becomes an actor and ends with it, so it must own no object.
         """
         idle = self.idle
         if not for_good and idle[-1].job == job:
@@ -85,20 +83,25 @@ class WorkerSupply:
         return None
 
     def make_idle(self, worker: Worker, wanted: bool) -> None:
-        """A worker's lease is over; ``wanted``: there is more to run, so it is kept."""
+        """Keep or stop a worker whose lease is over; ``wanted``: more tasks are ready."""
         worker.demand = ""
         worker.ahead_s = 0.0
         excess = not wanted and len(self.idle) > self._idle_max
         if excess and not self._objects.owners.owns(worker.address):
-            # Workers that stood in for blocked ones are not kept for ever, unless
-            # values depend on them.
+            # It stood in for a blocked worker.
             self.stop(worker)
             return
         worker.state = State.IDLE
         self.idle.append(worker)
 
     def stop(self, worker: Worker) -> None:
-        """End a worker that is not needed any more."""
+        """Stop an idle worker."""
         del self.workers[worker.address]
         self._ctx.send(f"pool:{self._node}", StopWorker(worker.address))
         self._custody.worker_gone(worker.address)
+
+    def take_back(self, worker: Worker) -> int:
+        """Ask a worker for the ranges that it has not started; return the request's number."""
+        worker.asked += 1
+        self._ctx.send(worker.address, TakeBack(worker.asked))
+        return worker.asked

@@ -17,11 +17,12 @@ from math import inf
 from raytwin.runtime.control.actors.actor_manager import ActorManager
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.core.resources import ResourcePool
-from raytwin.runtime.control.local_scheduler.assignments import Acceptance
+from raytwin.runtime.control.local_scheduler.assignments import Assignments
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
-from raytwin.runtime.control.local_scheduler.starvation import Starving
+from raytwin.runtime.control.local_scheduler.starvation import Starvation
 from raytwin.runtime.control.messages import Heartbeat, Load, Registered
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 
@@ -42,9 +43,9 @@ class Heartbeats:
         pool: ResourcePool,
         objects: ObjectDirectory,
         dispatcher: Dispatcher,
-        acceptance: Acceptance,
+        assignments: Assignments,
         actors: ActorManager,
-        starving: Starving,
+        starvation: Starvation,
     ) -> None:
         self._ctx = ctx
         self._node = node
@@ -54,10 +55,13 @@ class Heartbeats:
         self._pool = pool
         self._objects = objects
         self._dispatcher = dispatcher
-        self._acceptance = acceptance
+        self._assignments = assignments
         self._actors = actors
-        self._starving = starving
+        self._starvation = starvation
         self._beat_s = -inf
+
+    def handlers(self) -> Handlers:
+        return {Registered: self.on_registered}
 
     def on_registered(self, source: str, message: Registered) -> None:
         """The GCS has let this node in."""
@@ -68,17 +72,17 @@ class Heartbeats:
     def _beat(self) -> None:
         now = self._ctx.now()
         if now - self._beat_s < LATE * self._config.heartbeat_s:
-            self._dispatcher.on_beat_in_time()
+            self._dispatcher.leases.on_beat_in_time()
         self._beat_s = now
         load = Load(
             queue=self._dispatcher.queue,
-            mean_task_s=self._dispatcher.mean_task_s,
+            mean_task_s=self._dispatcher.leases.mean_task_s,
             bandwidth=self._objects.pulls.bandwidth,
-            assigned=self._acceptance.assigned,
+            assigned=self._assignments.assigned,
             available=self._pool.available(),
-            starving={} if self._members.alone else self._starving.look(),
+            starving={} if self._members.alone else self._starvation.look(),
             held=dict(self._pool.held),
-            busy_s=self._dispatcher.busy_s,
+            busy_s=self._dispatcher.leases.busy_s,
         )
         self._actors.reconstruction.on_heartbeat()
         self._ctx.send("gcs", Heartbeat(self._node, self._incarnation, load))

@@ -1,78 +1,112 @@
 """Jobs: several drivers on one cluster that know nothing of each other.
 
-A **job** is a driver and all that comes of it. The GCS numbers jobs, and every ID
-begins with its job's (`ids`), so who may see what and what ends with whom can be
-told from an ID alone::
+A **job** is a driver with all that comes of it. The GCS numbers jobs (`gcs.job_table`), and
+every ID begins with its job's (`ids`), so an ID alone tells which job may see a thing and
+with which job it ends::
 
-    RegisterJob ──> RUNNING ──the driver is gone──> ENDED
-                       │                              │ JobEnded, to every node and the
-                       │                              ↓ global scheduler
-                       └─ its detached actors, each a branch of the job's IDs, stay;
-                          a branch ends, in the same way, with its actor
+    RegisterJob ──> RUNNING ──the driver ends──> ENDED
+                       │                            │ JobEnded, to every node and the
+                       │                            ↓ global scheduler
+                       └─ its detached actors, each a branch of the job's IDs, live on;
+                          a branch ends in the same way, with its actor
 
-What is a job's own: tasks, objects, functions, placement groups, actors without a
-name, and worker processes. A worker belongs to the first job that it runs a task of
-(a detached actor's tasks count as a job of their own) until it ends. What jobs share
-is resources, the key-value table, detached placement groups, and named actors: the name is
-what lets others in.
-An actor whose driver gave no namespace is named in one that only its job has.
+A job has of its own: tasks, objects, functions, placement groups, actors without a name, and
+worker processes. A worker belongs to the first job that it runs a task of (a detached
+actor's tasks count as a job of their own). Jobs share resources, the key-value table,
+detached placement groups, and named actors; an actor whose driver chose no namespace has
+its name in a namespace of its job's.
 
-What a job may not do its client's node refuses (`core.access`): to read another job's
-object, to give one to a task, to cancel or kill what it has not made. Calls
-of an actor are checked where it lives (`ActorManager`), since its name is known there, and
-what is said of placement groups at the global scheduler (`GroupTable`).
-
-`JobEnded` says all at once, so nobody has to find out what a job had: each receiver
-drops what begins with the ID, and what comes late and begins with it is ignored.
+`core.access` says what one job may do to another. `JobEnded` names the job alone: each
+receiver drops everything whose ID begins with the job's, and ignores what arrives later.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from raytwin.runtime.control.actors.actor_manager import ActorManager
+from raytwin.runtime.control.core.access import JobAccess
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.ids import job_id
-from raytwin.runtime.control.messages import (
-    DescribeJob,
-    JobEnded,
-    JobRegistered,
-    RegisterJob,
-)
-
-if TYPE_CHECKING:
-    from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
+from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
+from raytwin.runtime.control.messages import DescribeJob, JobEnded, JobRegistered, RegisterJob
+from raytwin.runtime.control.node.worker_failure import WorkerFailure
+from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.object_directory import ObjectDirectory
+from raytwin.runtime.control.objects.owned_objects import Owned
+from raytwin.runtime.control.objects.release import LettingGo
+from raytwin.runtime.control.objects.task_results import Results
+from raytwin.runtime.control.objects.unsealed_objects import Places
+from raytwin.runtime.control.ownership.contained_references import Custody
 
 
 class NodeJobs:
-    """Jobs as one node sees them, for its scheduler."""
+    """The drivers of one node and their jobs, from registration to the end."""
 
-    def __init__(self, scheduler: LocalScheduler) -> None:
-        self._scheduler = scheduler
-        self._access = scheduler.access
+    def __init__(
+        self,
+        ctx: Context,
+        node: int,
+        access: JobAccess,
+        dispatcher: Dispatcher,
+        inputs: TaskInputs,
+        actors: ActorManager,
+        objects: ObjectDirectory,
+        owned: Owned,
+        results: Results,
+        places: Places,
+        custody: Custody,
+        log: TaskLog,
+        release: LettingGo,
+        worker_failure: WorkerFailure,
+    ) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._access = access
+        self._dispatcher = dispatcher
+        self._inputs = inputs
+        self._actors = actors
+        self._objects = objects
+        self._owned = owned
+        self._results = results
+        self._places = places
+        self._custody = custody
+        self._log = log
+        self._release = release
+        self._worker_failure = worker_failure
         self.gone: set[str] = set()
-        """Drivers that lived here: they are sent nothing, and given no pins."""
+        """Drivers whose job has ended: the node sends them nothing, and pins nothing for them."""
+
+    def handlers(self) -> Handlers:
+        return {
+            RegisterJob: self.on_register,
+            JobRegistered: self.on_registered,
+            DescribeJob: self.on_describe,
+            JobEnded: self.on_ended,
+        }
 
     def on_register(self, source: str, message: RegisterJob) -> None:
         """A driver is at this node's door."""
         if message.info.number:
             self._access.drivers[message.info.driver] = job_id(message.info.number)
-        self._scheduler.ctx.send("gcs", message)
+        self._ctx.send("gcs", message)
 
     def on_registered(self, source: str, message: JobRegistered) -> None:
         """The GCS knows its number: let it in."""
         info = message.info
         if info.number:
             self._access.drivers[info.driver] = job_id(info.number)
-        self._scheduler.ctx.send(f"door:{self._scheduler.node}", message)
+        self._ctx.send(f"door:{self._node}", message)
 
     def on_describe(self, source: str, message: DescribeJob) -> None:
         """A driver says more of its job."""
         message.job = self._access.of(source)
-        self._scheduler.ctx.send("gcs", message)
+        self._ctx.send("gcs", message)
 
     def on_ended(self, source: str, message: JobEnded) -> None:
         """Drop all that a job has here; said by the door of its driver, then by the GCS."""
         if source.startswith("door:"):
-            self._scheduler.ctx.send("gcs", message)
+            self._ctx.send("gcs", message)
         if message.job not in self._access.ended:
             self._access.ended.add(message.job)
             gone = [driver for driver, job in self._access.drivers.items() if job == message.job]
@@ -83,28 +117,26 @@ class NodeJobs:
                 del self._access.drivers[driver]
 
     def _drop(self, job: bytes, reason: str) -> None:
-        """Drop all that a job has here, queues first, so that nothing of it begins."""
-        node = self._scheduler
-        workers = node.dispatcher.end_job(job)
-        node.inputs.end_job(job)
+        """Drop all that a job has here, queues first, so that none of its tasks begins."""
+        workers = self._dispatcher.end_job(job)
+        self._inputs.end_job(job)
         # Detached actors here keep their class, whose job may have ended.
-        actors = [actor.spec for actor in node.actors.actors.values()]
+        actors = [actor.spec for actor in self._actors.actors.values()]
         used = {spec.function for spec in actors if not self._access.is_late(spec)}
-        node.inputs.forget_functions(self._access.ended, used)
+        self._inputs.forget_functions(self._access.ended, used)
         for worker in workers:
-            node.deaths.end(worker, reason)
-        node.owned.end_job(job)
-        node.actors.end_job(job)
-        node.results.end_job(job)
-        for array in node.objects.of_job(job):
-            node.log.forget(array)
-            node.letting_go.release_all((array,))
+            self._worker_failure.end(worker, reason)
+        self._owned.end_job(job)
+        self._actors.end_job(job)
+        self._results.end_job(job)
+        for array in self._objects.of_job(job):
+            self._log.forget(array)
+            self._release.release_all((array,))
 
     def _drop_driver(self, client: str) -> None:
-        """Drop what a driver of this node held."""
-        node = self._scheduler
-        for array in node.objects.drop_client(client):
-            if node.objects.owners.release(array, client):
-                node.letting_go.release_all((array,))
-        node.places.drop(client)
-        node.custody.worker_gone(client)
+        """Drop the references, pins and places of a driver."""
+        for array in self._objects.drop_client(client):
+            if self._objects.owners.release(array, client):
+                self._release.release_all((array,))
+        self._places.drop(client)
+        self._custody.worker_gone(client)

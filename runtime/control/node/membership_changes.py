@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from raytwin.runtime.control.actors.call_submitter import CallSubmitter
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.messages import BorrowersGone, NodeChanged, ResultsMissing
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
@@ -25,7 +26,7 @@ MISSING_MAX = 4096
 """Ranges in one message about results that have not come."""
 
 
-class NodeNews:
+class MembershipChanges:
     """Passes news of other nodes on to the parts of one."""
 
     def __init__(
@@ -47,6 +48,9 @@ class NodeNews:
         self._submitter = submitter
         self._queries = queries
         self._log = log
+
+    def handlers(self) -> Handlers:
+        return {NodeChanged: self.on_node_changed}
 
     def on_node_changed(self, source: str, message: NodeChanged) -> None:
         """The GCS has published a row of the node table."""

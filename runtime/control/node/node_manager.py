@@ -1,4 +1,7 @@
-"""The local scheduler: one per node, the first to see a task.
+"""The node manager: one per node; it makes the node's parts and joins them.
+
+The package's page lists which part takes which message. This file makes the parts, collects
+their handlers into one table, and says what a node does at the end of a turn.
 
 The life of a range of tasks on a node::
 
@@ -7,22 +10,15 @@ The life of a range of tasks on a node::
          ↓
       WAITING    until its inputs and its function are here
          ↓
-       READY     one queue per demand, oldest first
+       READY     one queue per job and demand, oldest first
          ↓       a worker is idle and the demand fits, or a worker that holds
          ↓       this demand has less than ``ahead_s`` of work left
       ASSIGNED   on a worker; split as far as needed. Taken back when the worker
          ↓       blocks, or when another could start it sooner; READY again with
          ↓       one retry less if the worker dies
-        DONE     results to the owner, kept here for whoever needs them as input
+        DONE     results to the owner, kept here for tasks that need them as inputs
 
-This page says which part of a node takes which message, and what is done at the end of a
-turn; each part has a page of its own. How a range comes in is in `submission` and
-`acceptance`, whether it stays in `keeping`; what it needs before it runs in `task_inputs`;
-which worker runs it in `dispatcher`; what becomes of its values in `results`, of the places
-they are written to in `places`, and how they leave in `letting_go`; what becomes of what a
-dead worker owned in `owner_failure`.
-
-Dispatching ahead of need hides the round trip to the worker: a range of short
+Assigning ahead of need hides the round trip to the worker: a range of short
 tasks costs one message each way. A function that has never been timed gets one
 task per worker until the first is done.
 
@@ -39,97 +35,47 @@ from raytwin.runtime.control.actors.call_submitter import CallSubmitter
 from raytwin.runtime.control.core.access import JobAccess
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.handlers import Handlers, handlers_of
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.core.resources import ResourcePool
 from raytwin.runtime.control.core.worker_record import Worker
-from raytwin.runtime.control.local_scheduler.assignments import Acceptance
+from raytwin.runtime.control.local_scheduler.assignments import Assignments
 from raytwin.runtime.control.local_scheduler.bundles import Bundles
 from raytwin.runtime.control.local_scheduler.cancellation import Canceller
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
-from raytwin.runtime.control.local_scheduler.spillback import Keeping
-from raytwin.runtime.control.local_scheduler.starvation import Starving
+from raytwin.runtime.control.local_scheduler.ready_queue import ReadyQueue
+from raytwin.runtime.control.local_scheduler.spillback import Spillback
+from raytwin.runtime.control.local_scheduler.starvation import Starvation
 from raytwin.runtime.control.local_scheduler.submission import Submission
+from raytwin.runtime.control.local_scheduler.worker_leases import WorkerLeases
+from raytwin.runtime.control.local_scheduler.worker_pool import WorkerPool
 from raytwin.runtime.control.messages import (
     SYSTEM_ERROR,
-    AbandonObject,
-    ActorCalls,
-    ActorChanged,
     ActorFound,
-    ActorLineage,
-    Allocated,
-    AllocateObject,
-    AssignTasks,
-    Blocked,
-    CallsDrained,
-    CallsLogged,
-    CancelCall,
-    CancelTask,
-    CommitBundle,
     CreateGroup,
-    DescribeJob,
-    DrainCalls,
-    ExitActor,
-    ExportFunction,
-    Fetched,
-    FindActor,
     FindTask,
     ForwardResults,
-    FreeObjects,
-    FunctionBlob,
     GroupCreated,
-    JobEnded,
-    JobRegistered,
     KillActor,
     KvDelete,
     KvGet,
     KvPut,
     KvReply,
-    MoveTasks,
-    NodeChanged,
     NodeInfo,
-    NoRoom,
-    ObjectLocations,
-    ObjectPayload,
     PlaceTasks,
-    PrepareBundle,
-    PullObject,
-    PutObjects,
-    Query,
-    QueryReply,
     RangeResult,
-    RefUpdates,
-    Registered,
-    RegisterJob,
     RegisterNode,
-    Release,
     RemoveGroup,
-    ReturnBundle,
-    SaveActor,
-    SeekOwners,
-    Spilled,
-    StopActor,
-    StreamItems,
-    SubmitTasks,
-    TakenBack,
     TaskFound,
-    TaskResults,
-    TasksClaimed,
-    TasksDone,
     TaskSpec,
-    TooLong,
-    Unblocked,
-    Unpin,
-    WantObjects,
-    WorkerDied,
-    WorkerReady,
 )
 from raytwin.runtime.control.messages.errors import Failure, pack
 from raytwin.runtime.control.node.heartbeats import Heartbeats
 from raytwin.runtime.control.node.jobs import NodeJobs
-from raytwin.runtime.control.node.membership_changes import NodeNews
+from raytwin.runtime.control.node.membership_changes import MembershipChanges
 from raytwin.runtime.control.node.undelivered import Undelivered
-from raytwin.runtime.control.node.worker_failure import WorkerDeaths
+from raytwin.runtime.control.node.worker_failure import WorkerFailure
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.object_manager import ObjectDesk
@@ -144,8 +90,8 @@ from raytwin.runtime.control.ownership.contained_references import Custody
 from raytwin.runtime.control.scheduling.policies import make_policy
 
 
-class LocalScheduler:
-    """Schedules the tasks of one node; see the module's theory of operation."""
+class NodeManager:
+    """Joins the parts of one node: makes them, gives each its messages, and ends the turns."""
 
     def __init__(
         self,
@@ -166,9 +112,6 @@ class LocalScheduler:
         self.members = Membership(node, incarnation)
         self.owned = Owned(node, self.objects, self.log)
         self.access = JobAccess(ctx, self._worker_at)
-        self.jobs = NodeJobs(self)
-        self.canceller = Canceller(self)
-        self.bundles = Bundles(self, self.pool)
         self.actors = ActorManager(ctx, node, self)
         self.inputs = TaskInputs(ctx, self.objects, self._push)
         self.custody = Custody(ctx, node, incarnation, self.members, self.owned.lend, self._lives)
@@ -184,21 +127,40 @@ class LocalScheduler:
             self.submitter.received, self.submitter.all_received, self.submitter.any_under_way,
             self.owned.actors, self.access.is_over,
         )  # fmt: skip
-        self.dispatcher = Dispatcher(
-            ctx, node, incarnation, config, self.pool, self.objects, self.inputs, self.results,
-            self.actors, self.canceller, self.timeline, self.custody,
+        self.ready = ReadyQueue()
+        self.workers = WorkerPool(
+            ctx, node, incarnation, self.pool.slots("CPU:1"), self.objects, self.custody
+        )
+        self.leases = WorkerLeases(
+            ctx, config, self.pool, self.ready, self.workers, self.inputs, self.actors
+        )
+        self.starvation = Starvation(
+            ctx, node, incarnation, config, self.pool, self.ready, self.leases, self.actors,
+            self.inputs, self.objects, self.log,
         )  # fmt: skip
-        self.acceptance = Acceptance(
+        self.bundles = Bundles(
+            ctx, node, incarnation, self.pool, self.ready, self.workers.workers, self.inputs,
+            self.actors,
+        )  # fmt: skip
+        self.canceller = Canceller(
+            ctx, node, self.ready, self.workers, self.inputs, self.objects, self.access.may_cancel,
+            self.submitter.cancel, self.starvation.follow,
+        )  # fmt: skip
+        self.dispatcher = Dispatcher(
+            ctx, self.pool, self.ready, self.workers, self.leases, self.objects, self.inputs,
+            self.results, self.actors, self.canceller, self.timeline, self.custody,
+        )  # fmt: skip
+        self.assignments = Assignments(
             node, incarnation, self.objects, self.log, self.inputs, self.access, self.actors,
             self.results, self.timeline,
         )  # fmt: skip
         self.submission = Submission(
             ctx, self.objects, self.owned, self.log, self.inputs, self.access, self.actors,
-            self.submitter, self.dispatcher,
-            Keeping(
+            self.submitter, self.workers.workers,
+            Spillback(
                 node, make_policy(config), self.pool, self.members, self.dispatcher, self.bundles
             ),
-            self.acceptance, self.results, node,
+            self.assignments, self.results, node,
         )  # fmt: skip
         self.letting_go = LettingGo(
             ctx, self.objects, self.owned, self.results, self.submitter.forget_all, self.log,
@@ -208,13 +170,18 @@ class LocalScheduler:
             ctx, self.objects, self.owned, self.results, self.submitter.forget_all, self.log,
             self.letting_go.release_all,
         )  # fmt: skip
-        self.deaths = WorkerDeaths(
+        self.worker_failure = WorkerFailure(
             ctx, node, self.dispatcher, self.objects, self.places, self.custody, self.canceller,
             self.actors, self.owner_failure,
         )  # fmt: skip
         self.desk = ObjectDesk(
             ctx, node, self.objects, self.places, self.owned, self.log, self.custody,
             self.access.may_read, self._lives,
+        )  # fmt: skip
+        self.jobs = NodeJobs(
+            ctx, node, self.access, self.dispatcher, self.inputs, self.actors, self.objects,
+            self.owned, self.results, self.places, self.custody, self.log, self.letting_go,
+            self.worker_failure,
         )  # fmt: skip
         self.queries = QueryDesk(
             ctx, node, self.members, self.desk.store_usage,
@@ -223,111 +190,81 @@ class LocalScheduler:
         self.queries.add("actors", self.actors.rows)
         self.queries.add("timeline", self.timeline.rows)
         self.queries.add("transfers", self.objects.pulls.transfers.rows)
-        self.news = NodeNews(
+        self.membership_changes = MembershipChanges(
             ctx, node, self.members, self.objects, self.owned, self.submitter, self.queries,
             self.log,
         )  # fmt: skip
-        self.starving = Starving(
-            ctx, node, incarnation, config, self.pool, self.dispatcher, self.actors, self.inputs,
-            self.objects, self.log,
-        )  # fmt: skip
         self.heartbeats = Heartbeats(
             ctx, node, incarnation, config, self.members, self.pool, self.objects,
-            self.dispatcher, self.acceptance, self.actors, self.starving,
+            self.dispatcher, self.assignments, self.actors, self.starvation,
         )  # fmt: skip
         self.undelivered = Undelivered(
-            ctx, node, self.dispatcher, self.deaths, self.actors, self.results
+            ctx, node, self.dispatcher, self.worker_failure, self.actors, self.results
         )
-        self._handlers: dict[type, Any] = {
-            SubmitTasks: self.submission.on_submit,
-            TasksDone: self.dispatcher.on_done,
-            TaskResults: self.results.on_results,
-            Release: self.letting_go.on_release,
-            PutObjects: self.desk.on_put,
-            WantObjects: self.desk.on_want,
-            AllocateObject: self.places.on_allocate,
-            Allocated: self.places.on_allocated,
-            NoRoom: self.places.on_no_room,
-            Spilled: lambda _, m: self.objects.eviction.on_spilled(m),
-            AbandonObject: self.places.on_abandon,
-            Unpin: self.desk.on_unpin,
-            StreamItems: self.dispatcher.on_items,
-            CancelTask: self._on_cancel,
-            CreateGroup: self._on_create_group,
-            GroupCreated: self._on_answer,
-            RemoveGroup: self._on_remove_group,
-            PrepareBundle: self.bundles.on_prepare,
-            CommitBundle: self.bundles.on_commit,
-            ReturnBundle: self.bundles.on_return,
-            RegisterJob: self.jobs.on_register,
-            JobRegistered: self.jobs.on_registered,
-            DescribeJob: self.jobs.on_describe,
-            JobEnded: self.jobs.on_ended,
-            ExportFunction: self.inputs.on_export,
-            FunctionBlob: self.inputs.on_function,
-            AssignTasks: self.acceptance.on_assign,
-            MoveTasks: self.starving.on_move,
-            TakenBack: self.dispatcher.on_taken_back,
-            Blocked: self.dispatcher.on_blocked,
-            Unblocked: self.dispatcher.on_unblocked,
-            WorkerReady: self.dispatcher.on_worker_ready,
-            WorkerDied: self.deaths.on_died,
-            Registered: self.heartbeats.on_registered,
-            NodeChanged: self.news.on_node_changed,
-            ObjectLocations: self.desk.on_locations,
-            ObjectPayload: self.desk.on_payload,
-            Fetched: lambda _, m: self.objects.pulls.on_fetched(m),
-            FreeObjects: self.letting_go.on_free,
-            TasksClaimed: self.submission.on_claimed,
-            SeekOwners: self.desk.on_seek_owners,
-            ForwardResults: self._on_forward,
-            PullObject: self.desk.on_pull,
-            ActorCalls: lambda _, m: self.actors.on_calls(m),
-            CancelCall: lambda _, m: self.actors.cancel(m),
-            ActorChanged: lambda _, m: self.submitter.on_changed(m),
-            ActorLineage: lambda _, m: self.actors.on_lineage(m),
-            CallsLogged: lambda _, m: self.actors.on_logged(m),
-            StopActor: lambda _, m: self.actors.on_stop(m),
-            DrainCalls: self.actors.on_drain,
-            CallsDrained: lambda _, m: self.submitter.on_drained(m.actor),
-            SaveActor: lambda s, m: self.actors.on_save(self.dispatcher.workers[s], m),
-            ExitActor: lambda s, m: self.actors.on_exit(self.dispatcher.workers[s], m),
+        self.messages = handlers_of(
+            self,
+            self.jobs,
+            self.submission,
+            self.inputs,
+            self.assignments,
+            self.dispatcher,
+            self.canceller,
+            self.bundles,
+            self.starvation,
+            self.results,
+            self.letting_go,
+            self.desk,
+            self.places,
+            self.objects.pulls,
+            self.objects.eviction,
+            self.submitter,
+            self.actors,
+            self.queries,
+            self.heartbeats,
+            self.membership_changes,
+            self.worker_failure,
+            self.undelivered,
+        )
+        """The handler of every message type that a node takes."""
+
+    def handlers(self) -> Handlers:
+        """Return the methods for what concerns several parts, or is only passed on."""
+        return {
             KillActor: self._on_kill_actor,
-            FindActor: self.submission.on_find_actor,
-            ActorFound: self._on_answer,
+            ForwardResults: self._on_forward,
+            CreateGroup: self._on_create_group,
+            RemoveGroup: self._on_remove_group,
             KvPut: self._on_table,
             KvGet: self._on_table,
             KvDelete: self._on_table,
             FindTask: self._on_table,
+            GroupCreated: self._on_answer,
+            ActorFound: self._on_answer,
             TaskFound: self._on_answer,
             KvReply: self._on_answer,
-            RefUpdates: self.desk.on_refs,
-            Query: self.queries.on_query,
-            QueryReply: self.queries.on_reply,
-            TooLong: self.undelivered.on_too_long,
         }
 
     def start(self, host: str, port: int) -> None:
         """Join the cluster: the first turn of a node."""
         info = NodeInfo(self.node, host, port, self.resources, incarnation=self.incarnation)
         self.ctx.send("gcs", RegisterNode(info))
-        self.dispatcher.start()
+        self.workers.start()
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
         if not self._lives(source):
             return  # its last words came after the news of its death
-        self._handlers[type(message)](source, message)
+        self.messages[type(message)](source, message)
 
     def end_turn(self) -> None:
         """Assign what can run, then send what must not wait."""
         self.bundles.end_turn()
-        self.dispatcher.dispatch()
+        self.leases.dispatch()
         self.objects.eviction.make_room()
         while self.inputs.failed:
             while self.inputs.failed:
-                self.acceptance.fail(*self.inputs.failed.popleft())
-            self.dispatcher.dispatch()
+                self.assignments.fail(*self.inputs.failed.popleft())
+            self.leases.dispatch()
         self.submitter.end_turn()
         self.actors.end_turn()
         self.objects.pulls.end_turn()
@@ -339,12 +276,12 @@ class LocalScheduler:
         return self.dispatcher.queue
 
     def _worker_at(self, address: str) -> Worker | None:
-        return self.dispatcher.workers.get(address)
+        return self.workers.workers.get(address)
 
     def _lives(self, client: str) -> bool:
         if not client.startswith("worker:"):
             return client not in self.jobs.gone
-        return client in self.dispatcher.workers
+        return client in self.workers.workers
 
     # -- between the parts -----------------------------------------------------
 
@@ -362,7 +299,7 @@ class LocalScheduler:
         elif actor:
             self.actors.ready(spec)
         else:
-            self.dispatcher.ready.push(spec)
+            self.ready.push(spec)
 
     def _finish_call(self, result: RangeResult, owner: str) -> None:
         self.results.finish_call(result, owner)
@@ -373,10 +310,6 @@ class LocalScheduler:
         if owner is not None and not self.objects.has_array(actor):
             error = RangeResult(actor, 0, 1, SYSTEM_ERROR, pack(reason), self.node)
             self.results.finish(error, owner)
-
-    def _on_cancel(self, source: str, message: CancelTask) -> None:
-        if self.access.may_cancel(source, message):
-            self.canceller.on_cancel(source, message)
 
     def _on_forward(self, source: str, message: ForwardResults) -> None:
         self.inputs.claimed(message.array)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from raytwin.runtime.control.actors.actor_manager import ActorManager
 from raytwin.runtime.control.core.call_batches import singles
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.oversized_messages import results_of, unsendable
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 from raytwin.runtime.control.messages import TaskResults, TooLong
 from raytwin.runtime.control.messages.errors import brief
-from raytwin.runtime.control.node.worker_failure import WorkerDeaths
+from raytwin.runtime.control.node.worker_failure import WorkerFailure
 from raytwin.runtime.control.objects.task_results import Results
 
 
@@ -25,22 +26,25 @@ class Undelivered:
         ctx: Context,
         node: int,
         dispatcher: Dispatcher,
-        deaths: WorkerDeaths,
+        worker_failure: WorkerFailure,
         actors: ActorManager,
         results: Results,
     ) -> None:
         self._ctx = ctx
         self._node = node
         self._dispatcher = dispatcher
-        self._deaths = deaths
+        self._worker_failure = worker_failure
         self._actors = actors
         self._results = results
+
+    def handlers(self) -> Handlers:
+        return {TooLong: self.on_too_long}
 
     def on_too_long(self, source: str, message: TooLong) -> None:
         """Something that this node has sent does not travel."""
         worker = self._dispatcher.workers.get(message.to)
         if worker is not None:
-            self._deaths.end(worker, brief(unsendable(message)))
+            self._worker_failure.end(worker, brief(unsendable(message)))
         elif message.actor:
             self._actors.end(message.actor, message.incarnation, unsendable(message))
         elif message.results:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from raytwin.runtime.control.actors.actor_manager import ActorManager
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.local_scheduler.cancellation import Canceller
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
@@ -27,7 +28,7 @@ from raytwin.runtime.control.objects.unsealed_objects import Places
 from raytwin.runtime.control.ownership.contained_references import Custody
 
 
-class WorkerDeaths:
+class WorkerFailure:
     """Buries the workers of one node."""
 
     def __init__(
@@ -51,6 +52,9 @@ class WorkerDeaths:
         self._canceller = canceller
         self._actors = actors
         self._owner_failure = owner_failure
+
+    def handlers(self) -> Handlers:
+        return {WorkerDied: self.on_died}
 
     def end(self, worker: Worker, reason: str) -> None:
         """End a worker at once, whatever it is doing."""

@@ -37,6 +37,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.messages import DropSpilled, NoRoom, Spill, Spilled
 from raytwin.runtime.control.messages.errors import FullCause, StoreFull
 
@@ -227,6 +228,9 @@ class Eviction:
             heappop(self._requests)
             self._changed = True
             request.fail(reason or self._in_use(request))
+
+    def handlers(self) -> Handlers:
+        return {Spilled: lambda _, m: self.on_spilled(m)}
 
     def on_spilled(self, message: Spilled) -> None:
         """The store has written an object to disk, or could not."""

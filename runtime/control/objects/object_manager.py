@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.ids import object_id
 from raytwin.runtime.control.messages import (
     ObjectLocations,
@@ -68,6 +69,18 @@ class ObjectDesk:
         self._custody = custody
         self._may_read = may_read
         self._lives = lives
+
+    def handlers(self) -> Handlers:
+        return {
+            PutObjects: self.on_put,
+            WantObjects: self.on_want,
+            Unpin: self.on_unpin,
+            RefUpdates: self.on_refs,
+            PullObject: self.on_pull,
+            ObjectPayload: self.on_payload,
+            ObjectLocations: self.on_locations,
+            SeekOwners: self.on_seek_owners,
+        }
 
     # -- clients -----------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import failed_value
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, split_object_id
 from raytwin.runtime.control.messages import (
     SYSTEM_ERROR,
@@ -96,6 +97,9 @@ class PullManager:
         self.transfers = TransferLog(ctx, node)
         self.bandwidth = 0.0
         """Exponential average of the bandwidth of transfers to this node, bytes/s."""
+
+    def handlers(self) -> Handlers:
+        return {Fetched: lambda _, m: self.on_fetched(m)}
 
     def wants_any(self, arrays: Sequence[bytes]) -> bool:
         """Whether an object of any of these arrays is wanted."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.messages import FreeObjects, KillActor, Release
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
@@ -50,6 +51,12 @@ class LettingGo:
         self._forget_calls = forget_calls
         self._log = log
         self._custody = custody
+
+    def handlers(self) -> Handlers:
+        return {
+            Release: self.on_release,
+            FreeObjects: self.on_free,
+        }
 
     def on_release(self, source: str, message: Release) -> None:
         """A client of this node has no reference of its arrays any more."""

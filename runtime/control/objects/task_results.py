@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from raytwin.runtime.control.core.addresses import is_gcs, node_of
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import is_lost
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.ids import STREAM_BASE, job_of, object_id
 from raytwin.runtime.control.core.range_set import Ranges
 from raytwin.runtime.control.messages import (
@@ -80,6 +81,9 @@ class Results:
             ctx, node, objects, log, self.news, self._heirs, all_received, any_awaited, is_over,
             self.finish, self.finish_call,
         )  # fmt: skip
+
+    def handlers(self) -> Handlers:
+        return {TaskResults: self.on_results}
 
     def keep_for_others(self, array: bytes) -> None:
         """The GCS will free it, when nobody needs it any more."""

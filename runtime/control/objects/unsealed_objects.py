@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.ids import object_id
 from raytwin.runtime.control.messages import (
     AbandonObject,
@@ -51,6 +52,14 @@ class Places:
         self._lives = lives
         self._allocated: dict[bytes, tuple[str, int]] = {}
         """By object: whose it is, and where."""
+
+    def handlers(self) -> Handlers:
+        return {
+            AllocateObject: self.on_allocate,
+            Allocated: self.on_allocated,
+            NoRoom: self.on_no_room,
+            AbandonObject: self.on_abandon,
+        }
 
     def __len__(self) -> int:
         return len(self._allocated)

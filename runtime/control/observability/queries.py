@@ -44,6 +44,7 @@ from typing import Any
 
 from raytwin.runtime.control.core.addresses import node_of
 from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.messages import NodeInfo, Query, QueryReply
 
@@ -102,6 +103,12 @@ class QueryDesk:
             "loads": lambda: [[node, *load()]],
             "available": lambda: [[node, load()[2]]],
             "disks": lambda: [[node, *disk()]],
+        }
+
+    def handlers(self) -> Handlers:
+        return {
+            Query: self.on_query,
+            QueryReply: self.on_reply,
         }
 
     def add(self, kind: str, rows: Callable[[], list[list[Any]]]) -> None:

@@ -32,7 +32,6 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import cancelled_result, failed_result
 from raytwin.runtime.control.core.ids import job_of
 from raytwin.runtime.control.core.task_ranges import cut, job_of_task, part_of
-from raytwin.runtime.control.local_scheduler.starvation import Moving
 from raytwin.runtime.control.messages import (
     ActorChanged,
     ActorFailed,
@@ -62,6 +61,7 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.messages.errors import Failure, Unschedulable
 from raytwin.runtime.control.observability.timeline import PlacementLog
 from raytwin.runtime.control.scheduling.actor_placement import ActorPlacement
+from raytwin.runtime.control.scheduling.migration import Migration
 from raytwin.runtime.control.scheduling.node_views import Node, able, views_of
 from raytwin.runtime.control.scheduling.placement_groups import GroupTable
 from raytwin.runtime.control.scheduling.policies import NodeView, make_policy
@@ -102,7 +102,7 @@ class GlobalScheduler:
         self._actors = ActorPlacement()
         self._ended: set[bytes] = set()
         """Jobs that are over."""
-        self._moving = Moving(ctx, self.nodes, self._move, self._move_rest, self._move_actor)
+        self._migration = Migration(ctx, self.nodes, self._move, self._move_rest, self._move_actor)
 
     def handle(self, source: str, message: Any) -> None:
         """Take one message; an unknown type is a programming error."""
@@ -113,10 +113,10 @@ class GlobalScheduler:
             if message.node in self.nodes:
                 self.nodes[message.node].heard(message.load)
                 if message.load.starving:
-                    self._moving.on_starving(message.node, message.load.starving)
+                    self._migration.on_starving(message.node, message.load.starving)
         elif isinstance(message, TasksMoved):
             message.tasks = [spec for spec in message.tasks if not self._is_over(spec)]
-            self._moving.on_moved(message)
+            self._migration.on_moved(message)
         elif isinstance(message, ObjectLocations):
             for location in message.locations:
                 self._on_location(location)

@@ -10,7 +10,7 @@ from raytwin.runtime.control.assembly import make_node
 from raytwin.runtime.control.core.addresses import chain_of, master_of
 from raytwin.runtime.control.core.context import Component, Context
 from raytwin.runtime.control.messages import Frame, NodeChanged, NodeInfo, ReplicaLost
-from raytwin.runtime.control.node.node_manager import LocalScheduler
+from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.replication.client import Chained
 from raytwin.runtime.control.replication.replica import MASTER
 from raytwin.runtime.processes.net.admission import (
@@ -110,11 +110,11 @@ class Node:
 
     def _make_scheduler(
         self, settings: NodeSettings
-    ) -> tuple[Component, list[Chained], LocalScheduler]:
+    ) -> tuple[Component, list[Chained], NodeManager]:
         """Make the scheduler; where the GCS is a chain, behind a client of that."""
 
-        def make(ctx: Context) -> LocalScheduler:
-            return LocalScheduler(
+        def make(ctx: Context) -> NodeManager:
+            return NodeManager(
                 ctx, settings.node, settings.resources, settings.config, settings.incarnation
             )
 
