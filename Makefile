@@ -24,9 +24,16 @@ INSTALLED_DOCS := $(VENV)/.raytwin-installed-docs
 # What `check` leaves to `test`.
 SLOW := browser or ray or docker or toxiproxy or slow
 
+# An environment with the lower bound of every dependency and without the extras, and the tests
+# that use each of them. They run where only the installed package can be imported.
+OLDEST := .venv-oldest
+ON_OLDEST := $(addprefix tests/,simulator/test_virtual_time.py processes/test_nodes.py \
+  store/test_serialization.py api/test_error_classes.py chaos/test_plan.py chaos/test_injectors.py \
+  scenarios/test_cli.py scenarios/test_results.py reports/test_plots.py reports/test_html.py)
+
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help reproduce test check lint baselines bench docs clean
+.PHONY: help reproduce test check lint oldest baselines bench docs clean
 
 help: ## say what the targets do
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s%s\n", $$1, $$2 }'
@@ -51,6 +58,15 @@ lint: $(INSTALLED_DEV) ## style, types and the arrows between packages
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
+oldest: ## test the built package on the oldest libraries that pyproject.toml allows
+	@"$(PYTHON)" -m venv --clear $(OLDEST)
+	@sed -n '/^dependencies/,/^]/s/^ *"\(.*\)>=\(.*\)",$$/\1==\2/p' pyproject.toml > $(OLDEST)/bounds.txt
+	@echo "installing the package on" && cat $(OLDEST)/bounds.txt
+	@$(OLDEST)/bin/python -m pip --disable-pip-version-check --no-input --quiet \
+	  install . -r $(OLDEST)/bounds.txt 'pytest>=8.3' 'pytest-timeout>=2.3' 'hypothesis>=6.112'
+	@mkdir $(OLDEST)/work && ln -s ../../tests ../../pyproject.toml $(OLDEST)/work
+	@cd $(OLDEST)/work && ../bin/python -m pytest $(ON_OLDEST) $(ARGS)
+
 baselines: $(INSTALLED) ## say which simulated figures have moved, and by how much
 	@$(BIN)/raytwin baseline --check --scale all $(ARGS)
 
@@ -63,7 +79,7 @@ docs: $(INSTALLED_DOCS) ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet $(ARGS)
 
 clean: ## remove the environment, the results and what tools cache
-	rm -rf .venv results site build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .benchmarks
+	rm -rf .venv $(OLDEST) results site build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(CREATED):
