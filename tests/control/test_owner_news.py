@@ -11,7 +11,7 @@ from raytwin.runtime.control.messages import (
     TasksDone,
     Timing,
 )
-from raytwin.runtime.control.objects.result_delivery import TELL_LATER_S
+from raytwin.runtime.control.objects.task_results import DELIVER_LATER_S
 from tests.control.alone import array, result, spec
 from tests.control.one_node import DRIVER, W1, Node
 
@@ -25,7 +25,7 @@ def test_a_driver_is_told_later_what_its_worker_has_told_it_already() -> None:
     assert node.free() == {"CPU": 1.0}
     assert node.scheduler.objects.has_array(array(1)), "who has it as an input finds it"
     node.turn(DRIVER, Release([array(1)]))
-    node.ctx.pass_time(2 * TELL_LATER_S)
+    node.ctx.pass_time(2 * DELIVER_LATER_S)
     told = [r.array for m in node.ctx.take(TaskResults, DRIVER) for r in m.results]
     assert told == [array(2)], "what was let go of needs no telling"
     node.ctx.pass_time(1.0)

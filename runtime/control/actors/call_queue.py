@@ -297,9 +297,9 @@ class CallQueue:
         if actor.unclaimed and call in actor.unclaimed:
             # Its worker runs it once, whatever it is sent now; see `direct_calls`.
             report, timing = actor.unclaimed.pop(call)
-            self._services.results.news.gather()
+            self._services.results.delivery.gather()
             self._reported(actor, report, timing)
-            self._services.results.news.tell(told_directly=True)
+            self._services.results.delivery.flush(delivered=True)
 
     def hand_out(self, actor: ActorRecord) -> None:
         """Send the worker the calls of this turn."""

@@ -72,7 +72,7 @@ class CallReplies:
         if any(map(may_call_again, owners)):
             actor.replies.keep(run, calls)
         if len(owners) == 1 and not actor.replies.has_waiters:
-            self._services.results.runs.finish_calls(run, owners.pop(), actor.id)
+            self._services.results.finish_call_batch(run, owners.pop(), actor.id)
             return
         for reply, assignment in zip(results_of(run), running, strict=True):
             self.finish(actor, reply, assignment.spec.owner, actor.id)

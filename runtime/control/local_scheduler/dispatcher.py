@@ -114,7 +114,7 @@ class Dispatcher:
         if worker is None:
             return  # it was declared dead; its tasks run elsewhere
         self.leases.heard_of(worker)
-        self._results.news.gather()
+        self._results.delivery.gather()
         for result in message.results:
             if result.refs is not None:
                 self._custody.reported(source, result)
@@ -137,7 +137,7 @@ class Dispatcher:
                     self._results.finish(result, owner)
             if worker.cancels:
                 self._canceller.on_back(worker)
-        self._results.news.tell(message.told)
+        self._results.delivery.flush(message.told)
         self.leases.drain(worker)
 
     def _done_together(self, worker: Worker, run: RangeResult, timings: Iterator[Timing]) -> None:
@@ -151,7 +151,7 @@ class Dispatcher:
             ran(worker.number, timing, spec, run)
             owners.append(self.leases.take_off(worker, spec.start, 1, timing.elapsed_s))
         if len(set(owners)) == 1:
-            self._results.runs.finish_together(run, owners[0])
+            self._results.finish_batch(run, owners[0])
             return
         for result, owner in zip(results_of(run), owners, strict=True):
             self._results.finish(result, owner)

@@ -1,17 +1,17 @@
-"""What becomes of a result on the node where its range ended, and at its owner's.
+"""The results of a node: made here, or sent to clients of this node.
 
-A range ended here::
+When a range of tasks has ended here the node does one of these::
 
-    owner on another node ──> values kept here, TaskResults to its node
-    owner here ─────────────> values kept, told at once or with the others of the turn
-    released, but made again for others ──> values kept, nobody told
-    owner dead ─────────────> the places it was written to are freed
+    owner on another node ──> keeps the values, sends TaskResults to the owner's node
+    owner here ─────────────> keeps the values, sends TaskResults to the owner
+    the owner released it, other nodes need it ──> keeps the values
+    the owner died ─────────> frees the values
 
-A call of an actor differs: its owner's node keeps it, only large values stay where
-they are, and one that was sent before may come again after a replay.
+The result of an actor's call goes to the owner's node with its small values; only large values
+stay with the actor. A call that comes again gets the result again, see `replayed_results`.
 
-When owners are told is in `owner_news`; consecutive results that come as one are in
-`result_runs`.
+Consecutive results that a worker reports as one batch are kept and delivered in one step if
+each is new here and has no client but its owner waiting for it. Else each is taken by itself.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from raytwin.runtime.control.core.addresses import is_gcs, node_of
+from raytwin.runtime.control.core.call_batches import results_of, split
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import is_lost
 from raytwin.runtime.control.core.handlers import Handlers
@@ -35,10 +36,97 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.replayed_results import as_it_is
-from raytwin.runtime.control.objects.result_batches import ResultRuns
-from raytwin.runtime.control.objects.result_delivery import OwnerNews
 from raytwin.runtime.control.objects.unsealed_objects import Places
 from raytwin.runtime.control.ownership.contained_references import Custody
+from raytwin.runtime.control.ownership.owner_table import NOBODY
+
+DELIVER_LATER_S = 0.05
+"""After one to two of these the node delivers a result that a worker has delivered itself."""
+
+
+class ResultDelivery:
+    """Delivers results to their owners, which are clients of this node or of others.
+
+    While the node reads a worker's report, it gathers results, so that each owner gets one
+    message. A plain result that ends alone its worker delivers to a driver of this node itself
+    (`Executor.direct_to`). The node delivers it again if the driver has not released it a while
+    later: the worker may have died before, or its connection to the driver may be full.
+    """
+
+    def __init__(self, ctx: Context, node: int, objects: ObjectDirectory) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._objects = objects
+        self._later: list[RangeResult] = []
+        """Results that workers have delivered themselves."""
+        self._due: list[RangeResult] = []
+        """Those from before the last tick: what is not released by the next one is delivered."""
+        self._ticking = False
+        self._gathered: list[RangeResult] | None = None
+        """Results of the report that the node reads; None: it reads none."""
+
+    def gather(self) -> None:
+        """Hold results back until `flush`."""
+        self._gathered = []
+
+    def flush(self, delivered: bool) -> None:
+        """Deliver the gathered results; `delivered`: their worker has done so itself."""
+        gathered, self._gathered = self._gathered, None
+        if not gathered:
+            return
+        if not delivered:
+            self.deliver(gathered)
+            return
+        self._later += gathered
+        if not self._ticking:
+            self._ticking = True
+            self._ctx.after(DELIVER_LATER_S, self._tick)
+
+    def _tick(self) -> None:
+        due, self._due, self._later = self._due, self._later, []
+        self._ticking = bool(self._due)
+        if due:
+            self.deliver(due)
+        if self._ticking:
+            self._ctx.after(DELIVER_LATER_S, self._tick)
+
+    def ended(self, results: list[RangeResult]) -> None:
+        """Deliver results, or gather them."""
+        if self._gathered is None:
+            self.deliver(results)
+        else:
+            self._gathered += results
+
+    def batch_ended(self, batch: RangeResult, owner: str) -> None:
+        """Deliver a batch, or gather it."""
+        if self._gathered is None:
+            self._ctx.send(owner, TaskResults(owner, [batch]))
+        else:
+            self._gathered.append(batch)
+
+    def deliver(self, results: list[RangeResult]) -> None:
+        """Send results to the clients of this node that own them now."""
+        of_owner: dict[str, list[RangeResult]] = {}
+        owners = self._objects.owners
+        for result in results:
+            if not owners.others or result.array not in owners.others:
+                owner = owners.get(result.array, NOBODY)
+                if owner != NOBODY:
+                    of_one = of_owner.get(owner)
+                    if of_one is None:
+                        of_owner[owner] = [result]
+                    else:
+                        of_one.append(result)
+                continue
+            for owner in owners.owners_of(result.array):
+                of_owner.setdefault(owner, []).append(result)
+        for owner, results in of_owner.items():
+            self._ctx.send(owner, TaskResults(owner, results))
+
+    def send(self, owner: str, results: list[RangeResult]) -> None:
+        """Send results to an owner, or to the owner's node."""
+        to = owner if node_of(owner) == self._node else f"node:{node_of(owner)}"
+        self._ctx.send(to, TaskResults(owner, results))
 
 
 class Results:
@@ -69,6 +157,7 @@ class Results:
         self._places = places
         self._custody = custody
         self._received = received
+        self._all_received = all_received
         self._any_awaited = any_awaited
         self._created = created
         self._is_over = is_over
@@ -76,11 +165,7 @@ class Results:
         """Arrays that their owner here has released and that are made again for others."""
         self._heirs: dict[bytes, dict[str, None]] = {}
         """Who waits for an array besides the owner that its specs name."""
-        self.news = OwnerNews(ctx, node, objects)
-        self.runs = ResultRuns(
-            ctx, node, objects, log, self.news, self._heirs, all_received, any_awaited, is_over,
-            self.finish, self.finish_call,
-        )  # fmt: skip
+        self.delivery = ResultDelivery(ctx, node, objects)
 
     def handlers(self) -> Handlers:
         return {TaskResults: self.on_results}
@@ -119,9 +204,9 @@ class Results:
             self._log.finish(result)
             self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
         elif result.array in self._objects.owners:
-            news = self._add(result)
+            new = self._add(result)
             self._log.finish(result)
-            self.news.ended(news)
+            self.delivery.ended(new)
         elif result.array in self._for_others:
             self._objects.add(result)
             self._log.finish(result)
@@ -132,10 +217,10 @@ class Results:
             heirs = self._heirs.get(result.array, ())
             for heir in heirs:
                 if heir != owner and node_of(heir) != self._node:
-                    self.news.send(heir, [result])
+                    self.delivery.send(heir, [result])
             if node_of(owner) != self._node and any(node_of(h) == self._node for h in heirs):
                 # An heir here may have died since, and its task run again by another worker.
-                self.news.tell_owner([result])
+                self.delivery.deliver([result])
 
     def is_kept(self, array: bytes, owner: str) -> bool:
         """Whether what ends here for that owner stays: nobody can ask for a dead one's."""
@@ -175,7 +260,7 @@ class Results:
         """Results from another node for a client of this one."""
         owners = self._objects.owners
         results = []
-        for sent in self.runs.take(message):
+        for sent in self._take_batches(message):
             result = sent
             if result.node == self._node and any(result.sizes):
                 # An actor that was rebuilt remembers it: of what is here now, or was once.
@@ -215,7 +300,7 @@ class Results:
                 results.append(result)
             else:
                 results += self._add(result)
-        self.news.tell_owner(results)
+        self.delivery.deliver(results)
 
     def on_forward(self, source: str, message: ForwardResults) -> None:
         """Somebody else waits for what was run here, or is to be, for a dead owner."""
@@ -235,11 +320,11 @@ class Results:
             results = [result for result in results if result not in failed]
             self._make_again(failed, message.owner)
         if results and node_of(message.owner) == self._node:
-            self.news.tell_owner(results)
+            self.delivery.deliver(results)
         elif results:
             for result in results:
                 self._custody.pass_on(result, message.owner)
-            self.news.send(message.owner, results)
+            self.delivery.send(message.owner, results)
         made = Ranges()
         for result in results:
             made.add(result.start, result.count)
@@ -311,9 +396,9 @@ class Results:
                 if not fresh and any(result.sizes):
                     self._log_call(result.array, owner, actor)
                 if not fresh or result.status == SYSTEM_ERROR:
-                    self.news.tell_owner(self._objects.results.of(result.array))
+                    self.delivery.deliver(self._objects.results.of(result.array))
                 elif awaited:
-                    self.news.tell_owner([result])
+                    self.delivery.deliver([result])
             return
         self._places.seal(result)
         self._custody.pass_on(result, owner)
@@ -356,7 +441,7 @@ class Results:
             self._custody.keep(result)
             self._log.made_elsewhere(result.array)
             self._objects.add(result)
-            self.news.tell_owner([result])
+            self.delivery.deliver([result])
         else:
             self._custody.drop(result)
 
@@ -375,7 +460,7 @@ class Results:
             if here and self._objects.results.has_item(result):
                 if any(result.sizes):
                     self._log_call(result.array, owner, actor)
-                self.news.tell_owner([result])
+                self.delivery.deliver([result])
                 return
             result = self._custody.again(result)
         self._places.seal(result)
@@ -425,3 +510,68 @@ class Results:
         self._objects.add(result)
         self._log_call(result.array, owner, actor)
         self._log.finish(result)
+
+    # -- batches -----------------------------------------------------------------
+
+    def _take_batches(self, message: TaskResults) -> list[RangeResult]:
+        """Take the batches of a message that can be taken as such; return all other results."""
+        if not any(result.calls for result in message.results):
+            return message.results
+        others = []
+        for result in message.results:
+            if not result.calls:
+                others.append(result)
+            elif not self._take_batch(result, message.owner):
+                others += results_of(result)
+        return others
+
+    def _take_batch(self, batch: RangeResult, owner: str) -> bool:
+        arrays = split(batch.calls)
+        if self._end_calls(batch, arrays, owner, b""):
+            return True
+        if self._heirs or self._any_awaited(arrays):
+            return False
+        if not self._objects.may_add_batch(arrays, owner):
+            return False
+        self._objects.results.add_batch(batch, arrays)
+        self._ctx.send(owner, TaskResults(owner, [batch]))
+        return True
+
+    def finish_call_batch(self, batch: RangeResult, owner: str, actor: bytes) -> None:
+        """`finish_call` of a batch: small results, reported for the first time."""
+        if not self._is_over(batch.array):
+            if node_of(owner) != self._node:
+                self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [batch]))
+                return
+            if self._end_calls(batch, split(batch.calls), owner, actor):
+                return
+        for result in results_of(batch):
+            self.finish_call(result, owner, actor)
+
+    def _end_calls(
+        self, batch: RangeResult, arrays: Sequence[bytes], owner: str, actor: bytes
+    ) -> bool:
+        """Keep and deliver a batch of calls if no result in it needs a decision of its own."""
+        if self._heirs or not self._objects.may_add_batch(arrays, owner):
+            return False
+        if not self._all_received(arrays):
+            return False
+        self._objects.results.add_batch(batch, arrays)
+        self._log.called_all(arrays, owner, actor)
+        self.delivery.batch_ended(batch, owner)
+        return True
+
+    def finish_batch(self, batch: RangeResult, owner: str) -> None:
+        """`finish` of a batch of tasks."""
+        arrays = split(batch.calls)
+        here = node_of(owner) == self._node
+        if self._heirs or not self._objects.may_add_batch(arrays, owner if here else None):
+            for result in results_of(batch):
+                self.finish(result, owner)
+            return
+        self._objects.results.add_batch(batch, arrays)
+        self._log.finish_all(arrays)
+        if not here:
+            self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [batch]))
+        else:
+            self.delivery.batch_ended(batch, owner)
