@@ -38,7 +38,7 @@ def leftovers(world: World) -> dict[str, Any]:
         look(at, scheduler.owned, "actors", "died", "ends")
         look(at, scheduler.inputs, "waiting", "awaiting", "failed", "_for_function", "_claims")
         look(at, scheduler.leases, "assigned")
-        look(at, scheduler.results, "_for_others", "_heirs")
+        look(at, scheduler.results, "_for_others", "_claims")
         look(at, scheduler.results.delivery, "_gathered")
         look(f"{at}.actors", scheduler.actors, "actors", "queued", "_dirty")
         look(f"{at}.submitter", scheduler.submitter, "_under_way", "_dirty", "_watch", "_acking")

@@ -100,7 +100,7 @@ class Assignments:
             self._actors.creation_failed(spec, error)
             return
         if is_lost(error) and self._results.is_kept(spec.array, spec.owner):
-            self._log.barren(spec.array, unpack(error.payload))
+            self._log.unreconstructable(spec.array, unpack(error.payload))
         self._results.finish(
             RangeResult(
                 spec.array, spec.start, spec.count, error.status, error.payload, self._node,

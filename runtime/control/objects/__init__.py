@@ -1,3 +1,44 @@
-"""The objects of a node: where they are, how they come and go."""
+"""The objects of a node: the object manager and the object directory of the paper.
+
+A task, a call or a put makes the objects of an array; the array's **owner** is the client that
+submitted or put it. Small values ride in the result, and go with it to the owner and to nodes
+that pull them. A large value is sealed in the arena of the node that made it (the *primary*);
+other nodes fetch copies. The store itself (`store:<node>`) is a process's part, behind messages:
+the control plane decides, the store allocates, copies and writes to disk.
+
+State, in one node::
+
+    ObjectDirectory ── owners     OwnerTable     the client that owns each array
+                    ├─ results    ResultTable    results by array and element
+                    ├─ local      LocalObjects   large objects in the arena, and their pins
+                    ├─ eviction   Eviction       what leaves a full arena, for disk or for good
+                    └─ pulls      PullManager    objects that are wanted, and their sources
+
+Messages::
+
+    worker ──TasksDone──────────> results ──TaskResults──> owner, or the owner's node
+    client ──WantObjects────────> pulls ───ObjectsReady──> client
+                                    ├──────LocateObjects─> GCS ──ObjectLocations──> pulls
+                                    ├──────PullObject────> node ──ObjectPayload───> pulls
+                                    └──────Fetch─────────> store ──Fetched────────> pulls
+    client ──AllocateObject─────> unsealed ──Allocate────> store ──Allocated──> client
+    client ──Release────────────> release ───TaskUpdates─> GCS ──FreeObjects──> other nodes
+
+Promises: an object is freed once its owner has released it and no client pins it (G8); an
+object that a task or client pins is never evicted; an object whose node dies is fetched from
+a copy or reconstructed, and whoever wants it gets the value or the reason of its loss (G1, G2);
+objects share the fate of their owner.
+
+- `object_directory`: the parts above as one object
+- `result_table`, `local_objects`, `eviction`, `pull_manager`: these parts
+- `object_manager`: messages of clients, other nodes and the GCS about objects
+- `unsealed_objects`: objects that clients are writing
+- `task_results`: keeps, logs and delivers results of tasks and calls
+- `replayed_results`: the result that a repeated call gets
+- `owned_objects`: arrays that clients here own, besides the owner table
+- `owner_failure`: objects whose owner died
+- `release`: the release of arrays
+- `gcs_write_log`: rows for the GCS, written behind
+"""
 
 from __future__ import annotations

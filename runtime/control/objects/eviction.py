@@ -1,9 +1,9 @@
-"""What leaves a node's arena when it is full: least recently used first.
+"""Eviction from a full arena: least recently used first.
 
 Theory of operation
 -------------------
-The store (``store:<n>``) allocates; where it has no room it says `NoRoom`, and
-what wanted the room becomes a *request* here::
+The store (``store:<n>``) allocates. Where it has no room it replies `NoRoom`, and the
+allocation or fetch becomes a *request* here::
 
     NoRoom ──> WAITING ──victims?──> Spill ──> Spilled ──> tried again
                   ↑  │                                        │
@@ -18,14 +18,12 @@ at no cost. A *copy*, whose primary is on another living node, is dropped: it
 costs less to fetch again than to write and read. The disk's copy lives until
 the object is released.
 
-Who may evict what:
+Which objects a request may evict:
 
-* what is pinned (a client maps it, a task on a worker has it as input) never
-  leaves;
-* what is an input of a task that waits or is ready is *claimed* with the task's
-  rank. Clients (rank `CLIENT`) may evict it; a task only if it came before the
-  one that claims it. So the oldest waiting task always gets all its inputs,
-  however many tasks want more than the arena holds.
+* none that is pinned (a client maps it, a task on a worker has it as input);
+* an input of a task that waits or is ready is *claimed* with the task's rank. Clients (rank
+  `CLIENT`) may evict it; a task only if it came before the one that claims it. So the oldest
+  waiting task always gets all its inputs, however many tasks want more than the arena holds.
 
 Requests are served by rank, one at a time. Evicting a 32nd of the arena at once
 keeps the number of round trips to the disk low when small objects fill it.
@@ -47,7 +45,7 @@ BATCH_SHARE = 32
 
 
 class Request:
-    """Somebody waits for room in the arena."""
+    """A fetch or an allocation that waits for room in the arena."""
 
     __slots__ = (
         "asked", "fail", "free", "rank", "retry", "seen", "size", "tries", "until_s",
@@ -71,16 +69,15 @@ class Request:
         self.tries = 0
         self.asked = False
         self.seen = 0
-        """What `Eviction` had freed by then."""
+        """How often `Eviction` had freed memory when the store had no room."""
 
 
 class Eviction:
-    """Chooses what leaves one node's arena; `ObjectDirectory` says what is in it.
+    """Chooses the objects that leave one node's arena; `LocalObjects` has them.
 
-    `place_of` returns an object's place in the arena, `leave` is told that it
-    has none any more, `is_copy` says whether its primary is on another node,
-    `is_pinned` whether it has to stay; `ask_back` asks clients for the pins that
-    they do not need.
+    `place_of` returns an object's place in the arena, `leave` gives it up, `is_copy`
+    returns whether the primary is on another node, `is_pinned` whether the object has to
+    stay; `ask_back` asks clients for pins that they do not need.
     """
 
     def __init__(
@@ -101,13 +98,13 @@ class Eviction:
         self._is_pinned = is_pinned
         self._ask_back = ask_back
         self._sizes: dict[bytes, int] = {}
-        """All that is in memory."""
+        """The objects in memory."""
         self._idle: dict[bytes, None] = {}
-        """What of it is not pinned and not being written, least recently used first."""
+        """Those that are neither pinned nor being written, least recently used first."""
         self._claims: dict[bytes, list[int]] = {}
         """Ranks of the tasks that need an object, the smallest first."""
         self._spilling: dict[bytes, int] = {}
-        """What is being written, and from where."""
+        """Objects that are being written to disk, and their places in the arena."""
         self.on_disk: dict[bytes, tuple[int, int]] = {}
         """Object -> (place on disk, size)."""
         self._requests: list[tuple[int, int, Request]] = []
@@ -115,7 +112,7 @@ class Eviction:
         self._changed = False
         """Something may have become free or evictable since the last look."""
         self._frees = 0
-        """How often memory was given back."""
+        """How often memory was freed."""
         self._watching = False
         self.stored_bytes = 0
         self._idle_bytes = 0
@@ -128,26 +125,26 @@ class Eviction:
     # -- what is in memory -------------------------------------------------------
 
     def kept(self, oid: bytes, size: int) -> None:
-        """An object came to be in memory, and is not pinned."""
+        """An object is in memory now, without a pin."""
         self._sizes[oid] = size
         self.stored_bytes += size
         self.idle(oid)
 
     def idle(self, oid: bytes) -> None:
-        """Its last pin is gone: it was used just now."""
+        """An object's last pin is gone: it was used just now."""
         if oid in self._sizes and oid not in self._idle and oid not in self._spilling:
             self._idle[oid] = None
             self._idle_bytes += self._sizes[oid]
             self._changed = True
 
     def busy(self, oid: bytes) -> None:
-        """It is pinned, or being written."""
+        """An object is pinned, or being written to disk."""
         if oid in self._idle:
             del self._idle[oid]
             self._idle_bytes -= self._sizes[oid]
 
     def gone(self, oid: bytes) -> None:
-        """Its memory is free again."""
+        """An object's memory is free again."""
         self.busy(oid)
         self._spilling.pop(oid, None)
         self.stored_bytes -= self._sizes.pop(oid)
@@ -155,19 +152,19 @@ class Eviction:
         self._changed = True
 
     def used(self, oid: bytes) -> None:
-        """Somebody looked at it: it is the last to leave."""
+        """A client read an object: it is the last to be evicted."""
         if oid in self._idle:
             del self._idle[oid]
             self._idle[oid] = None
 
     def claim(self, oid: bytes, rank: int) -> None:
-        """A task needs it as input once it runs."""
+        """A task that waits has an object as input."""
         claims = self._claims.setdefault(oid, [])
         claims.append(rank)
         claims.sort()
 
     def unclaim(self, oid: bytes, rank: int) -> None:
-        """That task runs, or never will; without effect where the claim is gone."""
+        """The task has its inputs pinned, or never runs; does nothing without the claim."""
         claims = self._claims.get(oid)
         if claims is not None and rank in claims:
             claims.remove(rank)
@@ -176,15 +173,15 @@ class Eviction:
                 del self._claims[oid]
 
     def release(self, oid: bytes) -> None:
-        """Nobody needs the object any more: give back its disk space."""
+        """Free the disk space of a released object."""
         self._claims.pop(oid, None)
-        # What is being written just now is dropped from disk when it is there.
+        # An object that is being written is dropped from disk once it is there.
         self._spilling.pop(oid, None)
         self._changed = True
         self.drop_from_disk(oid)
 
     def drop_from_disk(self, oid: bytes) -> None:
-        """Give back an object's disk space, if it has any."""
+        """Free an object's disk space, if it has any."""
         place = self.on_disk.pop(oid, None)
         if place is not None:
             self.spilled_bytes -= place[1]
@@ -193,7 +190,7 @@ class Eviction:
     # -- making room -------------------------------------------------------------
 
     def need(self, request: Request, full: NoRoom) -> None:
-        """The store has no room for something; `make_room` goes on from here."""
+        """The store has no room for a request; `make_room` serves it."""
         self.capacity = full.capacity
         request.free = full.free
         request.seen = self._frees
@@ -202,7 +199,7 @@ class Eviction:
         heappush(self._requests, (request.rank, self._numbers, request))
 
     def make_room(self) -> None:
-        """Serve those who wait, as far as it goes; call it at the end of each turn."""
+        """Serve the requests, as far as possible; call it at the end of each turn."""
         while self._requests and not self._spilling:
             request = self._requests[0][2]
             if self._frees != request.seen:
@@ -218,7 +215,7 @@ class Eviction:
                 if victims:
                     continue
                 if not request.asked:
-                    # They may hold what they do not look at any more.
+                    # Clients may pin objects that they do not read any more.
                     request.asked = True
                     self._ask_back()
             if reason is None and self._ctx.now() < request.until_s:
@@ -276,7 +273,7 @@ class Eviction:
         return StoreFull(FullCause.IN_USE, request.size, self.capacity, pinned, self.spilled_bytes)
 
     def _watch(self, until_s: float) -> None:
-        """Look again when a request has waited for too long."""
+        """Run a turn when a request has waited for too long."""
         if self._watching:
             return
         self._watching = True
@@ -291,14 +288,14 @@ class Eviction:
         return claims is None or claims[0] > rank
 
     def _choose(self, request: Request) -> list[bytes]:
-        """Return what leaves for a request: enough for it, or nothing."""
+        """Return objects to evict for a request: enough for it, or none."""
         rank = request.rank
         free = self.capacity - self.stored_bytes
         if free + self._idle_bytes < request.size:
             return []
         missing = request.size - request.free
         if request.tries or missing <= 0:
-            # It was tried, or there is room in all but not in one piece.
+            # A retry failed, or the free memory is in pieces.
             missing = request.size
         least = max(missing, self.capacity // BATCH_SHARE)
         victims: list[bytes] = []

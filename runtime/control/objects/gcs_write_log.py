@@ -1,25 +1,21 @@
 """The node's write-behind log of the GCS's task and object tables.
 
-What happens to a task on this node is buffered here and reaches the GCS in
-batches. A task that is accepted, ended and released within one batch leaves no
-trace at all: nobody can ask for it any more. That is what makes a short task
-cheap, so the rules for when the log may wait are the heart of it:
+The node buffers what happens to tasks and objects here, and sends the rows to the GCS in
+batches. A task that is accepted, ends and is released within one batch leaves no row: no client
+can ask for it any more. That makes a short task cheap, so the rules for when rows may wait are
+the heart of it:
 
-* what concerns only this node (a task its own client submitted and it keeps)
-  waits for ``log_linger_s``, and at most twice as long: a burst that is over by
-  then is not reported because a timer happened to fall into it. If the node dies
-  before, the owner of the task died with it;
-* an array is **exposed** once another node may look for it: it is owned
-  elsewhere, or is an input of a task that left the node. News of exposed
-  arrays go out with the turn they came in.
+* rows of tasks that a client of this node submitted, and that stay on this node, wait for
+  ``log_linger_s``, and at most twice as long: a burst that is over by then leaves no rows even
+  if a timer fires in its midst. If the node dies before, the owner of the task dies with it;
+* an array is **exposed** once another node may look for it: its owner is elsewhere, or it is
+  an input of a task that left the node. Rows of exposed arrays leave at the end of the turn.
 
-Ranges that the global scheduler assigned were logged there, before they left:
-this node only says when they are done.
+The global scheduler logs the ranges that it assigns; the node adds only how they ended.
 
-Lineage: the record of a task goes to the GCS although the task was released, if
-something that outlives the batch depends on it. So after every batch the GCS has
-the specs of all that any unreleased array of this node descends from, and the
-chain of a value that is lost later can be followed to its beginning.
+Lineage: the record of a released task goes to the GCS all the same if an array that outlives
+the batch depends on it. So after every batch the GCS has the specs of all tasks from which an
+unreleased array of this node descends, and can reconstruct a lost value from them.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ ADDED_MAX = 256
 
 
 class TaskLog:
-    """Buffers the rows this node owes the GCS."""
+    """Buffers the rows that one node sends to the GCS."""
 
     def __init__(self, ctx: Context, node: int, config: Config, incarnation: int = 1) -> None:
         self._ctx = ctx
@@ -47,30 +43,30 @@ class TaskLog:
         self._incarnation = incarnation
         self._linger_s = config.log_linger_s
         self._history = config.task_history
-        """The GCS wants to know of every task: nothing is left out."""
+        """The GCS keeps the history of every task: no row is dropped."""
         self._added: dict[bytes, list[TaskSpec]] = {}
         self._done: dict[bytes, Ranges | tuple[tuple[int, int]]] = {}
         self._large: dict[bytes, list[tuple[int, int, tuple[int, ...]]]] = {}
         self._copies: dict[bytes, list[tuple[bytes, int]]] = {}
         self._released: dict[bytes, None] = {}
         self._bereaved: dict[bytes, None] = {}
-        """Arrays whose owner has died, just before they are released."""
+        """Arrays whose owner has died, and that are released for that."""
         self._handed: dict[bytes, None] = {}
-        """Arrays of dead owners that others have claimed."""
+        """Arrays of dead owners that clients of other nodes have claimed."""
         self._puts: dict[bytes, int] = {}
         self._calls: dict[bytes, tuple[str, bytes]] = {}
         self._holding: dict[bytes, None] = {}
         self._barren: dict[bytes, Failure] = {}
         self._deps: dict[bytes, tuple[bytes, ...]] = {}
-        """Of arrays accepted in this batch: the arrays that they have as inputs."""
+        """By array accepted in this batch: the arrays that are its inputs."""
         self._uses: dict[bytes, int] = {}
-        """How many of them have an array as an input."""
+        """By array: how many of these have it as an input."""
         self._kept: dict[bytes, list[TaskSpec]] = {}
-        """Accepted and released in this batch, and used by others of it."""
+        """Accepted and released in this batch, and an input of others of it."""
         self._known: set[bytes] = set()
         self._exposed: set[bytes] = set()
         self._old: set[bytes] = set()
-        """Arrays that news of were waiting at the last tick already."""
+        """Arrays whose rows were waiting at the last tick already."""
         self._timer_set = False
         self._urgent = False
 
@@ -83,7 +79,7 @@ class TaskLog:
         self._touch(spec.array)
 
     def finish(self, result: RangeResult) -> None:
-        """A range has ended here and its values are here."""
+        """A range has ended, and its values are here."""
         array = result.array
         self._begin_again(array)
         if result.refs is not None and result.refs.contained:
@@ -107,22 +103,22 @@ class TaskLog:
                 done.add(result.start, result.count)
         self._touch(array)
 
-    def barren(self, array: bytes, why: Failure) -> None:
-        """What was to run here cannot be made, because of an input that is lost."""
+    def unreconstructable(self, array: bytes, why: Failure) -> None:
+        """A range cannot run here, since an input is lost."""
         self._begin_again(array)
         self._barren[array] = why
         self._touch(array)
 
     def put(self, array: bytes, size: int) -> None:
-        """A client here has put a value; size 0 for a small one."""
+        """A client here has put a value; `size` is 0 for a small one."""
         self._begin_again(array)
         self._puts[array] = size
         self._touch(array)
 
     def called(self, array: bytes, owner: str, actor: bytes) -> None:
-        """What `finish` is told of is the result of an actor's call, with this owner."""
+        """The result that `finish` logs is that of an actor's call, with this owner."""
         if self._calls.get(array, (owner, actor))[0] != owner:
-            self.flush()  # its caller ran twice: each is an owner
+            self.flush()  # its caller ran twice: both runs are owners
         self._calls[array] = (owner, actor)
         self._touch(array)
 
@@ -147,7 +143,7 @@ class TaskLog:
         self.finish_all(arrays)
 
     def made_elsewhere(self, array: bytes) -> None:
-        """Another node made it and logs it; its owner is here, and will let go of it."""
+        """Another node made and logs an array; its owner is here, and will release it."""
         self._known.add(array)
 
     def copied(self, array: bytes, oid: bytes, size: int) -> None:
@@ -157,9 +153,9 @@ class TaskLog:
         self._touch(array)
 
     def spilled(self, spec: TaskSpec, own: Container[bytes]) -> None:
-        """A range left for the global scheduler, which logs it.
+        """A range spills to the global scheduler, which logs it.
 
-        Of what it needs, what clients here own is news of this node.
+        Its inputs in `own`, the arrays of clients here, are exposed.
         """
         self._begin_again(spec.array)
         self._known.add(spec.array)
@@ -168,7 +164,7 @@ class TaskLog:
                 self.expose(oid[: len(spec.array)])
 
     def moved(self, spec: TaskSpec, own: Container[bytes]) -> None:
-        """A range that was accepted here leaves for another node, as the GCS is told."""
+        """A range that was accepted here moves to another node, which logs it."""
         if spec.array in self._added:
             left = [part for known in self._added.pop(spec.array) for part in without(known, spec)]
             if left:
@@ -182,8 +178,8 @@ class TaskLog:
             if any(array in rows for rows in self._rows()):
                 self._urgent = True
 
-    def bereave(self, array: bytes) -> None:
-        """The array's owner has died, and is about to be released for that: all may know."""
+    def owner_died(self, array: bytes) -> None:
+        """The array's owner has died, and the array is about to be released for that."""
         self.expose(array)
         self._bereaved[array] = None
 
@@ -193,7 +189,7 @@ class TaskLog:
         self._start_timer()
 
     def release(self, array: bytes) -> None:
-        """Its owner has let go of the array: forget it, here or everywhere."""
+        """The owner has released an array: drop its rows, or release it in the GCS, too."""
         if self._history:
             if self.knows(array) or any(array in rows for rows in self._rows()):
                 self._released[array] = None
@@ -232,12 +228,12 @@ class TaskLog:
                     rows.pop(array, None)
 
     def disown(self, array: bytes) -> None:
-        """What another node has made for a client here has no owner any more."""
+        """Release in the GCS an array that another node made for an owner that is gone."""
         self._released[array] = None
         self._start_timer()
 
     def forget(self, array: bytes) -> None:
-        """The GCS said that the array is gone: owe it nothing about it."""
+        """The GCS has freed the array: drop its rows."""
         for rows in self._rows():
             rows.pop(array, None)
         self._exposed.discard(array)
@@ -264,7 +260,7 @@ class TaskLog:
             self._uses[array] = self._uses.get(array, 0) + 1
 
     def _unuse(self, array: bytes) -> None:
-        """An array leaves no trace: nor does what was kept for it alone."""
+        """Drop an array, and the rows that were kept as its inputs alone."""
         pending = [array]
         while pending:
             for used in self._deps.pop(pending.pop(), ()):
@@ -275,12 +271,12 @@ class TaskLog:
                         pending.append(used)
 
     def end_turn(self) -> None:
-        """Send at once what must not wait."""
+        """Send the rows if any must not wait."""
         if self._urgent:
             self.flush()
 
     def flush(self) -> None:
-        """Send all there is."""
+        """Send all rows."""
         self._urgent = False
         if self._kept:
             self._added.update(self._kept)
@@ -299,7 +295,7 @@ class TaskLog:
         added = [spec for specs in self._added.values() for spec in specs]
         copies = [row for rows in self._copies.values() for row in rows]
         released = list(self._released)
-        # Arguments come along: in pieces, or a burst would outgrow a frame.
+        # In pieces: the specs contain arguments, and a burst would outgrow a frame.
         while len(added) > ADDED_MAX:
             part = TaskUpdates(
                 self._node, added[:ADDED_MAX], [], [], [], incarnation=self._incarnation
@@ -323,7 +319,7 @@ class TaskLog:
         self._holding, self._barren = {}, {}
 
     def _begin_again(self, array: bytes) -> None:
-        """A parent that runs again makes its released arrays anew: not in one batch."""
+        """Flush before a parent that runs again makes an array that this batch releases."""
         if not self._released and not self._kept:
             return
         if array in self._released or array in self._kept:
@@ -343,7 +339,7 @@ class TaskLog:
     def _on_timer(self) -> None:
         self._timer_set = False
         if self._history or self._deps or self._kept:
-            # What depends on one another goes together.
+            # Tasks go together with their inputs.
             self.flush()
             return
         old, self._old = self._old, set()

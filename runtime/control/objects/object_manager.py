@@ -1,16 +1,16 @@
-"""What clients and other nodes ask of a node's objects, and tell it of them.
+"""The messages of clients, other nodes and the GCS about a node's objects.
 
 ::
 
-    PutObjects ──────────> a client's value is the node's
+    PutObjects ──────────> the client owns the value, and its node stores it
     WantObjects ─────────> ObjectsReady, when the value is here; a large one is pinned for
          │                 the client until Unpin
          └─ another job's: ObjectsReady at once, with an error
-    RefUpdates ──────────> to the owner that they are for; if it is here, its array is lent
-    PullObject ──────────> ObjectPayload to another node, when the value or its end is here
-    ObjectPayload ───────> to who waits for it, and to the owner, if that lives here since
-    ObjectLocations ─────> where to pull from, says the GCS
-    SeekOwners ──────────> OwnersFound: of which arrays clients here wait for the end
+    RefUpdates ──────────> forwarded to the owner; if it is here, its array is lent
+    PullObject ──────────> ObjectPayload to another node, when the value or an error is here
+    ObjectPayload ───────> to those who wait for it, and to the owner, if it is here since
+    ObjectLocations ─────> the GCS says where to pull objects from
+    SeekOwners ──────────> OwnersFound: the arrays of which clients here await results
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from raytwin.runtime.control.ownership.contained_references import Custody
 
 
 class ObjectDesk:
-    """Answers for the objects of one node."""
+    """Serves the objects of one node."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ObjectDesk:
         lives: Callable[[str], bool],
     ) -> None:
         """`may_read` returns the error that an object of another job is to a client, else None;
-        `lives` says whether a client of this node is there."""
+        `lives` returns whether a client of this node lives."""
         self._ctx = ctx
         self._node = node
         self._objects = objects
@@ -85,7 +85,7 @@ class ObjectDesk:
     # -- clients -----------------------------------------------------------------
 
     def on_put(self, source: str, message: PutObjects) -> None:
-        """A client has made values itself."""
+        """A client puts values."""
         for result in message.results:
             self._objects.owners.own(result.array, source)
             self._places.sealed(object_id(result.array, 0, 0))
@@ -112,12 +112,12 @@ class ObjectDesk:
                 self._ctx.send(source, ObjectsReady([refused]))
 
     def on_unpin(self, source: str, message: Unpin) -> None:
-        """A client does not read them any more."""
+        """A client ends its pins of objects."""
         for oid in message.objects:
             self._objects.local.unpin(oid, source)
 
     def on_refs(self, source: str, message: RefUpdates) -> None:
-        """Somebody has, or has returned, references."""
+        """Borrowers have taken or returned references."""
         if node_of(message.owner) == self._node:
             for array, _, _, what in message.updates:
                 if what in (ENTER, ENTER_AND_SAY_SO):
@@ -140,9 +140,9 @@ class ObjectDesk:
             push()
 
     def on_payload(self, source: str, message: ObjectPayload) -> None:
-        """A value that was pulled, maybe for another than the one who owns it by now."""
+        """Another node has sent a value that was pulled."""
         came = message.result
-        # What nobody awaits any more may have come to its owner before, and is not taken twice.
+        # A value that is not wanted any more was delivered to its owner before.
         if not self._objects.on_payload(message) or came is None:
             return
         if came.array in self._objects.owners:
@@ -151,26 +151,26 @@ class ObjectDesk:
                 self._ctx.send(owner, TaskResults(owner, copies))
 
     def on_locations(self, source: str, message: ObjectLocations) -> None:
-        """The GCS says where values are that are wanted here."""
+        """The GCS says where wanted objects are."""
         for location in message.locations:
             self._objects.pulls.on_location(location)
 
     def on_seek_owners(self, source: str, message: SeekOwners) -> None:
-        """The GCS asks whether anybody here will say what becomes of arrays."""
+        """The GCS asks of which arrays clients here await results or have lost them."""
         if message.arrays:
-            self._log.flush()  # what it knows of them comes before the answer
+            self._log.flush()  # rows of these arrays go before the reply
         owned: list[bytes] = []
         others: list[bytes] = []
         for array in message.arrays:
             (owned if self._objects.will_report(array) else others).append(array)
-        let_go = []
+        released = []
         for array in message.lost:
             if array in self._objects.owners:
-                # The table has a row of it, though who made it may never have told this node.
+                # The GCS has a row of it, though the node that made it may not have sent it here.
                 self._log.made_elsewhere(array)
             else:
-                let_go.append(array)
-        if owned or others or let_go:
+                released.append(array)
+        if owned or others or released:
             gone = [array for array in others if self._objects.has_lost(array)]
             kept = [
                 (array, self._objects.owners[array] or f"node:{self._node}", sizes)
@@ -178,13 +178,13 @@ class ObjectDesk:
                 if (sizes := self._objects.results.sizes_kept(array))
             ]
             for array, _, _ in kept:
-                self._log.made_elsewhere(array)  # from here on the table has a row of it
-            self._ctx.send("gcs", OwnersFound(self._node, owned, others, let_go, gone, kept))
+                self._log.made_elsewhere(array)  # the GCS makes a row of it now
+            self._ctx.send("gcs", OwnersFound(self._node, owned, others, released, gone, kept))
 
     # -- what there is -------------------------------------------------------------
 
     def store_usage(self) -> tuple[int, int, int]:
-        """Return (large objects, their bytes, places not sealed yet)."""
+        """Return (large objects, their bytes, unsealed objects)."""
         return (*self._objects.local.usage(), len(self._places))
 
     def disk_usage(self) -> tuple[int, int]:

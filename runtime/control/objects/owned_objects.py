@@ -1,19 +1,19 @@
-"""What a node knows of the arrays that its clients own, besides whose they are (`owners`).
+"""The arrays that clients of a node own, besides the owner table.
 
-From an array's submission or put until its owner releases it (`letting_go`), or it is lost
+An array has entries here from its submission or put until its owner releases it, or it is lost
 with its owner (`owner_failure`)::
 
-    SubmitTasks ──> so far it was submitted, in order (`ends`)
-                ──> it is an actor that ends with its owner (`actors`)
-    WorkerDied ───> its owner has died, and it waits to be claimed, or was claimed (`died`)
+    SubmitTasks ──> `ends`: up to which element the array was submitted, in order
+                ──> `actors`: the array is an actor that ends with its owner
+    WorkerDied ───> `died`: the owner died, and the array awaits a claim, or was claimed
 
-Of most arrays there is nothing here: one task is submitted at once, and its owner lives.
+Most arrays have no entry: one task is submitted at once, and its owner lives.
 
-A task that runs again, here for the first time, may submit what another task of this node
-has had as an input: a **copy** is here, of which the new owner has not heard, and the node
-that made it may die before it passes the result on. So the owner is told of the copy, but for
-those with references: what this node is not in the books for its clients cannot answer for.
-Such a copy is not the owner's result, which is missing until it comes.
+A task that runs again, for the first time on this node, may submit an array of which another
+task of this node has fetched a **copy** as an input. The node that made the array may die
+before it forwards the result to the new owner, so this node delivers the copy. It does not if
+the value contains references for which their owners do not have this node as a borrower: such
+a copy is not the owner's result, which is missing until it comes.
 """
 
 from __future__ import annotations
@@ -37,18 +37,17 @@ class Owned:
         self.actors: set[bytes] = set()
         """Actors that are not detached."""
         self.died: dict[bytes, str] = {}
-        """Arrays whose owner has died, and which worker that was; see `owner_failure`."""
+        """Arrays whose owner has died: the address of that worker."""
         self.ends: dict[bytes, int] = {}
-        """Of arrays of several elements: the end of what was submitted, in order."""
+        """Arrays of several elements: up to which element they were submitted, in order."""
 
     def end_job(self, job: bytes) -> None:
-        """Forget a job's arrays: nobody asks why they are lost."""
+        """Forget the arrays of a job that ended."""
         for array in [array for array in self.died if job_of(array) == job]:
             del self.died[array]
 
     def missing(self, array: bytes) -> list[tuple[int, int]]:
-        """Return (start, count) of what was submitted of it and has not ended, as far as is
-        known here."""
+        """Return (start, count) of elements that were submitted and have no result here."""
         made = Ranges()
         for result in self._objects.results.of(array):
             if not self._is_foreign(result):
@@ -56,11 +55,10 @@ class Owned:
         return made.missing(0, self.ends.get(array, 1))
 
     def copies(self, array: bytes, start: int, count: int) -> list[RangeResult]:
-        """Return what its new owner is to hear of a range that others here had brought.
+        """Return the copies of results in a range that a new owner is to get.
 
-        What was made here the GCS has this node pass on. The error of an input that was
-        lost is forgotten: with its new owner that is there again, and what needed it is
-        made again.
+        Results that were made here the GCS has this node forward. Errors of lost inputs are
+        dropped: the new owner makes the inputs, and then these results, again.
         """
         found: list[RangeResult] = []
         for result in self._objects.results.of(array):
@@ -74,13 +72,13 @@ class Owned:
         return found
 
     def _is_foreign(self, result: RangeResult) -> bool:
-        """Whether it came with references for which this node is not in their owners' books."""
+        """Whether it has references whose owners do not know this node as a borrower."""
         if result.refs is None:
             return False
         keeper = result.refs.keeper
         return (node_of(keeper) if keeper else result.node) != self._node
 
     def lend(self, array: bytes) -> None:
-        """A reference of it is somewhere else: the GCS has to know of it."""
+        """A client lends an array to another node: the GCS has to know the array."""
         if array in self._objects.owners:
             self._log.expose(array)

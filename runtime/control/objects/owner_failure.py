@@ -1,18 +1,18 @@
-"""What becomes of objects whose owner dies.
+"""Objects share the fate of their owner.
 
-Objects share the fate of their owner: when the worker that owns them dies, its node tells the
-GCS that they are lost, their values are freed everywhere, and `get` of one raises
-OwnerDiedError. If the worker's task or actor runs again, it submits the same arrays, and the
-node keeps them until that run claims them, or for `ORPHANED_S`::
+When the worker that owns objects dies, its node tells the GCS that they are lost, all nodes
+free their values, and `get` of one raises OwnerDiedError. If the worker's task or actor runs
+again, it submits the same arrays, and the node keeps them until that run claims them, or for
+`ORPHANED_S`::
 
     the owner dies ──its task or actor does not run again───────────> LOST
           │
-          └─it runs again─> KEPT ──nobody claims the array in time──> LOST
+          └─it runs again─> KEPT ──not claimed in time──────────────> LOST
                               │
-                              └─submitted or put by the new run─────> owned by that
+                              └─submitted or put by the new run─────> owned by it
 
 The new run becomes the owner, but it knows only its own references. Once it releases the
-array, whoever has borrowed it from the dead worker is told that this owner has died.
+array, borrowers that had it from the dead worker learn that their owner died.
 
 A run on another node claims an array through the GCS. In place of losing such an array, the
 node hands it over: its values stay here until the GCS frees them.
@@ -77,7 +77,7 @@ class OwnerFailure:
         """Release arrays, or hand them over to those on other nodes who have claimed them."""
         lost = []
         for array in arrays:
-            if not self._results.has_heir_elsewhere(array):
+            if not self._results.is_claimed_elsewhere(array):
                 lost.append(array)
                 continue
             self._log.hand_over(array)

@@ -1,18 +1,18 @@
-"""How a node forgets an array: its owner has let go of it, or nobody needs it any more.
+"""How a node releases arrays.
 
 ::
 
-    Release from its owner ──others own it──> it stays
+    Release from an owner ──another client owns it──> the array stays
               │
               ↓
-          released: an actor ends, what is inside its values is struck off, its values go
-              ↑     as soon as nothing here reads them
+          released: an actor ends; references inside the values are returned; the values are
+              ↑     freed as soon as no client here pins them
               │
-    FreeObjects from the GCS: the same of what was kept for others; not of what a client of
-    this node owns, who will let go of it
+    FreeObjects from the GCS: releases values that were kept for other nodes, unless a client
+    of this node owns the array
 
-Of most arrays there is nothing but an owner and a small result: releasing many at once costs
-a few operations on a dictionary each.
+Most arrays have an owner and a small result, nothing else: releasing many at once costs a few
+dictionary operations each.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ class LettingGo:
         }
 
     def on_release(self, source: str, message: Release) -> None:
-        """A client of this node has no reference of its arrays any more."""
+        """A client of this node has returned all references of arrays that it owns."""
         arrays: Sequence[bytes] = message.arrays
         if self._objects.owners.others:
             arrays = [array for array in arrays if self._objects.owners.release(array, source)]
         self.release_all(arrays, graceful=True)
 
     def release_all(self, arrays: Sequence[bytes], graceful: bool = False) -> None:
-        """Forget arrays; of most there is nothing but an owner and a small result.
+        """Release arrays.
 
-        `graceful`: nobody needs them any more, where else whoever did has died. Actors
-        among them may end in good order.
+        `graceful`: the owners released them, so actors among them end after their calls; else
+        the owners died.
         """
         owned = self._owned
         if owned.ends:
@@ -86,8 +86,8 @@ class LettingGo:
         if owned.died:
             for array in arrays:
                 if owned.died.pop(array, None) is not None:
-                    # Whoever has borrowed it from the dead owner asks the GCS.
-                    self._log.bereave(array)
+                    # Borrowers that had it from the dead owner ask the GCS.
+                    self._log.owner_died(array)
         self._log.release_all(arrays)
         self._objects.release_all(arrays)
         if self._custody.contained:
@@ -96,11 +96,11 @@ class LettingGo:
                     self._custody.release(array)
 
     def on_free(self, source: str, message: FreeObjects) -> None:
-        """Nobody needs them, says the GCS."""
+        """The GCS says that no node needs these arrays."""
         for array in message.arrays:
             self._results.freed(array)
             if array in self._objects.owners:
-                continue  # made again by a client of this node, which will let go of it
+                continue  # a client of this node made it again, and will release it
             self._results.released((array,))
             self._log.forget(array)
             self._objects.release(array)

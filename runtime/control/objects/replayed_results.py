@@ -1,19 +1,18 @@
-"""What is left of the result of a call that comes again.
+"""The result that a repeated call gets.
 
-The reply cache and the actor's log remember a result with the places of its large values, and
-a place is another object's as soon as the value's owner has released it. So a call that comes
-again gets::
+The reply cache and the actor's log have the result with the places of its large values. A place
+may have another object once the value's owner has released it. So a repeated call gets::
 
     small values ────────────────────────────────> the same
-    large ones, here ────────────────────────────> the same, at the place where they are now
+    large ones, in memory here ──────────────────> the same, with their places of now
     large ones that were made here, gone ────────> ObjectLostError
-    large ones that were made elsewhere ─────────> the same: who fetches them finds out
-    the items of a stream, remembered ───────────> each of them as above
+    large ones that were made elsewhere ─────────> the same: a fetch finds out
+    the items of a stream, cached ───────────────> each of them as above
     the items of a stream, not known here ───────> ObjectLostError
     a reply that made room (`CallState.EXECUTED`) > ObjectLostError
 
-The call does not run again for it: its actor has gone on since. An actor that is being
-rebuilt makes the large values again that a living owner has not released (`Results.replayed`).
+The call does not run again: its actor has gone on since. The replay of an actor that is being
+reconstructed makes large values again whose owner lives (`Results.replayed`).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 
 
 def as_it_is(result: RangeResult, objects: ObjectDirectory, node: int) -> RangeResult:
-    """Return a remembered result with the places that its large values have on this node now.
+    """Return a result with the places that its large values have on this node now.
 
     If one of them is gone, return the error that it is lost.
     """
@@ -50,13 +49,13 @@ def as_it_is(result: RangeResult, objects: ObjectDirectory, node: int) -> RangeR
 
 
 def lost(result: RangeResult, oid: bytes, node: int) -> RangeResult:
-    """Return what a call ends with if what it made is gone."""
+    """Return the result of a repeated call whose object is lost."""
     loss = Loss(LossCause.EARLIER_RUN, unmade=Unmade.ACTOR_WENT_ON, object=oid)
     return replace(failed_result(result, loss, node), count=1)
 
 
 def lacks_items(spec: TaskSpec, result: RangeResult) -> bool:
-    """Whether a result is the end of a stream, of which an owner that comes later has nothing."""
+    """Whether a result is the end of a stream, useless to a later caller without the items."""
     return is_stream(spec) and result.status == OK
 
 

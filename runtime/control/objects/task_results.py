@@ -130,7 +130,7 @@ class ResultDelivery:
 
 
 class Results:
-    """Results that are made on one node, or come to it."""
+    """Keeps the results of one node, logs them, and delivers them to their owners."""
 
     def __init__(
         self,
@@ -146,10 +146,10 @@ class Results:
         created: Collection[bytes],
         is_over: Callable[[bytes], bool],
     ) -> None:
-        """`received` takes a call off those that are awaited here and says whether it was
-        one; `all_received` does so if all of several are, and `any_awaited` asks; `created`
-        are the actors that clients of this node have made; `is_over` says whether an
-        array's job has ended."""
+        """`received` takes a call off those under way from this node and returns whether it
+        was one; `all_received` does so for several calls if all are under way; `any_awaited`
+        returns whether any of several calls is; `created` are the actors that clients of this
+        node created; `is_over` returns whether an array's job has ended."""
         self._ctx = ctx
         self._node = node
         self._objects = objects
@@ -162,41 +162,42 @@ class Results:
         self._created = created
         self._is_over = is_over
         self._for_others: set[bytes] = set()
-        """Arrays that their owner here has released and that are made again for others."""
-        self._heirs: dict[bytes, dict[str, None]] = {}
-        """Who waits for an array besides the owner that its specs name."""
+        """Arrays that their owner here has released, and that other nodes still need."""
+        self._claims: dict[bytes, dict[str, None]] = {}
+        """By array: clients that claimed it, besides the owner that its task specs name."""
         self.delivery = ResultDelivery(ctx, node, objects)
 
     def handlers(self) -> Handlers:
         return {TaskResults: self.on_results}
 
     def keep_for_others(self, array: bytes) -> None:
-        """The GCS will free it, when nobody needs it any more."""
+        """Keep a released array's results until the GCS frees them."""
         self._for_others.add(array)
 
-    def has_heir_elsewhere(self, array: bytes) -> bool:
-        """Whether a client of another node owns what this node makes, or has made."""
-        return any(node_of(heir) != self._node for heir in self._heirs.get(array, ()))
+    def is_claimed_elsewhere(self, array: bytes) -> bool:
+        """Whether a client of another node has claimed an array that this node makes."""
+        return any(node_of(claimant) != self._node for claimant in self._claims.get(array, ()))
 
     def released(self, arrays: Sequence[bytes]) -> None:
-        """Their owners here have let go of them."""
-        if self._heirs:
+        """Forget the claims on arrays that their owners here released."""
+        if self._claims:
             for array in arrays:
-                self._heirs.pop(array, None)
+                self._claims.pop(array, None)
 
     def freed(self, array: bytes) -> None:
-        """Nobody needs it, says the GCS."""
+        """The GCS frees an array."""
         self._for_others.discard(array)
 
     def end_job(self, job: bytes) -> None:
-        """Nobody needs a job's results."""
-        for array in [array for array in self._heirs if job_of(array) == job]:
-            del self._heirs[array]
+        """Forget the claims of a job that ended."""
+        for array in [array for array in self._claims if job_of(array) == job]:
+            del self._claims[array]
         self._for_others = {array for array in self._for_others if job_of(array) != job}
 
     def finish(self, result: RangeResult, owner: str) -> None:
-        """A range ended on this node: keep its values, tell its owner."""
-        self._places.seal(result)
+        """A range ended on this node: keep its values, and deliver the result."""
+        if result.offsets:
+            self._places.seal(result)
         if result.refs is not None:
             self._take_refs(result, owner)
         if node_of(owner) != self._node:
@@ -211,19 +212,19 @@ class Results:
             self._objects.add(result)
             self._log.finish(result)
         else:
-            # The owner died: nobody can ask for the values.
+            # The owner died: no client can ask for the values.
             self._places.free(result)
-        if self._heirs:
-            heirs = self._heirs.get(result.array, ())
-            for heir in heirs:
-                if heir != owner and node_of(heir) != self._node:
-                    self.delivery.send(heir, [result])
-            if node_of(owner) != self._node and any(node_of(h) == self._node for h in heirs):
-                # An heir here may have died since, and its task run again by another worker.
+        if self._claims:
+            claimants = self._claims.get(result.array, ())
+            for claimant in claimants:
+                if claimant != owner and node_of(claimant) != self._node:
+                    self.delivery.send(claimant, [result])
+            if node_of(owner) != self._node and any(node_of(h) == self._node for h in claimants):
+                # The claimant here may have died since, and another worker run its task again.
                 self.delivery.deliver([result])
 
     def is_kept(self, array: bytes, owner: str) -> bool:
-        """Whether what ends here for that owner stays: nobody can ask for a dead one's."""
+        """Whether a result for that owner is kept here; not if the owner died."""
         return (
             node_of(owner) != self._node
             or array in self._objects.owners
@@ -231,39 +232,39 @@ class Results:
         )
 
     def _add(self, result: RangeResult) -> list[RangeResult]:
-        """Keep a result, if no better one is here; return what its owner is to hear of."""
+        """Keep a result, unless better ones are here; return the results to deliver."""
         if not self._objects.results.outdoes(result):
             self._objects.add(result)
             return [result]
-        # Its first run's value has come, so its inputs were let go of. Who goes through the
-        # items of a stream, and has not come so far, learns that there will be no more.
+        # The inputs were released since the values of the first run are here. A client that
+        # iterates a stream, and has not come so far, gets the error: no more items will come.
         self._objects.results.ended_again(result)
         if result.start >= STREAM_BASE:
             return [result]
-        # What is here may be a copy, of which an owner that is new has not heard.
+        # The results here may be copies, which were not delivered to a new owner.
         end = result.start + result.count
         here = self._objects.results.of(result.array)
         return [r for r in here if r.start < end and result.start < r.start + r.count]
 
     def _take_refs(self, result: RangeResult, owner: str) -> None:
-        """Answer for what is inside the values, as long as they are here; see `custody`."""
+        """Hold the references inside the values as long as these are here; see `ownership`."""
         self._custody.pass_on(result, owner)
-        for heir in self._heirs.get(result.array, ()):
-            if heir != owner:
-                self._custody.pass_on(result, heir)
+        for claimant in self._claims.get(result.array, ()):
+            if claimant != owner:
+                self._custody.pass_on(result, claimant)
         if self.is_kept(result.array, owner):
             self._custody.keep(result)
         else:
             self._custody.drop(result)
 
     def on_results(self, source: str, message: TaskResults) -> None:
-        """Results from another node for a client of this one."""
+        """Take results from another node for a client of this one."""
         owners = self._objects.owners
         results = []
         for sent in self._take_batches(message):
             result = sent
             if result.node == self._node and any(result.sizes):
-                # An actor that was rebuilt remembers it: of what is here now, or was once.
+                # A reconstructed actor sends a reply whose large values were made here.
                 result = as_it_is(result, self._objects, self._node)
             # The items of a stream come before the call's own result.
             called = result.start < STREAM_BASE and self._received(result.array)
@@ -272,26 +273,26 @@ class Results:
                 result = self._custody.receive(result, message.owner, wanted)
             if result.array not in owners:
                 if any(result.sizes) and not self._objects.has_array(result.array):
-                    # Its owner has died, or let go before an actor that was rebuilt made
-                    # it again; where it is nobody would free it. What is here of it was
-                    # made for another owner, who will.
+                    # The owner died or released it, maybe before a reconstructed actor made
+                    # it again: the GCS has to free the values where they are. Values here
+                    # have another owner, which releases them.
                     self._log.disown(result.array)
                 continue
             if called:
                 if any(result.sizes):
                     self._log.made_elsewhere(result.array)
                 else:
-                    # The only copy of its values: here, where its owner is.
+                    # The owner's node has the only copy of small values.
                     owner = owners[result.array]
                     self._called(result, owner or f"node:{self._node}", b"")
                     self._log.finish(result)
             elif source == "global":
-                # Cancelled before it had a node: for others it is here, where its owner is.
+                # Cancelled before it was placed: the owner's node has the result for borrowers.
                 self._log.finish(result)
             elif result.array in self._created and self._objects.has_array(result.array):
                 continue  # the actor was created once more
             elif self._objects.results.has_failed(result):
-                # Its node was declared dead, and did not know: its owner has the error.
+                # Sent by a node that was declared dead: the owner has the error.
                 continue
             if result.start >= STREAM_BASE and self._any_awaited((result.array,)):
                 self._called_item(result, owners[result.array])
@@ -303,9 +304,9 @@ class Results:
         self.delivery.deliver(results)
 
     def on_forward(self, source: str, message: ForwardResults) -> None:
-        """Somebody else waits for what was run here, or is to be, for a dead owner."""
+        """The GCS forwards the claim of a new owner to an array of a dead one that is made here."""
         if node_of(message.owner) == self._node and message.array not in self._objects.owners:
-            return  # it has let go of it, of which the GCS is yet to hear
+            return  # released, and the GCS has not heard of that yet
         end = message.start + message.count
         results = [
             result
@@ -313,10 +314,10 @@ class Results:
             if (result.start < end and message.start < result.start + result.count)
             or result.start >= STREAM_BASE
         ]
-        self._heirs.setdefault(message.array, {})[message.owner] = None
+        self._claims.setdefault(message.array, {})[message.owner] = None
         failed = [result for result in results if is_lost(result)]
         if failed:
-            # Its input went with its first owner, and is there again with the new one.
+            # The inputs were lost with the first owner, and the new one makes them again.
             results = [result for result in results if result not in failed]
             self._make_again(failed, message.owner)
         if results and node_of(message.owner) == self._node:
@@ -336,21 +337,21 @@ class Results:
             self._ctx.send("gcs", ResultsMissing(self._node, missing))
 
     def claim(self, array: bytes, start: int, end: int) -> None:
-        """A client of this node submits once more what could not be made here for another owner.
+        """A client of this node submits a range again that failed here for another owner.
 
-        Its inputs are there again, or will be: that error is not its value.
+        The range failed for want of its inputs, which the client makes again.
         """
         lost = [result for result in self._objects.results.of(array) if is_lost(result)]
         self._drop_failed([r for r in lost if r.start < end and start < r.start + r.count])
 
     def _make_again(self, failed: list[RangeResult], owner: str) -> None:
-        """Have the GCS place again for a new owner what could not be made for its first."""
+        """Have the GCS place ranges again that failed for want of their first owner's inputs."""
         self._drop_failed(failed)
         missing = [(result.array, result.start, result.count) for result in failed]
         self._ctx.send("gcs", ResultsMissing(node_of(owner), missing))
 
     def _drop_failed(self, failed: list[RangeResult]) -> None:
-        """Forget what could not be made, here and in the GCS."""
+        """Forget errors of lost inputs, here and in the GCS."""
         for result in failed:
             self._objects.results.drop_failed(result)
             oids = [
@@ -362,13 +363,13 @@ class Results:
     def finish_call(
         self, result: RangeResult, owner: str, actor: bytes = b"", fresh: bool = True
     ) -> None:
-        """A call of an actor ended here: only large values stay, the owner's node has the rest.
+        """An actor's call ended here: keep large values, and send the result to its owner.
 
-        A result that is not `fresh` was reported before, and its places may be others' by
-        now; see `replayed_results`.
+        A result that is not `fresh` was reported before, and its places in the arena may have
+        other objects by now; see `replayed_results`.
         """
         if self._is_over(result.array):
-            # An actor of another job has run it; who called is gone.
+            # An actor of another job has run the call; the caller is gone.
             self._received(result.array)
             if fresh:
                 self._places.seal(result)
@@ -378,21 +379,21 @@ class Results:
         if not fresh:
             if node_of(owner) == self._node and result.array not in self._objects.owners:
                 self._received(result.array)
-                return  # it was let go of meanwhile
+                return  # released meanwhile
             result = self._custody.again(as_it_is(result, self._objects, self._node))
         here = result.node == self._node
         if node_of(owner) == self._node:
             awaited = self._received(result.array)
             if not self._objects.results.has_end(result.array):
                 if any(result.sizes) and not here:
-                    self._answer(result)
+                    self._replied_again(result)
                     return
                 self._called(result, owner, actor)
                 self.finish(result, owner)
             else:
                 self._custody.drop(result)
-                # Its large values were made here for another owner, or again before it was
-                # asked for; and an actor's death is no reason not to have them.
+                # A replay made the large values before the call was repeated, or they were
+                # made for another owner. The owner gets them even if the actor died since.
                 if not fresh and any(result.sizes):
                     self._log_call(result.array, owner, actor)
                 if not fresh or result.status == SYSTEM_ERROR:
@@ -409,34 +410,34 @@ class Results:
         self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
 
     def _called(self, result: RangeResult, owner: str, actor: bytes) -> None:
-        """A call of a client here has ended, with a result that is here."""
+        """A call of a client here ended: log it, since this node has the result."""
         if result.array in self._objects.owners:
             self._log_call(result.array, owner, actor)
             if result.status == SYSTEM_ERROR:
-                # It may have taken effect where nobody can say so any more.
+                # The call may have taken effect, and its large values may exist elsewhere.
                 self._log.made_elsewhere(result.array)
 
     def _log_call(self, array: bytes, owner: str, actor: bytes) -> None:
-        """A call has made what is here: tell the GCS whose it is.
+        """Tell the GCS who owns the result of a call.
 
-        That is whoever of this node owns it by now: a call that is repeated is one of the
-        owner that was the last when it was logged, who may have let go of it.
+        That is the owner on this node, if there is one. The reply that a repeated call gets
+        names the client that was the last caller when it was logged.
         """
         if node_of(owner) == self._node:
             owner = self._objects.owners.get(array) or owner
         self._log.called(array, owner, actor)
 
     def _called_item(self, result: RangeResult, owner: str) -> None:
-        """A call of a client here that an actor on another node runs has yielded."""
+        """An actor on another node has yielded an item for a client of this one: log it."""
         if any(result.sizes):
-            # Its owner may let go of it before the stream ends.
+            # The owner may release the stream before its end.
             self._log.made_elsewhere(result.array)
         else:
             self._log_call(result.array, owner or f"node:{self._node}", b"")
             self._log.finish(result)
 
-    def _answer(self, result: RangeResult) -> None:
-        """A call that a checkpoint contains is asked for: its large values are elsewhere."""
+    def _replied_again(self, result: RangeResult) -> None:
+        """Take the reply to a repeated call whose large values are on another node."""
         if result.array in self._objects.owners:
             self._custody.keep(result)
             self._log.made_elsewhere(result.array)
@@ -448,14 +449,11 @@ class Results:
     def finish_item(
         self, result: RangeResult, owner: str, actor: bytes, fresh: bool = True
     ) -> None:
-        """A call that runs has yielded an item: kept as the results of calls are.
-
-        One that is not `fresh` it has yielded before, see `finish_call`.
-        """
+        """Keep and deliver an item of a call that runs, as `finish_call` does with results."""
         if not fresh:
             here = node_of(owner) == self._node
             if self._is_over(result.array) or (here and result.array not in self._objects.owners):
-                return  # it was let go of meanwhile
+                return  # released meanwhile
             result = as_it_is(result, self._objects, self._node)
             if here and self._objects.results.has_item(result):
                 if any(result.sizes):
@@ -480,15 +478,15 @@ class Results:
             self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
 
     def replayed(self, result: RangeResult, owner: str, actor: bytes) -> bool:
-        """A call ran once more; its large values are kept if they are missing here.
+        """A call was replayed: keep its large values if they are missing here.
 
-        Returns whether they were.
+        Returns whether they were missing.
         """
         at: Iterable[int] = [r for r, offset in enumerate(result.offsets) if offset >= 0]
         if result.status == SYSTEM_ERROR:
-            at = range(result.returns)  # there was no room for them this time: who waits hears it
+            at = range(result.returns)  # there was no room for them: the callers get that error
         here = all(self._objects.local.lookup(object_id(result.array, 0, r)) for r in at)
-        # An owner of this node's former life is dead, and its task may run again.
+        # An owner of an earlier incarnation of this node is dead; its task may run again.
         is_mine = self._custody.is_of_here(owner)
         if here or (is_mine and result.array not in self._objects.owners):
             self._places.seal(result)
@@ -503,7 +501,7 @@ class Results:
         return True
 
     def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:
-        """Keep large values that a call made here for an owner on another node."""
+        """Keep and log large values that a call made here for an owner on another node."""
         self._places.seal(result)
         self._log.expose(result.array)
         self._custody.keep(result)
@@ -529,7 +527,7 @@ class Results:
         arrays = split(batch.calls)
         if self._end_calls(batch, arrays, owner, b""):
             return True
-        if self._heirs or self._any_awaited(arrays):
+        if self._claims or self._any_awaited(arrays):
             return False
         if not self._objects.may_add_batch(arrays, owner):
             return False
@@ -552,7 +550,7 @@ class Results:
         self, batch: RangeResult, arrays: Sequence[bytes], owner: str, actor: bytes
     ) -> bool:
         """Keep and deliver a batch of calls if no result in it needs a decision of its own."""
-        if self._heirs or not self._objects.may_add_batch(arrays, owner):
+        if self._claims or not self._objects.may_add_batch(arrays, owner):
             return False
         if not self._all_received(arrays):
             return False
@@ -565,7 +563,7 @@ class Results:
         """`finish` of a batch of tasks."""
         arrays = split(batch.calls)
         here = node_of(owner) == self._node
-        if self._heirs or not self._objects.may_add_batch(arrays, owner if here else None):
+        if self._claims or not self._objects.may_add_batch(arrays, owner if here else None):
             for result in results_of(batch):
                 self.finish(result, owner)
             return

@@ -1,12 +1,12 @@
-"""Places in the arena that clients write before they seal them.
+"""Objects that clients are writing into the arena, before they are sealed.
 
-The life of a place::
+The life of such an object::
 
-    AllocateObject ──> Allocate to the store ──> Allocated ──> WRITTEN by a client
+    AllocateObject ──> Allocate to the store ──> Allocated ──> UNSEALED: its client writes
                             │ NoRoom                              │
-                            └──> `eviction` makes room,           ├─ sealed: a result or a put
-                                 tried again, or ends             │  names it; it is an object
-                                 in ObjectStoreFullError          └─ freed: abandoned, its client
+                            └──> `eviction` makes room            ├─ sealed: a result or a put
+                                 and retries, or fails            │  names it
+                                 with ObjectStoreFullError        └─ freed: abandoned, its client
                                                                      died, its result is not kept
 """
 
@@ -34,7 +34,7 @@ from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 
 
 class Places:
-    """Places of one node's arena that are not objects yet."""
+    """The unsealed objects in one node's arena."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class Places:
         objects: ObjectDirectory,
         lives: Callable[[str], bool],
     ) -> None:
-        """`lives` says whether a client of this node is there."""
+        """`lives` returns whether a client of this node lives."""
         self._ctx = ctx
         self._store = f"store:{node}"
         self._config = config
         self._objects = objects
         self._lives = lives
         self._allocated: dict[bytes, tuple[str, int]] = {}
-        """By object: whose it is, and where."""
+        """By object: the client that writes it, and its place."""
 
     def handlers(self) -> Handlers:
         return {
@@ -78,7 +78,7 @@ class Places:
         self._ctx.send(client, ObjectAllocated(message.object, message.offset))
 
     def on_no_room(self, source: str, message: NoRoom) -> None:
-        """The arena is full: make room for a fetch, or for what a client will write."""
+        """The arena is full: make room for a fetch, or for a client's object."""
         client = message.client
         if not client:
             self._objects.pulls.on_no_room(message)
@@ -95,19 +95,19 @@ class Places:
         self._objects.eviction.need(Request(size, CLIENT, until_s, retry, fail), message)
 
     def on_abandon(self, source: str, message: AbandonObject) -> None:
-        """A client has not written what it wanted to."""
+        """A client gives up an object before it has written it."""
         place = self._allocated.pop(message.object, None)
         if place is not None:
             self._ctx.send(self._store, Free(message.object, place[1]))
 
     def drop(self, client: str) -> None:
-        """A client has died: free what it had not sealed."""
+        """A client died: free its unsealed objects."""
         for oid in [o for o, (c, _) in self._allocated.items() if c == client]:
             _, offset = self._allocated.pop(oid)
             self._ctx.send(self._store, Free(oid, offset))
 
     def seal(self, result: RangeResult) -> None:
-        """What a worker has written is the node's, and does not go with the worker."""
+        """Seal the large values of a result: they outlive the worker that wrote them."""
         if not result.offsets:
             return
         for ret, offset in enumerate(result.offsets):
@@ -115,12 +115,12 @@ class Places:
                 self._allocated.pop(object_id(result.array, result.start, ret), None)
 
     def free(self, result: RangeResult) -> None:
-        """Free what a worker has written of a result that is not kept."""
+        """Free the large values of a result that is not kept."""
         for ret, offset in enumerate(result.offsets):
             if offset >= 0:
                 oid = object_id(result.array, result.start, ret)
                 self._ctx.send(self._store, Free(oid, offset))
 
     def sealed(self, oid: bytes) -> None:
-        """An object is written, and is the node's."""
+        """A client has put an object: it outlives the client."""
         self._allocated.pop(oid, None)
