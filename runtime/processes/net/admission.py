@@ -1,10 +1,9 @@
-"""Which frames a process takes from whom: the protocol's table, as it is enforced.
+"""The messages that each role may send to each other role, and the check of every frame.
 
-A frame that decodes may still say what its sender has no business to say, or
-claim another sender. A component treats that as a programming error and raises;
-so what comes over a socket is checked here first, and a frame that does not
-belong closes the connection that it came on and nothing else. The check is one
-set operation a frame.
+A well-formed frame may still contain messages that its sender's role may not send, or
+claim another sender. A component treats such a message as a programming error and raises.
+So every frame from a socket is checked here first, and a frame that is not admitted closes
+its connection and nothing else. The check is one set operation per frame.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ NODE_TO_HEAD: Mapping[str, Kinds] = {
         PlaceTasks, CancelTask, CreateGroup, RemoveGroup, BundlePrepared, Query, TasksMoved,
     }),
 }  # fmt: skip
-"""By the component that is addressed."""
+"""By the receiving component."""
 
 NODE_TO_SHARD: Kinds = frozenset({
     ExportFunction, FetchFunction, TaskUpdates, LocateObjects, ResultsMissing, ObjectsMissing,
@@ -151,7 +150,7 @@ REPLICA_TO_CLIENT: Kinds = frozenset({ChainOutput})
 REPLICA_TO_REPLICA: Kinds = frozenset({
     ChainCommands, ChainAck, SnapshotPart, SnapshotTaken, ColdRows,
 })  # fmt: skip
-"""Of a chain; what requests carry is checked by `foreign_request`."""
+"""Within a chain; `foreign_request` checks the messages that requests carry."""
 
 HEAD_TO_NODE: Mapping[str, Kinds] = {
     "gcs": frozenset({
@@ -164,7 +163,7 @@ HEAD_TO_NODE: Mapping[str, Kinds] = {
         GroupCreated, QueryReply, MoveTasks,
     }),
 }  # fmt: skip
-"""By the component that speaks."""
+"""By the sending component."""
 
 MASTER_TO_CLIENT: Kinds = frozenset({ChainConfigured})
 
@@ -195,7 +194,7 @@ _NODE = re.compile(r"node:(0|[1-9][0-9]{0,8})")
 
 
 def is_node(address: str) -> bool:
-    """Whether an address is that of a node.
+    """Whether an address is a node's.
 
     >>> is_node("node:12"), is_node("node:"), is_node("gcs")
     (True, False, False)
@@ -204,7 +203,7 @@ def is_node(address: str) -> bool:
 
 
 def foreign(frame: Frame, kinds: Kinds | None) -> str:
-    """Return what of the frame is none of `kinds`, in words; else an empty string."""
+    """Return which message of a frame is not of `kinds`, for a log; empty if all are."""
     if kinds is not None and kinds.issuperset(map(type, frame.messages)):
         return ""
     for message in frame.messages:
@@ -214,7 +213,7 @@ def foreign(frame: Frame, kinds: Kinds | None) -> str:
 
 
 def is_replica(address: str) -> bool:
-    """Whether an address is that of a replica.
+    """Whether an address is a replica's.
 
     >>> is_replica("replica:0.2"), is_replica("node:0")
     (True, False)
@@ -223,7 +222,7 @@ def is_replica(address: str) -> bool:
 
 
 def is_master(address: str) -> bool:
-    """Whether an address is that of the master of a chain.
+    """Whether an address is the master's of a chain.
 
     >>> is_master("master"), is_master("master.2"), is_master("node:2")
     (True, True, False)
@@ -232,7 +231,7 @@ def is_master(address: str) -> bool:
 
 
 def _in_request(source: str, destination: str) -> Kinds | None:
-    """Return what a client may ask a component of a chain's machine."""
+    """Return the messages that a client may send to a component of a chain's machine."""
     shard = _SHARD.fullmatch(destination) is not None
     if is_node(source):
         return NODE_TO_SHARD if shard else NODE_TO_HEAD.get(destination)
@@ -240,7 +239,7 @@ def _in_request(source: str, destination: str) -> Kinds | None:
 
 
 def foreign_request(source: str, message: Any) -> str:
-    """Return what is wrong with a request or attachment to a chain, else nothing."""
+    """Return why a request or attachment to a chain is not admitted; empty if it is."""
     if message.client != source:
         return f"{source} speaks as {message.client}"
     if type(message) is not ChainRequest or not message.body:
@@ -251,7 +250,7 @@ def foreign_request(source: str, message: Any) -> str:
         return f"{source} sent what is no request: {error}"
     for frame in frames:
         if is_relay(source):
-            continue  # what other machines have said; it is the head's own
+            continue  # the head relays messages of other chains' machines
         if frame.source != source:
             return f"{source} speaks as {frame.source}"
         wrong = foreign(frame, _in_request(source, frame.destination))

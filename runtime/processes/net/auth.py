@@ -1,4 +1,4 @@
-"""Who may connect: both ends prove that they know the cluster's token.
+"""The handshake of a connection: both ends prove that they know the cluster's token.
 
     accepting side                          connecting side
     magic (8), nonce a (32)      ────────>
@@ -7,16 +7,16 @@
     MAC(token, "accept" a b) (32) ───────>
 
 The MAC is keyed BLAKE2b. Everything has a fixed length, so nothing is decoded
-before the proof. The kind says what the connection is for: control frames or
-object data. The incarnation is the one of the connecting node: see `links`.
+before the proof. The kind is the connection's purpose: control frames or
+object data. The incarnation is the connecting node's: see `links`.
 """
 
 from __future__ import annotations
 
 import os
 
-# What `hashlib` and `hmac` give out by other names. These load OpenSSL, 2 MB in every
-# process, and drivers need nothing else of it.
+# `hashlib` and `hmac` export these under other names, but load OpenSSL: 2 MB in every
+# process, of which drivers need nothing else.
 from _blake2 import blake2b
 from _operator import _compare_digest as compare_digest
 
@@ -42,7 +42,7 @@ def new_token() -> bytes:
 
 
 def challenge() -> bytes:
-    """Return what the accepting side sends first."""
+    """Return the accepting side's first message."""
     return MAGIC + os.urandom(NONCE_BYTES)
 
 

@@ -1,13 +1,13 @@
-"""A process of the cluster: components, and the ways to everything else.
+"""A process of the cluster: its components, and the routes to all others.
 
 This is the runtime's implementation of `context.Context`. One pass of the
-reactor reads what has arrived; then each component that was addressed has one
-**turn** with all of it; then what the turns have sent goes out, one frame per
-sender and receiver. What is addressed to a component of the same process is
+reactor reads the frames that have arrived; then each component that was addressed
+has one **turn** with all of its frames; then the messages of the turns leave, one
+frame per sender and receiver. Messages to a component of the same process make
 its next turn, at once.
 
-A *journal* (optional) writes each turn down: component, time, inputs, outputs.
-Replayed through another context it must lead to the same outputs.
+A *journal* (optional) records each turn: component, time, inputs, outputs.
+Replayed through another context it must give the same outputs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("raytwin")
 
 
 class FrameSink(Protocol):
-    """What takes frames on their way out."""
+    """Takes the frames to one address: a connection, or a direct channel."""
 
     closed: bool
     frame_bytes_max: int
@@ -49,10 +49,10 @@ class ComponentContext:
         self.outbox: dict[str, list[Any]] = {}
         self.turn_s: float | None = None
         self.timers = 0
-        """How many timers this component has set so far: they are numbered."""
+        """How many timers this component has set so far; the journal numbers them."""
 
     def now(self) -> float:
-        # Outside of a turn (user code calls in) each call is a new moment.
+        # Outside of a turn (user code calls the client) time is read at each call.
         return time.monotonic() if self.turn_s is None else self.turn_s
 
     def send(self, to: str, message: Any) -> None:
@@ -81,15 +81,15 @@ class ComponentProcess:
         self.contexts: dict[str, ComponentContext] = {}
         self.routes: dict[str, Connection] = {}
         self.direct_channels: dict[str, FrameSink] = {}
-        """Ways that are no connections, to addresses without a route."""
+        """Direct channels to addresses without a route."""
         self.find_route: Callable[[str], Connection | None] = lambda destination: None
-        """Asked for addresses without a route; None drops the messages."""
+        """Returns a new connection for an address without a route; None drops the messages."""
         self.dirty: dict[str, ComponentContext] = {}
         self.stopped = ""
         self._inputs: dict[str, list[tuple[str, list[Any]]]] = {}
         self._journal = journal
         self._life = life
-        """Goes into the names of its journals, so that no earlier one is overwritten."""
+        """A suffix of its journals' names, so that a restart overwrites no earlier journal."""
         self._journals: dict[str, Journal] = {}
         self._in_turn = False
 
@@ -110,7 +110,7 @@ class ComponentProcess:
     # -- turns -----------------------------------------------------------------
 
     def receive(self, connection: Connection, frame: Frame) -> None:
-        """A frame has come: it is part of its component's next turn."""
+        """Add a frame that has arrived to its component's next turn."""
         destination = frame.destination
         if destination in self.components:
             received = (frame.source, frame.messages)
@@ -120,11 +120,11 @@ class ComponentProcess:
                 self._inputs[destination] = [received]
 
     def deliver(self, source: str, destination: str, message: Any) -> None:
-        """Give a message to a component of this process, from the world itself."""
+        """Add a message of this process itself to a component's next turn."""
         self._inputs.setdefault(destination, []).append((source, [message]))
 
     def run_turns(self) -> None:
-        """Give every component that was addressed its turn; send what they send."""
+        """Give every component that was addressed its turn, and send their messages."""
         while self._inputs or self.dirty:
             inputs, self._inputs = self._inputs, {}
             for address, received in inputs.items():
@@ -132,7 +132,7 @@ class ComponentProcess:
             self._send_all()
 
     def run_timer(self, address: str, number: int, callback: Callable[[], None]) -> None:
-        """A component's timer is due: that is a turn of its own."""
+        """Run a component's timer that is due, in a turn of its own."""
         self._turn(address, [], number, callback)
 
     def _turn(
@@ -193,7 +193,7 @@ class ComponentProcess:
     def _encode_each(
         self, source: str, destination: str, messages: list[Any], *limits: int
     ) -> list[bytes]:
-        """Encode messages one by one; who sent one that cannot travel is told."""
+        """Encode messages one by one; the sender of one that cannot travel receives `TooLong`."""
         frames: list[bytes] = []
         for message in messages:
             try:
@@ -201,22 +201,22 @@ class ComponentProcess:
             except wire.WireError as error:
                 kind = type(message).__name__
                 log.error("%s cannot send %s to %s: %s", source, kind, destination, error)
-                told = too_long(destination, message, str(error))
-                if told is not None:
-                    self.deliver(source, source, told)
+                answer = too_long(destination, message, str(error))
+                if answer is not None:
+                    self.deliver(source, source, answer)
         return frames
 
     # -- running ---------------------------------------------------------------
 
     def step(self, timeout_s: float | None) -> None:
-        """Wait for events once and run the turns that they lead to."""
+        """Wait for events once, and run the turns that they cause."""
         self.take(self.reactor.poll(timeout_s))
 
     def take(self, events: list[tuple[int, int]]) -> None:
         """Handle what has arrived, then the timers that are due.
 
-        In this order, so that a process that was held up does not act on the
-        silence of those it has not listened to.
+        In this order, so that a process that was held up does not take a peer for silent
+        whose frames it has not read yet.
         """
         self.reactor.dispatch(events)
         if self._inputs or self.dirty:

@@ -1,10 +1,10 @@
-"""A connection that carries frames, and the way there: the handshake.
+"""A connection that carries frames, and the handshake that opens it.
 
     TCP, accepted    CHALLENGED ──answer──> OPEN
     TCP, connecting  CONNECTING ──challenge──> ANSWERED ──proof──> OPEN
     Unix socket pair OPEN at once: the descriptor itself was handed over
 
-What is sent before a connection is open waits in its buffer. Any error closes
+Data sent before a connection is open waits in its buffer. Any error closes
 this connection, is logged in one line, and touches nothing else.
 """
 
@@ -32,11 +32,11 @@ log = logging.getLogger("raytwin")
 HANDSHAKE_TIMEOUT_S = 10.0
 UNSENT_BYTES_MAX = 1 << 30
 UNSENT_S_MAX = 10.0
-"""A peer for whom more than so much waits, and who has read none of it for so long, is
-taken for dead. Of much that is sent in one turn nobody can have read anything yet."""
+"""A peer counts as dead if more than `UNSENT_BYTES_MAX` wait for it and it has read none of them
+for `UNSENT_S_MAX`. The size alone says nothing: one turn may send more than that."""
 
 _scratch = scratch(1 << 20)
-"""What is received goes here first."""
+"""The buffer for received data; one for all connections of a process."""
 
 
 class Connection:
@@ -51,11 +51,11 @@ class Connection:
         peer: str = "",
     ) -> None:
         self.peer = peer
-        """The address at the other end, once known; for logs before that."""
+        """The peer's address; until a frame names it, a text for logs."""
         self.bound = False
-        """Whether a frame has said who the peer is."""
+        """Whether a frame has named the peer."""
         self.incarnation = 0
-        """Of the node at the other end, where it is one: see `links`."""
+        """If the peer is a node: its incarnation, see `links`."""
         self.open = True
         self.closed = False
         self._reactor = reactor
@@ -65,12 +65,12 @@ class Connection:
         self._on_close = on_close
         trusted = sock.family == socket.AF_UNIX
         self.frame_bytes_max = LOCAL_FRAME_BYTES_MAX if trusted else FRAME_BYTES_MAX
-        """The longest frame that may travel here, either way."""
+        """The longest frame that this connection carries, either way."""
         self._reader = FrameReader(self.frame_bytes_max)
         self._unsent: list[bytes | memoryview] = []
         self._unsent_bytes = 0
         self._moved_s = 0.0
-        """When the peer last took something, or something first had to wait for it."""
+        """When the peer last read data, or the first data had to wait for it."""
         self._writing = False
         sock.setblocking(False)
         if sock.family == socket.AF_INET:
@@ -79,11 +79,11 @@ class Connection:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something waits for room in the socket."""
+        """Whether data waits for room in the socket."""
         return bool(self._unsent)
 
     def send(self, data: bytes) -> None:
-        """Send bytes, now as far as the socket takes them."""
+        """Send bytes: now as many as the socket takes, the rest when it has room."""
         if self.closed:
             return
         if self._unsent or not self.open:
@@ -154,12 +154,12 @@ class Connection:
         self._take(_scratch[:size])
 
     def drain(self) -> None:
-        """Take what the other side, which is gone, has sent; then close."""
+        """Read all data that a peer, which has ended, has sent; then close."""
         while not self.closed:
             try:
                 size = self._sock.recv_into(_scratch)
             except OSError as error:
-                # Nothing is left, although a child of the peer may hold its end.
+                # All data is read; a child of the peer may still hold its end open.
                 self.close(str(error))
                 return
             if size:
@@ -179,13 +179,13 @@ class Connection:
             self._on_frame(self, frame)
 
     def refuse(self, reason: str) -> None:
-        """Close the connection because of what the peer did; log it."""
+        """Close the connection for a fault of the peer, and log the reason."""
         if not self.closed:
             log.warning("closing the connection with %s: %s", self.peer or "?", reason)
             self.close(reason)
 
     def close(self, reason: str) -> None:
-        """Close the connection; tells its owner once."""
+        """Close the connection, and call `on_close` once."""
         if self.closed:
             return
         self.closed = True
@@ -226,7 +226,7 @@ class _Handshake(Connection):
         super().close(reason)
 
     def _hand_over(self) -> socket.socket:
-        """The connection is for object data: its socket leaves this class."""
+        """Return the socket of a connection for object data; this class is done with it."""
         self._reactor.remove(self._fd)
         self.closed = True
         self._deadline.cancel()
@@ -310,8 +310,7 @@ class DialedConnection(_Handshake):
     """The connecting side of the handshake.
 
     With `on_data` the connection is for object data: once the handshake is over
-    the socket is handed to it and leaves this class. `mine` is the incarnation of
-    the node that connects.
+    `on_data` takes the socket. `mine` is the incarnation of the node that connects.
     """
 
     def __init__(
@@ -370,7 +369,7 @@ class DialedConnection(_Handshake):
 
 
 class Listener:
-    """Accepts TCP connections; each has to prove itself."""
+    """Accepts TCP connections, which begin with the handshake."""
 
     def __init__(
         self, reactor: Reactor, sock: socket.socket, accept: Callable[[socket.socket, str], None]

@@ -1,4 +1,4 @@
-"""A process's connection with the head; with the next one, when the head was killed and returns."""
+"""A node's or replica's connection with the head, and with its successor if it was killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raytwin.runtime.processes.net.process_settings import HEAD_AWAY_S, HEAD_PAU
 
 
 class HeadLink:
-    """Keeps the routes to what is in the head's process; without a head the process ends."""
+    """Keeps the routes to the head's components; ends the process if there is no head."""
 
     def __init__(
         self,
@@ -25,10 +25,11 @@ class HeadLink:
         returns: bool = True,
         mine: int = 1,
     ) -> None:
-        """Dial it. `inside`: the addresses of what is there. `mine`: this node's incarnation.
+        """Connect with the head.
 
-        `on_return` is called when another head is dialed, which does not know who this is;
-        unless it `returns` there is no other one.
+        `inside`: the addresses of its components. `mine`: this node's incarnation. `returns`:
+        whether a killed head is started again; `on_return` is then called after each attempt
+        to connect, so that this process introduces itself to a new head.
         """
         self._process = process
         self._head = head
@@ -39,7 +40,7 @@ class HeadLink:
         self._returns = returns
         self._mine = mine
         self._away_since_s = 0.0
-        """0: it is not."""
+        """Since when there is no connection; 0 if there is one."""
         self._dial()
 
     def _dial(self) -> None:
@@ -69,6 +70,6 @@ class HeadLink:
         self._process.reactor.after(HEAD_PAUSE_S, self._return)
 
     def _return(self) -> None:
-        """Connect with the one that may have taken its place."""
+        """Try to connect with a new head."""
         self._dial()
         self._on_return()

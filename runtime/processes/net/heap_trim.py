@@ -1,4 +1,4 @@
-"""Giving memory back to the system."""
+"""Gives free memory of the C heap back to the system."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _libc = ctypes.CDLL(None)
 
 
 def trim() -> None:
-    """Give back the free pages of the C heap, which keeps them else.
+    """Give the free pages of the C heap back; the heap would keep them.
 
     Loading modules leaves many: 1.7 MB in a driver that has started a cluster. Takes
-    a millisecond. Only glibc has need of this, and has it.
+    a millisecond. Does nothing unless the C library is glibc, which alone needs it.
     """
     release = getattr(_libc, "malloc_trim", None)
     if release is not None:

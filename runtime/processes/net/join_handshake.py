@@ -1,8 +1,8 @@
-"""What node 0 sends to a driver that joins, and where the driver finds it.
+"""The message with which node 0 admits or refuses a driver that joins.
 
-Both sides use it: `driver_door` in the node, `joining` in the driver. The message follows
-the mutual proof of the token (see `auth`): its length in `LENGTH_BYTES` bytes, big-endian,
-then a `Welcome` in msgpack, with the arena's descriptor.
+`driver_door` in the node sends it, `joining` in the driver receives it, after the mutual proof
+of the token (see `auth`): its length in `LENGTH_BYTES` bytes, big-endian, then a `Welcome` in
+msgpack, with the arena's descriptor attached.
 """
 
 from __future__ import annotations

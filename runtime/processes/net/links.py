@@ -1,10 +1,10 @@
-"""A process's connections to nodes: nothing is taken from the dead.
+"""A process's connections to nodes: it takes no frame of a dead incarnation.
 
 The connecting side states its node's incarnation in the handshake (see `auth`).
 A node that hangs, or is cut off, may be declared dead while its connections are
-open, and go on later without knowing. So connections of incarnations that are
-over are closed when the news come, and refused from then on: whatever such a
-node still says, to the GCS or to another node, is lost.
+open, and continue later without knowing. So a process that receives `NodeChanged`
+closes the connections of incarnations that are over, and refuses them from then on:
+the node is fenced, and its messages to the GCS and to other nodes are lost.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ from raytwin.runtime.processes.net.connection import Connection
 
 
 class Links:
-    """Knows every connection whose node is known; is ``links`` or ``links:<n>``."""
+    """``links`` or ``links:<n>``: the connections whose node is known."""
 
     def __init__(
         self,
         info_of: Callable[[int], NodeInfo | None],
         tell: Callable[[Connection, str, NodeInfo], None] | None = None,
     ) -> None:
-        """`tell` lets a node know, before it is refused, that it is over."""
+        """`tell` notifies a fenced node before its connection closes."""
         self._info_of = info_of
         self._tell = tell
         self._open: dict[Connection, None] = {}
 
     def bind(self, connection: Connection, peer: str) -> bool:
-        """A frame says who the peer is; return whether it may speak, else refuse it."""
+        """Bind a connection to the node that its first frame names.
+
+        Returns False, and refuses the connection, if that incarnation is over.
+        """
         node = node_of(peer)
         info = self._info_of(node)
         reason = refusal(info, node, connection.incarnation)
@@ -47,11 +50,11 @@ class Links:
         return True
 
     def discard(self, connection: Connection) -> None:
-        """A connection was closed."""
+        """Forget a connection that was closed."""
         self._open.pop(connection, None)
 
     def handle(self, source: str, message: Any) -> None:
-        """Close what belongs to incarnations that are over."""
+        """Close the connections of an incarnation that is over."""
         if not isinstance(message, NodeChanged):
             raise TypeError(f"connections were sent {type(message).__name__}")
         info = message.info
@@ -64,4 +67,4 @@ class Links:
                     connection.close(reason)
 
     def end_turn(self) -> None:
-        """Nothing is left for the end of a turn."""
+        """Do nothing: no work is left for the end of a turn."""

@@ -1,6 +1,6 @@
-"""Packets between the zygote and those who ask it for processes: lists, with descriptors.
+"""Packets between the zygote and its clients: lists, with descriptors attached.
 
-Each is one message of a packet socket, in msgpack; what there are is in `zygote`.
+Each is one message of a packet socket, in msgpack. `zygote` lists the requests and answers.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def receive_packet(sock: socket.socket, flags: int = 0) -> tuple[list[Any], list
 
 
 class PacketQueue:
-    """Packets on their way out, of a sender that must not be held up by the receiver.
+    """Packets that wait for room in the socket, so that their sender does not have to.
 
-    The zygote and those who ask it for processes both send in bursts: if either
-    waited for the other to read, both would wait for ever.
+    The zygote and its clients both send in bursts: if each waited for the other to read,
+    both would wait for ever.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -57,13 +57,13 @@ class PacketQueue:
         return len(self._waiting)
 
     def send(self, packet: list[Any], fds: tuple[int, ...] = ()) -> None:
-        """Send as soon as there is room; takes descriptors over, and closes them then."""
+        """Send as soon as there is room; then close the descriptors, which are ours now."""
         self._waiting.append((packet, fds))
         if len(self._waiting) == 1:
             self.flush()
 
     def flush(self) -> None:
-        """Send what there is room for."""
+        """Send as many packets as the socket has room for."""
         while self._waiting:
             packet, fds = self._waiting[0]
             try:
@@ -71,7 +71,7 @@ class PacketQueue:
             except BlockingIOError:
                 return
             except (BrokenPipeError, ConnectionResetError):
-                # The other side is going; its end of the socket will say so.
+                # The receiver has ended: reading from the socket will show it.
                 pass
             self._waiting.popleft()
             for fd in fds:

@@ -1,4 +1,4 @@
-"""What a process is told when it starts."""
+"""The settings that a process receives when it starts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import msgspec
 from raytwin.runtime.control.core.config import Config
 
 HEAD_AWAY_S = 30.0
-"""How long nodes and replicas wait for a head that is started again."""
+"""How long nodes and replicas wait for a new head after the head has ended."""
 HEAD_PAUSE_S = 0.05
-"""Between two attempts to reach it."""
+"""The pause between two attempts to reach it."""
 
 
 class HeadSettings(msgspec.Struct):
-    """For the head; its descriptors: spawn socket, the listening socket."""
+    """Settings of the head; its descriptors: spawn socket, listening socket."""
 
     config: Config
     token: bytes
@@ -27,7 +27,7 @@ class HeadSettings(msgspec.Struct):
 
 
 class ReplicaSettings(msgspec.Struct):
-    """For a replica of the GCS; it has no descriptors."""
+    """Settings of a replica of the GCS; it has no descriptors."""
 
     name: str
     config: Config
@@ -36,12 +36,12 @@ class ReplicaSettings(msgspec.Struct):
     host: str = "127.0.0.1"
     journal: str = ""
     storage: str = ""
-    """The directory of the replicas' files, where they have some."""
+    """The directory of the replicas' files, if the GCS is durable."""
 
 
 class NodeSettings(msgspec.Struct):
-    """For a node; its descriptors: spawn socket, arena, perhaps the driver's and its workers'
-    to the driver."""
+    """Settings of a node; its descriptors: spawn socket, arena; on the driver's node also the
+    driver's socket, and the socket from its workers to the driver."""
 
     node: int
     resources: dict[str, float]
@@ -51,31 +51,31 @@ class NodeSettings(msgspec.Struct):
     host: str = "127.0.0.1"
     journal: str = ""
     incarnation: int = 1
-    """How often a node of this number was started so far, this time included."""
+    """How often a node of this number was started so far, this start included."""
     spill_directory: str = ""
-    """Where evicted objects go."""
+    """The directory of evicted objects."""
     door: str = ""
-    """The abstract socket on which it lets drivers in, empty for none."""
+    """The abstract socket on which the node admits drivers; empty for none."""
 
 
 class WorkerSettings(msgspec.Struct):
-    """For a worker; its descriptors: the socket to its node, the arena, perhaps one to the
-    driver."""
+    """Settings of a worker; its descriptors: the socket to its node, the arena, and on the
+    driver's node the socket to the driver."""
 
     address: str
     node: int
     config: Config
     direct_to: str = ""
-    """That driver's address."""
+    """The address of the driver on its node, if there is one."""
 
 
 def journal_path(directory: str) -> Path | None:
-    """Return the journal's directory, None for none."""
+    """Return the directory of journals; None if there are none."""
     return Path(directory) if directory else None
 
 
 class _Signed(logging.Formatter):
-    """Every line says which process speaks."""
+    """Begins every line with the name of the process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,10 +89,10 @@ _signed = _Signed()
 
 
 def set_up_logging(name: str) -> None:
-    """Log warnings to standard error, one line each, saying who speaks.
+    """Log warnings to standard error, one line each, with the process's name.
 
-    The zygote sets this up for all; what it has forked then changes the name alone,
-    which writes to 80 shared pages less.
+    The zygote sets this up once. A process that it forks changes the name alone, and so
+    writes to 80 shared pages fewer.
     """
     _signed.who = name
     root = logging.getLogger()

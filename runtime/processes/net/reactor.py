@@ -1,8 +1,8 @@
 """The event loop: file descriptors, timers and one pass at a time.
 
-Small on purpose: `poll` waits once, `dispatch` calls back for what was found,
-and whoever owns the loop decides on which thread that happens (a driver's
-waiting thread runs it itself, which saves a thread switch per message).
+Small on purpose: `poll` waits once, `dispatch` calls back for the events found,
+and the owner of the loop decides which thread runs them (a driver's waiting
+thread runs them itself, which saves a thread switch per message).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Reactor:
             self._epoll.unregister(fd)
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> RealTimer:
-        """Call back once, in so many seconds."""
+        """Call back once, after `delay_s` seconds."""
         timer = RealTimer(time.monotonic() + delay_s, callback)
         self.timers_set += 1
         heapq.heappush(self._timers, (timer.due_s, self.timers_set, timer))
@@ -74,7 +74,7 @@ class Reactor:
         return timers[0][0] if timers else None
 
     def poll(self, timeout_s: float | None) -> list[tuple[int, int]]:
-        """Wait until something is ready, a timer is due or the timeout is over."""
+        """Wait until a descriptor is ready, a timer is due or the timeout is over."""
         due_s = self.next_due_s()
         if due_s is not None:
             left_s = max(0.0, due_s - time.monotonic())
@@ -82,7 +82,7 @@ class Reactor:
         return self._epoll.poll(timeout_s, 256)
 
     def wait(self, timeout_s: float | None) -> list[tuple[int, int]]:
-        """Wait until something is ready or the timeout is over.
+        """Wait until a descriptor is ready or the timeout is over.
 
         Touches nothing but the kernel's state, so other threads may add
         descriptors and timers meanwhile.
@@ -108,11 +108,11 @@ class Reactor:
         return True
 
     def wake(self) -> None:
-        """Make a `poll` that is under way return; any thread may call this."""
+        """Make the `poll` or `wait` under way return; any thread may call this."""
         os.eventfd_write(self._wake_fd, 1)
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         self._epoll.close()
         os.close(self._wake_fd)
 

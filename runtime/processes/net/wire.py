@@ -5,8 +5,8 @@
 A frame is at most `FRAME_BYTES_MAX` long between nodes, and
 `LOCAL_FRAME_BYTES_MAX` between a node and its own clients. A message that is longer
 travels in pieces: each but the last has the top bit of its length set, and the reader
-joins them, up to `MESSAGE_BYTES_MAX`. Whatever is not a frame raises `WireError`, and
-the connection that it came on is closed: decoding checks the type of every field, so
+joins them, up to `MESSAGE_BYTES_MAX`. Bytes that are no frame raise `WireError`, and
+their connection is closed: decoding checks the type of every field, so
 nothing malformed gets further than this file.
 """
 
@@ -20,11 +20,11 @@ import msgspec
 from raytwin.runtime.control.messages import Frame
 
 FRAME_BYTES_MAX = 64 * 1024 * 1024
-"""Few messages are longer: values above 100 KB are not in messages."""
+"""Few messages are longer, since values above 100 KB travel outside of messages."""
 LOCAL_FRAME_BYTES_MAX = 1024 * 1024 * 1024
 """A task is sent to its worker with all its small inputs, however many, in one message."""
 MESSAGE_BYTES_MAX = 1024 * 1024 * 1024
-"""What a reader joins; a sender has to do without a message that is longer."""
+"""The longest message that a reader joins; a sender cannot send a longer one."""
 
 _MORE = 1 << 31
 """In a length: the next piece belongs to this one."""
@@ -34,11 +34,11 @@ _decoder = msgspec.msgpack.Decoder(Frame)
 
 
 _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
-"""What the encoder raises: a type, a text, a number, a depth or a length it does not have."""
+"""Errors of the encoder: a type, text, number, depth or length that it cannot encode."""
 
 
 class WireError(ValueError):
-    """What was received is not a frame, or what is to be sent cannot be one."""
+    """Received bytes are no frame, or messages cannot be encoded as one."""
 
 
 def encode(
@@ -54,7 +54,7 @@ def encode(
 def encode_whole(source: str, destination: str, messages: list[Any], bytes_max: int) -> bytes:
     """Return the bytes of one frame, none if it would be too long: see `encode_all`.
 
-    Raises WireError if a message holds what cannot be encoded.
+    Raises WireError if a message cannot be encoded.
     """
     body = _encode(source, destination, messages)
     length = len(body)
@@ -80,7 +80,7 @@ def _too_long(length: int, bytes_max: int) -> WireError:
 
 
 def _in_pieces(body: bytes, bytes_max: int, message_bytes_max: int) -> bytes:
-    """Return the bytes of a frame that is longer than one may be."""
+    """Return the bytes of a message that is longer than a frame, cut into pieces."""
     if len(body) > message_bytes_max:
         raise _too_long(len(body), message_bytes_max)
     pieces = bytearray()
@@ -101,8 +101,8 @@ def encode_all(
 ) -> list[bytes]:
     """Return the bytes of as many frames as the messages need, mostly one.
 
-    Raises WireError if a single message is longer than `message_bytes_max`, or holds
-    what cannot be encoded.
+    Raises WireError if a single message is longer than `message_bytes_max`, or cannot
+    be encoded.
     """
     body = _encode(source, destination, messages)
     if len(body) <= bytes_max:
@@ -126,19 +126,19 @@ class FrameReader:
         self._joined_max = message_bytes_max
         self._buffer = bytearray()
         self._pieces = bytearray()
-        """The pieces so far of a frame that came in several."""
+        """The pieces so far of a message that travels in several."""
         self._start = 0
 
     def feed(self, data: bytes | memoryview) -> list[Frame]:
-        """Take what was received; return the frames it completes.
+        """Take received bytes; return the frames that they complete.
 
-        Raises WireError for what cannot be a frame; the reader is then of no
+        Raises WireError for bytes that are no frame; the reader is then of no
         further use.
         """
         buffer = self._buffer
         size = len(data) - 4
         if size >= 0 and not buffer and not self._pieces:
-            # Mostly one frame comes at a time, and whole: it is read where it is.
+            # Mostly exactly one frame arrives: decode it in place.
             (header,) = _LENGTH.unpack_from(data)
             if header == size <= self._max:
                 return [_decode(memoryview(data)[4:])]

@@ -1,4 +1,4 @@
-"""Where drivers come in that join a cluster: node 0's ``door:<n>``.
+"""Node 0's ``door:<n>``: admits the drivers that join a running cluster.
 
     driver                              node 0                        GCS
     connects to the abstract socket ──>
@@ -9,10 +9,10 @@
     frames                          <──>
     ends, however it does           ──> JobEnded ───────────────────>
 
-The socket has a name in the abstract name space, so nothing is left in any file
-system; the name is in the cluster's file, and whoever knows it still has to be of the
-same user and to prove that it has the token. The driver that started the cluster came
-with it: its socket was handed over, and it is registered here as job 1.
+The socket has a name in the abstract name space, so it leaves nothing in any file system.
+The cluster's file contains the name. A process that connects must belong to the same user
+and prove that it knows the token. The driver that started the cluster does not join: its
+socket was handed over as a descriptor, and it is registered here as job 1.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from raytwin.runtime.processes.net.reactor import READ
 
 _CREDENTIALS = struct.Struct("3i")
 WAITING_MAX = 64
-"""Drivers that wait for the GCS to answer."""
+"""Drivers that may wait at once for the GCS's answer."""
 
 
 class DriverDoor:
-    """Lets drivers in, and tells the control plane when they are gone."""
+    """Admits drivers, and reports their ends to the node manager."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class DriverDoor:
         self._on_frame = on_frame
         self._keys = 0
         self._waiting: dict[int, tuple[socket.socket, int]] = {}
-        """Drivers that have proved themselves, and their PIDs."""
+        """Sockets and PIDs of drivers that have proved the token, by key."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.setblocking(False)
         self._listener.bind(abstract(name))
@@ -66,7 +66,7 @@ class DriverDoor:
         process.reactor.add(self._listener.fileno(), READ, self._on_ready)
 
     def register_first(self, driver: str) -> None:
-        """The driver that started the cluster is job 1."""
+        """Register the driver that started the cluster, as job 1."""
         self._register(JobInfo(1, driver, self._node), 0)
 
     def _register(self, info: JobInfo, key: int) -> None:
@@ -98,9 +98,9 @@ class DriverDoor:
         self._register(JobInfo(0, node=self._node, pid=pid), self._keys)
 
     def handle(self, source: str, message: JobRegistered) -> None:
-        """The GCS has numbered a job: its driver may come in."""
+        """Admit the driver whose job the GCS has numbered, or refuse it."""
         if message.key not in self._waiting:
-            return  # the first job's driver was there before
+            return  # the first job's driver, which is connected already
         sock, pid = self._waiting.pop(message.key)
         info = message.info
         welcome = Welcome(info.driver, info.number, self._node, self._config)
@@ -122,7 +122,7 @@ class DriverDoor:
         _Driver(self._process, sock, info, pid, self._on_frame, self._ended)
 
     def end_turn(self) -> None:
-        """Nothing is left for the end of a turn."""
+        """Do nothing: no work is left for the end of a turn."""
 
     def _ended(self, info: JobInfo, reason: str) -> None:
         ended = JobEnded(job_id(info.number), f"its driver is gone ({reason})")
@@ -130,9 +130,10 @@ class DriverDoor:
 
 
 class _Driver:
-    """A driver that has joined: its connection, and its process, which may end before that.
+    """A driver that has joined: its connection and its process.
 
-    A child that the driver has forked may hold the connection open.
+    The process is watched too, since a child that the driver has forked may hold the
+    connection open after its end.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class _Driver:
         )
         process.routes[info.driver] = self._connection
         self._pidfd = -1
-        if pid:  # 0: it is in another PID name space
+        if pid:  # 0 for a driver in another PID name space
             try:
                 self._pidfd = os.pidfd_open(pid)
             except ProcessLookupError:
@@ -161,7 +162,7 @@ class _Driver:
             process.reactor.add(self._pidfd, READ, self._on_exit)
 
     def _on_exit(self, mask: int) -> None:
-        # What it had sent comes before the news of its end.
+        # The driver's last frames come before the news of its end.
         self._connection.drain()
 
     def _on_close(self, connection: Connection, reason: str) -> None:
