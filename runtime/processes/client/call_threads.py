@@ -1,7 +1,7 @@
 """The threads of an actor that runs several calls at a time.
 
-They live as long as its process: what a call has put into a `threading.local` a later one may
-find, and no call pays for a thread of its own.
+They live as long as the actor's process: a later call may find the values that an earlier one
+has put into a `threading.local`, and no call pays for a new thread.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from queue import SimpleQueue
 
 
 class CallThreads:
-    """Threads that run what they are given, each made when none of those before is free."""
+    """A pool of threads; a thread is made when none is free."""
 
     def __init__(self) -> None:
         self._runs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
         self._free = 0
-        """Threads without anything to run, less what waits for one."""
+        """Free threads, minus the functions that wait for one."""
 
     def run(self, run: Callable[[], None], most: int) -> None:
-        """Have a thread run something, which must not raise; there are at most so many.
+        """Have a thread call `run`, which must not raise; makes at most `most` threads.
 
-        An actor's see to that themselves: see `CallThread.serve`.
+        `CallThread.serve` handles the errors of an actor's calls itself.
         """
         with self._lock:
             self._free -= 1

@@ -1,14 +1,14 @@
-"""The ways between a driver and the workers of its node, past that node.
+"""Direct channels between a driver and the workers of its node, past the node process.
 
-One pair of sockets for all workers: their driver reads, each worker writes. Packets keep
-frames of different workers apart, so nobody has to be connected with anybody. What a
-worker sends this way its node has too and tells the driver later, if need be (see
-`results`): so a packet that the driver has no room for is not sent, and whoever has lost
-this way lives without it.
+To the driver: one pair of packet sockets for all workers; the driver reads, each worker
+writes. A packet holds whole frames, so frames of different workers do not mix. The node
+receives a worker's results as well, and sends them to the driver if need be (see
+`objects.task_results`). So a worker drops a packet for which the driver has no room, and a
+process whose channel is broken works without it.
 
-The other way is a pair of sockets for each worker that wants to be reached: it keeps one
-end and sends the other along with a packet. What comes there its node sends, too (see
-`direct_calls`).
+To a worker: a pair of sockets for each worker that opens one; it keeps one end and sends
+the other along with a packet. The node sends these calls as well (see
+`actors.direct_calls`).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from raytwin.runtime.processes.net.wire import FRAME_BYTES_MAX, FrameReader, Wir
 from raytwin.runtime.store.scratch import scratch
 
 _PACKET_BYTES_MAX = 1 << 16
-"""Values and arguments that come this way are short: see `plain`, `direct_calls`."""
+"""Results and arguments on a direct channel are short: see `actors.direct_calls`."""
 _FD_BYTES = socket.CMSG_SPACE(array.array("i", [0]).itemsize)
 _scratch = scratch(_PACKET_BYTES_MAX)
 
 
 def channel_pair() -> tuple[socket.socket, socket.socket]:
-    """Return the end that reads and the one that writes."""
+    """Return the reading end and the writing end of a channel."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     theirs.setblocking(False)
@@ -46,7 +46,7 @@ def channel_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class _Sender:
-    """An end to write to; a `FrameSink`."""
+    """The writing end of a channel; a `FrameSink`."""
 
     frame_bytes_max = FRAME_BYTES_MAX
 
@@ -55,11 +55,11 @@ class _Sender:
         self.closed = False
 
     def send(self, data: bytes) -> None:
-        """Send a frame, if there is room for it."""
+        """Send a frame, if the socket has room for it."""
         try:
             self._sock.send(data)
         except BlockingIOError:
-            return  # who it is for hears of it from the node
+            return  # the receiver gets the message from the node
         except OSError as error:
             self.close(f"cannot send: {error}")
 
@@ -70,7 +70,7 @@ class _Sender:
 
 
 class _Receiver:
-    """An end to read from: takes some kinds of messages for one component."""
+    """The reading end of a channel: takes some kinds of messages, for one component."""
 
     def __init__(
         self, process: ComponentProcess, address: str, sock: socket.socket, kinds: Kinds
@@ -88,7 +88,7 @@ class _Receiver:
             if size:
                 self._take(FrameReader().feed(_scratch[:size]), fds)
             else:
-                self.close()  # nobody is left who could write
+                self.close()  # all writing ends are closed
         except BlockingIOError:
             return
         except (OSError, WireError) as error:
@@ -110,7 +110,7 @@ class _Receiver:
                 self._process.deliver(frame.source, self._address, message)
 
     def close(self) -> None:
-        """Take nothing more."""
+        """Close the socket."""
         if not self._closed:
             self._closed = True
             self._process.reactor.remove(self._sock.fileno())
@@ -118,7 +118,7 @@ class _Receiver:
 
 
 class ChannelToDriver(_Sender):
-    """A worker's end."""
+    """A worker's writing end of the channel to the driver."""
 
     def __init__(
         self, process: ComponentProcess, address: str, driver: str, sock: socket.socket
@@ -128,10 +128,10 @@ class ChannelToDriver(_Sender):
         self._address = address
         self._driver = driver
         self._theirs: socket.socket | None = None
-        """The end of the way back that goes with the next packet."""
+        """The driver's end of the channel to this worker; goes with the next packet."""
 
     def open_back(self) -> None:
-        """Have the driver reach this worker, from the next packet on."""
+        """Open a channel from the driver; the next packet takes its other end along."""
         try:
             ours, self._theirs = channel_pair()
         except OSError as error:
@@ -148,13 +148,13 @@ class ChannelToDriver(_Sender):
             try:
                 socket.send_fds(self._sock, [data], [theirs.fileno()])
             except BlockingIOError:
-                return  # with the packet goes the offer
+                return  # the end in the packet is lost too, and the channel is not opened
             except OSError as error:
                 self.close(f"cannot send: {error}")
 
 
 class _ChannelFromDriver(_Receiver):
-    """A worker's end of the way back."""
+    """A worker's reading end of the channel from the driver."""
 
     def __init__(
         self, process: ComponentProcess, address: str, sock: socket.socket, driver: str
@@ -164,12 +164,12 @@ class _ChannelFromDriver(_Receiver):
 
     def _take(self, frames: list[Frame], fds: list[int]) -> None:
         for frame in frames:
-            frame.source = self._driver  # nobody else has the other end
+            frame.source = self._driver  # only the driver has the other end
         super()._take(frames, fds)
 
 
 class _ChannelToWorker(_Sender):
-    """A driver's end of the way to one worker; says so when that has gone."""
+    """A driver's writing end of the channel to one worker; calls `gone` when it closes."""
 
     def __init__(
         self, process: ComponentProcess, sock: socket.socket, gone: Callable[[], None]
@@ -188,7 +188,7 @@ class _ChannelToWorker(_Sender):
 
 
 class ChannelFromWorkers(_Receiver):
-    """A driver's end: takes results of its tasks and calls, and ways back to workers."""
+    """A driver's reading end: takes results of its tasks and calls, and channels to workers."""
 
     def __init__(self, process: ComponentProcess, address: str, sock: socket.socket) -> None:
         super().__init__(process, address, sock, WORKER_TO_DRIVER)
@@ -214,9 +214,9 @@ class ChannelFromWorkers(_Receiver):
                 end.close()
 
     def _open(self, worker: str, ends: list[socket.socket]) -> None:
-        """What the worker has sent along leads to it."""
+        """Open the channel to a worker, of which it has sent an end."""
         if worker in self._back:
-            return  # it has said so before
+            return  # there is one already
         if not ends or len(self._back) >= OPEN_MAX:
             self._gone(worker)
             return

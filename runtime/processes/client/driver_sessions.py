@@ -1,4 +1,4 @@
-"""A driver of real processes: its client, world, connection and session in one."""
+"""A driver of real processes: makes its client, world, connection and session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raytwin.runtime.store.arena import Arena
 
 
 class DriverSession(Session):
-    """A driver's session; that of the driver which started the cluster ends it."""
+    """A driver's session; with `end`, shutting it down ends the cluster."""
 
     def __init__(
         self, world: LocalWorld, cluster_address: str, end: Callable[[], None] | None = None
@@ -29,9 +29,9 @@ class DriverSession(Session):
         _drivers.add(self)
 
     def abandon(self) -> None:
-        """Let go in a forked child: the cluster is its parent's.
+        """Give the session up in a forked child: the cluster stays its parent's.
 
-        Nothing is closed: the child shares the parent's epoll set.
+        Closes no descriptor, because the child shares the parent's epoll set.
         """
         self.closed = True
         if connected() is self:
@@ -60,9 +60,9 @@ def make_driver(
     make: Callable[[LocalWorld], DriverSession] | None = None,
     from_workers: socket.socket | None = None,
 ) -> DriverSession:
-    """Return the session of a driver that has a socket to its node; it is current.
+    """Make a driver's session, from its socket to its node, and make it current.
 
-    `from_workers`: by which workers of its node reach it; see `shortcut`.
+    `from_workers`: the socket by which workers of its node reach it; see `direct_channel`.
     """
     process = ComponentProcess(config.seed)
     client = Client(process.context(address), address, node, config)

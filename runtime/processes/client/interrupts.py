@@ -1,12 +1,11 @@
 """Interrupting the running task of a worker process: KeyboardInterrupt, by SIGINT.
 
-A signal is the one thing that ends a `time.sleep` or a read at once. Its handler
-runs in the main thread, which runs the tasks, between any two bytecodes of it;
-it raises only where that does no harm: in user code, or in what that has called,
-and not where the runtime is under way itself: what `reporting` calls of an error's own
-is part of its report. Signals that come at another moment have no effect; `LocalWorld`
-sends one again until `Executor.interrupt` is reset. A task that waits in `get` needs
-none: see `Session.interrupt_here`.
+Only a signal ends a `time.sleep` or a read at once. Its handler runs in the main
+thread, which runs the tasks, between any two bytecodes. It raises only where that does no
+harm: in user code, or in code that user code has called, and never within the runtime's own
+code; methods of an error that the runtime calls to report it count as the runtime's. A signal
+at another moment has no effect, so `LocalWorld` repeats it until `Executor.interrupt` is
+reset. A task that waits in `get` needs no signal: see `Session.interrupt_here`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from raytwin.runtime.session import Session
 _RUNTIME = str(Path(__file__).absolute().parents[2])
 _EXECUTION = task_execution.__file__
 _LIBRARY = {str(Path(_RUNTIME, "api", "util", "pool.py"))}
-"""Files that run as tasks, as a program's own do."""
+"""Files of the runtime that run as tasks, like a program's own."""
 _HARMLESS = {
     function.__code__
     for function in (
@@ -35,16 +34,16 @@ _HARMLESS = {
         LocalWorld.compute,
     )
 }  # fmt: skip
-"""The runtime's own, but nothing is half done in them."""
+"""Functions of the runtime that an error may leave at any point."""
 
 
 _executor: Executor | None = None
-"""Of this process, if it runs tasks."""
+"""The executor of this process, if it runs tasks."""
 
 
 def catch() -> None:
-    """Handle SIGINT, in this process and in what is forked from it: where no task runs
-    it has no effect. The zygote does this, so that no worker has to."""
+    """Handle SIGINT, in this process and in all that it forks: without effect where no task
+    runs. The zygote calls this once for all workers."""
     signal.signal(signal.SIGINT, _on_signal)
 
 
@@ -69,12 +68,12 @@ def install(client: Client, executor: Executor) -> None:
 
 
 def _in_user_code(frame: FrameType | None) -> bool:
-    """Whether between a frame and the loop that runs tasks nothing is the runtime's."""
+    """Whether no frame between this one and the loop that runs tasks is the runtime's."""
     top = frame
     while frame is not None:
         path = frame.f_code.co_filename
         if path == _EXECUTION:
-            # In the loop itself there is nothing to interrupt.
+            # In the loop itself no task runs.
             return frame is not top
         inside = path.startswith(_RUNTIME) and path not in _LIBRARY
         if inside and frame.f_code not in _HARMLESS:

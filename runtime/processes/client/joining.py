@@ -1,7 +1,7 @@
 """Becoming a further driver of a cluster that is running: ``init(address=...)``.
 
-The other side of this is `door`. A driver that joined has a socket to node 0 and that
-node's arena, as the first one has; the cluster is not its own, and goes on without it.
+`driver_door` is the node's side. A driver that has joined has a socket to node 0 and that
+node's arena, like the first driver; but the cluster does not end with it.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _ADDRESS = re.compile(r"[^:/]+:[0-9]+")
 def join(address: str) -> DriverSession:
     """Join the cluster at ``host:port``, or with ``"auto"`` the one started last.
 
-    Raises ConnectionError if there is none, ValueError for what is no address.
+    Raises ConnectionError if there is none, ValueError for a malformed address.
     """
     return _enter(*_find(address))
 
 
 def check(address: str) -> None:
-    """Raise what `join` raises if there is no cluster at an address, without joining it."""
+    """Raise the errors of `join` if there is no cluster at an address; do not join it."""
     sock, _ = _find(address)
     sock.close()
 
 
 def _find(address: str) -> tuple[socket.socket, ClusterFile]:
-    """Return a connection to a cluster's door, and what is known of it; raises as `join`."""
+    """Return a connection to a cluster's door, and its file; raises as `join`."""
     if address != AUTO and not _ADDRESS.fullmatch(address):
         raise ValueError(f"raytwin cannot connect to {address!r}: an address is host:port or auto")
     entries = running_clusters.running()
@@ -54,7 +54,7 @@ def _find(address: str) -> tuple[socket.socket, ClusterFile]:
         try:
             sock = _knock(cluster)
         except (ConnectionRefusedError, FileNotFoundError):
-            # Nobody listens: the cluster was killed, and could not tidy up.
+            # Nobody listens: the cluster was killed before it could remove its file.
             path.unlink(missing_ok=True)
             continue
         return sock, cluster
@@ -119,7 +119,7 @@ def _receive(sock: socket.socket, nbytes: int) -> bytes:
 
 
 def connect(address: str, **options: Any) -> DriverSession:
-    """Join a cluster; raises ValueError for options of a cluster, which is there already."""
+    """Join a cluster; raises ValueError for options, which only a new cluster could take."""
     if options:
         raise ValueError(
             f"the cluster at {address!r} is there already: {', '.join(sorted(options))} cannot be"

@@ -1,22 +1,22 @@
 """The real world under a session: threads, the clock and shared memory.
 
 One lock serializes turns of the client (and, in a worker, of the executor).
-Whoever waits runs the loop himself: a thread in `block` polls the socket and
-handles what comes, so a round trip costs no thread switch. While nobody waits,
-a background thread does the same, so that buffered messages leave and requests
-are answered during long computations. It steps aside while a thread waits, and
-stays aside until none has begun for `ASIDE_S`, because the next wait is likely near.
+A thread that waits runs the event loop itself: in `block` it polls the socket and
+handles the frames, so a round trip costs no thread switch. While no thread waits,
+a background thread polls, so that buffered messages leave and requests are answered
+during long computations. It steps aside while a thread waits, and until no wait has
+begun for `ASIDE_S`, because the next wait is likely near.
 
-At any moment at most one thread is the *poller*. Who polls, who waits and what
-the poller will wake up for is all changed under the lock only:
+At any moment at most one thread is the *poller*. The poller, the waiting threads and
+the poller's deadline change under the lock only:
 
-* a thread that finds another one polling sleeps. Whoever has handled what came looks
-  for all that sleep whether they are `ready`, and wakes those alone: a thread switch
-  costs a hundred times as much as a look;
-* whoever leaves the loop without a poller wakes one of those that sleep, which polls, or
-  leaves and wakes the next. So the loop is never without one while a thread waits that
-  is not in a signal's handler;
-* a turn that sets a timer earlier than the poller knows of wakes the poller.
+* a thread that finds another one polling sleeps. The poller, after handling frames, checks
+  `ready` for every sleeping thread and wakes those for which it holds: a thread switch
+  costs a hundred times as much as a check;
+* a poller that leaves the loop wakes a sleeping thread, which polls, or leaves and
+  wakes the next. So while a thread waits that is not in a signal's handler, the loop
+  has a poller;
+* a turn that sets a timer earlier than the poller's deadline wakes the poller.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ ASIDE_S = 0.005
 DUE_S = 0.005
 """How long a running range may go without a report."""
 LOOK_S = 0.02
-"""How often a worker's background thread looks whether a range needs one, and how long
-a driver's waits for the next call to count the references that were dropped."""
+"""Interval at which a worker's background thread checks whether the running range needs a report;
+and how long a driver's waits for the next API call before it counts dropped references."""
 _NEVER_S = float("inf")
 
 
@@ -94,23 +94,23 @@ class LocalWorld:
         self._nobody_waits = threading.Condition(self._lock)
         self._waiting = 0
         self._waits = 0
-        """How often a thread has begun to wait."""
+        """How many waits have begun so far."""
         self._background_waits = False
-        """The background thread waits on `_nobody_waits`."""
+        """Whether the background thread waits on `_nobody_waits`."""
         self._poller = 0
-        """Which thread polls, 0 for none."""
+        """The poller's thread number; 0 for none."""
         self._polls_until_s = float("inf")
-        """When the poller will look up even if nothing comes."""
+        """The poller's deadline: it returns then even without an event."""
         self._timers_seen = 0
-        """How many timers had been set when the poller was last told of one."""
+        """How many timers had been set when the poller's deadline was last checked."""
         self.has_drops: Callable[[], bool] | None = None
-        """Whether references were dropped that no call has counted."""
+        """Whether dropped references wait to be counted."""
         self.tidy: Callable[[], None] | None = None
-        """Counts them, in a turn, while the program makes no calls."""
+        """Counts dropped references, in a turn, while the program makes no calls."""
         self._tidy_s = float("inf")
-        """When the background thread tidies up, if it was told that there is a need."""
+        """When the background thread counts dropped references, if there are any."""
         self.from_workers: ChannelFromWorkers | None = None
-        """In a driver that workers can reach without its node."""
+        """The channel by which workers reach a driver without its node, if there is one."""
         self._closed = False
         self._released = False
         self.environment = Environment()
@@ -144,7 +144,7 @@ class LocalWorld:
             self._lock.release()
 
     def _wake_for_timer(self) -> None:
-        """Another thread polls, and may not know of a timer that this turn set."""
+        """Wake the poller, if this turn has set a timer before its deadline."""
         due_s = self.process.reactor.next_due_s()
         if due_s is not None and due_s < self._polls_until_s:
             self._polls_until_s = due_s
@@ -219,7 +219,7 @@ class LocalWorld:
                             self._wake_ready()
 
     def _sleep(self, ready: Callable[[], bool], timeout_s: float | None) -> None:
-        """Wait while another thread polls, until there is something to do or see."""
+        """Wait while another thread polls, until woken or timed out."""
         thread = threading.current_thread()
         sleeper = _Sleeper(ready, threading.Condition(self._lock), thread)
         self._sleeping.append(sleeper)
@@ -235,7 +235,7 @@ class LocalWorld:
             try:
                 over = gone or sleeper.ready()
             except Exception:
-                over = True  # it is that thread's own: there it is raised again
+                over = True  # the thread checks again, and raises the error itself
             if over:
                 sleeper.woken.notify()
 
@@ -245,12 +245,12 @@ class LocalWorld:
             return
         for sleeper in self._sleeping:
             sleeper.woken.notify()
-            # A signal's handler may keep the main thread from seeing it.
+            # A signal's handler may keep the main thread from waking: wake another one too.
             if sleeper.thread is not threading.main_thread():
                 return
 
     def _begin_poll(self, thread: int, deadline_s: float) -> float | None:
-        """Make a thread the poller; return for how long it may wait."""
+        """Make a thread the poller; return its timeout in seconds, None for none."""
         self._poller = thread
         due_s = self.process.reactor.next_due_s()
         until_s = deadline_s if due_s is None or deadline_s < due_s else due_s
@@ -276,7 +276,7 @@ class LocalWorld:
                 if free:
                     timeout_s = self._begin_poll(me, self._look_s())
                     if self._drops_left():
-                        # Looked at once it polls: a drop from here on wakes it up.
+                        # Checked after it became the poller: later drops wake it up.
                         timeout_s = self._begin_poll(me, self._tidy_s)
             if not free:
                 self._step_aside()
@@ -295,29 +295,29 @@ class LocalWorld:
                             self.tidy()
 
     def _look_after_task(self) -> None:
-        """Do for the thread that runs tasks what it cannot while user code runs."""
+        """Report and interrupt for the thread that runs tasks, while it runs user code."""
         executor = self.executor
         if executor is None:
             return
         with self:
             executor.report_early()
         if executor.interrupt:
-            # Again and again, until it comes at a moment that will do.
+            # Repeated until the signal arrives at a moment at which its handler may raise.
             signal.pthread_kill(self._task_thread, signal.SIGINT)
 
     def _look_s(self) -> float:
-        """Return when a thread that runs no tasks should look up, whatever comes."""
+        """Return the deadline of a poller that runs no tasks: the next check of the range."""
         executor = self.executor
         if executor is None or executor.actor:
-            # Calls are neither reported early nor interrupted, and who waits for room among
-            # them is woken when one ends.
+            # Actors' calls are neither reported early nor interrupted, and the end of a call
+            # wakes a thread that waits for room.
             return float("inf")
         if not (executor.interrupt or executor.queue or executor.limit - executor.base > 1):
             return float("inf")
         return time.monotonic() + LOOK_S
 
     def _drops_left(self) -> bool:
-        """Set when to tidy up, if there is something to count; return whether there is."""
+        """Set the time to count dropped references, if any; return whether there are any."""
         if self.has_drops is None or not self.has_drops():
             self._tidy_s = float("inf")
             return False
@@ -326,18 +326,18 @@ class LocalWorld:
         return True
 
     def on_drop(self) -> None:
-        """A reference was dropped; takes no lock, for the garbage collector may call."""
+        """Note a dropped reference; takes no lock, since the garbage collector may call this."""
         if self._poller == self._thread.ident and self._tidy_s == float("inf"):
             self.process.reactor.wake()
 
     def _step_aside(self) -> None:
-        """Leave the loop to the threads that wait, and for a while after."""
+        """Leave the event loop to the threads that wait, until `ASIDE_S` after the last wait."""
         while True:
             waits = self._waits
             time.sleep(ASIDE_S)
             with self._lock:
-                # A program that gets one value after another waits anew by now: to take
-                # turns with it would cost both a thread switch.
+                # A program that gets one value after another waits again by now: polling
+                # between its waits would cost a thread switch each time.
                 if self._closed or self._waits == waits:
                     if self._waiting and not self._closed:
                         self._background_waits = True
@@ -348,7 +348,7 @@ class LocalWorld:
     # -- several at a time -----------------------------------------------------
 
     def spawn(self, run: Callable[[], None], most: int) -> None:
-        """Run something beside the program that calls."""
+        """Run a function in a thread beside the caller's, of at most `most` threads."""
         if self._call_threads is None:
             self._call_threads = CallThreads()
         self._call_threads.run(run, most)
@@ -362,7 +362,7 @@ class LocalWorld:
         self, failed: Callable[[BaseException], None]
     ) -> asyncio.AbstractEventLoop:
         """Return an event loop that runs in a thread of its own."""
-        # Few programs need it, and every process of a cluster would have its 3 MB.
+        # Imported here: it would cost every process 3 MB, and few programs need it.
         import asyncio
 
         loop = asyncio.new_event_loop()
@@ -380,12 +380,12 @@ class LocalWorld:
         return loop
 
     def run_exit_handlers(self) -> None:
-        # The zygote's modules have theirs among them, as they would in a process of their own.
+        # Including those of modules that the zygote has loaded.
         atexit._run_exitfuncs()
-        gc.collect()  # what is in a cycle is deleted now or never
+        gc.collect()  # the last chance of `__del__` for objects in reference cycles
 
     def nudge(self) -> None:
-        """Something changed that others of this process may wait for."""
+        """Have all waiting threads check their conditions."""
         with self._lock:
             self._wake_ready()
             if self._poller not in (0, threading.get_ident()):
@@ -422,7 +422,7 @@ class LocalWorld:
         return threading.get_ident() == self._task_thread
 
     def charge(self, what: str, count: int) -> None:
-        """Real calls take real time."""
+        """Do nothing: real calls take real time."""
 
     # -- values ----------------------------------------------------------------
 
@@ -453,14 +453,14 @@ class LocalWorld:
 
     def read(self, oid: bytes, offset: int, size: int, released: Callable[[], None]) -> Any:
         def in_this_process() -> None:
-            # A forked child has inherited the value, but not the pin.
+            # A forked child inherits the value, but the pin is its parent's.
             if os.getpid() == self._pid:
                 released()
 
         return serialization.deserialize(self.arena.readonly(offset, size), in_this_process)
 
     def close(self) -> None:
-        """End all waiting with RaySystemError and give the descriptors back.
+        """End all waits with RaySystemError, and close the descriptors.
 
         Values that share the arena's memory stay valid.
         """
@@ -477,7 +477,7 @@ class LocalWorld:
                 self._release_if_unused()
 
     def _release_if_unused(self) -> None:
-        """Give the descriptors back when the last thread has left the loop."""
+        """Close the descriptors once the last thread has left the event loop."""
         if self._closed and not self._released and not self._thread.is_alive():
             self._released = True
             for connection in list(self.process.routes.values()):

@@ -1,11 +1,10 @@
-"""What workers have loaded when they begin, besides what they run on.
+"""Modules that the zygote loads for workers, besides those of the runtime.
 
-numpy takes 0.1 s to load and 15 MB, which are shared by what is forked after that. A
+numpy takes 0.1 s and 15 MB to load, and processes that are forked afterwards share that. A
 program without arrays needs none of it. So the zygote loads these modules at once if
-the driver had numpy when it started the cluster, and else before it forks the next
-worker after one has loaded them by itself. That is said in a page which all of them
-share: a byte for each module, set before the results of the task that has loaded it
-are sent.
+the driver had numpy when it started the cluster; otherwise before the first fork after a
+worker has loaded them. Workers report that in a page that all of them share with the zygote:
+one byte per module, which a worker sets before it sends the results of the task.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ _noted = shared(len(MODULES))
 
 
 def of_driver() -> list[str]:
-    """Return what workers should have, by what the calling process has."""
+    """Return the modules for workers, given those that the calling process has loaded."""
     return list(MODULES) if "numpy" in sys.modules else []
 
 
 def note() -> None:
-    """Say what of it this process has."""
+    """Report the modules that this process has loaded."""
     for at, name in enumerate(MODULES):
         if name in sys.modules:
             _noted[at] = 1
 
 
 def missing() -> list[str]:
-    """Return what another process has noted and this one has not loaded."""
+    """Return modules that another process has reported and this one has not loaded."""
     return [name for at, name in enumerate(MODULES) if _noted[at] and name not in sys.modules]

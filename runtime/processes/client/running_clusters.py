@@ -1,10 +1,10 @@
-"""The clusters that this user has running on this machine, for drivers that join one.
+"""Files of this user's running clusters on this machine, by which drivers join one.
 
-Whoever starts a cluster writes a file with its address and its token, and takes it
-away at the end; if it is killed, the zygote does. The file is the user's alone (0600
-in a directory of 0700), and the token is nowhere else: on no command line, in no
-environment. A file that stayed behind, because all of the cluster was killed at
-once, is taken away by the next who finds that nobody listens there.
+The driver that starts a cluster writes a file with its address and token, and removes it
+at the end; if the driver is killed, the zygote removes it. Only the user can read the file
+(0600 in a directory of 0700), and the token is in no command line and no environment. If
+driver and zygote are killed at once the file remains; the next driver that finds nobody
+listening there removes it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 
 class ClusterFile(msgspec.Struct):
-    """What a driver needs to join."""
+    """The data that a driver needs to join."""
 
     address: str
     """``host:port`` of the head: the cluster's name."""
@@ -27,13 +27,13 @@ class ClusterFile(msgspec.Struct):
     token: str
     """Hexadecimal."""
     pid: int
-    """Of the driver that started it."""
+    """PID of the driver that started it."""
     started_s: float
     """Since the epoch."""
 
 
 def directory() -> Path:
-    """Return where the files are; make it if need be.
+    """Return the directory of the files; make it if need be.
 
     Raises PermissionError if others could write there.
     """
@@ -51,7 +51,7 @@ def directory() -> Path:
 
 
 def write(cluster: ClusterFile) -> Path:
-    """Write a cluster's file and return where it is."""
+    """Write a cluster's file and return its path."""
     path = directory() / f"{cluster.address.replace(':', '-')}.json"
     # A cluster that was killed may have had the same port.
     path.unlink(missing_ok=True)
@@ -68,7 +68,7 @@ def running() -> list[tuple[Path, ClusterFile]]:
         try:
             found.append((path, msgspec.json.decode(path.read_bytes(), type=ClusterFile)))
         except FileNotFoundError:
-            continue  # it has just ended
+            continue  # the cluster has just ended
         except msgspec.DecodeError:
-            continue  # it is just being written
+            continue  # the file is being written
     return sorted(found, key=lambda entry: -entry[1].started_s)

@@ -1,4 +1,4 @@
-"""A worker process: takes ranges from its node and runs them."""
+"""The worker process: takes ranges of tasks from its node and runs them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from raytwin.runtime.processes.net.process_settings import WorkerSettings, set_u
 from raytwin.runtime.session import Session
 from raytwin.runtime.store.arena import Arena
 
-# Made before the fork: what msgspec has to find out of a class takes a millisecond.
+# Made before the fork: msgspec takes a millisecond to inspect a class.
 _settings_of = msgspec.msgpack.Decoder(WorkerSettings).decode
 
 _FOR_EXECUTOR = (
@@ -42,7 +42,7 @@ _FOR_EXECUTOR = (
 
 
 class _Both:
-    """Client and executor share the worker's address; messages tell them apart."""
+    """The component at a worker's address: passes each message to the client or the executor."""
 
     def __init__(self, client: Client, executor: Executor) -> None:
         self._client = client
@@ -52,7 +52,7 @@ class _Both:
         if isinstance(message, _FOR_EXECUTOR):
             self._executor.handle(source, message)
         elif isinstance(message, TooLong) and not message.tasks:
-            # Results: nobody would ever hear of them. The node sees to what ran here.
+            # Results that cannot travel. The node retries or fails the tasks of a dead worker.
             os._exit(1)
         else:
             self._client.handle(source, message)
@@ -63,16 +63,15 @@ class _Both:
 
 
 def _leave(reason: str) -> None:
-    # The node is gone, or does not want this worker: there is nobody to tell,
-    # and user code may be in the way of an orderly exit.
+    # The node has ended, or has closed the connection: no message can be sent, and user
+    # code may block an orderly exit.
     os._exit(0)
 
 
 class Worker:
-    """All of a worker but what belongs to the whole process: threads, signals, streams.
+    """A worker, without the threads, signals and streams of its process.
 
-    So that it can be made, and run something, where it is not the process's: see
-    `rehearsal`. It owns its descriptors.
+    So the zygote can make one and run tasks on it: see `rehearsal`. It owns its descriptors.
     """
 
     def __init__(
@@ -107,12 +106,12 @@ class Worker:
         self.client.flush_held()
 
     def say_ready(self) -> None:
-        """Tell the node that tasks can come."""
+        """Report to the node that this worker is ready for tasks."""
         with self.world:
             self.executor.start(os.getpid())
 
     def run(self) -> None:
-        """Run what comes until there is to be no more."""
+        """Run ranges until the executor may leave."""
         executor, runner = self.executor, self.runner
         while not runner.may_leave():
             with self.world:
@@ -128,7 +127,7 @@ class Worker:
         self.world.block(lambda: not self._to_node.has_unsent, None)
 
     def before_waiting(self) -> None:
-        """Send what was held back, since nothing is left to do."""
+        """Send all messages that were held back for batching, before the worker waits."""
         with self.world:
             self.session.collect()
             self.client.flush_held()
@@ -140,8 +139,8 @@ def main(payload: bytes, fds: list[int]) -> None:
     set_up_logging(settings.address)
     if os.environ.get(modules.AS_RAY):
         modules.install("ray")
-    # Forked processes start with equal generators; `random` sees to its own.
-    if "numpy.random" in sys.modules:  # else it seeds itself when it is loaded
+    # Forked processes start with equal generators; `random` seeds its own again.
+    if "numpy.random" in sys.modules:  # else numpy seeds it on import
         import numpy as np
 
         np.random.seed(int.from_bytes(os.urandom(4)))

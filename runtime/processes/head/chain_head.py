@@ -1,10 +1,9 @@
-"""The head process where the GCS is a chain, or several: their masters, and who starts replicas.
+"""The head process of a GCS of one or several chains: the masters, and the launcher of replicas.
 
 Replicas and nodes connect to the head's listener. The GCS and the global
-scheduler live in the replicas, each a process of its own (`replica`). They
-outlive the head: when it is killed the zygote forks it anew, with the same
-listening socket, and tells it which replicas there are; they and the nodes
-connect again.
+scheduler are in the replicas, each a process of its own (`replica_process`). Replicas
+outlive the head: when it is killed the zygote forks a new one, with the same
+listening socket, and names the replicas that live; these and the nodes connect again.
 """
 
 from __future__ import annotations
@@ -64,10 +63,10 @@ class ChainHead:
         self.process = ComponentProcess(settings.config.seed, journal_path(settings.journal))
         self._token = settings.token
         self.masters: list[Master] = []
-        """By chain; see `shards`."""
+        """By number of the chain; see `gcs.sharding`."""
         chains = [self._add_master(settings, chain) for chain in range(settings.config.chains)]
         self.add_launcher(settings, listener, spawner)
-        self._links = Links(self.masters[0].nodes.get, _tell_over)
+        self._links = Links(self.masters[0].nodes.get, _notify_fenced)
         self.process.add("links", self._links, journaled=False)
         Listener(self.process.reactor, listener, self._accept)
         for chained, master in zip(chains, self.masters, strict=True):
@@ -101,13 +100,13 @@ class ChainHead:
     def add_launcher(
         self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket
     ) -> None:
-        """Add the component that brings up replicas."""
+        """Add the component that starts replicas."""
         address = listener.getsockname()[:2]
         launcher = Launcher(self.process, settings, address, spawner)
         self.process.add(LAUNCHER, launcher, journaled=False)
 
     def take(self, connection: Connection, frame: Frame) -> str:
-        """Return what is wrong with a frame of a node or replica; nothing: it is taken."""
+        """Return why a frame of a node or replica is not admitted; empty if it is."""
         if is_node(frame.source):
             return foreign(frame, CLIENT_TO_MASTER if is_master(frame.destination) else None)
         to = frame.destination
@@ -116,7 +115,7 @@ class ChainHead:
         return foreign(frame, REPLICA_TO_MASTER if mine else None)
 
     def run(self) -> None:
-        """Run until it is killed, or nobody has the GCS's state any more."""
+        """Run until the head is killed, or no replica has the GCS's state any more."""
         process = self.process
         process.run_turns()
         while not process.stopped:
@@ -159,7 +158,7 @@ class ChainHead:
         del self.process.routes[peer]
         if not is_node(peer):
             master = master_of(chain_of(peer))
-            # If it has ended the zygote will say so.
+            # If the replica has ended, the zygote reports that too.
             self.process.deliver(master, master, ReplicaSuspected(peer, reason))
             return
         message = NodeUnreachable(
@@ -169,15 +168,15 @@ class ChainHead:
             self.process.deliver(master_of(chain), master_of(chain), message)
 
 
-def _tell_over(connection: Connection, node: str, info: NodeInfo) -> None:
-    """Let a node know that it is over: it else takes the head to be away, and waits for it."""
+def _notify_fenced(connection: Connection, node: str, info: NodeInfo) -> None:
+    """Tell a node that it was declared dead, or it would wait for a new head."""
     connection.send(wire.encode("gcs", node, [NodeChanged(info)]))
 
 
 class Launcher:
-    """``launcher``: has the zygote fork and kill replicas, and hears when they end.
+    """``launcher``: has the zygote fork and kill replicas, and reports their ends to the masters.
 
-    It begins by asking which there are, for the masters.
+    First it asks the zygote which replicas live, and passes the answer to the masters.
     """
 
     def __init__(
@@ -192,7 +191,7 @@ class Launcher:
         self._head = head
         self._spawner = spawner
         self._unneeded: set[str] = set()
-        """Replicas whose files go when they have ended."""
+        """Replicas whose files are removed once they have ended."""
         self._alive: set[str] = set()
         process.reactor.add(spawner.fileno(), READ, self._on_answer)
         send_packet(spawner, ["mine"])
@@ -221,7 +220,7 @@ class Launcher:
         send_packet(self._spawner, packet)
 
     def end_turn(self) -> None:
-        """Nothing is left for the end of a turn."""
+        """Do nothing: no work is left for the end of a turn."""
 
     def _kept(self, name: str) -> tuple[str, int, int, bool] | None:
         if not self._settings.config.gcs_durable:
@@ -253,7 +252,7 @@ class Launcher:
             self._process.deliver(LAUNCHER, master_of(chain_of(name)), lost)
 
     def _found(self, alive: list[str], ended: list[str], before: int) -> None:
-        """Tell every master which replicas of its chain there are, and were."""
+        """Send every master the replicas of its chain: those that live, and those that ended."""
         self._alive.update(alive)
         kept = []
         if self._settings.config.gcs_durable:

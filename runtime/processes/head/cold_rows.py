@@ -1,9 +1,9 @@
-"""Rows that were flushed to disk: batches, appended, found by looking through their keys.
+"""Flushed rows of the GCS on disk: appended in batches, found by a scan of their keys.
 
-What is flushed is hardly ever asked for, and comes in no order of its keys, which are as good
-as random. A tree of them would have a page of its own changed for every row: at a million
-rows that wrote 14,000 a second, where batches that are appended take 500,000. The price is
-paid by who asks: a look through 12 bytes a row, in sqlite's own code, 20 ms per million rows.
+Flushed rows are hardly ever read, and their keys arrive in random order. A B-tree would change
+a page for every row: at a million rows that wrote 14,000 rows a second, where appended batches
+reach 500,000. The reader pays: it scans 12 bytes a row, in sqlite's own code, which takes
+20 ms per million rows.
 
 ========= ===========================================================
 column    value
@@ -36,13 +36,13 @@ _decode = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
 class ColdRows:
-    """The table of them in a database; who calls it begins and commits transactions."""
+    """The table of flushed rows in a database; the caller begins and commits transactions."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
 
     def append(self, rows: Rows) -> None:
-        """Write rows that are newer than all that are there."""
+        """Write a batch, whose rows are newer than all before."""
         if not rows:
             return
         assert all(len(key) == ARRAY_BYTES for key, _ in rows)
@@ -62,16 +62,16 @@ class ColdRows:
             "SELECT id, keys FROM cold WHERE instr(keys, ?) ORDER BY id DESC", (key,)
         )
         for number, keys in batches:
-            # It may be there across two keys, too.
+            # `instr` also matches across the border of two keys.
             for at in range(0, len(keys), ARRAY_BYTES):
                 if keys[at : at + ARRAY_BYTES] == key:
                     return _decode(self._rows_of(number))[at // ARRAY_BYTES]
         return None
 
     def between(self, after: int, until: int) -> Iterator[tuple[int, Rows]]:
-        """Yield (number, rows) of the batches behind one, up to another, the oldest first.
+        """Yield (number, rows) of the batches after number `after` up to `until`, oldest first.
 
-        Nothing is to be written before it is read.
+        The caller must not write before it has read them all.
         """
         found = self._db.execute(
             "SELECT id, keys, rows FROM cold WHERE id > ? AND id <= ? ORDER BY id", (after, until)

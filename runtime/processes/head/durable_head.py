@@ -1,9 +1,9 @@
-"""The head process where the GCS is durable: one replica, with its log on disk.
+"""The head process of a durable GCS: one replica, with its log on disk.
 
-The replica and the chain's master live in this process, so nodes speak to both
-over their one connection with the head. When the process is killed the zygote
-forks it anew, with the same listening socket; it finds its state in the file,
-and the nodes, which connect again, send what was not confirmed.
+The replica and the chain's master are in this process, so nodes reach both over their
+one connection with the head. When the process is killed the zygote forks a new one, with
+the same listening socket; it restores its state from the file, and the nodes, which
+connect again, repeat their unacknowledged requests.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DurableHead(ChainHead):
     def make_master(self, settings: HeadSettings, ctx: Context, chain: int) -> Master:
         self.storage = GcsStorage(self.process.context(STORAGE), settings.storage)
         self.process.add(STORAGE, self.storage, journaled=False)
-        # The only replica was in the head's process.
+        # No replica outlives the head: the only one was in its process.
         found = ReplicasFound([], [], self.storage.life - 1)
         self.process.deliver(LAUNCHER, MASTER, found)
         return Master(ctx, settings.config)
@@ -46,7 +46,7 @@ class DurableHead(ChainHead):
         self, settings: HeadSettings, listener: socket.socket, spawner: socket.socket
     ) -> None:
         spawner.close()
-        self.process.add(LAUNCHER, _Within(self, settings), journaled=False)
+        self.process.add(LAUNCHER, _InProcessLauncher(self, settings), journaled=False)
 
     def take(self, connection: Connection, frame: Frame) -> str:
         if not is_replica(frame.destination):
@@ -57,8 +57,8 @@ class DurableHead(ChainHead):
         return wrong
 
 
-class _Within:
-    """``launcher``: the replica begins in this process."""
+class _InProcessLauncher:
+    """``launcher``: starts the replica in this process."""
 
     def __init__(self, head: DurableHead, settings: HeadSettings) -> None:
         self._head = head
@@ -77,4 +77,4 @@ class _Within:
         replica.start()
 
     def end_turn(self) -> None:
-        """Nothing is left for the end of a turn."""
+        """Do nothing: no work is left for the end of a turn."""

@@ -1,21 +1,21 @@
 """``storage:gcs``: the GCS's log, snapshots and cold rows in one sqlite3 file.
 
-There is one, where the GCS is in the head's process; else each replica has its own, in
-one directory (see `path_of`).
+A GCS in the head's process has one file; replicas have one each, in one directory (see
+`path_of`).
 
-All that a turn brings is one transaction, and the replica is told that it is
-logged after that: nothing that anybody was told is lost when the process is
-killed. The file is in WAL mode with ``synchronous=NORMAL``, so a commit is a
-write to the page cache: it outlives the process, not the loss of power.
+The commands of one turn are one transaction. The replica receives `Logged` after the
+commit and answers its clients after that, so an acknowledged write survives the death of
+the process. The file is in WAL mode with ``synchronous=NORMAL``, so a commit is a write to
+the page cache: it survives the process, but not the loss of power.
 
 ========= ===========================================================
 table     row
 ========= ===========================================================
 log       first index, msgpack list of commands: one row a turn
 snapshot  one row: the index it was taken after, the state
-cold      what was flushed, see `cold_rows`
-life      one row: how often a process has begun with this file
-epoch     one row: the replica's chain, and whether it was a member
+cold      flushed rows, see `cold_rows`
+life      one row: how many processes have opened this file
+epoch     one row: the chain's epoch and members, was the replica one
 ========= ===========================================================
 """
 
@@ -64,8 +64,8 @@ CREATE TABLE IF NOT EXISTS epoch (one INTEGER PRIMARY KEY, epoch INTEGER, member
     + cold_rows.SCHEMA
 )
 TRIM_S = 0.1
-"""While anything is written. Commands, rows on their way to the disk and snapshots leave holes
-in the heap: memory would be 15 % above what is in use, and go up and down with snapshots."""
+"""Interval of trimming the heap while the file is written. Commands, rows and snapshots leave
+holes in it: without trimming, memory would be 15 % above the use and vary with snapshots."""
 _NAME = re.compile(r"chain([0-9]+)-([0-9]+)\.sqlite3")
 
 
@@ -76,18 +76,18 @@ def path_of(directory: str, replica: str) -> Path:
 
 
 def remove(directory: str, replica: str) -> None:
-    """Remove what a replica has on disk, if anything."""
+    """Remove a replica's file, if it has one."""
     path = path_of(directory, replica)
     for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
         each.unlink(missing_ok=True)
 
 
 def check_storage(path: Path, alone: bool) -> None:
-    """See to it that a new cluster can keep its state there.
+    """Check that a new cluster can keep its state at `path`.
 
-    `alone`: in one file; else in a directory, which is made. Raises ValueError for what is
-    of the other kind, is in no directory to write to, or has the state of another cluster:
-    its nodes are not there any more.
+    `alone`: in one file; else in a directory, which is made. Raises ValueError if the path is
+    of the other kind, cannot be written, or holds the state of another cluster, whose nodes
+    have ended.
     """
     if alone and path.exists() and not path.is_file():
         kind = "a directory" if path.is_dir() else "a device"
@@ -120,7 +120,7 @@ def look(directory: str) -> list[tuple[str, int, int, bool]]:
 
 
 def look_at(directory: str, replica: str) -> tuple[str, int, int, bool] | None:
-    """Return what `look` says of one replica that does not live; None: it has no file."""
+    """Return the same of one replica that does not live; None if it has no file."""
     path = path_of(directory, replica)
     if not path.exists():
         return None
@@ -149,14 +149,14 @@ class GcsStorage:
             "INSERT INTO life VALUES (0, 1) ON CONFLICT (one) DO UPDATE SET begun = begun + 1"
         )
         (self.life,) = self._db.execute("SELECT begun FROM life").fetchone()
-        """1 for the first head with this file."""
+        """1 for the first process that opens the file."""
         self._replica = ""
         self._logged = 0
         self._open = False
         self._trims = False
 
     def recover(self, machine: Machine) -> Machine:
-        """Bring a new machine to where the last head was; return it."""
+        """Restore a new machine from snapshot and log; return it."""
         found = self._db.execute("SELECT state FROM snapshot").fetchone()
         if found is not None:
             machine.restore(found[0])
@@ -168,14 +168,14 @@ class GcsStorage:
         return machine
 
     def recovered(self, machine: Machine) -> Recovered | None:
-        """Return what is here of a replica that was a member of its chain; else None."""
+        """Return the state of a replica that was a member of its chain; else None."""
         found = self._db.execute("SELECT epoch, members, serving FROM epoch").fetchone()
         if found is None or not found[2]:
             return None
         return Recovered(self.recover(machine), found[0], _names(found[1]))
 
     def handle(self, source: str, message: Any) -> None:
-        """Take one message of the replica; an unknown type is a programming error."""
+        """Take one message of the replica; raises TypeError for an unknown type."""
         if isinstance(message, LoadRow):
             self._ctx.send(source, RowLoaded(message.request, self._cold.find(message.key)))
             return
@@ -198,12 +198,12 @@ class GcsStorage:
             self._db.execute("DELETE FROM log WHERE first <= ?", (message.index,))
             self._replica = source
             self._logged = max(self._logged, message.index)
-            # Once this turn has let go of it: it is as large as the state.
+            # After this turn, which still refers to the snapshot: it is as large as the state.
             self._ctx.after(0.0, trim)
         elif isinstance(message, LogEpoch):
             self._replica = source
             if not message.serving:
-                # It gets the state from another one, whatever it has had before.
+                # A replica that joins gets the state from another one; its own is obsolete.
                 self._logged = 0
                 for table in ("log", "snapshot", "cold"):
                     self._db.execute(f"DELETE FROM {table}")
@@ -215,7 +215,7 @@ class GcsStorage:
             raise TypeError(f"{STORAGE} was sent {type(message).__name__}")
 
     def end_turn(self) -> None:
-        """Commit what this turn has brought, then say so."""
+        """Commit the turn's transaction, then send `Logged`."""
         if self._open:
             self._open = False
             self._db.execute("COMMIT")

@@ -20,7 +20,7 @@ from raytwin.runtime.processes.net.process_settings import (
     set_up_logging,
 )
 
-# Made before the fork: what msgspec has to find out of a class takes a millisecond.
+# Made before the fork: msgspec takes a millisecond to inspect a class.
 _settings_of = msgspec.msgpack.Decoder(HeadSettings).decode
 
 
@@ -81,7 +81,7 @@ def main(payload: bytes, fds: list[int]) -> None:
     set_up_logging("head")
     settings = _settings_of(payload)
     spawner, listener = (socket.socket(fileno=fd) for fd in fds)
-    # Loaded where they are needed: sqlite3 alone would be 1 MB of every cluster.
+    # Imported only if needed: sqlite3 alone would cost every cluster 1 MB.
     if settings.config.head_has_gcs:
         from raytwin.runtime.processes.head.durable_head import DurableHead
 

@@ -1,10 +1,10 @@
-"""The process of one replica of the GCS: a member of a chain (see `chain`).
+"""The process of one replica of the GCS: a member of a chain (see `replication.replica`).
 
-It dials the head, where the master is, and the replica that it has something to
-say to; clients dial it. The state is in memory only, unless the GCS is durable: then
-it is in a file too, of which a replica of the same name makes it again. A replica that
-ends is replaced by a new one that gets the state from the others. When the head is gone
-it serves on, and tells the next one who it is.
+The replica connects to the head, where the master is, and to its neighbours in the chain;
+clients connect to it. Its state is in memory only, unless the GCS is durable: then a file
+holds it too, from which a replica of the same name restores it. A new replica replaces one
+that has ended, and gets the state from the others. Without a head the replica continues to
+serve, and introduces itself to the next head.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ReplicaProcess:
         self.process.find_route = self._dial
         relays = map(relay_of, range(config.chains)) if config.chains > 1 else ()
         self._in_head = frozenset({self.replica.master, *relays})
-        # The one that takes the head's place is told what this is.
+        # `report` introduces this replica to a new head.
         HeadLink(
             self.process,
             settings.head,
@@ -113,7 +113,7 @@ class ReplicaProcess:
             self._take(connection, frame)
 
     def _take(self, connection: Connection, frame: Frame) -> None:
-        """Take a frame if its sender may say that."""
+        """Take a frame if it is admitted; else refuse its connection."""
         source = frame.source
         if source in self._in_head:
             kinds = MASTER_TO_REPLICA
@@ -130,7 +130,7 @@ class ReplicaProcess:
             connection.bound = True
             connection.peer = source
             if is_replica(source):
-                # Both may have dialed: what each sends stays on one connection, in order.
+                # Both may have connected: each keeps sending on one connection, in order.
                 self.process.routes.setdefault(source, connection)
             else:
                 self.process.routes[source] = connection
@@ -149,7 +149,7 @@ class ReplicaProcess:
                 self.process.deliver(self.name, self.name, ReplicaLost(peer, reason))
 
     def _dial(self, destination: str) -> Connection | None:
-        """Return a new connection to another replica; None to anybody else."""
+        """Return a new connection to another replica; None for other addresses."""
         info = self.replica.places.get(destination)
         if info is None:
             return None
@@ -167,7 +167,7 @@ class ReplicaProcess:
 
 
 def main(payload: bytes, fds: list[int]) -> None:
-    """Run a replica until it is not needed any more."""
+    """Run a replica until it is fenced or the head is gone for good."""
     settings = msgspec.msgpack.decode(payload, type=ReplicaSettings)
     set_up_logging(settings.name)
     ReplicaProcess(settings).run()

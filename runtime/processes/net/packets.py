@@ -57,7 +57,7 @@ class PacketQueue:
         return len(self._waiting)
 
     def send(self, packet: list[Any], fds: tuple[int, ...] = ()) -> None:
-        """Send as soon as there is room; then close the descriptors, which are ours now."""
+        """Send as soon as there is room; takes the descriptors over and closes them once sent."""
         self._waiting.append((packet, fds))
         if len(self._waiting) == 1:
             self.flush()

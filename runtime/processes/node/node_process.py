@@ -1,4 +1,4 @@
-"""A node process: local scheduler, object manager and worker pool in one loop."""
+"""The node process: node manager, object store and worker pool in one event loop."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from raytwin.runtime.processes.node.object_store import ObjectStore
 from raytwin.runtime.processes.node.worker_processes import WorkerProcesses
 from raytwin.runtime.store.arena import Arena
 
-# Made before the fork: what msgspec has to find out of a class takes a millisecond.
+# Made before the fork: msgspec takes a millisecond to inspect a class.
 _settings_of = msgspec.msgpack.Decoder(NodeSettings).decode
 
 
@@ -57,7 +57,7 @@ class Node:
         number = settings.node
         self.address = f"node:{number}"
         self._token = settings.token
-        # Each life of a node has a journal of its own.
+        # Each incarnation of a node has a journal of its own.
         life = f".{settings.incarnation}" if settings.incarnation > 1 else ""
         self.process = ComponentProcess(settings.config.seed, journal_path(settings.journal), life)
         reactor = self.process.reactor
@@ -92,7 +92,7 @@ class Node:
             self._token,
             ("gcs", "global", *map(master_of, range(settings.config.chains))),
             self._on_head_frame,
-            self._say_who_this_is,
+            self._introduce,
             returns=settings.config.chained,
             mine=settings.incarnation,
         )
@@ -106,12 +106,12 @@ class Node:
         if len(fds) > 2:
             self._connect_driver(socket.socket(fileno=fds[2]))
         self.scheduler.start(*listener.address)
-        self._say_who_this_is()
+        self._introduce()
 
     def _make_scheduler(
         self, settings: NodeSettings
     ) -> tuple[Component, list[Chained], NodeManager]:
-        """Make the scheduler; where the GCS is a chain, behind a client of that."""
+        """Make the node manager; if the GCS is a chain, behind a client of the chain."""
 
         def make(ctx: Context) -> NodeManager:
             return NodeManager(
@@ -134,7 +134,7 @@ class Node:
         self._take(connection, frame, DRIVER_TO_NODE)
 
     def _take(self, connection: Connection, frame: Frame, kinds: Kinds | None) -> None:
-        """Take a frame if it is of these kinds and for the scheduler."""
+        """Pass a frame of these kinds to the node manager; refuse the connection for others."""
         wrong = foreign(frame, kinds if frame.destination == self.address else None)
         if wrong:
             connection.refuse(wrong)
@@ -144,15 +144,15 @@ class Node:
     def _on_driver_lost(self, connection: Connection, reason: str) -> None:
         self.process.stop("the driver is gone")
 
-    def _say_who_this_is(self) -> None:
-        """Tell the masters of the chains, where the GCS is one."""
+    def _introduce(self) -> None:
+        """Introduce this node to the masters of the GCS's chains, if there are any."""
         for chained in self._chains:
             chained.start()
 
     def _on_head_frame(self, connection: Connection, frame: Frame) -> None:
         kinds = MASTER_TO_CLIENT if is_master(frame.source) else HEAD_TO_NODE.get(frame.source)
         if self._in_head and is_replica(frame.source):
-            kinds = REPLICA_TO_CLIENT  # it lives in the head's process
+            kinds = REPLICA_TO_CLIENT  # the replica runs in the head's process
         self._take(connection, frame, kinds)
 
     # -- replicas of the GCS ---------------------------------------------------
@@ -269,7 +269,7 @@ class Node:
 
 
 class _NodeLinks:
-    """What a node drops with a peer: its connections, and what is fetched from it."""
+    """``links:<n>``: closes connections of dead peers, and fails fetches from them."""
 
     def __init__(self, links: Links, store: ObjectStore) -> None:
         self._links = links
@@ -278,15 +278,15 @@ class _NodeLinks:
     def handle(self, source: str, message: NodeChanged) -> None:
         self._links.handle(source, message)
         if not message.info.alive:
-            # It may hang with its connections open, so these do not tell.
+            # A node that hangs keeps its connections open, so they do not report its death.
             self._store.drop_peer(message.info.node)
 
     def end_turn(self) -> None:
-        """Nothing is left for the end of a turn."""
+        """Do nothing: no work is left for the end of a turn."""
 
 
 def main(payload: bytes, fds: list[int]) -> None:
-    """Run a node until it is not needed any more."""
+    """Run a node until the cluster ends or has declared it dead."""
     settings = _settings_of(payload)
     set_up_logging(f"node {settings.node}")
     Node(settings, fds).run()

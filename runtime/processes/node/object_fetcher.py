@@ -2,18 +2,18 @@
 
 Objects come one after another. One of `stripe_bytes_min` or more is cut into as
 many parts as there may be connections (*streams*); each stream asks for one part
-at a time and receives it straight into its place in the arena::
+at a time and receives it straight into its memory in the arena::
 
     request   object ID (18), start (8), length (8)        big-endian
-    answer    1 byte: is it here, size of it all (8), then the bytes asked for
+    answer    1 byte: is the object here, its size (8), then the bytes of the part
 
-A stream that breaks is closed before its part is given to another one, so no
-part is ever written by two; after `BREAKS_MAX` of them the fetch has failed. A
-fetch that fails closes the streams that are at it before its place is freed.
+A stream that breaks is closed before another one gets its part, so two streams never
+write one part. After `BREAKS_MAX` broken streams the fetch has failed. A fetch that fails
+closes its streams before its memory is freed.
 
-On loopback, with one thread at either end, more than one stream gains nothing that
-can be told from noise (1.0, 1.5, 1.0 and 1.3 GB/s with 1, 2, 4 and 8 on two cores);
-between hosts each has a congestion window of its own.
+On loopback, with one thread at either end, more than one stream gains nothing beyond
+noise (1.0, 1.5, 1.0 and 1.3 GB/s with 1, 2, 4 and 8 on two cores); between hosts each
+stream has a congestion window of its own.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from raytwin.runtime.processes.net.reactor import READ
 REQUEST = struct.Struct(">18sQQ")
 ANSWER = struct.Struct(">?Q")
 PIECE_BYTES = 4 << 20
-"""Bytes moved per turn of the loop, so that control messages get through."""
+"""Bytes moved per pass of the event loop, so that control messages are not held up."""
 SOCKET_BUFFER_BYTES = 4 << 20
 BREAKS_MAX = 3
-"""Streams that may break before what they fetched is given up."""
+"""After so many broken streams a fetch fails."""
 
 Part = tuple[int, int]
 """(start, length) within an object."""
 
 
 class Destination(Protocol):
-    """The node's store, which has the place for a fetched object: `ObjectStore`."""
+    """The node's store, which has the memory for a fetched object: `ObjectStore`."""
 
     process: Any
     arena: Any
@@ -53,20 +53,20 @@ class Destination(Protocol):
         """Return an offset in the arena, or -1."""
 
     def give_back(self, offset: int) -> None:
-        """Free the place of an object whose transfer failed."""
+        """Free the memory of an object whose transfer failed."""
 
     def landed(self, oid: bytes, offset: int, size: int) -> None:
-        """Take an object that is there in full."""
+        """Note an object that was fetched in full."""
 
     def tell(self, message: Any) -> None:
-        """Send a message to the node's scheduler."""
+        """Send a message to the node manager."""
 
     def tell_full(self, oid: bytes, size: int, client: str = "", node: int = -1) -> None:
-        """Tell the node's scheduler that something does not fit."""
+        """Report to the node manager that an object does not fit."""
 
 
 class _Transfer:
-    """An object on its way, and where it goes."""
+    """A fetch under way: its memory, and the parts that are missing."""
 
     __slots__ = ("breaks", "fetch", "left", "offset", "parts", "started_s")
 
@@ -74,9 +74,9 @@ class _Transfer:
         self.fetch = fetch
         self.offset = offset
         self.parts: deque[Part] = deque()
-        """Not asked for yet."""
+        """Parts that no stream has requested yet."""
         self.left = fetch.size
-        """Bytes of parts that are not here in full."""
+        """Bytes of the parts that have not arrived in full."""
         self.breaks = 0
         self.started_s = 0.0
         step = -(-fetch.size // streams)
@@ -95,7 +95,7 @@ class Fetcher:
         self._most = streams
         self._stripe_bytes_min = stripe_bytes_min
         self._queue: deque[tuple[Fetch, int]] = deque()
-        """With the places of those that have one already, or -1."""
+        """Fetches that wait, with the offset allocated for each, or -1."""
         self._streams: list[_Stream] = []
         self._transfer: _Transfer | None = None
 
@@ -112,7 +112,7 @@ class Fetcher:
         self._go_on()
 
     def drop(self, reason: str) -> None:
-        """Fail all that was asked for, and close every connection."""
+        """Fail all fetches, and close every connection."""
         for stream in list(self._streams):
             self._close(stream)
         waiting, self._queue = list(self._queue), deque()
@@ -124,7 +124,7 @@ class Fetcher:
             self.manager.tell(Fetched(fetch.object, -1, fetch.size, 0.0, reason, self.node))
 
     def _go_on(self) -> None:
-        """Begin the next object if none is on its way; give parts to streams."""
+        """Begin the next fetch if none is under way; assign parts to idle streams."""
         while self._transfer is None and self._queue:
             self._begin(*self._queue.popleft())
         transfer = self._transfer
@@ -135,7 +135,7 @@ class Fetcher:
                 transfer.started_s = transfer.started_s or time.monotonic()
                 stream.ask(transfer.fetch, transfer.offset, transfer.parts.popleft())
             if self._transfer is not transfer:
-                return  # it broke at once, and that was the end
+                return  # the request broke the stream, and the fetch has failed
         coming = sum(stream.opening for stream in self._streams)
         room = self._most - len(self._streams)
         for _ in range(min(room, len(transfer.parts) - coming)):
@@ -155,7 +155,7 @@ class Fetcher:
         self._transfer = _Transfer(fetch, offset, streams)
 
     def _end(self, reason: str, gone: bool = False) -> None:
-        """The object is here, or it is given up for `reason`."""
+        """Finish the fetch: with success, or for `reason` with a failure."""
         transfer, self._transfer = self._transfer, None
         assert transfer is not None
         fetch, offset = transfer.fetch, transfer.offset
@@ -176,14 +176,14 @@ class Fetcher:
         self._streams.remove(stream)
         stream.close()
 
-    # -- what streams say ------------------------------------------------------
+    # -- called by streams -----------------------------------------------------
 
     def on_open(self) -> None:
-        """A connection is there."""
+        """Use a connection that has opened."""
         self._go_on()
 
     def on_part(self, part: Part) -> None:
-        """A part is in its place."""
+        """Count a part that has arrived in full."""
         transfer = self._transfer
         assert transfer is not None
         transfer.left -= part[1]
@@ -192,12 +192,12 @@ class Fetcher:
         self._go_on()
 
     def on_absent(self) -> None:
-        """The other node does not have the object, or one of another size."""
+        """Fail the fetch: the other node has no such object, or one of another size."""
         self._end("it is not there any more", gone=True)
         self._go_on()
 
     def on_broken(self, stream: _Stream, reason: str) -> None:
-        """A connection failed, or was never made."""
+        """Take back the part of a connection that failed, or was never made."""
         if stream not in self._streams:
             return
         part = stream.part
@@ -209,14 +209,14 @@ class Fetcher:
             transfer.parts.appendleft(part)
         transfer.breaks += 1
         if transfer.breaks >= BREAKS_MAX or (stream.opening and not self._streams):
-            # Nobody is there to ask: what waits would wait for the same.
+            # No connection is left, and the waiting fetches need the same peer.
             self.drop(reason)
         else:
             self._go_on()
 
 
 class _Stream:
-    """One connection; asks for a part at a time."""
+    """One connection; requests one part at a time."""
 
     def __init__(self, fetcher: Fetcher, address: tuple[str, int]) -> None:
         self._fetcher = fetcher
@@ -227,7 +227,7 @@ class _Stream:
         self._head = bytearray()
         self._view: memoryview | None = None
         self.part: Part | None = None
-        """What is on its way."""
+        """The part that was requested and has not arrived in full."""
         self._closed = False
         self._dialing = DialedConnection(
             self._reactor,
@@ -241,16 +241,16 @@ class _Stream:
 
     @property
     def opening(self) -> bool:
-        """Whether the connection is not there yet."""
+        """Whether the connection is not open yet."""
         return self._sock is None
 
     @property
     def idle(self) -> bool:
-        """Whether it can be asked for something."""
+        """Whether a part can be requested."""
         return self._sock is not None and self.part is None
 
     def ask(self, fetch: Fetch, offset: int, part: Part) -> None:
-        """Ask for a part of an object whose place is at `offset`."""
+        """Request a part of an object whose memory is at `offset`."""
         assert self._sock is not None
         self.part = part
         self._size = fetch.size
@@ -258,13 +258,13 @@ class _Stream:
         self._head.clear()
         self._view = None
         try:
-            # So few bytes fit into the empty buffer of an idle connection.
+            # The request fits into the empty socket buffer of an idle connection.
             self._sock.send(REQUEST.pack(fetch.object, *part))
         except OSError as error:
             self._fetcher.on_broken(self, str(error))
 
     def close(self) -> None:
-        """Be of no use any more; what is on its way is not written from here on."""
+        """Close the connection; no byte of its part is written from here on."""
         self._closed = True
         self._view = None
         if self._sock is None:
@@ -295,7 +295,7 @@ class _Stream:
             self._fetcher.on_broken(self, reason)
 
     def _receive(self) -> str:
-        """Take in what has come; return why the connection is of no use, if so."""
+        """Receive bytes; return why the connection is broken, or an empty text."""
         assert self._sock is not None
         if self.part is None:
             return "the other side closed the connection"
@@ -309,7 +309,7 @@ class _Stream:
             here, size = ANSWER.unpack(self._head)
             if not here or size != self._size:
                 if not here:
-                    self.part = None  # it sends nothing more, and can be used again
+                    self.part = None  # the answer ends here: the connection is idle again
                 self._fetcher.on_absent()
                 return ""
             start, length = self.part

@@ -1,13 +1,13 @@
-"""The node's object store and its transfers: what ``store:<n>`` does for real.
+"""The node's object store and its transfers: ``store:<n>`` of a real node.
 
-The arena is allocated here and nowhere else; workers and drivers write and read
-where they were told. Between nodes an object travels over a TCP connection of
-its own kind (see `auth`), or over several, from one arena into the other without
-a copy in between: `fetcher` asks, `Sender` answers with sendfile.
+Only this component allocates in the arena; workers and drivers write and read at the
+offsets that they receive. Between nodes an object travels over one or several TCP
+connections for object data (see `auth`), from one arena into the other without
+a copy in between: `object_fetcher` requests, `Sender` answers with sendfile.
 
-An object that is being sent is not freed before it is through. One that is on
-disk only is sent from there: nothing has to make room for it, and the pieces are
-small enough for a slow disk not to hold up the loop.
+The memory of an object is not freed while it is being sent. An object on disk only is
+sent from there: that needs no room in the arena, and the pieces are small enough for a
+slow disk not to hold up the event loop.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Address = Callable[[int], "tuple[str, int] | None"]
 
 
 class ObjectStore:
-    """Allocates in the arena, sends and fetches objects; is ``store:<n>``."""
+    """``store:<n>``: allocates in the arena, sends, fetches, spills and restores objects."""
 
     def __init__(
         self,
@@ -71,17 +71,17 @@ class ObjectStore:
         self.allocator = Allocator(arena.capacity)
         self._prefaulter = Prefaulter(arena.fd, arena.capacity)
         self._places: dict[bytes, dict[int, int]] = {}
-        """Where an object is, and its size, complete ones first: in several places for a
-        while if it is made or fetched twice."""
+        """By object: size by offset, complete copies first. It has several copies for a while if
+        it is made or fetched twice."""
         self._held: dict[int, int] = {}
-        """Offsets that are read from just now, by how many."""
+        """By offset: how many transfers and writes read there now."""
         self._free_later: set[int] = set()
         self._disk = Spiller(process.reactor, spill_directory)
         self._spilled: dict[bytes, tuple[int, int]] = {}
-        """Object -> (place on disk, size)."""
+        """By object: (place on disk, size)."""
         self._disk_held: dict[int, int] = {}
         self._drop_later: set[int] = set()
-        """Places on disk that are free when nobody reads them any more."""
+        """Places on disk to free once their last reader is done."""
         self._disk_sizes: dict[int, int] = {}
         self._fetchers: dict[int, Fetcher] = {}
 
@@ -118,10 +118,10 @@ class ObjectStore:
             raise TypeError(f"an object store was sent {type(message).__name__}")
 
     def end_turn(self) -> None:
-        """Nothing is left for the end of a turn."""
+        """Do nothing: no work is left for the end of a turn."""
 
     def tell(self, message: Any) -> None:
-        """Send a message to this node's scheduler."""
+        """Send a message to this node's manager."""
         self.process.deliver(f"store:{self.node}", f"node:{self.node}", message)
 
     def serve(self, sock: socket.socket) -> None:
@@ -129,7 +129,7 @@ class ObjectStore:
         Sender(self, sock)
 
     def drop_peer(self, node: int) -> None:
-        """A node is dead: fail what is being fetched from it."""
+        """Fail all fetches from a node that is dead."""
         fetcher = self._fetchers.pop(node, None)
         if fetcher is not None:
             fetcher.drop("its node died")
@@ -137,27 +137,27 @@ class ObjectStore:
     # -- memory ----------------------------------------------------------------
 
     def allocate(self, size: int) -> int:
-        """Return where an object that is fetched can be written, or -1."""
+        """Allocate memory for an object to fetch; return its offset, or -1."""
         offset = self.allocator.allocate(size)
         self._prefaulter.used(self.allocator.high_water)
         return offset
 
     def give_back(self, offset: int) -> None:
-        """Free the place of an object whose transfer failed."""
+        """Free the memory of an object whose transfer failed."""
         self.allocator.free(offset)
 
     def landed(self, oid: bytes, offset: int, size: int) -> None:
-        """An object that was fetched is here in full, and may be sent on."""
+        """Note an object that was fetched in full: it may be sent to others now."""
         self._places[oid] = {offset: size, **self._places.get(oid, {})}
 
     def tell_full(self, oid: bytes, size: int, client: str = "", node: int = -1) -> None:
-        """Say that something does not fit; the scheduler makes room, or gives up."""
+        """Report that an object does not fit; the node manager evicts others, or gives up."""
         free = self.allocator.capacity - self.allocator.used
         self.tell(NoRoom(oid, size, self.allocator.capacity, free, client, node))
 
     def begin_sending(self, oid: bytes) -> Source | None:
-        """Return where an object is, and keep it there; None if it is not here."""
-        # Of those that are being made the oldest: it is complete if any is.
+        """Return an object's bytes, held until `Source.release`; None if it is not here."""
+        # The oldest copy: if any copy is complete, this one is.
         place = next(iter(self._places.get(oid, {}).items()), None)
         if place is not None:
             offset, size = place
@@ -174,7 +174,7 @@ class ObjectStore:
         self._held[offset] = self._held.get(offset, 0) + 1
 
     def _release(self, offset: int) -> None:
-        """One reader less needs this place."""
+        """Drop one reader of an offset; free it after the last one, if that is due."""
         self._held[offset] -= 1
         if not self._held[offset]:
             del self._held[offset]
@@ -221,7 +221,7 @@ class ObjectStore:
                 self._disk.free(place, self._disk_sizes.pop(place))
 
     def _restore(self, fetch: Fetch) -> None:
-        """Bring an object back from disk."""
+        """Read an object from disk into the arena."""
         oid, size = fetch.object, fetch.size
         place = self._spilled.get(oid)
         if place is None or place[1] != size:
@@ -246,7 +246,7 @@ class ObjectStore:
 
 
 class Source(NamedTuple):
-    """An object that is being sent: part of a file."""
+    """The bytes of an object that is being sent: a part of a file."""
 
     fd: int
     offset: int
@@ -256,7 +256,7 @@ class Source(NamedTuple):
 
 
 class Sender:
-    """Serves one connection: a request, an answer, and again."""
+    """Serves one connection from another node: answers one request after another."""
 
     def __init__(self, manager: ObjectStore, sock: socket.socket) -> None:
         self._manager = manager
@@ -295,7 +295,7 @@ class Sender:
         self._head = ANSWER.pack(source is not None, source.size if source else 0)
         self._sent, self._end = start, start + length
         if source is not None and self._end > source.size:
-            # The other side thinks of an object of another size: that is its answer.
+            # The requester expects another size: the answer states this one and sends nothing.
             self._sent = self._end = 0
         self._manager.process.reactor.modify(self._sock.fileno(), READ | WRITE)
 

@@ -1,13 +1,13 @@
 """A node's disk: one thread that writes evicted objects and reads them back.
 
-A thread and not pieces on the event loop: a disk may take a second for what the
-page cache takes a millisecond for, and nobody can tell beforehand. Copies
-between arena and file let go of the interpreter's lock, so the loop goes on.
-It is started by the first object that is evicted; most nodes never have one.
+A thread, because a disk may take a second for a piece that the page cache takes in a
+millisecond, and the event loop must not wait. Copies between arena and file release
+the interpreter's lock, so the loop continues. The first evicted object starts the
+thread; most nodes never have one.
 
-Jobs are done in order, which is why an object can be freed right after reading
-it was asked for. Only this thread touches the file's allocator. What a job led
-to is called on the event loop.
+The thread does its jobs in order, so an object's space can be freed right after the job
+that reads it was queued. Only this thread touches the file's allocator. Callbacks run on
+the event loop.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Spiller:
 
     @property
     def fd(self) -> int:
-        """The file's descriptor, for sending what is in it."""
+        """The file's descriptor, for sending objects from it."""
         assert self._file is not None, "nothing was ever written"
         return self._file.fd
 
@@ -73,7 +73,7 @@ class Spiller:
         self._post(job)
 
     def free(self, place: int, nbytes: int) -> None:
-        """Give an object's disk space back."""
+        """Free an object's space on disk."""
 
         def job() -> None:
             assert self._file is not None

@@ -1,7 +1,7 @@
-"""The node's worker pool: what `StartWorker` and `StopWorker` do for real.
+"""``pool:<n>``: starts and ends the worker processes of a node.
 
-A worker is forked by the zygote and gets one end of a socket pair. That it has
-died is known from the zygote, which reaps it and knows why.
+The zygote forks a worker, which gets one end of a socket pair. The zygote also reaps it,
+and reports its end and the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raytwin.runtime.processes.net.reactor import READ, WRITE
 
 
 class WorkerProcesses:
-    """Starts and stops the workers of one node; is ``pool:<n>``."""
+    """``pool:<n>``: the worker processes of one node."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class WorkerProcesses:
         direct_to: str = "",
         direct_fd: int = -1,
     ) -> None:
-        """`direct_to` is a driver that workers can reach by the descriptor `direct_fd`."""
+        """`direct_to`: a driver that workers reach through the descriptor `direct_fd`."""
         self._process = process
         self._node = node
         self._config = config
@@ -59,7 +59,7 @@ class WorkerProcesses:
             raise TypeError(f"a worker pool was sent {type(message).__name__}")
 
     def end_turn(self) -> None:
-        """Nothing is left for the end of a turn."""
+        """Do nothing: no work is left for the end of a turn."""
 
     def _start(self, address: str) -> None:
         ours, theirs = socket.socketpair()
@@ -74,7 +74,7 @@ class WorkerProcesses:
         self._process.routes[address] = connection
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
-        # Whatever it says, a worker speaks for itself.
+        # The connection identifies the worker, whatever source the frame claims.
         frame.source = connection.peer
         to_scheduler = frame.destination == f"node:{self._node}"
         wrong = foreign(frame, WORKER_TO_NODE if to_scheduler else None)
@@ -86,7 +86,7 @@ class WorkerProcesses:
     def _on_close(self, connection: Connection, reason: str) -> None:
         if self._process.routes.get(connection.peer) is connection:
             del self._process.routes[connection.peer]
-            # It may hang with its socket closed: make sure that it goes.
+            # The worker may hang with its socket closed: make sure that it ends.
             self._ask(["kill", connection.peer, 9])
 
     def _ask(self, request: list[Any], fds: tuple[int, ...] = ()) -> None:
@@ -113,7 +113,7 @@ class WorkerProcesses:
         if what == "exited":
             connection = self._process.routes.pop(address, None)
             if connection is not None:
-                # What it had sent before its end comes before the news of it.
+                # The worker's last frames come before the news of its end.
                 connection.drain()
             self._process.deliver(
                 f"pool:{self._node}", f"node:{self._node}", WorkerDied(address, detail)

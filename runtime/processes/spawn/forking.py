@@ -1,4 +1,4 @@
-"""What the zygote does to its memory before it forks, and a forked process first of all."""
+"""The zygote's preparation of its memory before a fork, and a forked process's first steps."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def load(*modules: str) -> None:
-    """Load modules for what will be forked; `settle` has to follow."""
+    """Load modules for the processes to fork; the caller has to call `settle` next."""
     gc.disable()
     for module in modules:
         import_module(module)
 
 
 def settle() -> None:
-    """Prepare this process's memory for being shared with what is forked from it."""
+    """Prepare this process's memory for being shared with the processes that it forks."""
     gc.collect()
-    gc.enable()  # it was in the way while modules were loaded
+    gc.enable()  # `load` disables it, since it slows imports down
     # Shared pages stay shared: the collector does not write to old objects.
     gc.freeze()
-    trim()  # or what loading modules has left behind would be counted in every process
+    trim()  # or every process would have the free heap pages that imports leave
 
 
 def call_process(name: str) -> None:
@@ -47,19 +47,19 @@ def call_process(name: str) -> None:
 
 
 def adopt() -> None:
-    """Become the parent of whatever those leave behind who descend from this process."""
+    """Become the parent of all orphans among this process's descendants."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_with(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent dies: the thread that has forked it."""
+    """Have the kernel kill this process when the thread that has forked it ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(1)  # the parent died before the line above
 
 
 def become(kind: str, key: str, payload: bytes, fds: list[int], zygote_pid: int) -> None:
-    """Turn the freshly forked process into what was asked for; never returns."""
+    """Run the requested kind of process in a freshly forked one; never returns."""
     code = 1
     try:
         end_with(zygote_pid)

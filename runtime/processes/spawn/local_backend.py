@@ -1,4 +1,4 @@
-"""The ``local`` backend's ``init``: from what a program asks for to a cluster of processes."""
+"""The ``local`` backend's ``init``: makes a cluster of processes from a program's options."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from raytwin.runtime.session.node_resources import FIRST_DRIVER, node_resources
 
 START_TIMEOUT_S = 60.0
 STORE_SHARE = 0.3
-"""Part of the machine's memory that all object stores together may take."""
+"""The share of the machine's memory that all object stores together take by default."""
 STORE_BYTES_MAX = 1 << 44
-"""A process maps its node's store twice, and 47 bits are the addresses that it has."""
+"""A process maps its node's store twice, in an address space of 47 bits."""
 
 
 def connect(*, address: str | None = None, **options: Any) -> Session:
@@ -98,7 +98,7 @@ def _memory_bytes() -> int:
 
 
 def _spill_directory(given: str | os.PathLike[str] | None) -> str:
-    """Return where evicted objects go: as given, or the system's place for such."""
+    """Return the directory of evicted objects; by default the system's for temporary files."""
     directory = tempfile.gettempdir() if given is None else os.path.abspath(given)
     check_directory("object_spilling_dir", directory)
     return directory
@@ -119,7 +119,7 @@ def _connect_driver(cluster: LocalCluster) -> Session:
 
 
 class OwnerSession(DriverSession):
-    """The session of the driver that started the cluster, which ends with it."""
+    """The session of the driver that started the cluster; the cluster ends with it."""
 
     def __init__(self, world: LocalWorld, cluster: LocalCluster) -> None:
         super().__init__(world, cluster.address, cluster.end)
@@ -139,7 +139,7 @@ def _await_nodes(session: Session, cluster: LocalCluster, count: int) -> None:
             if sum(row["alive"] for row in session.query("nodes")) == count:
                 return
         except RaySystemError:
-            # Its own node is gone; the zygote will say which process went, and why.
+            # The driver's node has ended; the zygote reports which process ended, and why.
             time.sleep(0.1)
             cluster.poll()
             if not cluster.exited:

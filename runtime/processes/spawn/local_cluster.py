@@ -1,10 +1,10 @@
-"""A cluster on this machine, as the driver that starts it sees it: its processes.
+"""A cluster on this machine, for the driver that starts it: its processes, and their faults.
 
     driver (this process) ──spawns──> zygote ──forks──> head, nodes, workers
        └───────socket pair───────> node 0
 
-Everything is handed over by descriptor (see `zygote`). The head's listening
-socket is bound here, so that nodes can be started without waiting for it.
+Sockets and arenas are handed over as descriptors (see `zygote`). The head's listening
+socket is bound here, so that nodes start without waiting for the head.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from raytwin.runtime.session.node_resources import (
 from raytwin.runtime.store.arena import Arena
 
 NODES_MAX = 500
-"""Of a cluster on one machine; each node is two processes at least."""
+"""The most nodes of a cluster on one machine; each node is at least two processes."""
 END_TIMEOUT_S = 20.0
 ANSWER_LOOK_S = 0.02
 
 
 class LocalCluster:
-    """The processes of one cluster, as its driver sees them."""
+    """The processes of one cluster, for the driver that has started it."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class LocalCluster:
         """PID by ``zygote``, ``head``, ``node:<n>`` and ``replica:0.<n>``."""
         self.exited: dict[str, str] = {}
         self.resources: dict[int, dict[str, float]] = {}
-        """Of every node that was ever started, by number."""
+        """Resources of every node that was ever started, by number."""
         self._incarnations: dict[int, int] = {}
         self._removed: set[int] = set()
         self._paused: set[int] = set()
@@ -92,9 +92,9 @@ class LocalCluster:
         self._lock = threading.Lock()
         self._asking = threading.Lock()
         self._signaled: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        """Answers to what `_signal_worker` asked for."""
+        """The zygote's answers to `_signal_worker`."""
         self.query: Callable[[str], Any] = _unconnected
-        """The driver's session asks its node; see `queries`."""
+        """The driver session's query of its node; see `observability.queries`."""
         try:
             self._start(nodes)
         except BaseException:
@@ -112,7 +112,7 @@ class LocalCluster:
         given = [paths, str(self._file), kinds, preload.of_driver()]
         send_packet(self._control, ["start", *given])
         settings = HeadSettings(self.config, self._token, self._journal, self._storage)
-        # One that is killed is forked anew, where its state is in a file or in replicas.
+        # A killed head is forked anew if its state is in a file or in replicas.
         self._spawn("head", "head", settings, (head.fileno(),), self.config.chained)
         head.close()
         ours, theirs = socket.socketpair()
@@ -126,14 +126,14 @@ class LocalCluster:
 
     @property
     def address(self) -> str:
-        """Return ``host:port``, by which other drivers of this user may join."""
+        """Return ``host:port``, at which other drivers of this user may join."""
         host, port = self._head
         return f"{host}:{port}"
 
     def _spawn_node(
         self, number: int, driver: tuple[socket.socket, socket.socket] | None = None
     ) -> None:
-        """`driver`: sockets by which the node, and its workers, reach a driver there."""
+        """Start a node. `driver`: sockets to a driver there, for the node and for its workers."""
         arena = Arena.create(self._store_bytes)
         self._incarnations[number] = self._incarnations.get(number, 0) + 1
         if number == 0:
@@ -161,7 +161,7 @@ class LocalCluster:
         send_packet(self._control, packet, fds)
 
     def poll(self) -> None:
-        """Take in what the zygote has said: PIDs, and processes that ended."""
+        """Take the zygote's answers: PIDs, and the ends of processes."""
         with self._lock:
             while True:
                 try:
@@ -191,9 +191,9 @@ class LocalCluster:
         self.kill(name, signal.SIGKILL)
 
     def kill_member(self, chain: int, which: int = 0) -> None:
-        """Send SIGKILL to a replica of a chain, counted from its oldest, round and round.
+        """Send SIGKILL to a replica of a chain; `which` counts from its oldest, modulo.
 
-        Whether the others have the state by now only the chain's master knows.
+        Only the chain's master knows whether the others have the state by now.
         """
         self.poll()
         replicas = [key for key in self.pids if key.startswith("replica:")]
@@ -257,14 +257,14 @@ class LocalCluster:
         self._signal(node, signal.SIGCONT)
 
     def kill_worker(self, node: int, which: int = 0) -> None:
-        """Send SIGKILL to a worker, counted from the node's oldest, round and round."""
+        """Send SIGKILL to a worker; `which` counts from the node's oldest, modulo their number."""
         self._signal_worker(node, which, signal.SIGKILL)
 
     def kill_actor(self, which: int = 0) -> None:
-        """Send SIGKILL to an actor's worker, counted by node and the worker's age.
+        """Send SIGKILL to an actor's worker; `which` counts by node and the worker's age.
 
-        Nodes are asked who their actors are, so it takes a round trip to each;
-        raises ValueError while one is paused, too.
+        Queries every node for its actors, which takes a round trip to each; raises ValueError
+        if there is no actor, or while a node is paused.
         """
         if self._paused:
             raise ValueError(f"node {min(self._paused)} is paused and does not say who its"
@@ -286,11 +286,11 @@ class LocalCluster:
         self.kill("head", signal.SIGKILL)
 
     def pause_worker(self, node: int, which: int = 0) -> None:
-        """Send SIGSTOP to a worker; counted as in `kill_worker`."""
+        """Send SIGSTOP to a worker; `which` as in `kill_worker`."""
         self._signal_worker(node, which, signal.SIGSTOP)
 
     def resume_workers(self, node: int) -> None:
-        """Send SIGCONT to all workers of a node, unless that is paused itself."""
+        """Send SIGCONT to all workers of a node, unless the node is paused itself."""
         self._check(node)
         if node not in self._paused:
             self._signal(node, signal.SIGCONT)
@@ -306,7 +306,7 @@ class LocalCluster:
                     break
                 if "zygote" in self.exited:
                     raise RuntimeError("the cluster is gone")
-                # Another thread that polls may take the answer in.
+                # With a timeout, because another thread's `poll` may take the answer.
                 select.select([self._control], [], [], ANSWER_LOOK_S)
             if not self._signaled.get():
                 raise ValueError(
@@ -321,20 +321,20 @@ class LocalCluster:
         check_node(node, self.resources, self._removed, spare_driver)
 
     def end(self) -> None:
-        """Kill everything and wait until it is gone."""
+        """Kill all processes of the cluster and wait until they have ended."""
         self.query = _unconnected
         if self._file is not None:
             self._file.unlink(missing_ok=True)
         self._control.close()
         if self._zygote.poll() is None:
-            # Popen's own wait with a timeout sleeps and looks; this one wakes up.
+            # Popen's own wait with a timeout polls in intervals; a pidfd wakes up at once.
             pidfd = os.pidfd_open(self._zygote.pid)
             poll = select.poll()
             poll.register(pidfd, select.POLLIN)
             ended = poll.poll(END_TIMEOUT_S * 1000)
             os.close(pidfd)
             if not ended:
-                # It hangs. Its children go with it: the kernel sees to that.
+                # The zygote hangs. The kernel kills its children with it.
                 self._zygote.kill()
         self._zygote.wait()
 
@@ -344,8 +344,8 @@ def _unconnected(kind: str) -> Any:
 
 
 def _environment() -> dict[str, str]:
-    # The package is found where it was found by the driver; the rest of the
-    # driver's sys.path follows over the socket.
+    # The zygote imports raytwin from where the driver did; the rest of the driver's
+    # sys.path follows over the socket.
     root = str(Path(__file__).absolute().parents[4])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,16 +1,16 @@
 """A worker's first steps, taken once in the zygote so that no worker takes them again.
 
 A forked process shares its parent's pages until it writes to them, and Python writes
-all the time: it counts references, finds attributes and remembers where, and changes
-the code of what runs often. Most of the pages that a new worker writes to are written
-to for the first time that a step is taken: versions of types, caches of look-ups,
-layouts of instances, adapted code. Taken here, they are in the shared pages, and an
-actor costs less CPU time and less memory.
+all the time: it counts references, caches attribute look-ups, and specializes code that
+runs often. Most of the pages that a new worker writes to are written the first time that
+a step is taken: versions of types, caches of look-ups, layouts of instances, specialized
+code. The rehearsal makes these writes in the zygote, in pages that workers share, so that
+an actor costs less CPU time and less memory.
 
 The worker of a rehearsal is a real one, with a socket whose other end nobody serves,
-and an arena of a page; it makes an actor, calls it, and is dropped. It has no thread,
-no signal handler, and is not this process's `current` session, so nothing is left of
-it but what was cached.
+and an arena of one page; it makes an actor, calls it, and is dropped. It has no thread,
+no signal handler, and is not this process's `current` session, so only Python's caches
+remain of it.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from raytwin.runtime.serialization.serialization import dumps_function, serializ
 from raytwin.runtime.store.arena import Arena
 
 TIMES = 12
-"""Python adapts code that has run eight times. The first takes 2 ms, each of the others 0.5."""
+"""Python specializes code that has run eight times. The first run takes 2 ms, each other 0.5."""
 _ARENA_BYTES = 4096
 _SAID_BYTES_MAX = 1 << 16
 _NODE, _WORKER, _OWNER = "node:0", "worker:0.0", "driver:0.0"
 
 
 def rehearse(times: int = TIMES) -> bytes:
-    """Make a worker, have it make an actor and call that, and drop it; so many times.
+    """Make a worker that makes and calls an actor, and drop it, `times` times.
 
-    Returns what the last worker has sent to its node.
+    Returns the bytes that the last worker has sent to its node.
     """
     script = _script()
     said = b""

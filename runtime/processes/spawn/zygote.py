@@ -1,40 +1,40 @@
 """The zygote: forks every other process of the cluster, and outlives none.
 
-It is started by the driver and loads once what workers need (see `preload`); a
+The driver starts it. It loads the modules of workers once (see `preload`); a
 process forked from it costs milliseconds and shares its pages. It is also the
-supervisor, which is why nothing can be left behind:
+supervisor, so that nothing remains of a cluster:
 
-* it watches the driver's pidfd and its end of the control socket; when either
-  is gone it takes no further request, kills every process it has forked and leaves;
-* every process it forks gets SIGKILL from the kernel when the zygote dies;
-* processes that user code has started become its own when their worker dies,
-  and are killed then;
-* sockets are socket pairs and memory is memfd, handed over as descriptors: no
-  name in any file system exists that could stay behind. But for one: the file by
-  which other drivers find the cluster, which the zygote takes away.
+* it watches the driver's pidfd and the driver's end of the control socket; when either
+  ends, it takes no further request, kills every process that it has forked and exits;
+* the kernel kills every process that the zygote has forked when the zygote dies;
+* processes that user code has started become children of the zygote when their worker
+  dies, and it kills them then;
+* sockets are socket pairs and memory is memfd, handed over as descriptors, so they have
+  no name in a file system. The one name is the file by which other drivers find the
+  cluster, and the zygote removes it.
 
-The first packet is ``["start", search path, cluster's file, kinds, modules]``: of
-these kinds there will be processes as soon as can be, so what they need is loaded for
-all; the modules are for workers. Requests (one packet each, descriptors attached)::
+The first packet is ``["start", search path, cluster's file, kinds, modules]``. Processes of
+these kinds follow at once, so the zygote loads their modules before it forks any; the last
+list is the modules of workers. Requests (one packet each, descriptors attached)::
 
     ["spawn", kind, key, payload, again]  kind: head, node, replica, worker
-    ["mine"]                          which replicas are there, and were?
+    ["mine"]                          the requester's replicas, living and ended?
     ["kill", key, signal]
-    ["signal", key, signal]           a node, and every worker that it has asked for
-    ["signal worker", key, which, signal]   of that node: by its key, or a number that
-                                      is counted from its oldest, round and round
+    ["signal", key, signal]           a node and all its workers
+    ["signal worker", key, which, signal]   of that node: by the worker's key, or by number
+                                      from the oldest, modulo their count
 
 With `again` the process is forked anew, with the same descriptors, when it is killed or
-fails; what it had asked for lives, and is its successor's. Not if it has ended
-`AGAIN_MAX` times within `AGAIN_S` of its start, or with exit code 0: then nodes and
-replicas, which else wait for it, end as well.
+fails; its own children live on and belong to its successor. It is not forked anew if it has
+ended `AGAIN_MAX` times within `AGAIN_S` of its start, or with exit code 0: then nodes and
+replicas, which would wait for it, are killed as well.
 
-Answers: ``["spawned", key, pid]``, but of workers; ``["exited", key, reason]``;
-``["signaled", key, whether there was such a worker]``; and ``["mine", "", [those that live,
-those that have ended, how often the asker was forked anew]]``.
-Whoever asked for a process is told of its end; when the asker is gone, what it has
-asked for is killed. The driver is told of replicas too, and may kill any process by
-its key.
+Answers: ``["spawned", key, pid]``, except for workers; ``["exited", key, reason]``;
+``["signaled", key, whether there was such a worker]``; and ``["mine", "", [living replicas,
+ended replicas, how often the requester was forked anew]]``.
+The requester of a process receives its end; when the requester ends, the zygote kills the
+processes that it has requested. The driver receives the answers for replicas too, and may
+kill any process by its key.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ from raytwin.runtime.processes.spawn.zygote_children import Child, Children
 AGAIN_MAX = 5
 AGAIN_S = 1.0
 _OF_THE_NEXT = -2
-"""Who has asked for a process, where that was killed and is to be forked anew."""
+"""The owner of a process whose requester was killed and is about to be forked anew."""
 BATCH = 16
-"""Requests of one process that are taken before those of the next one."""
+"""How many requests of one process the zygote takes before it serves the next one."""
 
 
 class Zygote:
@@ -76,35 +76,35 @@ class Zygote:
         self._warm = False
         self._short_lives = 0
         self._late: list[tuple[int, list[Any], list[int]]] = []
-        """Workers to fork when this process is warm: (asker, request, descriptors)."""
+        """Workers to fork once the modules are loaded: (requester, request, descriptors)."""
         self._due: list[tuple[int, list[Any], list[int]]] = []
         """Workers to fork now."""
         self._again = 0
         """How often the head was forked anew."""
         self._ended: list[str] = []
-        """Replicas that there were: a master asks for them by other names."""
+        """Replicas that have ended: a master gives new ones other names."""
         self._driver_fd = os.pidfd_open(driver_pid)
         self._driver = select.poll()
         self._driver.register(self._driver_fd, select.POLLIN)
-        # Nothing but the other end's close: what it has said before is served in turn.
+        # Only hang-ups: the requests before them are served in turn.
         self._driver.register(self._control_fd, 0)
         self.modules: list[str] = []
-        """What workers are to have loaded, besides what they need."""
+        """Further modules to load for workers."""
         self.cluster_file = ""
-        """Taken away at the end, in case the driver could not."""
+        """The cluster's file; removed at the end, in case the driver was killed."""
         self._epoll.register(self._driver_fd, select.EPOLLIN)
         self._add_asker(control)
 
     def run(self) -> None:
         """Serve until the driver is gone."""
         while True:
-            # Head and nodes need neither numpy nor cloudpickle: they are forked
-            # before these are loaded, and start while that goes on.
+            # Head and nodes need neither numpy nor cloudpickle: they are forked before
+            # these are loaded, and start meanwhile.
             ended: list[Child] = []
             for fd, mask in self._epoll.poll(None if self._warm or not self._late else 0) or [
                 (-1, 0)
             ]:
-                # Each time: what all of them ask for can be hundreds of processes.
+                # Checked for each: the requests of all can be hundreds of forks.
                 if self._driver.poll(0):
                     return
                 if fd == -1:
@@ -121,7 +121,7 @@ class Zygote:
                 self._reap(ended)
 
     def _warm_up(self) -> None:
-        """Load what workers need, then fork those that were asked for meanwhile."""
+        """Load the modules of workers, then fork the workers requested so far."""
         load(MAINS["worker"], "cloudpickle", *self.modules)
         import_module("raytwin.runtime.processes.spawn.rehearsal").rehearse()
         import_module("raytwin.runtime.processes.client.interrupts").catch()
@@ -165,7 +165,7 @@ class Zygote:
         return True
 
     def _do(self, fd: int, request: list[Any], fds: list[int]) -> None:
-        """Do what a request asks for."""
+        """Serve one request, except for workers."""
         if request[0] == "kill":
             for child in self._children:
                 if child.key == request[1] and fd in (child.owner, self._control_fd):
@@ -185,7 +185,7 @@ class Zygote:
         self._epoll.unregister(fd)
         del self._answers[fd]
         self._askers.pop(fd).close()
-        # The number of the descriptor may be used again.
+        # Forget the descriptor: its number may be used again.
         asker = next((child for child in self._children if child.asks == fd), None)
         for child in self._children:
             if child.owner == fd and asker is not None and asker.again is not None:
@@ -197,10 +197,10 @@ class Zygote:
                 child.asks = -1
 
     def _fork_workers(self) -> None:
-        """Fork the workers that are due, then enter them all in the books.
+        """Fork the workers that are due, then enter them all in `_children`.
 
-        After each fork, whatever this process writes to is copied: so it writes little
-        in between.
+        After each fork, a page that this process writes to is copied: so it writes little
+        between the forks.
         """
         due, self._due = self._due, []
         if not due:
@@ -230,7 +230,7 @@ class Zygote:
         kept = [os.dup(fd) for fd in fds] if len(request) > 4 and request[4] else None
         ours = theirs = None
         if kind in ("node", "head"):
-            # They ask for workers and replicas over a socket of their own.
+            # A node requests workers, the head replicas, over a socket of its own.
             ours, theirs = packet_pair()
             fds = [theirs.fileno(), *fds]
         sys.stdout.flush()
@@ -255,7 +255,7 @@ class Zygote:
         self._tell(child, ["spawned", key, pid])
 
     def _reap(self, ended: list[Child]) -> None:
-        """Bury processes that have ended, and what they leave behind; tell who asked for them."""
+        """Reap processes that have ended, kill their orphans, and report to their requesters."""
         reasons = []
         for child in ended:
             self._epoll.unregister(child.pidfd)
@@ -265,7 +265,7 @@ class Zygote:
             reasons.append(
                 f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             )
-        # Once for all of them: this looks at every process there is.
+        # Once for all of them: this reads the list of all child processes.
         self._children.end_orphans()
         for child, reason in zip(ended, reasons, strict=True):
             if child.kind == "replica":
@@ -274,13 +274,13 @@ class Zygote:
                 self._tell(child, ["exited", child.key, reason])
             elif reason == "exit code 0" or not self._begin_again(child):
                 self._tell(child, ["exited", child.key, reason])
-                # Nodes and replicas else wait for another one.
+                # Nodes and replicas would wait for a new head.
                 for other in self._children:
                     if other.kind in ("node", "replica"):
                         signal.pidfd_send_signal(other.pidfd, signal.SIGKILL)
 
     def _begin_again(self, child: Child) -> bool:
-        """Fork a process anew that has ended; return whether that makes sense."""
+        """Fork a process anew that has ended; return False if it ends too often."""
         assert child.again is not None
         request, fds = child.again
         if time.monotonic() - child.started_s < AGAIN_S:
@@ -297,7 +297,7 @@ class Zygote:
         for other in heirless:
             other.owner = _OF_THE_NEXT
         if child.asks >= 0:
-            # What it has asked for last, and is not done, nobody knows of.
+            # Its last requests, not served yet, are dropped: its successor makes its own.
             self._drop_asker(child.asks)
         self._spawn(child.owner, request, fds)
         self._again += 1
@@ -338,7 +338,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     set_up_logging("zygote")
-    # What a task prints is seen when it is printed: workers do not live to flush.
+    # Line buffering shows a task's output at once: a killed worker cannot flush.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     call_process("rt-zygote")
@@ -359,7 +359,7 @@ def main() -> None:
         zygote.end()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # taking the interpreter down in good order takes longer than all else
+    os._exit(0)  # the interpreter's orderly exit would take longer than all of the above
 
 
 if __name__ == "__main__":

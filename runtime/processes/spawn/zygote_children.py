@@ -1,7 +1,7 @@
-"""The processes that the zygote has forked: who has asked for each, and their end.
+"""The processes that the zygote has forked: their owners, signals to them, and their end.
 
-Who asks (the driver, a node, the head) is known by the socket that it asks over. A node's
-workers are those that it has asked for.
+The owner of a process is the process that has requested it (the driver, a node, the head),
+identified by its socket to the zygote. A node owns its workers.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Child:
         self.pid = pid
         self.pidfd = pidfd
         self.again: tuple[list[Any], list[int]] | None = None
-        """The request and descriptors to start it with once more."""
+        """The request and descriptors to fork it anew with."""
         self.started_s = time.monotonic()
         self.asks = -1
-        """The socket over which it asks for processes, if it does."""
+        """The socket over which it requests processes; -1 if it does not."""
 
 
 class Children:
-    """All that live, or whose end has not been seen yet, oldest first."""
+    """All children that have not been reaped, oldest first."""
 
     def __init__(self) -> None:
         self._by_pidfd: dict[int, Child] = {}
@@ -53,20 +53,20 @@ class Children:
         return [child for child in self if child.key == key and child.owner == owner]
 
     def _asked(self, asker: Child) -> list[Child]:
-        """Return what a process has asked for and is there, oldest first."""
+        """Return the children that a process owns, oldest first."""
         return [child for child in self if asker.asks >= 0 and child.owner == asker.asks]
 
     def signal(self, owner: int, key: str, number: int) -> None:
-        """Send a signal to a node that `owner` has asked for, and to its workers."""
+        """Send a signal to a node of `owner`'s, and to its workers."""
         for node in self._of(owner, key):
             everyone = [node, *self._asked(node)]
-            # A node stops before its workers, and goes on after them: it must not
-            # see them silent.
+            # A node stops before its workers and continues after them, so that it never
+            # finds them silent.
             for child in reversed(everyone) if number == signal.SIGCONT else everyone:
                 signal.pidfd_send_signal(child.pidfd, number)
 
     def signal_worker(self, owner: int, key: str, which: int | str, number: int) -> bool:
-        """Send a signal to one worker of such a node; return whether there was one."""
+        """Send a signal to one worker of a node of `owner`'s; return whether there is one."""
         workers = [child for node in self._of(owner, key) for child in self._asked(node)]
         if isinstance(which, str):
             workers = [child for child in workers if child.key == which]
@@ -77,12 +77,12 @@ class Children:
         return bool(workers)
 
     def end_orphans(self) -> None:
-        """Kill what dead workers have left: their children are this process's now."""
+        """Kill the processes that dead workers have left: they are this process's children now."""
         _end_all_but({child.pid for child in self})
 
     def end(self) -> None:
         """Kill every process and wait until it is gone."""
-        # Nodes that see the head go would say so, and the head of replicas.
+        # In this order, or nodes would log the end of the head, and the head that of replicas.
         for kinds in (("worker", "node"), ("head",), ("replica",)):
             children = [child for child in self if child.kind in kinds]
             for child in children:
@@ -93,13 +93,13 @@ class Children:
 
 
 def _end_all_but(known: set[int]) -> None:
-    """Kill every child of this process that is not known, and what comes here by that."""
+    """Kill every child of this process but the known ones, and the orphans that they leave."""
     with open("/proc/thread-self/children", encoding="ascii") as file:
         pids = [int(pid) for pid in file.read().split()]
     for pid in pids:
         if pid not in known:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            # What it had started itself comes here now.
+            # The children of the killed process are children of this one now.
             _end_all_but(known)
             return
