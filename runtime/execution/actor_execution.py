@@ -210,7 +210,7 @@ class ActorRunner:
                 tasks.run_call(spec, lambda: again(caught), started_s)  # noqa: B023
                 break
             nbytes = plain_bytes(value)
-            if nbytes < 0 or session.client.borrowing.guarded or cancelled:
+            if nbytes < 0 or session.client.references.counter.guarded or cancelled:
                 given = [value]
                 del value
                 tasks.run_call(spec, given.pop, started_s)
@@ -437,7 +437,7 @@ class ActorRunner:
             self._tasks.tidy()
 
     def frame(self, spec: TaskSpec) -> Frame:
-        return Frame(task_id(spec.array, 0), self._tasks.session.client.job)
+        return Frame(task_id(spec.array, 0), self._tasks.session.client.submitter.job)
 
     def ended(self) -> None:
         if self._tasks.session.uncounted:

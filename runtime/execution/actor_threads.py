@@ -51,7 +51,7 @@ class CallThread:
                 assignment = actor.next_beside()
         while assignment is not None:
             spec = assignment.spec
-            frame = Frame(task_id(spec.array, 0), session.client.job)
+            frame = Frame(task_id(spec.array, 0), session.client.submitter.job)
             frame_of_call.set(frame)
             started_s = world.now()
             if not actor.is_simple(assignment):
@@ -69,7 +69,11 @@ class CallThread:
                 continue
             nbytes = plain_bytes(value)
             now_s = world.now()
-            if nbytes < 0 or now_s - started_s > SHORT_S or session.client.borrowing.guarded:
+            if (
+                nbytes < 0
+                or now_s - started_s > SHORT_S
+                or session.client.references.counter.guarded
+            ):
                 given = [value]
                 del value
                 actor.report_beside(spec, given.pop, started_s)

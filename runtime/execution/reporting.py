@@ -72,7 +72,7 @@ class Reporter:
                 result = RangeResult(
                     spec.array, start, count, OK, payload.to_bytes(), self.node, spec.returns
                 )
-                if payload.contained or self.session.client.borrowing.loans:
+                if payload.contained or self.session.client.references.counter.loans:
                     if payload.contained:
                         with self.world:
                             result.refs = self.session.hand_over(spec.array, payload.contained)
@@ -115,7 +115,7 @@ class Reporter:
             with self.world:
                 for ret, offset in enumerate(offsets):
                     if offset >= 0:
-                        self.session.client.abandon(object_id(spec.array, index, ret))
+                        self.session.client.requests.abandon(object_id(spec.array, index, ret))
             return self.error(one_of(spec, index), started_s, error)
         if not any(sizes):
             sizes, offsets = [], []
@@ -126,7 +126,7 @@ class Reporter:
         if contained:
             with self.world:
                 result.refs = self.session.hand_over(spec.array, contained)
-        if contained or self.session.client.borrowing.loans:
+        if contained or self.session.client.references.counter.loans:
             contained.clear()
             small.clear()
             values.clear()
@@ -210,7 +210,7 @@ class Reporter:
         traceback.clear_frames(error.__traceback__)
         with self.world:
             self.session.collect()
-            self.session.client.flush_all()
+            self.session.client.buffer.flush_all()
 
     def cancelled(self, spec: TaskSpec, started_s: float, interrupted: bool = True) -> float:
         """Report an element that a cancellation has ended, or a call that has gone on."""
@@ -265,7 +265,7 @@ class Reporter:
         timing = Timing(spec.name, started_s, now_s - started_s, result.count)
         with self.world:
             self.session.collect()
-            borrowing = self.session.client.borrowing
+            borrowing = self.session.client.references.counter
             if borrowing.guarded:
                 kept = borrowing.kept_by(spec.array)
                 if kept:

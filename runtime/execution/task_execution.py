@@ -39,7 +39,7 @@ class TaskRunner:
         self.world = world
         self.session = session
         self.executor = executor
-        executor.before_results = session.client.flush
+        executor.before_results = session.client.buffer.flush
         self.reports = Reporter(world, session, executor, node)
         executor.pack = self.reports.pack_plain
         executor.report_early = self.report_meanwhile
@@ -54,8 +54,8 @@ class TaskRunner:
     def run(self, assignment: Assignment) -> None:
         """Run one range and report all of it that was not given back."""
         spec = assignment.spec
-        if not self.session.client.job:
-            self.session.client.job = job_of_task(spec)
+        if not self.session.client.submitter.job:
+            self.session.client.submitter.job = job_of_task(spec)
         if _is_simple(spec):
             self._run_several(assignment)
             return
@@ -120,7 +120,7 @@ class TaskRunner:
                 self.run_call(spec, lambda: again(caught), started_s)  # noqa: B023
                 break
             nbytes = plain_bytes(value)
-            if nbytes < 0 or session.client.borrowing.guarded:
+            if nbytes < 0 or session.client.references.counter.guarded:
                 given = [value]
                 del value
                 self.run_call(spec, given.pop, started_s)
@@ -279,7 +279,7 @@ class TaskRunner:
             self.reports.values(spec, started_s, [count])
             return
         with self.world:
-            self.session.client.borrowing.receive(spec.array, spec.owner)
+            self.session.client.references.counter.receive(spec.array, spec.owner)
             refs = [ObjectRef(item_id(spec.array, index), self.session) for index in range(count)]
         self.reports.values(spec, started_s, [DynamicObjectRefGenerator(refs)])
 

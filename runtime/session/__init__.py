@@ -65,7 +65,7 @@ class Session(ActorCalls):
             entry = self.client.entries.get(ref.binary()[:ARRAY_BYTES])
             if force and entry is not None and entry.is_call:
                 raise ValueError("force=True would end the actor: to cancel a call leave it out")
-            self.client.cancel(ref.binary(), force, recursive)
+            self.client.submitter.cancel(ref.binary(), force, recursive)
 
     def create_group(
         self, name: str, bundles: list[dict[str, float]], strategy: str, detached: bool
@@ -75,16 +75,18 @@ class Session(ActorCalls):
             self.collect()
             group = self._next_array()
             made = CreateGroup(group.hex(), name, bundles, strategy, detached)
-            key, waiter = self.client.ask_table(lambda request: replace(made, request=request))
+            key, waiter = self.client.requests.ask_table(
+                lambda request: replace(made, request=request)
+            )
         self._block(waiter, None)
-        if self.client.replies.pop(key) != made.group:
+        if self.client.requests.replies.pop(key) != made.group:
             raise ValueError(f"there is a placement group {name!r} already")
         return group
 
     def remove_group(self, group: bytes) -> None:
         self._check_open()
         with self.world:
-            self.client.flush()
+            self.client.buffer.flush()
             self.client.ctx.send(self.client.node, RemoveGroup(group.hex()))
 
     # -- jobs ------------------------------------------------------------------
@@ -92,13 +94,15 @@ class Session(ActorCalls):
     @property
     def job_number(self) -> int:
         """The number of the calling code's job."""
-        return job_number(self.client.job)
+        return job_number(self.client.submitter.job)
 
     def describe_job(self, namespace: str) -> None:
         """Tell the cluster of this driver's job; names without a namespace are in this one."""
         self.namespace = namespace
         with self.world:
-            self.client.describe_job(namespace, encodable(" ".join(sys.argv)), os.getpid())
+            self.client.submitter.describe_job(
+                namespace, encodable(" ".join(sys.argv)), os.getpid()
+            )
 
     def job_namespace(self) -> str:
         """Return the namespace of names that the calling code's job gives and looks up."""
@@ -115,9 +119,9 @@ class Session(ActorCalls):
         kind = text("a query", kind)
         with self.world:
             self.collect()
-            key, waiter = self.client.query(kind)
+            key, waiter = self.client.requests.query(kind)
         self._block(waiter, None)
-        return self.client.replies.pop(key)
+        return self.client.requests.replies.pop(key)
 
     # -- the GCS's key-value table ---------------------------------------------
 
@@ -151,9 +155,9 @@ class Session(ActorCalls):
         self._check_open()
         with self.world:
             self.collect()
-            key, waiter = self.client.ask_table(make)
+            key, waiter = self.client.requests.ask_table(make)
         self._block(waiter, None)
-        return self.client.replies.pop(key)
+        return self.client.requests.replies.pop(key)
 
     # -- time, and the end -----------------------------------------------------
 
@@ -179,6 +183,6 @@ class Session(ActorCalls):
             called()
         self.closed = True
         self.world.close()
-        self.client.forget_waiters()
+        self.client.waits.forget_waiters()
         if self._end_cluster is not None:
             self._end_cluster()

@@ -64,13 +64,13 @@ class NotifyingWaiter(Waiter):
     def watch(self, session: Values) -> None:
         """Begin to wait; in a turn."""
         session.collect()
-        session.client.flush()
-        session.client.watch(self.awaited, waiter=self)
+        session.client.buffer.flush()
+        session.client.waits.watch(self.awaited, waiter=self)
 
     def leave(self, session: Values) -> None:
         """Wait no more."""
         with session.world:
-            session.client.unwatch(self.awaited, self)
+            session.client.waits.unwatch(self.awaited, self)
 
     def value(self, session: Values) -> Any:
         """Return what it has waited for."""

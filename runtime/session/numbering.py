@@ -111,12 +111,12 @@ class Numbering(References):
         element = (executor.running.array, executor.current(), tries)
         if element != self._element:
             self._element = element
-            self.client.begin_task(task_id(*element[:2]), tries)
+            self.client.submitter.begin_task(task_id(*element[:2]), tries)
 
     def _next_array(self) -> bytes:
         """Return the ID of the next task, call, actor or group."""
         if self.world.executor is None:
-            return self.client.next_array()
+            return self.client.submitter.next_array()
         frame = frame_of_call.get()
         if frame is not None and not frame.over:
             frame.children += 1
@@ -124,12 +124,12 @@ class Numbering(References):
         if frame is not None or self._is_outside():
             return array_id(self._outside(), self._strays)
         self._enter_element()
-        return self.client.next_child()
+        return self.client.submitter.next_child()
 
     def _next_put(self) -> bytes:
         """Return the ID of the next put."""
         if self.world.executor is None:
-            return self.client.next_put()
+            return self.client.submitter.next_put()
         frame = frame_of_call.get()
         if frame is not None and not frame.over:
             frame.puts += 1
@@ -137,7 +137,7 @@ class Numbering(References):
         if frame is not None or self._is_outside():
             return put_id(self._outside(), self._strays)
         self._enter_element()
-        return self.client.next_put()
+        return self.client.submitter.next_put()
 
     def _is_outside(self) -> bool:
         """Whether no task or call of this worker calls, but a thread that one has started."""
@@ -147,4 +147,4 @@ class Numbering(References):
     def _outside(self) -> bytes:
         """Return the parent of what this worker makes outside of its tasks, and count it."""
         self._strays += 1
-        return root_task_id(self.client.address, self.client.job)
+        return root_task_id(self.client.address, self.client.submitter.job)

@@ -62,7 +62,7 @@ class ActorCalls(Submitting):
         with self.world:
             self.collect()
             self.world.charge("submit", 1)
-            self.client.export(key, blob)
+            self.client.submitter.export(key, blob)
             array = self._next_array()
             spec = TaskSpec(
                 array, 0, 1, key, payload, self.client.address, demand, deps, 1, 0, -1,
@@ -70,18 +70,18 @@ class ActorCalls(Submitting):
             )  # fmt: skip
             keeper = array if options.max_restarts else b""
             if not options.name:
-                self.client.submit(array, [spec], 1, 1, holds, keeper)
+                self.client.submitter.submit(array, [spec], 1, 1, holds, keeper)
                 return array, ObjectRef(object_id(array, 0, 0), self), b""
-            reply_key, waiter = self.client.find_actor(
+            reply_key, waiter = self.client.requests.find_actor(
                 options.namespace, options.name, spec, keeper, holds
             )
             ref = ObjectRef(object_id(array, 0, 0), self)
         self._block(waiter, None)
         with self.world:
-            found = self.client.replies.pop(reply_key)
+            found = self.client.requests.replies.pop(reply_key)
             if found.created or found.actor == array:
                 return array, ref, b""
-            self.client.disown(array)
+            self.client.submitter.disown(array)
         if not options.get_if_exists:
             raise ActorAlreadyExistsError(f"there is an actor named {options.name!r} already")
         return found.actor, ObjectRef(object_id(found.actor, 0, 0), self), found.handle
@@ -102,7 +102,7 @@ class ActorCalls(Submitting):
                 pending.append(array)
             keeper = call.actor if call.rebuilt else b""
             if returns == 1 and not (deps or held or call.extra.stream or call.extra.inside):
-                entry = self.client.call(
+                entry = self.client.submitter.call(
                     array, call.extra, call.name, call.retries, payload, call.hold, keeper
                 )
                 entry.refs += 1
@@ -116,7 +116,7 @@ class ActorCalls(Submitting):
                 inside = arrays_of(held)
                 holds += inside
                 spec.extra = with_inside(call.extra, inside)
-            entry = self.client.submit(array, [spec], 1, returns, holds, keeper)
+            entry = self.client.submitter.submit(array, [spec], 1, returns, holds, keeper)
             entry.is_call = True
             if call.extra.stream:
                 entry.items = {} if entry.items is None else entry.items
@@ -126,10 +126,10 @@ class ActorCalls(Submitting):
     def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:
         self._check_open()
         with self.world:
-            key, waiter = self.client.find_actor(namespace, name, None)
+            key, waiter = self.client.requests.find_actor(namespace, name, None)
         self._block(waiter, None)
         with self.world:
-            found = self.client.replies.pop(key)
+            found = self.client.requests.replies.pop(key)
             if not found.actor:
                 return None
             return found.actor, ObjectRef(object_id(found.actor, 0, 0), self), found.handle
@@ -137,7 +137,7 @@ class ActorCalls(Submitting):
     def kill_actor(self, actor: bytes, restart: bool) -> None:
         self._check_open()
         with self.world:
-            self.client.kill_actor(actor, restart)
+            self.client.submitter.kill_actor(actor, restart)
 
     def exit_actor(self) -> None:
         if self.world.executor is None or not self.world.executor.actor:
@@ -158,7 +158,7 @@ class ActorCalls(Submitting):
     def own_actor(self) -> tuple[ObjectRef, type]:
         assert self.actor is not None, "it is no actor"
         with self.world:
-            self.client.borrowing.receive(self.actor[0], self.actor_owner)
+            self.client.references.counter.receive(self.actor[0], self.actor_owner)
         return ObjectRef(object_id(self.actor[0], 0, 0), self), self.loaded(self.actor_function)
 
     def function_name(self, spec: TaskSpec) -> str:

@@ -34,7 +34,7 @@ class References(ClusterContext):
     def __init__(self, world: World) -> None:
         self.world = world
         self.client = world.client
-        self.client.collect = self.collect
+        self.client.references.collect = self.collect
         self.closed = False
         self._dropped: deque[bytes] = deque()
         self.uncounted = self._dropped
@@ -50,7 +50,7 @@ class References(ClusterContext):
 
     def ref_added(self, oid: bytes) -> None:
         with self.world:
-            self.client.add_ref(oid)
+            self.client.references.add_ref(oid)
 
     def ref_dropped(self, oid: bytes) -> None:
         self._dropped.append(oid)
@@ -66,13 +66,13 @@ class References(ClusterContext):
             if sink is not None:
                 sink.append(ref)
             else:
-                self.client.borrowing.pin(array)
-            return self.client.borrowing.owner_of(array)
+                self.client.references.counter.pin(array)
+            return self.client.references.counter.owner_of(array)
 
     def ref_received(self, oid: bytes, owner: str) -> None:
         array = oid[:ARRAY_BYTES]
         with self.world:
-            self.client.borrowing.receive(array, owner)
+            self.client.references.counter.receive(array, owner)
         self.received.append((get_ident(), array))
 
     def _take_received(self) -> list[bytes]:
@@ -90,17 +90,21 @@ class References(ClusterContext):
     def came_in_value(self, oid: bytes) -> None:
         """An object's value was unpickled that had references inside."""
         with self.world:
-            self.client.borrowing.came_in_value(oid[:ARRAY_BYTES], self._take_received())
+            self.client.references.counter.came_in_value(oid[:ARRAY_BYTES], self._take_received())
 
     def came_in_arguments(self, task: bytes) -> None:
         """A task's arguments were unpickled, and references were inside."""
         with self.world:
-            self.client.borrowing.came_in_arguments(task, self._take_received())
+            self.client.references.counter.came_in_arguments(task, self._take_received())
 
     def hand_over(self, array: bytes, contained: Sequence[ObjectRef]) -> ResultRefs:
         """References are inside a value of an array that goes to this node; in a turn."""
         arrays = [inside for inside in arrays_of(contained) if inside != array]
-        return ResultRefs((), self.client.borrowing.hand_over(arrays), self.client.borrowing.keeper)
+        return ResultRefs(
+            (),
+            self.client.references.counter.hand_over(arrays),
+            self.client.references.counter.keeper,
+        )
 
     def dumps(self, value: Any) -> bytes:
         """Serialize what nobody looks after: the references inside are pinned."""
@@ -108,7 +112,7 @@ class References(ClusterContext):
         if serialized.contained:
             with self.world:
                 for array in arrays_of(serialized.contained):
-                    self.client.borrowing.pin(array)
+                    self.client.references.counter.pin(array)
         return serialized.to_bytes()
 
     def dumps_lasting(self, value: Any) -> bytes:
@@ -118,7 +122,7 @@ class References(ClusterContext):
         """
         serialized = self.world.serialize(value)
         if serialized.contained:
-            borrowing = self.client.borrowing
+            borrowing = self.client.references.counter
             with self.world:
                 arrays = arrays_of(serialized.contained)
                 own = [each for each in arrays if borrowing.owner_of(each) == self.client.address]
@@ -137,11 +141,11 @@ class References(ClusterContext):
             self._keep(None)
         dropped, unviewed = self._dropped, self._unviewed
         if dropped:
-            self.client.drop_refs(dropped)
+            self.client.references.drop_refs(dropped)
         while unviewed:
-            self.client.drop_view(unviewed.popleft())
+            self.client.pins.drop_view(unviewed.popleft())
         while self._inputs_done:
-            self.client.unpin(self._inputs_done.popleft())
+            self.client.buffer.unpin(self._inputs_done.popleft())
 
     def has_drops(self) -> bool:
         """Whether something is to be counted that no call has counted yet."""

@@ -65,7 +65,7 @@ class Submitting(Values):
             self.collect()
             self.world.charge("submit", 1)
             client = self.client
-            client.export(key, blob)
+            client.submitter.export(key, blob)
             array = self._next_array()
             spec = TaskSpec(
                 array, 0, 1, key, payload, client.address, demand, deps,
@@ -76,7 +76,7 @@ class Submitting(Values):
             if held:
                 holds = arrays_of(held)
                 spec.extra = with_inside(extra, holds)
-            entry = client.submit(array, [spec], 1, options.num_returns, holds)
+            entry = client.submitter.submit(array, [spec], 1, options.num_returns, holds)
             if stream:
                 entry.items = {} if entry.items is None else entry.items
             if stream == STREAM:
@@ -106,7 +106,7 @@ class Submitting(Values):
         packed = self._pack_items(items, star, held)
         with self.world:
             self.collect()
-            self.client.export(key, blob)
+            self.client.submitter.export(key, blob)
             array = self._next_array()
             name = options.name or function.function_name
             holds: tuple[bytes, ...] = ()
@@ -122,7 +122,9 @@ class Submitting(Values):
             ]  # fmt: skip
             self.world.charge("submit", len(specs))
             for at in range(0, len(specs), SUBMIT_SPECS_MAX):
-                self.client.submit(array, specs[at : at + SUBMIT_SPECS_MAX], count, 1, holds)
+                self.client.submitter.submit(
+                    array, specs[at : at + SUBMIT_SPECS_MAX], count, 1, holds
+                )
                 holds = ()
             return ObjectRefArray(array, count, 1, self)
 
@@ -168,7 +170,7 @@ class Submitting(Values):
 
     def _serialized(self, function: Definition) -> tuple[bytes, bytes]:
         """Return (ID, serialized form) of a function or class."""
-        job, scope = self.client.job, self.world.functions
+        job, scope = self.client.submitter.job, self.world.functions
         exported = function.exported
         if exported is None or exported[0] != job or exported[1] is not scope:
             plain, name = function.source
@@ -227,8 +229,10 @@ class Submitting(Values):
         if type(value) is not ObjectRef:
             return value
         self._check_open([value])
-        if not same_job(value.binary(), self.client.job):
-            raise exception_of(unpack(foreign_object(value.binary(), self.client.job).payload))
+        if not same_job(value.binary(), self.client.submitter.job):
+            raise exception_of(
+                unpack(foreign_object(value.binary(), self.client.submitter.job).payload)
+            )
         deps.append(value.binary())
         return Input(len(deps) - 1)
 

@@ -58,7 +58,7 @@ class Values(Numbering, Waiting):
                 result = RangeResult(array, 0, 1, OK, payload, node)
                 if serialized.contained:
                     result.refs = self.hand_over(array, serialized.contained)
-                return self._refs_to(self.client.put(result))[0]
+                return self._refs_to(self.client.submitter.put(result))[0]
         return self._put_large(array, serialized)
 
     def _serialized_for_put(self, value: Any) -> tuple[Serialized, bool]:
@@ -81,7 +81,7 @@ class Values(Numbering, Waiting):
             result = RangeResult(array, 0, 1, OK, b"", node, 1, (value.nbytes,), (offset,))
             if value.contained:
                 result.refs = self.hand_over(array, value.contained)
-            self.client.put(result)
+            self.client.submitter.put(result)
             return ObjectRef(oid, self)
 
     def store(self, oid: bytes, value: Serialized) -> int:
@@ -90,14 +90,14 @@ class Values(Numbering, Waiting):
         Raises ObjectStoreFullError.
         """
         offset = self._allocate(oid, value.nbytes)
-        full = self.client.full.pop(oid, None)
+        full = self.client.requests.full.pop(oid, None)
         if full is not None:
             raise exception_of(full)
         try:
             self.world.write(oid, offset, value)
         except BaseException:
             with self.world:
-                self.client.abandon(oid)
+                self.client.requests.abandon(oid)
             raise
         return offset
 
@@ -105,10 +105,10 @@ class Values(Numbering, Waiting):
         with self.world:
             self.collect()
             # What is dropped here makes room first.
-            self.client.flush()
-            waiter = self.client.allocate(oid, nbytes)
+            self.client.buffer.flush()
+            waiter = self.client.requests.allocate(oid, nbytes)
         self._block(waiter, None)
-        return self.client.allocations.pop(oid)
+        return self.client.requests.allocations.pop(oid)
 
     # -- getting ---------------------------------------------------------------
 
@@ -119,11 +119,11 @@ class Values(Numbering, Waiting):
         with self.world:
             self.collect()
             self.world.charge("get", len(oids))
-            client.flush_held()
+            client.buffer.flush_held()
             # One that is here is common, and needs nothing of what waiting takes.
-            value = client.value(oids[0]) if len(oids) == 1 else None
-            plain = client.plain_entries(oids) if value is None else None
-            errors = client.errors
+            value = client.waits.value(oids[0]) if len(oids) == 1 else None
+            plain = client.waits.plain_entries(oids) if value is None else None
+            errors = client.waits.errors
         if value is not None and not value.size:
             return [self.decode(value)]
         left_s = timeout_s
@@ -138,15 +138,15 @@ class Values(Numbering, Waiting):
             if timeout_s is not None:
                 left_s = max(0.0, timeout_s - (self.world.now() - began_s))
         with self.world:
-            waiter = client.watch(oids)
+            waiter = client.waits.watch(oids)
             # They may arrive as soon as this turn ends: what was so in it decides.
             here = not waiter.missing
             if here:
                 values = self._look_at(oids)
             else:
-                client.fail_early(oids, waiter)
+                client.waits.fail_early(oids, waiter)
                 # Large values that arrive stay until all are there, even if the store is full.
-                awaited = client.begin_get(oids)
+                awaited = client.pins.begin_get(oids)
         if not here:
             values = self._await(oids, waiter, awaited, timeout_s, left_s)
         values.reverse()
@@ -179,7 +179,7 @@ class Values(Numbering, Waiting):
         def done() -> bool:
             nonlocal failed
             if waiter.failed:
-                failed = client.first_error(oids)
+                failed = client.waits.first_error(oids)
             return failed is not None or not waiter.missing
 
         try:
@@ -187,12 +187,12 @@ class Values(Numbering, Waiting):
             with self.world:
                 if not waiter.missing:
                     return self._look_at(oids)
-                late = sum(client.value(oid) is None for oid in oids)
+                late = sum(client.waits.value(oid) is None for oid in oids)
         finally:
             with self.world:
                 if waiter.missing:
-                    client.unwatch(oids, waiter)
-                client.end_get(awaited)
+                    client.waits.unwatch(oids, waiter)
+                client.pins.end_get(awaited)
         if failed is not None:
             raise self.error_of(failed.status, failed.payload, failed.object)
         raise _too_late(late, len(oids), timeout_s)
@@ -220,7 +220,7 @@ class Values(Numbering, Waiting):
         # What is done stays done: only the last that is not is looked at.
         left = len(entries)
         client = self.client
-        large = client.large_results
+        large = client.results.large
 
         failed = False
         foreign = 0
@@ -232,14 +232,14 @@ class Values(Numbering, Waiting):
             nonlocal left, errors, failed, foreign
             while left and entries[left - 1].result is not None:
                 left -= 1
-            if client.errors != errors:
+            if client.waits.errors != errors:
                 # One of these, or of what nobody here waits for; if of that many fail, `watch`
                 # tells them apart.
-                errors = client.errors
+                errors = client.waits.errors
                 foreign += 1
                 failed = foreign > _FOREIGN_MAX or any_failed()
             # Large values are fetched as they are made: that is for `watch` to do.
-            return not left or failed or client.large_results != large
+            return not left or failed or client.results.large != large
 
         if not ready():
             if errors and any_failed():
@@ -273,10 +273,10 @@ class Values(Numbering, Waiting):
     def _look_at(self, oids: Sequence[bytes]) -> list[ObjectValue]:
         """Return the values, which are here; large ones count as looked at from now on."""
         found = []
-        for value in self.client.values(oids):
+        for value in self.client.waits.values(oids):
             assert value is not None, "a value vanished while it was awaited"
             if value.size:
-                self.client.add_view(value.object)
+                self.client.pins.add_view(value.object)
             found.append(value)
         return found
 
@@ -291,17 +291,17 @@ class Values(Numbering, Waiting):
         with self.world:
             self.collect()
             self.world.charge("get", 1)
-            client.flush()
+            client.buffer.flush()
             entry = client.entries[refs._array]
-            waiter = client.watch_array(entry)
+            waiter = client.waits.watch_array(entry)
         if waiter.missing:
             try:
                 self._wait_until(lambda: not waiter.missing or waiter.failed, timeout_s)
             finally:
                 with self.world:
-                    client.unwatch_array(entry, waiter)
+                    client.waits.unwatch_array(entry, waiter)
         with self.world:
-            failed = client.first_failed(entry)
+            failed = client.waits.first_failed(entry)
             late = entry.missing
         if failed is not None:
             raise self.error_of(failed.status, failed.payload)
@@ -335,18 +335,18 @@ class Values(Numbering, Waiting):
         oid = item_id(array, index)
         with self.world:
             self.collect()
-            client.flush()
+            client.buffer.flush()
             entry = client.entries[array]
         assert entry.items is not None
 
         def ready() -> bool:
-            return entry.result is not None or client.made(oid)
+            return entry.result is not None or client.waits.made(oid)
 
         if not ready() and not self._wait_until(ready, timeout_s):
             raise GetTimeoutError(f"item {index} was not there after {timeout_s} s")
         ref = self.item_of(entry, index)
-        if ref is not None and ref.binary() == oid and not client.made(oid):
-            self._wait_until(lambda: client.made(oid), timeout_s)
+        if ref is not None and ref.binary() == oid and not client.waits.made(oid):
+            self._wait_until(lambda: client.waits.made(oid), timeout_s)
         return ref
 
     def take_item(self, array: bytes, place: Place) -> ObjectRef | None:
@@ -354,7 +354,7 @@ class Values(Numbering, Waiting):
         client = self.client
         with self.world:
             self.collect()
-            client.flush()
+            client.buffer.flush()
             entry = client.entries[array]
         taken = -1
 
@@ -363,7 +363,7 @@ class Values(Numbering, Waiting):
             # It is asked again, and by whoever lets time pass for those that wait.
             if taken < 0:
                 index = place.index
-                ready = entry.result is not None or client.made(item_id(array, index))
+                ready = entry.result is not None or client.waits.made(item_id(array, index))
                 if ready and place.take(index):
                     taken = index
             return taken >= 0
@@ -387,7 +387,7 @@ class Values(Numbering, Waiting):
     def item_of(self, entry: Entry, index: int) -> ObjectRef | None:
         """Return what is next in a stream that has come so far, or ended; None: the end."""
         oid = item_id(entry.array, index)
-        if self.client.made(oid):
+        if self.client.waits.made(oid):
             return ObjectRef(oid, self)
         assert entry.result is not None and entry.items is not None
         if entry.result.status != OK:

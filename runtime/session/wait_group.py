@@ -69,7 +69,7 @@ class WaitGroup:
         self._refs += refs
         self._order += numbers
         self._index.update(zip(oids, numbers, strict=True))
-        for oid in self._client.watch_more(oids, self.waiter):
+        for oid in self._client.waits.watch_more(oids, self.waiter):
             heappush(self._ready, self._index[oid])
 
     def accepts(self, refs: list[ObjectRef], fetch: bool) -> bool:
@@ -103,7 +103,7 @@ class WaitGroup:
         """From now on values need not be brought here: what exists is ready."""
         self.waiter.fetch = False
         self.ready()
-        for oid in self._client.unfetched(self._index, self.waiter):
+        for oid in self._client.waits.unfetched(self._index, self.waiter):
             heappush(self._ready, self._index[oid])
 
     def ready(self) -> int:
@@ -138,4 +138,4 @@ class WaitGroup:
         self.ready()
         numbers = set(self._ready)
         left = [oid for oid, number in self._index.items() if number not in numbers]
-        self._client.unwatch(left, self.waiter)
+        self._client.waits.unwatch(left, self.waiter)

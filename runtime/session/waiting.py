@@ -46,7 +46,7 @@ class Waiting(References):
                 self._keep(None)
                 group = WaitGroup(client, refs, fetch_local)
             return self._wait_in(group, num_returns, timeout_s)
-        here = client.value if fetch_local else client.made
+        here = client.waits.value if fetch_local else client.waits.made
 
         def ready_now() -> list[int]:
             ready = []
@@ -60,14 +60,14 @@ class Waiting(References):
         with self.world:
             self.collect()
             self.world.charge("wait", 1)
-            client.flush()
+            client.buffer.flush()
             ready = ready_now()
             waiter = None
             if len(ready) < num_returns:
                 # Without time to wait, too: what is not here is fetched for the next call.
                 oids = [ref.binary() for ref in refs]
-                waiter = client.watch(oids, fetch_local)
-                awaited = client.begin_get(oids)
+                waiter = client.waits.watch(oids, fetch_local)
+                awaited = client.pins.begin_get(oids)
         if waiter is not None:
             may_miss = len(refs) - num_returns
             try:
@@ -75,9 +75,9 @@ class Waiting(References):
                     self._wait_until(lambda: waiter.missing <= may_miss, timeout_s)
             finally:
                 with self.world:
-                    client.unwatch(oids, waiter)
+                    client.waits.unwatch(oids, waiter)
                     ready = ready_now()
-                    client.end_get(awaited)
+                    client.pins.end_get(awaited)
         chosen = set(ready)
         return (
             [refs[position] for position in ready],
@@ -94,14 +94,14 @@ class Waiting(References):
         client = self.client
         refs = [w for w in waitables if isinstance(w, ObjectRef)]
         self._check_open(refs)
-        here = client.value if fetch_local else client.made
+        here = client.waits.value if fetch_local else client.waits.made
 
         def is_ready(waitable: ObjectRef | ObjectRefGenerator) -> bool:
             if isinstance(waitable, ObjectRef):
                 return bool(here(waitable.binary()))
             array, index = waitable.position()
             entry = client.entries[array]
-            return entry.result is not None or client.made(item_id(array, index))
+            return entry.result is not None or client.waits.made(item_id(array, index))
 
         def enough() -> bool:
             return sum(map(is_ready, waitables)) >= num_returns
@@ -110,17 +110,17 @@ class Waiting(References):
         with self.world:
             self.collect()
             self.world.charge("wait", 1)
-            client.flush()
-            waiter = client.watch(oids, fetch_local)
-            awaited = client.begin_get(oids)
+            client.buffer.flush()
+            waiter = client.waits.watch(oids, fetch_local)
+            awaited = client.pins.begin_get(oids)
         try:
             if timeout_s != 0:
                 self._wait_until(enough, timeout_s)
         finally:
             with self.world:
-                client.unwatch(oids, waiter)
+                client.waits.unwatch(oids, waiter)
                 ready = [at for at, w in enumerate(waitables) if is_ready(w)][:num_returns]
-                client.end_get(awaited)
+                client.pins.end_get(awaited)
         chosen = set(ready)
         return (
             [waitables[at] for at in ready],
@@ -165,7 +165,7 @@ class Waiting(References):
                 found = group.take(num_returns)
                 self._keep(group)
                 return found
-            self.client.flush()
+            self.client.buffer.flush()
         done = False
         try:
             if timeout_s != 0:

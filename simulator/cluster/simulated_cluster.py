@@ -323,7 +323,7 @@ class SimCluster:
     def make_driver(self, address: str, job: bytes) -> SimWorld:
         process = SimProcess(self, address, 0, self.hosts[0], self.costs["driver"])
         client = Client(process.context(address), address, 0, self.config)
-        client.begin_task(root_task_id(f"sim/{self.seed}", job))
+        client.submitter.begin_task(root_task_id(f"sim/{self.seed}", job))
         process.add(address, client)
         return SimWorld(self, process, client, None, self.stores[0].values)
 

@@ -46,7 +46,7 @@ class SimSession(Session):
         """
         self.namespace = namespace
         with self.world:
-            self.client.describe_job(namespace, "", 0)
+            self.client.submitter.describe_job(namespace, "", 0)
 
     def future(self, ref: ObjectRef) -> Future[Any]:
         return LazyFuture(self, ref)
@@ -135,7 +135,7 @@ class SimDriver:
     def _leave(self, reason: str, _: Any) -> None:
         assert self._world is not None
         self._world.process.kill()
-        self._world.client.forget_waiters()
+        self._world.client.waits.forget_waiters()
         self._cluster.door.ended(self.job, reason)
 
 

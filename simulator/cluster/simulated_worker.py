@@ -83,7 +83,7 @@ class SimWorker:
         self.executor.on_cancel = self._on_cancel
         self.executor.start(pid)
         self.process.begin()
-        self.client.flush()
+        self.client.buffer.flush()
         self.process.after_turn = self._begin
 
     @property
@@ -100,7 +100,7 @@ class SimWorker:
     def _on_cancel(self, message: CancelTask) -> None:
         running = self.executor.running
         if message.recursive and running is not None:
-            self.client.cancel_children(
+            self.client.submitter.cancel_children(
                 task_id(running.array, self.executor.cancelled), message.force
             )
 
@@ -114,7 +114,7 @@ class SimWorker:
             self._program.throw()
         if self._world is not None:
             self._world.end_spawned()
-        self.client.forget_waiters()
+        self.client.waits.forget_waiters()
 
     def _begin(self) -> None:
         """Make and start the program, once there is work."""
@@ -163,11 +163,11 @@ def _work(world: SimWorld, session: Session, executor: Executor, runner: TaskRun
             assignment = executor.next() if begins else None
             if assignment is None:
                 session.collect()
-                client.flush()
+                client.buffer.flush()
         if assignment is not None:
             runner.run(assignment)
         else:
             world.block(lambda: runner.has_work() or runner.may_leave(), None)
     runner.end()
     with world:
-        client.flush()
+        client.buffer.flush()

@@ -78,8 +78,8 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         future: Future[Any] = Future()
         waiter = NotifyingWaiter(ref, future, self._virtual.done)
         with self._world:
-            self._world.client.flush()
-            self._world.client.watch([ref.binary()], waiter=waiter)
+            self._world.client.buffer.flush()
+            self._world.client.waits.watch([ref.binary()], waiter=waiter)
         if not waiter.missing:
             self._virtual.done.append(waiter)
         return future

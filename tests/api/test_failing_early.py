@@ -180,7 +180,7 @@ def test_what_it_had_asked_for_is_let_go(never: Any) -> None:
         with pytest.raises(ValueError):
             ray.get(refs, timeout=LIMIT_S)
         del refs
-    assert not client._awaited
+    assert not client.pins._awaited
     for ref in (never, array[2]):
         entry = client.entries[ref.binary()[:12]]
         assert not entry.waiters and not entry.all_waiters
@@ -189,7 +189,7 @@ def test_what_it_had_asked_for_is_let_go(never: Any) -> None:
     while any(row[1:] != [0, 0, 0] for row in session.query("stores")):
         assert ray.now() < until_s, session.query("stores")
         ray.sleep(0.02)
-    assert not client._views and not client._unpin_later
+    assert not client.pins._views and not client.pins._unpin_later
 
 
 def test_wait_counts_errors_as_before(never: Any) -> None:

@@ -15,7 +15,7 @@ from raytwin.chaos.fuzz.run.campaign_seed import run_case
 from raytwin.runtime.control.actors.call_replies import CallReplies
 from raytwin.runtime.control.actors.reconstruction import ActorReconstruction
 from raytwin.runtime.control.actors.reply_cache import ReplyCache
-from raytwin.runtime.control.client.client import Client
+from raytwin.runtime.control.client.submitter import Submitter
 from raytwin.runtime.control.core.resources import ResourcePool, parse_demand
 from raytwin.runtime.control.gcs.array_store import ArrayTable
 from raytwin.runtime.control.gcs.gcs import Gcs
@@ -26,7 +26,7 @@ from raytwin.runtime.control.objects.local_objects import LocalObjects
 from raytwin.runtime.control.objects.owner_failure import OwnerFailure
 from raytwin.runtime.control.objects.release import LettingGo
 from raytwin.runtime.control.ownership.contained_references import Custody
-from raytwin.runtime.control.ownership.reference_counter import Borrowing
+from raytwin.runtime.control.ownership.reference_counter import ReferenceCounter
 from raytwin.runtime.control.scheduling import placement_groups
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.actor_execution import ActorRunner
@@ -124,12 +124,12 @@ def all_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def killed_for_good(patch: pytest.MonkeyPatch) -> None:
     """An actor that is killed does not start again, whatever was said."""
-    kill = Client.kill_actor
+    kill = Submitter.kill_actor
 
-    def wrong(self: Client, actor: bytes, reason: str, restart: bool) -> None:
-        kill(self, actor, reason, False)
+    def wrong(self: Submitter, actor: bytes, restart: bool) -> None:
+        kill(self, actor, False)
 
-    patch.setattr(Client, "kill_actor", wrong)
+    patch.setattr(Submitter, "kill_actor", wrong)
 
 
 def exit_is_a_crash(patch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ LATER_MUTANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None], tuple[
         "BESIDE", one_at_a_time, ("RaySystemError", "has not ended", "value "),
     ),
     "more calls run than may": ("BESIDE", all_at_once, ("beside",)),
-    "an actor is killed for good": ("ENDS", killed_for_good, ("it was killed by kill()",)),
+    "an actor is killed for good": ("ENDS", killed_for_good, ("was killed by kill()",)),
     "an actor that leaves comes back": (
         "ENDS", exit_is_a_crash, ("value ", "RaySystemError", "has not ended"),
     ),
@@ -207,7 +207,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
         ),
         ("value ",),
     ),
-    "borrowers are not counted": (mutant_without(Borrowing, "_on_update"), ("value ",)),
+    "borrowers are not counted": (mutant_without(ReferenceCounter, "_on_update"), ("value ",)),
     "an owner's death is nobody's news": (
         mutant_without(OwnerFailure, "on_died"),
         ("value ", "RaySystemError", "tables:", "stores:"),

@@ -73,11 +73,13 @@ def leftovers(world: World) -> dict[str, Any]:
         look(f"store:{number}", world.stores[number], "places", "disk")
     for address, shell in world.shells.items():
         if shell.node not in world.cut:
-            look(
-                address, shell.client, "entries", "borrowed", "local", "allocations",
-                "_views", "_unpin_later", "_object_waiters", "_submitted", "_puts",
-                "_run_arrays",
-            )  # fmt: skip
+            client = shell.client
+            look(address, client, "entries")
+            look(address, client.references, "borrowed")
+            look(address, client.pins, "objects", "_views", "_awaited", "_unpin_later")
+            look(address, client.waits, "_waiters")
+            look(address, client.requests, "allocations")
+            look(address, client.buffer, "_submitted", "_puts", "_run_arrays")
             if isinstance(shell, Worker):
                 look(address, shell.executor, "direct")
     return found

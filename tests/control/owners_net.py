@@ -1,6 +1,6 @@
 """Owners, borrowers and nodes that hand references on, under every order of messages.
 
-`Net` has the real `Client`, `Borrowing` and `Custody`, and nothing else: no tasks run, but
+`Net` has the real `Client`, `ReferenceCounter` and `Custody`, and nothing else: no tasks run, but
 their messages travel. Each link keeps its order; which link delivers next, and which timer
 fires, is drawn. The rule that is held against it at every step: whoever has a reference can
 read what it leads to, because the owner, if it lives, has not released it. At the end
@@ -103,7 +103,7 @@ class Net:
             )  # fmt: skip
         for address in CLIENTS:
             client = Client(Ctx(self, address), address, node_of(address), config)
-            client.begin_task(root_task_id(address))
+            client.submitter.begin_task(root_task_id(address))
             self.clients[address] = client
 
     # -- messages --------------------------------------------------------------
@@ -207,7 +207,7 @@ class Net:
         """Some references that a program has, pickled; none that make a ring of values."""
         mine = [oid for oid in sorted(self.held[address]) if not self._reaches(oid, into)]
         chosen = self.rng.sample(mine, self.rng.randint(0, min(3, len(mine))))
-        owner_of = self.clients[address].borrowing.owner_of
+        owner_of = self.clients[address].references.counter.owner_of
         return [(oid, owner_of(oid[:ARRAY_BYTES])) for oid in chosen]
 
     def _reaches(self, oid: bytes, array: bytes) -> bool:
@@ -217,7 +217,7 @@ class Net:
         )
 
     def _hand_over(self, address: str, inside: list[tuple[bytes, str]]) -> ResultRefs | None:
-        borrowing = self.clients[address].borrowing
+        borrowing = self.clients[address].references.counter
         if not inside:
             return None
         arrays = dict.fromkeys(oid[:ARRAY_BYTES] for oid, _ in inside)
@@ -226,32 +226,32 @@ class Net:
     def _unpickle(self, address: str, inside: list[tuple[bytes, str]]) -> list[bytes]:
         client = self.clients[address]
         for oid, owner in inside:
-            client.borrowing.receive(oid[:ARRAY_BYTES], owner)
-            client.add_ref(oid)
+            client.references.counter.receive(oid[:ARRAY_BYTES], owner)
+            client.references.add_ref(oid)
             self.held[address][oid] += 1
         return [oid[:ARRAY_BYTES] for oid, _ in inside]
 
     def put(self, address: str) -> None:
         client = self.clients[address]
         inside = self._refs(address)
-        array = client.next_put()
+        array = client.submitter.next_put()
         result = RangeResult(array, 0, 1, OK, b"", node_of(address))
         result.refs = self._hand_over(address, inside)
         self.values[array], self.owners[array] = inside, address
-        client.put(result)
-        client.add_ref(object_id(array, 0, 0))
+        client.submitter.put(result)
+        client.references.add_ref(object_id(array, 0, 0))
         self.held[address][object_id(array, 0, 0)] += 1
 
     def submit(self, address: str, to: str) -> None:
         client = self.clients[address]
         inside = self._refs(address)
-        array = client.next_array()
+        array = client.submitter.next_array()
         args = b"".join(oid + owner.encode().ljust(16) for oid, owner in inside)
         holds = tuple(dict.fromkeys(oid[:ARRAY_BYTES] for oid, _ in inside))
         self.owners[array], self.targets[array] = address, to
         spec = TaskSpec(array, 0, 1, b"", args, address, name=to)
-        client.submit(array, [spec], 1, 1, holds)
-        client.add_ref(object_id(array, 0, 0))
+        client.submitter.submit(array, [spec], 1, 1, holds)
+        client.references.add_ref(object_id(array, 0, 0))
         self.held[address][object_id(array, 0, 0)] += 1
 
     def begin(self, address: str, spec: TaskSpec) -> None:
@@ -262,7 +262,7 @@ class Net:
         if not self._lives(spec.owner):
             self.unheld.update(oid[:ARRAY_BYTES] for oid, _ in inside)
         arrays = self._unpickle(address, inside)
-        self.clients[address].borrowing.came_in_arguments(spec.array, arrays)
+        self.clients[address].references.counter.came_in_arguments(spec.array, arrays)
         self.running[address].append((spec, [oid for oid, _ in inside]))
 
     def end(self, address: str) -> None:
@@ -278,11 +278,11 @@ class Net:
         for oid in given:
             if self.rng.random() < 0.7 and self.held[address][oid]:
                 self.drop(address, oid)
-        kept = client.borrowing.kept_by(spec.array)
+        kept = client.references.counter.kept_by(spec.array)
         if kept:
             refs = result.refs or ResultRefs()
             result.refs = ResultRefs(kept, refs.contained, refs.keeper)
-        client.flush()
+        client.buffer.flush()
         client.ctx.send(client.node, TaskResults(spec.owner, [result]))
 
     def read(self, address: str) -> None:
@@ -296,13 +296,13 @@ class Net:
             inside = self.values[array]
             if inside and self.rng.random() < 0.5:
                 arrays = self._unpickle(address, inside)
-                self.clients[address].borrowing.came_in_value(array, arrays)
+                self.clients[address].references.counter.came_in_value(array, arrays)
 
     def drop(self, address: str, oid: bytes) -> None:
         self.held[address][oid] -= 1
         if not self.held[address][oid]:
             del self.held[address][oid]
-        self.clients[address].drop_ref(oid)
+        self.clients[address].references.drop_ref(oid)
 
     def kill(self, address: str) -> None:
         """A worker dies with all that it owns."""
@@ -399,8 +399,8 @@ class Net:
                 break
         for address, client in self.clients.items():
             assert not client.entries, f"{address} still owns {client.entries}"
-            assert not client.borrowing.loans, f"{address} still borrows"
-            assert not client.borrowing.guarded
+            assert not client.references.counter.loans, f"{address} still borrows"
+            assert not client.references.counter.guarded
         for number, custody in self.nodes.items():
             assert not len(custody), f"node {number} still keeps {custody.contained}"
 

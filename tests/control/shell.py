@@ -39,12 +39,12 @@ class Ref:
         self.oid = oid
         self.shell = shell
         self.alive = True
-        shell.client.add_ref(oid)
+        shell.client.references.add_ref(oid)
 
     def drop(self) -> None:
         assert self.alive
         self.alive = False
-        self.shell.client.drop_ref(self.oid)
+        self.shell.client.references.drop_ref(self.oid)
 
 
 class Shell:
@@ -166,7 +166,7 @@ class Shell:
             array, 0, 1, FUNCTION, msgspec.msgpack.encode([body]), self.address, demand,
             tuple(deps), returns, retries, -1, "task",
         )  # fmt: skip
-        self.client.submit(array, [spec], 1, returns)
+        self.client.submitter.submit(array, [spec], 1, returns)
         return [Ref(self, object_id(array, 0, ret)) for ret in range(returns)]
 
     def create_actor(
@@ -186,7 +186,7 @@ class Shell:
             array, 0, 1, FUNCTION, body, self.address, demand, tuple(deps), 1, 0, -1, "Actor",
             TaskExtra(actor=ActorInfo(restarts, 1, interval)),
         )  # fmt: skip
-        self.client.submit(array, [spec], 1, 1, keeper=array if restarts else b"")
+        self.client.submitter.submit(array, [spec], 1, 1, keeper=array if restarts else b"")
         return Ref(self, object_id(array, 0, 0))
 
     def tell(
@@ -206,13 +206,13 @@ class Shell:
         if not deps:
             # The same object for all such calls, as an actor's handle has it.
             extra = self._extras.setdefault((to, retries), TaskExtra(call=to, method="tell"))
-            self.client.call(array, extra, "Actor.tell", retries, args, actor, keeper)
+            self.client.submitter.call(array, extra, "Actor.tell", retries, args, actor, keeper)
             return Ref(self, object_id(array, 0, 0))
         spec = TaskSpec(
             array, 0, 1, b"", args, self.address, "", tuple(deps), 1,
             retries, -1, "Actor.tell", TaskExtra(call=to, method="tell"),
         )  # fmt: skip
-        self.client.submit(array, [spec], 1, 1, (actor,), keeper)
+        self.client.submitter.submit(array, [spec], 1, 1, (actor,), keeper)
         return Ref(self, object_id(array, 0, 0))
 
     def map(
@@ -229,7 +229,7 @@ class Shell:
             )
             for at in range(0, len(bodies), chunk)
         ]  # fmt: skip
-        self.client.submit(array, specs, len(bodies), 1)
+        self.client.submitter.submit(array, specs, len(bodies), 1)
         return [object_id(array, index, 0) for index in range(len(bodies))]
 
     def put(self, value: Any, size: int = 0) -> Code:
@@ -241,24 +241,24 @@ class Shell:
         else:
             offset = yield from self._allocate(oid, value, size)
             result = RangeResult(array, 0, 1, OK, b"", self.node, 1, (size,), (offset,))
-        self.client.put(result)
+        self.client.submitter.put(result)
         return Ref(self, oid)
 
     def get(self, oids: list[bytes]) -> Code:
         """Generator: wait for objects, return their values, raise `TaskFailed`."""
-        self.client.flush()
-        waiter = self.client.watch(oids)
+        self.client.buffer.flush()
+        waiter = self.client.waits.watch(oids)
         for oid in oids:
-            self.client.add_view(oid)
+            self.client.pins.add_view(oid)
         yield from self._wait(lambda: not waiter.missing)
         try:
             return [self.value(oid) for oid in oids]
         finally:
             for oid in oids:
-                self.client.drop_view(oid)
+                self.client.pins.drop_view(oid)
 
     def value(self, oid: bytes) -> Any:
-        value = self.client.value(oid)
+        value = self.client.waits.value(oid)
         assert value is not None, "a value vanished while it was awaited"
         return self.decode(value)
 
@@ -275,11 +275,11 @@ class Shell:
         return self.node_store.read(value.object, value.offset, value.size)
 
     def _allocate(self, oid: bytes, value: Any, size: int) -> Code:
-        waiter = self.client.allocate(oid, size)
+        waiter = self.client.requests.allocate(oid, size)
         yield lambda: not waiter.missing
-        offset = self.client.allocations.pop(oid)
+        offset = self.client.requests.allocations.pop(oid)
         if offset < 0:
-            raise TaskFailed(USER_ERROR, words_of(self.client.full.pop(oid)))
+            raise TaskFailed(USER_ERROR, words_of(self.client.requests.full.pop(oid)))
         self.node_store.values[offset] = value
         return offset
 
@@ -288,10 +288,10 @@ class Shell:
             yield ready
 
     def _export(self) -> None:
-        self.client.export(FUNCTION, b"blob")
+        self.client.submitter.export(FUNCTION, b"blob")
 
     def _next_array(self) -> bytes:
-        return self.client.next_array()
+        return self.client.submitter.next_array()
 
     def _next_put(self) -> bytes:
-        return self.client.next_put()
+        return self.client.submitter.next_put()

@@ -289,7 +289,7 @@ def test_the_news_of_a_death_overtakes_no_result(restarts: int, node_dies: bool)
         yield from driver.get([driver.tell(ref.oid, {"tag": 0}, restarts=restarts).oid])
         last = driver.tell(ref.oid, {"tag": 1}, restarts=restarts)
         never = driver.tell(ref.oid, {"tag": 2, "s": 60.0}, restarts=restarts)
-        driver.client.flush()
+        driver.client.buffer.flush()
         world._links["node:1", "node:0"] = world.time_s + 1.0
         yield 0.1
         (address,) = [a for a, shell in world.shells.items() if shell.history is not None]

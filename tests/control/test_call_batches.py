@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from raytwin.runtime.control.actors.call_submitter import CallSubmitter
 from raytwin.runtime.control.client.client import Client
-from raytwin.runtime.control.client.references import UNHURRIED_S
+from raytwin.runtime.control.client.send_buffer import UNHURRIED_S
 from raytwin.runtime.control.core.call_batches import (
     RUN_MAX,
     args_bytes,
@@ -129,14 +129,14 @@ def test_a_message_that_is_too_long_ends_each_call() -> None:
 def made_client() -> tuple[Alone, Client]:
     ctx = Alone()
     client = Client(ctx, OWNER, 0, Config())
-    client.submit(array(0), [task(0)], 1, 1)  # this one leaves at once
+    client.submitter.submit(array(0), [task(0)], 1, 1)  # this one leaves at once
     ctx.take(SubmitTasks)
     return ctx, client
 
 
 def make_call(client: Client, number: int, extra: TaskExtra = EXTRA) -> None:
-    client.call(array(number), extra, extra.method, 3, b"%d" % number, ACTOR + FIRST)
-    client.add_ref(array(number) + FIRST)
+    client.submitter.call(array(number), extra, extra.method, 3, b"%d" % number, ACTOR + FIRST)
+    client.references.add_ref(array(number) + FIRST)
 
 
 def test_what_comes_between_calls_stays_between_them() -> None:
@@ -144,12 +144,12 @@ def test_what_comes_between_calls_stays_between_them() -> None:
     other = TaskExtra(call=ACTOR, method="other")
     for number in (1, 2):
         make_call(client, number)
-    client.submit(array(3), [task(3)], 1, 1)
+    client.submitter.submit(array(3), [task(3)], 1, 1)
     make_call(client, 4)
     make_call(client, 5, other)
     make_call(client, 6)
     make_call(client, 7)
-    client.flush()
+    client.buffer.flush()
     [message] = ctx.take(SubmitTasks)
     assert [is_run(spec) for spec in message.tasks] == [True, False, False, False, True]
     assert [s.array for s in singles(message.tasks)] == [array(n) for n in range(1, 8)]
@@ -169,19 +169,19 @@ def test_a_run_has_a_limit() -> None:
 
 def test_each_call_is_released_on_its_own_and_the_actor_after_the_last() -> None:
     ctx, client = made_client()
-    client.submit(ACTOR, [task(999)], 1, 1)
-    client.add_ref(ACTOR + FIRST)
+    client.submitter.submit(ACTOR, [task(999)], 1, 1)
+    client.references.add_ref(ACTOR + FIRST)
     client.handle(NODE, TaskResults(OWNER, [result(999)]))
     for number in (1, 2, 3):
         make_call(client, number)
-    client.drop_ref(ACTOR + FIRST)
-    waiter = client.watch([array(2) + FIRST, array(3) + FIRST])
-    client.drop_ref(array(1) + FIRST)
-    client.flush()
+    client.references.drop_ref(ACTOR + FIRST)
+    waiter = client.waits.watch([array(2) + FIRST, array(3) + FIRST])
+    client.references.drop_ref(array(1) + FIRST)
+    client.buffer.flush()
     assert ctx.take(Release) == [], "they are not done, and hold their actor"
     client.handle(NODE, TaskResults(OWNER, [answers(1, 2)]))
     assert waiter.missing == 1
-    value = client.value(array(2) + FIRST)
+    value = client.waits.value(array(2) + FIRST)
     assert value is not None and msgspec.msgpack.decode(value.payload)[value.position] == 2
     ctx.pass_time(UNHURRIED_S)
     assert [m.arrays for m in ctx.take(Release)] == [[array(1)]]
@@ -189,7 +189,7 @@ def test_each_call_is_released_on_its_own_and_the_actor_after_the_last() -> None
     ctx.pass_time(UNHURRIED_S)
     assert [m.arrays for m in ctx.take(Release)] == [[ACTOR]]
     client.handle(NODE, TaskResults(OWNER, [answers(1, 2, 3)]))  # once more: nothing changes
-    value = client.value(array(2) + FIRST)
+    value = client.waits.value(array(2) + FIRST)
     assert value is not None and value.position == 1
 
 

@@ -124,7 +124,7 @@ def test_requests_of_a_client_differ_and_keep_their_number_on_their_way() -> Non
     ctx = Alone()
     client = Client(ctx, DRIVER, 0, Config())
     for _ in range(2):
-        client.cancel(object_id(array(1), 0, 0), False, False)
+        client.submitter.cancel(object_id(array(1), 0, 0), False, False)
     first, second = ctx.take(CancelTask)
     assert first.request != second.request
 

@@ -108,12 +108,12 @@ def test_without_recursion_they_all_go_on(node: Node) -> None:
 def test_calls_of_a_run_are_children_too(node: Node) -> None:
     ctx = Alone()
     client = Client(ctx, W1, 0, Config())
-    client.begin_task(task_id(array(2), 0))
+    client.submitter.begin_task(task_id(array(2), 0))
     extra = TaskExtra(call=array(99))
-    calls = [client.next_child() for _ in range(2)]
+    calls = [client.submitter.next_child() for _ in range(2)]
     for call in calls:
-        client.call(call, extra, "call", 0, b"args", array(99))
-    client.flush()
+        client.submitter.call(call, extra, "call", 0, b"args", array(99))
+    client.buffer.flush()
     node.turn(W1, *ctx.take(SubmitTasks))
     assert set(node.scheduler.dispatcher.workers[W1].children.arrays) == set(calls)
 
@@ -122,16 +122,16 @@ def test_a_batch_has_one_parent() -> None:
     ctx = Alone()
     client = Client(ctx, W1, 0, Config())
     for number in (1, 2):
-        client.begin_task(task_id(array(number), 0))
-        child = client.next_child()
+        client.submitter.begin_task(task_id(array(number), 0))
+        child = client.submitter.next_child()
         for start in range(2):
-            client.submit(child, [spec(number, start)], 2, 1)
-    client.begin_task(task_id(array(3), 0))
+            client.submitter.submit(child, [spec(number, start)], 2, 1)
+    client.submitter.begin_task(task_id(array(3), 0))
     extra = TaskExtra(call=array(99))
-    client.call(client.next_child(), extra, "call", 0, b"", array(99))
-    client.call(array(3), extra, "call", 0, b"", array(99))
-    client.begin_task(task_id(array(4), 0))
-    client.flush()
+    client.submitter.call(client.submitter.next_child(), extra, "call", 0, b"", array(99))
+    client.submitter.call(array(3), extra, "call", 0, b"", array(99))
+    client.submitter.begin_task(task_id(array(4), 0))
+    client.buffer.flush()
     batches = [(m.parent, {s.array for s in m.tasks}) for m in ctx.take(SubmitTasks)]
     assert sorted({parent for parent, _ in batches}) == [task_id(array(n), 0) for n in (1, 2, 3)]
     for parent, arrays in batches:
@@ -142,12 +142,12 @@ def test_a_batch_has_one_parent() -> None:
 def test_who_submits_many_cancels_them_all() -> None:
     ctx = Alone()
     client = Client(ctx, W1, 0, Config())
-    client.begin_task(task_id(array(2), 0))
+    client.submitter.begin_task(task_id(array(2), 0))
     made = []
     for _ in range(KEPT_MAX + 10):
-        made.append(client.next_child())
-        client.submit(made[-1], [replace(spec(1), array=made[-1])], 1, 1)
-    client.cancel_children(task_id(array(2), 0), False)
+        made.append(client.submitter.next_child())
+        client.submitter.submit(made[-1], [replace(spec(1), array=made[-1])], 1, 1)
+    client.submitter.cancel_children(task_id(array(2), 0), False)
     assert [message.array for message in ctx.take(CancelTask)] == made
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.client.owned_arrays import Waiter
-from raytwin.runtime.control.client.references import (
+from raytwin.runtime.control.client.send_buffer import (
     UNHURRIED_BYTES_MAX,
     UNHURRIED_MAX,
     UNHURRIED_S,
@@ -51,8 +51,8 @@ def oid(number: int, index: int = 0) -> bytes:
 
 def submit(client: Client, number: int, count: int = 1, *deps: bytes) -> bytes:
     """Submit an array and hold one reference to it."""
-    client.submit(array(number), [spec(number, 0, count, deps=deps)], count, 1)
-    client.add_ref(oid(number))
+    client.submitter.submit(array(number), [spec(number, 0, count, deps=deps)], count, 1)
+    client.references.add_ref(oid(number))
     return oid(number)
 
 
@@ -61,31 +61,31 @@ def tell(client: Client, *results: RangeResult) -> None:
 
 
 def released(ctx: Alone, client: Client) -> list[bytes]:
-    client.flush()
+    client.buffer.flush()
     ctx.pass_time(UNHURRIED_S)
     return [a for message in ctx.take(Release, NODE) for a in message.arrays]
 
 
 def is_empty(client: Client) -> bool:
-    client.flush()
+    client.buffer.flush()
     return not any(value for value in vars(client).values() if isinstance(value, dict | set | list))
 
 
 def test_an_array_lives_while_it_is_referenced() -> None:
     ctx, client = made()
     ref = submit(client, 1)
-    client.add_ref(ref)
+    client.references.add_ref(ref)
     tell(client, result(1))
-    client.drop_ref(ref)
+    client.references.drop_ref(ref)
     assert released(ctx, client) == []
-    client.drop_ref(ref)
+    client.references.drop_ref(ref)
     assert released(ctx, client) == [array(1)]
     assert is_empty(client)
 
 
 def test_an_unfinished_array_is_released_when_it_is_done() -> None:
     ctx, client = made()
-    client.drop_ref(submit(client, 1, 10))
+    client.references.drop_ref(submit(client, 1, 10))
     tell(client, result(1, 0, 9))
     assert released(ctx, client) == []
     tell(client, result(1, 9, 1))
@@ -97,8 +97,8 @@ def test_short_results_are_released_many_in_one_message() -> None:
     for number in range(1, UNHURRIED_MAX + 1):
         submit(client, number)
         tell(client, result(number))
-        client.drop_ref(oid(number))
-        client.flush()
+        client.references.drop_ref(oid(number))
+        client.buffer.flush()
         assert bool(ctx.take(Release, NODE)) == (number == UNHURRIED_MAX)
     ctx.pass_time(1)
     assert ctx.take(Release) == [], "nothing is said twice"
@@ -109,8 +109,8 @@ def test_what_takes_memory_is_released_at_once(nbytes: int, waits: bool) -> None
     ctx, client = made()
     submit(client, 1)
     tell(client, replace(result(1), payload=bytes(nbytes)))
-    client.drop_ref(oid(1))
-    client.flush()
+    client.references.drop_ref(oid(1))
+    client.buffer.flush()
     assert [m.arrays for m in ctx.take(Release, NODE)] == ([] if waits else [[array(1)]])
 
 
@@ -129,7 +129,7 @@ def test_who_waits_for_each_answer_does_not_wait_for_company() -> None:
     tell(client, result(5))
     submit(client, 9)
     assert ctx.take(SubmitTasks) == [], "nor do they part company for an answer"
-    client.flush()
+    client.buffer.flush()
     [message] = ctx.take(SubmitTasks)
     assert [s.array for s in message.tasks] == [array(number) for number in (6, 7, 8, 9)]
 
@@ -150,9 +150,9 @@ def test_inputs_are_held_by_unfinished_tasks() -> None:
     ctx, client = made()
     ref = submit(client, 1)
     tell(client, result(1))
-    client.add_ref(submit(client, 2, 1, ref, ref))
+    client.references.add_ref(submit(client, 2, 1, ref, ref))
     submit(client, 3, 1, ref)
-    client.drop_ref(ref)
+    client.references.drop_ref(ref)
     tell(client, result(2))
     assert released(ctx, client) == []
     tell(client, result(3))
@@ -167,9 +167,9 @@ def test_what_an_own_value_refers_to_is_let_go_of_behind_it() -> None:
     refs = ((array(1), ME), (array(2), ME))
     holding.refs = ResultRefs((), refs, "node:1.0")
     tell(client, result(1), holding)
-    client.drop_ref(inner)
+    client.references.drop_ref(inner)
     assert released(ctx, client) == []
-    client.drop_ref(value)
+    client.references.drop_ref(value)
     assert released(ctx, client) == [array(2), array(1)]
     assert is_empty(client)
 
@@ -177,19 +177,19 @@ def test_what_an_own_value_refers_to_is_let_go_of_behind_it() -> None:
 def test_a_reference_that_went_nobody_knows_where_holds_for_ever() -> None:
     ctx, client = made()
     ref = submit(client, 1)
-    client.borrowing.pin(ref[:ARRAY_BYTES])
+    client.references.counter.pin(ref[:ARRAY_BYTES])
     tell(client, result(1))
-    client.drop_ref(ref)
+    client.references.drop_ref(ref)
     assert released(ctx, client) == []
 
 
 def test_a_put_is_sent_and_released() -> None:
     ctx, client = made()
-    client.put(result(1))
-    client.add_ref(oid(1))
-    assert client.value(oid(1)) is not None
-    client.drop_ref(oid(1))
-    client.flush()
+    client.submitter.put(result(1))
+    client.references.add_ref(oid(1))
+    assert client.waits.value(oid(1)) is not None
+    client.references.drop_ref(oid(1))
+    client.buffer.flush()
     kinds = [type(m) for _, m in ctx.sent]
     assert kinds.index(PutObjects) < kinds.index(Release)
     assert is_empty(client)
@@ -212,16 +212,16 @@ def test_submissions_travel_together() -> None:
 
 def test_a_function_is_exported_once() -> None:
     ctx, client = made()
-    client.export(b"f", b"blob")
-    client.export(b"f", b"blob")
+    client.submitter.export(b"f", b"blob")
+    client.submitter.export(b"f", b"blob")
     assert ctx.take(ExportFunction, NODE) == [ExportFunction(b"f", b"blob")]
 
 
 def test_waiting_for_some_and_for_all() -> None:
     _, client = made()
     submit(client, 1, 10)
-    some = client.watch([oid(1, 2), oid(1, 7), oid(1, 7)])
-    whole = client.watch_array(client.entries[array(1)])
+    some = client.waits.watch([oid(1, 2), oid(1, 7), oid(1, 7)])
+    whole = client.waits.watch_array(client.entries[array(1)])
     assert some.missing == 3
     tell(client, result(1, 0, 5))
     assert some.missing == 2
@@ -229,8 +229,8 @@ def test_waiting_for_some_and_for_all() -> None:
     assert (some.missing, whole.missing) == (0, 1)
     tell(client, result(1, 9, 1))
     assert whole.missing == 0
-    assert client.watch([oid(1, 2)]).missing == 0
-    assert client.watch_array(client.entries[array(1)]).missing == 0
+    assert client.waits.watch([oid(1, 2)]).missing == 0
+    assert client.waits.watch_array(client.entries[array(1)]).missing == 0
 
 
 def test_results_that_come_twice_or_overlap_count_once(seed: int) -> None:
@@ -239,7 +239,7 @@ def test_results_that_come_twice_or_overlap_count_once(seed: int) -> None:
         _, client = made()
         count = rng.randint(2, 30)
         submit(client, 1, count)
-        waiters = [client.watch([oid(1, i)]) for i in range(count)]
+        waiters = [client.waits.watch([oid(1, i)]) for i in range(count)]
         have: set[int] = set()
         while len(have) < count:
             start = rng.randrange(count)
@@ -248,7 +248,7 @@ def test_results_that_come_twice_or_overlap_count_once(seed: int) -> None:
             have |= set(range(start, start + some))
             assert client.entries[array(1)].missing == count - len(have)
             for index in range(count):
-                value = client.value(oid(1, index))
+                value = client.waits.value(oid(1, index))
                 assert (value is not None) == (index in have)
                 assert (waiters[index].missing == 0) == (index in have)
                 if value is not None:
@@ -257,7 +257,7 @@ def test_results_that_come_twice_or_overlap_count_once(seed: int) -> None:
 
 def test_a_result_after_the_release_is_ignored() -> None:
     ctx, client = made()
-    client.drop_ref(submit(client, 1))
+    client.references.drop_ref(submit(client, 1))
     tell(client, result(1))
     released(ctx, client)
     tell(client, result(1))
@@ -267,16 +267,16 @@ def test_a_result_after_the_release_is_ignored() -> None:
 def test_a_large_value_is_asked_for_when_it_is_wanted() -> None:
     ctx, client = made()
     ref = submit(client, 1)
-    waiter = client.watch([ref])
+    waiter = client.waits.watch([ref])
     tell(client, result(1, node=3, size=500, offset=1))
-    assert waiter.missing == 1 and client.made(ref) and client.value(ref) is None
+    assert waiter.missing == 1 and client.waits.made(ref) and client.waits.value(ref) is None
     assert ctx.take(WantObjects, NODE) == [WantObjects([ref])]
-    again = client.watch([ref])
+    again = client.waits.watch([ref])
     assert ctx.take(WantObjects) == []
     client.handle(NODE, ObjectsReady([ObjectValue(ref, OK, b"", 0, 64, 500)]))
     assert (waiter.missing, again.missing) == (0, 0)
-    client.drop_ref(ref)
-    client.flush()
+    client.references.drop_ref(ref)
+    client.buffer.flush()
     assert ctx.take(Unpin, NODE) == [Unpin([ref])]
     assert is_empty(client)
 
@@ -284,17 +284,17 @@ def test_a_large_value_is_asked_for_when_it_is_wanted() -> None:
 def test_a_pin_stays_while_a_view_does() -> None:
     ctx, client = made()
     ref = submit(client, 1)
-    client.watch([ref])
+    client.waits.watch([ref])
     tell(client, result(1, node=3, size=500, offset=1))
     client.handle(NODE, ObjectsReady([ObjectValue(ref, OK, b"", 0, 64, 500)]))
-    client.add_view(ref)
-    client.add_view(ref)
-    client.drop_ref(ref)
-    client.drop_view(ref)
-    client.flush()
+    client.pins.add_view(ref)
+    client.pins.add_view(ref)
+    client.references.drop_ref(ref)
+    client.pins.drop_view(ref)
+    client.buffer.flush()
     assert ctx.take(Unpin) == []
-    client.drop_view(ref)
-    client.flush()
+    client.pins.drop_view(ref)
+    client.buffer.flush()
     assert ctx.take(Unpin) == [Unpin([ref])]
     assert is_empty(client)
 
@@ -302,33 +302,33 @@ def test_a_pin_stays_while_a_view_does() -> None:
 def test_a_pin_stays_while_the_object_is_waited_for_with_others() -> None:
     ctx, client = made()
     ref, late = submit(client, 1), submit(client, 2)
-    awaited = client.begin_get([ref, late])
-    client.watch([ref, late])
+    awaited = client.pins.begin_get([ref, late])
+    client.waits.watch([ref, late])
     tell(client, result(1, node=3, size=500, offset=1))
     client.handle(NODE, ObjectsReady([ObjectValue(ref, OK, b"", 0, 64, 500)]))
-    client.drop_ref(ref)
-    client.flush()
+    client.references.drop_ref(ref)
+    client.buffer.flush()
     assert ctx.take(Unpin) == []
-    client.add_view(ref)
-    client.end_get(awaited)
-    client.flush()
+    client.pins.add_view(ref)
+    client.pins.end_get(awaited)
+    client.buffer.flush()
     assert ctx.take(Unpin) == []
-    client.drop_view(ref)
-    client.flush()
+    client.pins.drop_view(ref)
+    client.buffer.flush()
     assert ctx.take(Unpin) == [Unpin([ref])]
 
 
 def test_what_was_to_be_fetched_is_ready_for_who_does_not_need_it_here() -> None:
     ctx, client = made()
     large, pending, borrowed = submit(client, 1), submit(client, 2), oid(9)
-    client.add_ref(borrowed)
+    client.references.add_ref(borrowed)
     waiter = Waiter()
     oids = [large, pending, borrowed]
-    assert client.watch_more(oids, waiter) == []
+    assert client.waits.watch_more(oids, waiter) == []
     tell(client, result(1, node=3, size=500, offset=1))
     assert ctx.take(WantObjects, NODE) and waiter.missing == 3
     waiter.fetch = False
-    assert client.unfetched(oids, waiter) == [large]
+    assert client.waits.unfetched(oids, waiter) == [large]
     assert waiter.missing == 2
     # It comes after all: nobody is told twice.
     client.handle(NODE, ObjectsReady([ObjectValue(large, OK, b"", 0, 64, 500)]))
@@ -339,16 +339,16 @@ def test_what_was_to_be_fetched_is_ready_for_who_does_not_need_it_here() -> None
 
 def test_a_borrowed_object_is_asked_of_the_node_and_let_go() -> None:
     ctx, client = made()
-    client.add_ref(oid(9))
-    client.add_ref(oid(9))
-    waiter = client.watch([oid(9)])
+    client.references.add_ref(oid(9))
+    client.references.add_ref(oid(9))
+    waiter = client.waits.watch([oid(9)])
     assert ctx.take(WantObjects, NODE) == [WantObjects([oid(9)])]
     client.handle(NODE, ObjectsReady([ObjectValue(oid(9), OK, b"", 0, 64, 500)]))
     assert waiter.missing == 0
-    client.drop_ref(oid(9))
-    assert client.value(oid(9)) is not None
-    client.drop_ref(oid(9))
-    client.flush()
+    client.references.drop_ref(oid(9))
+    assert client.waits.value(oid(9)) is not None
+    client.references.drop_ref(oid(9))
+    client.buffer.flush()
     assert ctx.take(Unpin) == [Unpin([oid(9)])]
     assert ctx.take(Release) == []
     assert is_empty(client)
@@ -356,11 +356,11 @@ def test_a_borrowed_object_is_asked_of_the_node_and_let_go() -> None:
 
 def test_a_borrowed_object_that_comes_too_late_is_unpinned() -> None:
     ctx, client = made()
-    client.add_ref(oid(9))
-    client.watch([oid(9)])
-    client.drop_ref(oid(9))
+    client.references.add_ref(oid(9))
+    client.waits.watch([oid(9)])
+    client.references.drop_ref(oid(9))
     client.handle(NODE, ObjectsReady([ObjectValue(oid(9), OK, b"", 0, 64, 500)]))
-    client.flush()
+    client.buffer.flush()
     assert ctx.take(Unpin) == [Unpin([oid(9)])]
     assert is_empty(client)
 
@@ -369,19 +369,19 @@ def test_errors_are_values() -> None:
     _, client = made()
     ref = submit(client, 1)
     tell(client, result(1, status=USER_ERROR, payload=b"oh"))
-    value = client.value(ref)
+    value = client.waits.value(ref)
     assert value is not None and (value.status, value.payload) == (USER_ERROR, b"oh")
 
 
 def test_rooms_and_answers_wake_who_waits() -> None:
     _, client = made()
-    room = client.allocate(oid(1), 500)
-    key, answer = client.query("nodes")
+    room = client.requests.allocate(oid(1), 500)
+    key, answer = client.requests.query("nodes")
     client.handle(NODE, ObjectAllocated(oid(1), 64))
     assert (room.missing, answer.missing) == (0, 1)
-    assert client.allocations[oid(1)] == 64
+    assert client.requests.allocations[oid(1)] == 64
     client.handle(NODE, QueryReply(key, ME, ["row"]))
-    assert answer.missing == 0 and client.replies[key] == ["row"]
+    assert answer.missing == 0 and client.requests.replies[key] == ["row"]
     with pytest.raises(TypeError):
         client.handle(NODE, Release([]))
 
@@ -389,19 +389,19 @@ def test_rooms_and_answers_wake_who_waits() -> None:
 def test_what_a_task_has_submitted_is_known_until_it_is_gone() -> None:
     ctx, client = made()
     task = task_id(array(9), 0)
-    client.begin_task(task)
-    first = client.next_child()
-    client.submit(first, [replace(spec(), array=first)], 1, 1)
+    client.submitter.begin_task(task)
+    first = client.submitter.next_child()
+    client.submitter.submit(first, [replace(spec(), array=first)], 1, 1)
     for _ in range(2 * KEPT_MAX):
         # Nothing is submitted: as if it were gone.
-        client.next_child()
-    assert len(client.children.arrays) <= KEPT_MAX + 1
-    client.cancel_children(task_id(array(9), 1), False)
+        client.submitter.next_child()
+    assert len(client.submitter._children.arrays) <= KEPT_MAX + 1
+    client.submitter.cancel_children(task_id(array(9), 1), False)
     assert ctx.take(CancelTask) == []
-    client.cancel_children(task, False)
+    client.submitter.cancel_children(task, False)
     assert [message.array for message in ctx.take(CancelTask)] == [first]
-    client.begin_task(task_id(array(9), 1))
-    assert not client.children.arrays
+    client.submitter.begin_task(task_id(array(9), 1))
+    assert not client.submitter._children.arrays
 
 
 def test_each_try_of_a_task_has_children_of_its_own() -> None:
@@ -409,10 +409,10 @@ def test_each_try_of_a_task_has_children_of_its_own() -> None:
     task = task_id(array(9), 0)
     names = []
     for tries in (0, 1, 2, 1):
-        client.begin_task(task, tries)
-        names.append((client.next_child(), client.next_put()))
-        client.submit(names[-1][0], [replace(spec(), array=names[-1][0])], 1, 1)
-        client.cancel_children(task, False)
+        client.submitter.begin_task(task, tries)
+        names.append((client.submitter.next_child(), client.submitter.next_put()))
+        client.submitter.submit(names[-1][0], [replace(spec(), array=names[-1][0])], 1, 1)
+        client.submitter.cancel_children(task, False)
         assert [message.array for message in ctx.take(CancelTask)] == [names[-1][0]]
     assert names[1] == names[3]
     assert len({each for pair in names for each in pair}) == 6

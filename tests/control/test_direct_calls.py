@@ -227,7 +227,7 @@ def test_nothing_goes_ahead_of_a_kill() -> None:
     world, driver = quiet()
     actor = driver.call(conversation(driver))
     before = len(sent_ahead(world))
-    driver.client.kill_actor(actor.oid[: len(ACTOR)], False)
+    driver.client.submitter.kill_actor(actor.oid[: len(ACTOR)], False)
     _, error = driver.call(outcome_of(driver, driver.tell(actor.oid, {"tag": 7})))
     assert error == DIED
     assert len(sent_ahead(world)) == before
@@ -240,7 +240,7 @@ def test_what_goes_ahead_can_be_cancelled() -> None:
     for tag in (7, 8, 9):
         before = len(sent_ahead(world))
         ref = driver.tell(actor.oid, {"tag": tag})
-        driver.client.cancel(ref.oid, False, False)
+        driver.client.submitter.cancel(ref.oid, False, False)
         _, error = driver.call(outcome_of(driver, ref))
         assert len(sent_ahead(world)) == before + 1
         assert error in ("", CANCELLED)
@@ -299,7 +299,7 @@ def chat(shell: Shell, rng: random.Random, restarts: list[int]) -> Code:
             if rng.random() < 0.3:
                 yield rng.choice([0.0, 0.001, 0.01])
             _, unwanted = rng.choice(actor.calls[-2:])
-            shell.client.cancel(unwanted.oid, False, False)
+            shell.client.submitter.cancel(unwanted.oid, False, False)
         if rng.random() < 0.8:
             _, actor.outcome[tag] = yield from outcome_of(shell, ref)
         elif rng.random() < 0.3:

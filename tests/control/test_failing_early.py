@@ -29,8 +29,8 @@ def with_arrays(*counts: int) -> Client:
     """Return a client with an array of each length, which are numbered from 1 on."""
     client = Client(Alone(), ME, 0, Config())
     for number, count in enumerate(counts, 1):
-        client.submit(array(number), [spec(number, 0, count)], count, 1)
-        client.add_ref(oid(number))
+        client.submitter.submit(array(number), [spec(number, 0, count)], count, 1)
+        client.references.add_ref(oid(number))
     return client
 
 
@@ -39,8 +39,8 @@ def tell(client: Client, number: int, start: int = 0, count: int = 1, status: in
 
 
 def awaiting(client: Client, oids: list[bytes]) -> Waiter:
-    waiter = client.watch(oids)
-    client.fail_early(oids, waiter)
+    waiter = client.waits.watch(oids)
+    client.waits.fail_early(oids, waiter)
     return waiter
 
 
@@ -50,10 +50,10 @@ def test_an_error_is_told_and_a_value_is_not() -> None:
     waiter = awaiting(client, oids)
     tell(client, 1)
     tell(client, 4, status=USER_ERROR)
-    assert not waiter.failed and client.first_error(oids) is None
+    assert not waiter.failed and client.waits.first_error(oids) is None
     tell(client, 2, status=USER_ERROR)
     assert waiter.failed and waiter.missing == 1, "`wait` counts what is missing as before"
-    first = client.first_error(oids)
+    first = client.waits.first_error(oids)
     assert first is not None and first.object == oid(2)
 
 
@@ -64,25 +64,25 @@ def test_an_error_that_was_there_before_is_found() -> None:
     assert awaiting(client, [oid(1), oid(2)]).failed
     assert awaiting(client, [oid(3, 0), oid(3, 1)]).failed
     assert not awaiting(client, [oid(1), oid(3, 2)]).failed
-    assert client.watch_array(client.entries[array(3)]).failed
+    assert client.waits.watch_array(client.entries[array(3)]).failed
 
 
 def test_the_first_in_order_counts_and_not_the_first_to_come() -> None:
     client = with_arrays(1, 1, 9)
     tell(client, 2, status=USER_ERROR)
     tell(client, 1, status=USER_ERROR)
-    first = client.first_error([oid(3, 7), oid(1), oid(2)])
+    first = client.waits.first_error([oid(3, 7), oid(1), oid(2)])
     assert first is not None and first.object == oid(1)
     tell(client, 3, 6, 2, status=USER_ERROR)
     tell(client, 3, 2, 1, status=SYSTEM_ERROR)
-    in_array = client.first_failed(client.entries[array(3)])
+    in_array = client.waits.first_failed(client.entries[array(3)])
     assert in_array is not None and in_array.start == 2
 
 
 def test_elements_and_whole_arrays() -> None:
     client = with_arrays(10)
     entry = client.entries[array(1)]
-    whole = client.watch_array(entry)
+    whole = client.waits.watch_array(entry)
     its, anothers = awaiting(client, [oid(1, 4), oid(1, 9)]), awaiting(client, [oid(1, 8)])
     tell(client, 1, 0, 4)
     assert not whole.failed
@@ -93,16 +93,16 @@ def test_elements_and_whole_arrays() -> None:
 
 def test_what_ran_twice_fails_only_if_it_was_not_there() -> None:
     client = with_arrays(4)
-    whole = client.watch_array(client.entries[array(1)])
+    whole = client.waits.watch_array(client.entries[array(1)])
     tell(client, 1, 0, 2)
     tell(client, 1, 0, 2, status=USER_ERROR)
-    assert not whole.failed and not client.watch_array(client.entries[array(1)]).failed
+    assert not whole.failed and not client.waits.watch_array(client.entries[array(1)]).failed
 
 
 @pytest.mark.parametrize("own", [True, False])
 def test_objects_that_cannot_be_brought(own: bool) -> None:
     client = with_arrays(1, 1)
-    client.add_ref(oid(9))
+    client.references.add_ref(oid(9))
     which = oid(1) if own else oid(9)
     waiter = awaiting(client, [which, oid(2)])
     if own:

@@ -389,10 +389,10 @@ def test_events_are_counted_though_their_rows_are_dropped() -> None:
     replies = []
     for kind in ("events", "event_counts"):
         asked: list[tuple[int, Waiter]] = []
-        ask = lambda kind=kind, asked=asked: asked.append(driver.client.query(kind))  # noqa: E731
+        ask = lambda kind=kind, asked=asked: asked.append(driver.client.requests.query(kind))  # noqa: E731
         world.turn(driver.address, ask)
         world.run(for_s=0.1)
-        replies.append(driver.client.replies.pop(asked[0][0]))
+        replies.append(driver.client.requests.replies.pop(asked[0][0]))
     rows, counts = replies
     assert counts == {"boom": 2 * many, "node_added": 1}
     assert len(rows) == EVENTS_MAX and rows[-1][1:] == ["boom", "x", "", 2]

@@ -73,7 +73,7 @@ def test_a_chain_is_made_again_though_its_links_were_released(length: int, size:
         oids, refs = chain(driver, length - 1, size=size)
         [last] = driver.submit({"salt": 1, "size": LARGE}, deps=oids[-1:], demand="A:1")
         drop(refs)
-        yield lambda: driver.client.made(last.oid)
+        yield lambda: driver.client.waits.made(last.oid)
         yield 1.0
         assert all(not holders(world, oid) for oid in oids)
         kill_holders(world, last.oid)
@@ -94,7 +94,7 @@ def test_only_what_is_lost_and_asked_for_runs_again() -> None:
 
     def program() -> Code:
         oids, refs = chain(driver, 4)
-        yield lambda: all(driver.client.made(oid) for oid in oids)
+        yield lambda: all(driver.client.waits.made(oid) for oid in oids)
         yield from driver.get(oids[1:2])
         kill_holders_but_driver(world, oids[3])
         yield 1.0
@@ -122,7 +122,7 @@ def test_many_who_ask_get_one_run() -> None:
 
     def program(oids: list[bytes]) -> Code:
         oids += chain(driver, 1)[0]
-        yield lambda: driver.client.made(oids[0])
+        yield lambda: driver.client.waits.made(oids[0])
 
     oids: list[bytes] = []
     driver.call(program(oids))
@@ -149,7 +149,7 @@ def test_when_retries_are_used_up_it_is_lost(retries: int) -> None:
 
     def program() -> Code:
         oids, refs = chain(driver, 1, retries=retries)
-        yield lambda: driver.client.made(oids[0])
+        yield lambda: driver.client.waits.made(oids[0])
         try:
             for _ in range(retries + 1):
                 kill_holders(world, oids[0])
@@ -183,7 +183,7 @@ def test_what_was_put_is_lost_and_the_error_says_so() -> None:
     def program() -> Code:
         borrowed = Ref(driver, box[0])
         [ref] = driver.submit({"size": LARGE}, deps=box, demand="A:1")
-        yield lambda: driver.client.made(ref.oid)
+        yield lambda: driver.client.waits.made(ref.oid)
         world.kill_node(1)
         world.add_node(3, {"CPU": 1.0, "A": 1.0})
         try:
@@ -212,7 +212,7 @@ def test_a_result_that_was_on_its_way_from_a_dead_node_is_made_again(
         [ref] = driver.submit({"salt": 7, "size": size}, demand="A:1", retries=retries)
         yield 1.0
         assert [len(row.done) for row in world.gcs.arrays.values()] == [1]
-        assert not driver.client.made(ref.oid)
+        assert not driver.client.waits.made(ref.oid)
         world.lost_links.clear()
         [node] = ran_on(world)
         world.kill_node(node)
@@ -269,7 +269,7 @@ def test_a_dead_node_is_not_asked() -> None:
 
     def program() -> Code:
         oids, refs = chain(driver, 1)
-        yield lambda: driver.client.made(oids[0])
+        yield lambda: driver.client.waits.made(oids[0])
         kill_holders(world, oids[0])
         yield 0.5
         sent = len(world.trace)
@@ -290,7 +290,7 @@ def test_lineage_that_weighs_too_much_is_dropped_oldest_first() -> None:
     def program() -> Code:
         oids, refs = chain(driver, 8)
         drop(refs[:-1])
-        yield lambda: driver.client.made(oids[-1])
+        yield lambda: driver.client.waits.made(oids[-1])
         yield 1.0
         assert len(world.gcs.arrays) <= 5
         kill_holders(world, oids[-1])
@@ -330,7 +330,7 @@ def test_retries_are_used_up_one_by_one() -> None:
 
     def program() -> Code:
         oids, refs = chain(driver, 1, retries=3)
-        yield lambda: driver.client.made(oids[0])
+        yield lambda: driver.client.waits.made(oids[0])
         kill_holders(world, oids[0])
         yield from driver.get(oids)
         drop(refs)

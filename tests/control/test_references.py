@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
 from raytwin.runtime.control.ownership.borrowers import ENTER, STRIKE, Book
 from raytwin.runtime.control.ownership.contained_references import Custody
-from raytwin.runtime.control.ownership.reference_counter import Borrowing
+from raytwin.runtime.control.ownership.reference_counter import ReferenceCounter
 from tests.control.owners_net import Net, run
 
 # -- one book ------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def test_a_value_is_held_until_the_owner_of_what_came_out_of_it_has_heard(guarde
             pass
 
     def pick(address: str, *oids: bytes) -> None:
-        owner_of = net.clients[address].borrowing.owner_of
+        owner_of = net.clients[address].references.counter.owner_of
         picked = [(oid, owner_of(oid[:ARRAY_BYTES])) for oid in oids]
         net._refs = lambda address, into=b"": picked  # type: ignore[method-assign]
 
@@ -104,11 +104,11 @@ def test_a_value_is_held_until_the_owner_of_what_came_out_of_it_has_heard(guarde
     quiet()
     net.stuck = {("node:2", "node:0")}
     arrays = net._unpickle(reader, net.values[outer[:ARRAY_BYTES]])
-    net.clients[reader].borrowing.came_in_value(outer[:ARRAY_BYTES], arrays)
+    net.clients[reader].references.counter.came_in_value(outer[:ARRAY_BYTES], arrays)
     if not guarded:
-        for loan in list(net.clients[reader].borrowing.loans.values()):
+        for loan in list(net.clients[reader].references.counter.loans.values()):
             loan.guards = ()
-            net.clients[reader].let_go_of(outer)
+            net.clients[reader].references.let_go_of(outer)
     net.drop(reader, outer)
     if not guarded:
         with pytest.raises(AssertionError, match="released"):
@@ -127,7 +127,7 @@ def test_a_value_is_held_until_the_owner_of_what_came_out_of_it_has_heard(guarde
 
 def never_kept(patch: pytest.MonkeyPatch) -> None:
     """Nobody says what a task has kept of its arguments."""
-    patch.setattr(Borrowing, "kept_by", lambda self, task: ())
+    patch.setattr(ReferenceCounter, "kept_by", lambda self, task: ())
 
 
 def not_on_its_way(patch: pytest.MonkeyPatch) -> None:

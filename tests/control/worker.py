@@ -52,7 +52,7 @@ class Worker(Shell):
         self._info = ActorInfo()
         self._calls = 0
         executor = self.executor = Executor(self.ctx, node, world.config)
-        executor.before_results = self.client.flush
+        executor.before_results = self.client.buffer.flush
         if not node:
             executor.direct_to = world.direct_to
         executor.pack = msgspec.msgpack.encode
@@ -94,7 +94,7 @@ class Worker(Shell):
             running = task_id(self.executor.running.array, self.executor.current())
             if running != self.running:
                 self.running = running
-                self.client.begin_task(running)
+                self.client.submitter.begin_task(running)
 
     def _next_array(self) -> bytes:
         self._enter()
@@ -110,12 +110,12 @@ class Worker(Shell):
         executor = self.executor
         while True:
             if executor.exiting:
-                self.client.flush()
+                self.client.buffer.flush()
                 self.world.at(0.0, self._leave)
                 return
             assignment = executor.next()
             if assignment is None:
-                self.client.flush()
+                self.client.buffer.flush()
                 yield lambda: bool(executor.queue) or executor.exiting
                 continue
             self.running = b""
@@ -162,16 +162,16 @@ class Worker(Shell):
         try:
             inputs = [self.decode(value) for value in assignment.values]
             for oid in views:
-                self.client.add_view(oid)
+                self.client.pins.add_view(oid)
             body = msgspec.msgpack.decode(spec.args)[0]
             values = yield from run_body(self, body, inputs)
             if spec.returns == 1:
                 values = [values]
             for oid in views:
-                self.client.drop_view(oid)
+                self.client.pins.drop_view(oid)
         except TaskFailed as error:
             for oid in views:
-                self.client.drop_view(oid)
+                self.client.pins.drop_view(oid)
             self.unpin_inputs(assignment)
             self._report(spec, error.text.encode(), started_s, 1, USER_ERROR)
             return
@@ -188,7 +188,7 @@ class Worker(Shell):
         """The pins that came with the assignment are not needed any more."""
         for value in assignment.values:
             if value.size:
-                self.client.unpin(value.object)
+                self.client.buffer.unpin(value.object)
 
     def _run_range(self, spec: TaskSpec) -> Code:
         executor = self.executor
@@ -229,7 +229,7 @@ class Worker(Shell):
                 except TaskFailed as full:
                     for earlier, offset in enumerate(offsets):
                         if offset >= 0:
-                            self.client.abandon(object_id(spec.array, index, earlier))
+                            self.client.requests.abandon(object_id(spec.array, index, earlier))
                     self._report(spec, full.text.encode(), started_s, 1, USER_ERROR)
                     return
             sizes.append(size)

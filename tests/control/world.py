@@ -149,7 +149,7 @@ class World:
 
     def driver(self, node: int = 0, number: int = 0) -> Shell:
         shell = Shell(self, f"driver:{node}.{number}", node)
-        shell.client.begin_task(root_task_id(f"{self.seed}/{node}.{number}"))
+        shell.client.submitter.begin_task(root_task_id(f"{self.seed}/{node}.{number}"))
         return shell
 
     # -- time and turns --------------------------------------------------------

@@ -286,7 +286,7 @@ def test_an_actor_that_dies_ends_the_way_and_its_call(start: Any) -> None:
     with pytest.raises(ray.exceptions.RayActorError):
         ray.get(counter.add.remote())
     assert not session.world.process.direct_channels
-    assert not session.client.direct
+    assert not session.client.buffer.direct
 
 
 def test_a_killed_actor_runs_nothing_more(start: Any, tmp_path: Any) -> None:

@@ -81,7 +81,7 @@ def test_tasks_leave_nothing_behind(start: Start) -> None:
     client = session.client
     ray.get(ray.put(None))
     assert len(client.entries) <= 2
-    assert not client.local and not client._views and not client._object_waiters
+    assert not client.pins.objects and not client.pins._views and not client.waits._waiters
 
 
 @pytest.mark.slow
@@ -173,4 +173,4 @@ def test_functions_are_exported_once(start: Start) -> None:
 
     for _ in range(5):
         assert ray.get([nested.remote(6) for _ in range(4)], timeout=LIMIT_S) == [6] * 4
-    assert len(session.client._exported) == 1
+    assert len(session.client.submitter._exported) == 1

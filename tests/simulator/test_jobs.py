@@ -71,7 +71,9 @@ def clean(session: Any) -> None:
         if f"node:{number}" not in session.cluster.processes:
             continue
         assert all(
-            w.job == session.client.job for w in scheduler.dispatcher.workers.values() if w.job
+            w.job == session.client.submitter.job
+            for w in scheduler.dispatcher.workers.values()
+            if w.job
         )
         assert not scheduler.objects.local._pins and not scheduler.objects.pulls._wanted
         assert {job_number(key) for key in scheduler.inputs.functions} <= {1}

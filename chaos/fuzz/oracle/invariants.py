@@ -108,7 +108,7 @@ def at_end(session: Any) -> list[str]:
     """
     with session.world:
         session.collect()
-        session.client.flush()
+        session.client.buffer.flush()
     return _at_end_of_sim(session) if session.name == "sim" else _at_end_of_local(session)
 
 
@@ -160,11 +160,12 @@ def _references(clients: Iterable[Any], kept: set[bytes]) -> list[str]:
     found = []
     for client in clients:
         owned = [array for array in client.entries if array not in kept]
-        borrowed = [array for array in client.borrowing.loans if array not in kept]
-        if owned or borrowed or client.borrowing.guarded:
+        borrowed = [array for array in client.references.counter.loans if array not in kept]
+        guarded = client.references.counter.guarded
+        if owned or borrowed or guarded:
             found.append(
                 f"references: {client.address} owns {len(owned)} arrays, has borrowed"
-                f" {len(borrowed)} and guards arguments of {len(client.borrowing.guarded)} tasks"
+                f" {len(borrowed)} and guards arguments of {len(guarded)} tasks"
             )
     return found
 

@@ -1,12 +1,12 @@
-"""How a client finds values, and waits for those that are not there.
+"""How a client finds values, and waits for those that are missing.
 
-A `Waiter` counts what is missing; whoever brings it wakes the waiter. How a thread
-or a simulated process sleeps until then is the world's affair.
+A `Waiter` counts what is missing; each arrival counts it down. How a thread or a simulated
+process sleeps until the count is zero is the world's affair.
 
-Who wants all of several values has to wait no longer once one is an error: other tasks
-may wait for the one that failed. Values cost nothing for that. An error, when it comes,
-tells its waiters (`Waiter.failed`); who has to wait looks once for one among what is here
-already, and only if any has ever come (`errors`).
+A `get` of several values ends at the first error among them: other tasks may wait for the one
+that failed. An error that arrives marks its waiters (`Waiter.failed`); a `get` that has to
+wait looks for errors among the values that are here, and only if any has ever come
+(`Waits.errors`), so values without errors cost nothing.
 """
 
 from __future__ import annotations
@@ -14,28 +14,41 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from raytwin.runtime.control.client.owned_arrays import Entry, Waiter
-from raytwin.runtime.control.client.references import ClientCounts
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, split_object_id
 from raytwin.runtime.control.messages import OK, ObjectValue, RangeResult, WantObjects
 
 
-class ClientWaits(ClientCounts):
-    """A client that looks at what there is."""
+class Waits:
+    """The values of one client, and who waits for which."""
+
+    def __init__(
+        self, ctx: Context, node: str, entries: dict[bytes, Entry], local: dict[bytes, ObjectValue]
+    ) -> None:
+        """`entries` are the arrays that the client owns, `local` the objects delivered to it."""
+        self._ctx = ctx
+        self._node = node
+        self._entries = entries
+        self._local = local
+        self._waiters: dict[bytes, list[Waiter]] = {}
+        """Of objects that the node will deliver, and of requests, by key."""
+        self.errors = 0
+        """How many errors have come, in place of results or of objects."""
 
     def watch(
         self, oids: Iterable[bytes], fetch: bool = True, waiter: Waiter | None = None
     ) -> Waiter:
-        """Return a waiter for these objects' values; fetches those not here.
+        """Return a waiter for these objects' values, and fetch those that are not here.
 
-        Without `fetch`, own objects only need to exist somewhere.
+        Without `fetch`, an own object only has to exist, on any node.
         """
         waiter = Waiter(fetch) if waiter is None else waiter
         wants: list[bytes] = []
-        entries, local = self.entries, self.local
+        entries, local = self._entries, self._local
         for oid in oids:
             entry = entries.get(oid[:ARRAY_BYTES])
             if entry is None or entry.count != 1 or entry.items is not None or oid in local:
-                self._watch(oid, waiter, wants)
+                self._add(oid, waiter, wants)
             elif entry.result is None:
                 waiter.missing += 1
                 if entry.waiters is None:
@@ -43,13 +56,13 @@ class ClientWaits(ClientCounts):
                 else:
                     entry.waiters.setdefault(0, []).append((oid, waiter))
             elif not entry.is_small():
-                self._watch(oid, waiter, wants)
+                self._add(oid, waiter, wants)
         if wants:
-            self.ctx.send(self.node, WantObjects(wants))
+            self._ctx.send(self._node, WantObjects(wants))
         return waiter
 
     def fail_early(self, oids: Iterable[bytes], waiter: Waiter) -> None:
-        """A waiter for these, of which some are missing, is done if another is an error."""
+        """Mark a waiter for these objects as failed if one of them is an error already."""
         if self.errors and self.first_error(oids) is not None:
             waiter.failed = True
 
@@ -62,61 +75,61 @@ class ClientWaits(ClientCounts):
         return None
 
     def watch_more(self, oids: Iterable[bytes], waiter: Waiter) -> list[bytes]:
-        """Let a waiter wait for these too; return those that are ready already."""
+        """Let a waiter wait for these objects too; return those that are ready already."""
         wants: list[bytes] = []
         ready = []
         for oid in oids:
             missing = waiter.missing
-            self._watch(oid, waiter, wants)
+            self._add(oid, waiter, wants)
             if waiter.missing == missing:
                 ready.append(oid)
         if wants:
-            self.ctx.send(self.node, WantObjects(wants))
+            self._ctx.send(self._node, WantObjects(wants))
         return ready
 
     def unfetched(self, oids: Iterable[bytes], waiter: Waiter) -> list[bytes]:
-        """Return those that a waiter waited for because they were to be brought here."""
+        """Return the objects that exist but were still being fetched for a waiter; end its wait."""
         found = []
-        for oid in self._object_waiters.keys() & oids:
-            waiting = self._object_waiters[oid]
+        for oid in self._waiters.keys() & oids:
+            waiting = self._waiters[oid]
             if waiter in waiting and self.made(oid):
-                self._object_waiters[oid] = [w for w in waiting if w is not waiter]
+                self._waiters[oid] = [w for w in waiting if w is not waiter]
                 waiter.missing -= 1
                 found.append(oid)
         return found
 
     def unwatch(self, oids: Iterable[bytes], waiter: Waiter) -> None:
-        """Forget a waiter that gave up."""
+        """Remove a waiter that has given up."""
         for oid in oids:
             array, index, _ = split_object_id(oid)
-            entry = self.entries.get(array)
+            entry = self._entries.get(array)
             if entry is not None and entry.waiters is not None and index in entry.waiters:
                 left = [pair for pair in entry.waiters[index] if pair[1] is not waiter]
                 if left:
                     entry.waiters[index] = left
                 else:
                     del entry.waiters[index]
-            waiting = self._object_waiters.get(oid)
+            waiting = self._waiters.get(oid)
             if waiting is not None:
-                # The request is under way: its key stays, so it is not made twice.
-                self._object_waiters[oid] = [w for w in waiting if w is not waiter]
+                # The node has the request: its key stays, so that the client does not ask twice.
+                self._waiters[oid] = [w for w in waiting if w is not waiter]
 
     def forget_waiters(self) -> None:
-        """The process has ended, and nobody waits.
+        """The process has ended: drop every waiter.
 
-        What waits may know the client, which knows the entries: Python's garbage collector
-        does not look into those, and would find that ring never.
+        A waiter may refer to the client, which refers to the entries. Python's garbage
+        collector does not look into entries, so it would never find that ring.
         """
-        for entry in list(self.entries.values()):
+        for entry in list(self._entries.values()):
             entry.waiters = entry.all_waiters = None
-        self._object_waiters.clear()
+        self._waiters.clear()
 
     def plain_entries(self, oids: Iterable[bytes]) -> list[Entry] | None:
         """Return the entries of own objects that are single values, small or not made yet.
 
         None if any of them is something else.
         """
-        entries, local = self.entries, self.local
+        entries, local = self._entries, self._local
         found = []
         for oid in oids:
             entry = entries.get(oid[:ARRAY_BYTES])
@@ -129,7 +142,7 @@ class ClientWaits(ClientCounts):
         return found if not local or local.keys().isdisjoint(oids) else None
 
     def unwatch_array(self, entry: Entry, waiter: Waiter) -> None:
-        """Forget a waiter for a whole array that gave up."""
+        """Remove a waiter for a whole array that has given up."""
         if entry.all_waiters is not None:
             entry.all_waiters = [w for w in entry.all_waiters if w is not waiter]
 
@@ -153,14 +166,14 @@ class ClientWaits(ClientCounts):
 
     def value(self, oid: bytes) -> ObjectValue | None:
         """Return the object if its value is here, else None."""
-        value = self.local.get(oid)
+        value = self._local.get(oid)
         if value is not None:
             return value
-        entry = self.entries.get(oid[:ARRAY_BYTES])
+        entry = self._entries.get(oid[:ARRAY_BYTES])
         if entry is None:
             return None
         if entry.count == entry.returns == 1 and entry.items is None:
-            # As nearly all are: nothing has to be looked for.
+            # The common case: nothing has to be searched.
             result = entry.result
             if result is None or (result.status == OK and result.sizes and result.sizes[0] > 0):
                 return None
@@ -178,7 +191,7 @@ class ClientWaits(ClientCounts):
 
     def values(self, oids: Iterable[bytes]) -> list[ObjectValue | None]:
         """Return what `value` does, of many."""
-        entries, local = self.entries, self.local
+        entries, local = self._entries, self._local
         found: list[ObjectValue | None] = []
         for oid in oids:
             entry = entries.get(oid[:ARRAY_BYTES])
@@ -192,16 +205,16 @@ class ClientWaits(ClientCounts):
 
     def made(self, oid: bytes) -> bool:
         """Whether the object exists, here or on another node, as far as known."""
-        if oid in self.local:
+        if oid in self._local:
             return True
         array, index, _ = split_object_id(oid)
-        entry = self.entries.get(array)
+        entry = self._entries.get(array)
         return entry is not None and entry.find(index) is not None
 
-    def _watch(self, oid: bytes, waiter: Waiter, wants: list[bytes]) -> None:
-        entry = self.entries.get(oid[:ARRAY_BYTES])
+    def _add(self, oid: bytes, waiter: Waiter, wants: list[bytes]) -> None:
+        entry = self._entries.get(oid[:ARRAY_BYTES])
         if entry is not None and entry.count == 1 and entry.result is None and entry.items is None:
-            if oid in self.local:
+            if oid in self._local:
                 return
             waiter.missing += 1
             if entry.waiters is None:
@@ -213,21 +226,21 @@ class ClientWaits(ClientCounts):
             return
         waiter.missing += 1
         array, index, _ = split_object_id(oid)
-        entry = self.entries.get(array)
+        entry = self._entries.get(array)
         if entry is not None and entry.find(index) is None:
             if entry.waiters is None:
                 entry.waiters = {}
             entry.waiters.setdefault(index, []).append((oid, waiter))
             return
-        waiting = self._object_waiters.get(oid)
+        waiting = self._waiters.get(oid)
         if waiting is None:
-            self._object_waiters[oid] = [waiter]
+            self._waiters[oid] = [waiter]
             wants.append(oid)
         else:
             waiting.append(waiter)
 
-    def _fail_elements(self, entry: Entry, result: RangeResult) -> None:
-        """Elements of an array are errors, which was not known before."""
+    def fail_elements(self, entry: Entry, result: RangeResult) -> None:
+        """New results of an array are errors: mark their waiters."""
         self.errors += 1
         for waiter in entry.all_waiters or ():
             waiter.failed = True
@@ -236,14 +249,49 @@ class ClientWaits(ClientCounts):
                 for _, waiter in entry.waiters.get(index, ()):
                     waiter.failed = True
 
-    def _fail_object(self, oid: bytes) -> None:
-        """An object that was to be brought here is an error."""
+    def fail_object(self, oid: bytes) -> None:
+        """The node delivers an error in place of an object: mark its waiters."""
         self.errors += 1
-        for waiter in self._object_waiters.get(oid, ()):
+        for waiter in self._waiters.get(oid, ()):
             waiter.failed = True
 
-    def _wake(self, key: bytes) -> None:
-        for waiter in self._object_waiters.pop(key, ()):
+    def await_key(self, key: bytes) -> Waiter:
+        """Return a waiter for the answer to a request."""
+        waiter = Waiter()
+        waiter.missing = 1
+        self._waiters.setdefault(key, []).append(waiter)
+        return waiter
+
+    def wake(self, key: bytes) -> None:
+        """An object was delivered, or a request answered."""
+        for waiter in self._waiters.pop(key, ()):
             waiter.missing -= 1
             if waiter.arrived is not None:
                 waiter.arrived.append(key)
+
+    def wake_elements(self, entry: Entry, result: RangeResult, wants: list[bytes]) -> None:
+        """Results of an array have come: wake their waiters.
+
+        Appends to `wants` the large values that these still need from the node.
+        """
+        assert entry.waiters is not None
+        if entry.count == 1 and entry.items is None and entry.is_small():
+            for oid, waiter in entry.waiters.pop(0, ()):
+                waiter.missing -= 1
+                if waiter.arrived is not None:
+                    waiter.arrived.append(oid)
+            entry.waiters = None
+            return
+        for index in range(result.start, result.start + result.count):
+            for oid, waiter in entry.waiters.pop(index, ()):
+                missing = waiter.missing
+                waiter.missing -= 1
+                self._add(oid, waiter, wants)
+                if waiter.arrived is not None and waiter.missing < missing:
+                    waiter.arrived.append(oid)
+        if not entry.waiters:
+            entry.waiters = None
+
+    def is_idle(self) -> bool:
+        """Whether nothing waits for the node to deliver or answer."""
+        return not self._waiters

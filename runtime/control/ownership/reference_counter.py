@@ -32,9 +32,9 @@ for its result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from raytwin.runtime.control.core.addresses import incarnation_of, node_of
 from raytwin.runtime.control.core.context import Context, Timer
@@ -52,13 +52,16 @@ from raytwin.runtime.control.ownership.borrowers import (
     keeper_of,
 )
 
-if TYPE_CHECKING:
-    from raytwin.runtime.control.client.references import ClientCounts
-
 LINGER_S = 0.1
 RETURN_BATCH_MAX = 1024
 ON_ITS_WAY_S = 5.0
 """How long a value may be on its way whose sender has died: longer than any link is slow."""
+
+
+class OwnedArray(Protocol):
+    """An array of this client, as far as its borrowers go."""
+
+    book: Book | None
 
 
 class Loan:
@@ -107,13 +110,29 @@ class Returns:
             self._send(owner, of_owner)
 
 
-class Borrowing:
-    """A client's side: what it has lent, and what it has borrowed."""
+class ReferenceCounter:
+    """What one client has lent to others, and what it has borrowed."""
 
-    def __init__(self, client: ClientCounts) -> None:
-        self._client = client
-        self.keeper = keeper_of(client.address)
-        self._returns = Returns(client.ctx, self._send)
+    def __init__(
+        self,
+        ctx: Context,
+        address: str,
+        node: str,
+        entries: Mapping[bytes, OwnedArray],
+        let_go_of: Callable[[bytes], None],
+        release_if_free: Callable[[bytes], None],
+    ) -> None:
+        """`entries` are the arrays that the client owns, `node` is its node's address;
+        `let_go_of` ends one hold of an array, `release_if_free` releases an own array that
+        nothing keeps."""
+        self._ctx = ctx
+        self._address = address
+        self._node = node
+        self._entries = entries
+        self._let_go_of = let_go_of
+        self._release_if_free = release_if_free
+        self.keeper = keeper_of(address)
+        self._returns = Returns(ctx, self._send)
         self.loans: dict[bytes, Loan] = {}
         self.guarded: dict[bytes, dict[bytes, None]] = {}
         """What came in the arguments of the tasks that run here, by task array."""
@@ -123,8 +142,8 @@ class Borrowing:
 
     def owner_of(self, array: bytes) -> str:
         """Return the owner's address; empty if it is not known."""
-        if array in self._client.entries:
-            return self._client.address
+        if array in self._entries:
+            return self._address
         loan = self.loans.get(array)
         return "" if loan is None else loan.owner
 
@@ -132,9 +151,9 @@ class Borrowing:
 
     def receive(self, array: bytes, owner: str) -> None:
         """A reference came in a value; `add` follows."""
-        if array not in self._client.entries:
+        if array not in self._entries:
             loan = self._loan(array)
-            if owner != self._client.address:
+            if owner != self._address:
                 loan.owner = loan.owner or owner
 
     def _loan(self, array: bytes) -> Loan:
@@ -161,13 +180,13 @@ class Borrowing:
 
     def _end(self, array: bytes, loan: Loan) -> None:
         if loan.told:
-            self._returns.add(loan.owner, (array, self._client.address, loan.epoch, STRIKE))
+            self._returns.add(loan.owner, (array, self._address, loan.epoch, STRIKE))
         self._unguard(loan)
 
     def _unguard(self, loan: Loan) -> None:
         guards, loan.guards = loan.guards, ()
         for value in guards:
-            self._client.let_go_of(value)
+            self._let_go_of(value)
 
     def own(self, array: bytes) -> int:
         """The array is this client's own from here on; return how many had it."""
@@ -179,10 +198,10 @@ class Borrowing:
         """Have the owner enter this client."""
         if loan.owner:
             loan.told = True
-            self._send(loan.owner, [(array, self._client.address, loan.epoch, what)])
+            self._send(loan.owner, [(array, self._address, loan.epoch, what)])
 
     def _send(self, owner: str, updates: list[Update]) -> None:
-        self._client.ctx.send(self._client.node, RefUpdates(owner, updates))
+        self._ctx.send(self._node, RefUpdates(owner, updates))
 
     def came_in_value(self, value: bytes, arrays: Iterable[bytes]) -> None:
         """References came out of an array's value."""
@@ -213,7 +232,7 @@ class Borrowing:
             loan = self.loans.get(array)
             if loan is not None and loan.owner:
                 self._tell(array, loan, ENTER)
-                kept.append((array, loan.owner, self._client.address, loan.epoch))
+                kept.append((array, loan.owner, self._address, loan.epoch))
         return tuple(kept)
 
     # -- what is lent ----------------------------------------------------------
@@ -238,7 +257,7 @@ class Borrowing:
             self.add(array)  # whoever guards it may be quicker with the owner
 
     def _enter(self, array: bytes, owner: str, borrower: str, epoch: int) -> None:
-        if owner == self._client.address:
+        if owner == self._address:
             self._on_update((array, borrower, epoch, ENTER))
         else:
             self._send(owner, [(array, borrower, epoch, ENTER)])
@@ -251,9 +270,9 @@ class Borrowing:
         die, and they are made again with the same references inside.
         """
         for array, owner, borrower, epoch in refs.borrowed:
-            if borrower != self._client.address:
+            if borrower != self._address:
                 self._enter(array, owner, borrower, epoch)
-        entries = self._client.entries
+        entries = self._entries
         return [array for array, _ in refs.contained if array in self.loans or array in entries]
 
     def on_updates(self, message: RefUpdates) -> None:
@@ -276,7 +295,7 @@ class Borrowing:
         if what == ENTER_AND_SAY_SO:
             self._send(borrower, [(array, borrower, epoch, ENTERED)])
             what = ENTER
-        entry = self._client.entries.get(array)
+        entry = self._entries.get(array)
         if entry is None:
             return
         gone = [end for end in ends_of(borrower) if self._is_gone(end)]
@@ -289,7 +308,7 @@ class Borrowing:
             entry.book = Book()
         entry.book.enter(borrower, epoch, what)
         if not entry.book:
-            self._client.release_if_free(entry)
+            self._release_if_free(array)
 
     def _is_gone(self, client: str) -> bool:
         lives = self._gone_lives
@@ -304,7 +323,7 @@ class Borrowing:
 
     def _strike_gone(self) -> None:
         under_way: dict[str, list[bytes]] = {}
-        for array, entry in list(self._client.entries.items()):
+        for array, entry in list(self._entries.items()):
             if entry.book is None:
                 continue
             for borrower in list(entry.book.has):
@@ -318,11 +337,11 @@ class Borrowing:
 
     def _strike_later(self, arrays: list[bytes], borrower: str) -> None:
         """What a dead node has sent may still arrive, and is entered under another name then."""
-        self._client.ctx.after(ON_ITS_WAY_S, partial(self._strike, arrays, borrower))
+        self._ctx.after(ON_ITS_WAY_S, partial(self._strike, arrays, borrower))
 
     def _strike(self, arrays: list[bytes], borrower: str) -> None:
         for array in arrays:
-            entry = self._client.entries.get(array)
+            entry = self._entries.get(array)
             if entry is not None and entry.book:
                 entry.book.has.pop(borrower, None)
-                self._client.release_if_free(entry)
+                self._release_if_free(array)

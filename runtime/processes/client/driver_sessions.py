@@ -66,7 +66,7 @@ def make_driver(
     """
     process = ComponentProcess(config.seed)
     client = Client(process.context(address), address, node, config)
-    client.begin_task(root)
+    client.submitter.begin_task(root)
     process.add(address, client)
     world = LocalWorld(process, client, None, arena, lambda reason: None)
     connection = Connection(process.reactor, sock, world.on_frame, world.on_close, peer=client.node)

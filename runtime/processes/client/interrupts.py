@@ -61,7 +61,9 @@ def install(client: Client, executor: Executor) -> None:
     def on_cancel(message: CancelTask) -> None:
         running = executor.running
         if message.recursive and running is not None:
-            client.cancel_children(task_id(running.array, executor.cancelled), message.force)
+            client.submitter.cancel_children(
+                task_id(running.array, executor.cancelled), message.force
+            )
 
     executor.on_cancel = on_cancel
     _executor = executor

@@ -103,7 +103,7 @@ class Worker:
 
     def _before_results(self) -> None:
         preload.note()
-        self.client.flush_held()
+        self.client.buffer.flush_held()
 
     def say_ready(self) -> None:
         """Report to the node that this worker is ready for tasks."""
@@ -130,7 +130,7 @@ class Worker:
         """Send all messages that were held back for batching, before the worker waits."""
         with self.world:
             self.session.collect()
-            self.client.flush_held()
+            self.client.buffer.flush_held()
 
 
 def main(payload: bytes, fds: list[int]) -> None:

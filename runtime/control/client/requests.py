@@ -1,0 +1,111 @@
+"""What a client asks its node or the GCS, and the answers.
+
+Each request has a number; its waiter is done when the answer is in `replies` under it.
+Room in the arena is asked for by object instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from raytwin.runtime.control.client.owned_arrays import Entry, Waiter
+from raytwin.runtime.control.client.references import References
+from raytwin.runtime.control.client.send_buffer import SendBuffer
+from raytwin.runtime.control.client.waits import Waits
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.messages import (
+    AbandonObject,
+    AllocateObject,
+    FindActor,
+    ObjectAllocated,
+    Query,
+    TaskSpec,
+)
+from raytwin.runtime.control.messages.errors import StoreFull
+
+
+class Requests:
+    """The requests of one client."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        address: str,
+        node: str,
+        entries: dict[bytes, Entry],
+        references: References,
+        waits: Waits,
+        buffer: SendBuffer,
+    ) -> None:
+        self._ctx = ctx
+        self._address = address
+        self._node = node
+        self._entries = entries
+        self._references = references
+        self._waits = waits
+        self._buffer = buffer
+        self._last = 0
+        self.replies: dict[int, Any] = {}
+        """Answers by request; the asker takes its own out."""
+        self.allocations: dict[bytes, int] = {}
+        """Where in the arena an object has its room, or -1."""
+        self.full: dict[bytes, StoreFull] = {}
+        """Why an allocation failed, until its asker has looked."""
+
+    def answered(self, request: int, answer: Any) -> None:
+        """The node or the GCS has answered a request."""
+        self.replies[request] = answer
+        self._waits.wake(request.to_bytes(8, "big"))
+
+    def _begin(self) -> tuple[int, Waiter]:
+        self._last += 1
+        return self._last, self._waits.await_key(self._last.to_bytes(8, "big"))
+
+    def query(self, kind: str) -> tuple[int, Waiter]:
+        """Ask for a table of the cluster, as it is after all that was submitted before."""
+        self._buffer.flush()
+        request, waiter = self._begin()
+        self._ctx.send(self._node, Query(kind, request, self._address))
+        return request, waiter
+
+    def ask_table(self, make: Callable[[int], Any]) -> tuple[int, Waiter]:
+        """Send the message that `make` returns for a request's number."""
+        request, waiter = self._begin()
+        self._ctx.send(self._node, make(request))
+        return request, waiter
+
+    def find_actor(
+        self,
+        namespace: str,
+        name: str,
+        create: TaskSpec | None,
+        keeper: bytes = b"",
+        holds: tuple[bytes, ...] = (),
+    ) -> tuple[int, Waiter]:
+        """Look an actor up by name, or create it; the answer is an `ActorFound`."""
+        self._buffer.flush()
+        if create is not None and create.array not in self._entries:
+            entry = self._references.own(Entry(create.array, 1, 1, 1))
+            entry.keeper = keeper
+            self._references.hold_inputs(entry, holds + create.deps)
+        request, waiter = self._begin()
+        self._ctx.send(self._node, FindActor(request, self._address, namespace, name, create))
+        return request, waiter
+
+    def allocate(self, oid: bytes, size: int) -> Waiter:
+        """Ask for room in the arena; `allocations` will say where, or -1."""
+        waiter = self._waits.await_key(oid)
+        self._ctx.send(self._node, AllocateObject(oid, size))
+        return waiter
+
+    def on_allocated(self, message: ObjectAllocated) -> None:
+        """The node has reserved room, or says why it has none."""
+        self.allocations[message.object] = message.offset
+        if message.full is not None:
+            self.full[message.object] = message.full
+        self._waits.wake(message.object)
+
+    def abandon(self, oid: bytes) -> None:
+        """Give back room that will not be used."""
+        self._ctx.send(self._node, AbandonObject(oid))
