@@ -40,8 +40,8 @@ def leftovers(world: World) -> dict[str, Any]:
         look(at, scheduler.leases, "assigned")
         look(at, scheduler.results, "_for_others", "_claims")
         look(at, scheduler.results.delivery, "_gathered")
-        look(f"{at}.actors", scheduler.actors, "actors", "queued", "_dirty")
-        look(f"{at}.submitter", scheduler.submitter, "_under_way", "_dirty", "_watch", "_acking")
+        look(f"{at}.actors", scheduler.actors, "actors", "queued", "unsent")
+        look(f"{at}.submitter", scheduler.submitter, "_under_way", "unsent", "unwatched", "_acking")
         look(f"{at}.submitter", scheduler.submitter, "_draining")
         for actor in scheduler.actors.actors.values():
             look(f"{at}.actor", actor, "unclaimed", "asked")
@@ -64,7 +64,7 @@ def leftovers(world: World) -> dict[str, Any]:
         )  # fmt: skip
         look(
             f"{at}.eviction", objects.eviction, "_sizes", "_idle", "_claims",
-            "_spilling", "on_disk", "_requests", "stored_bytes", "_idle_bytes", "spilled_bytes",
+            "_spilling", "on_disk", "requests", "stored_bytes", "_idle_bytes", "spilled_bytes",
         )  # fmt: skip
         look(
             at, scheduler.log, "_added", "_done", "_large", "_copies", "_released", "_known",

@@ -287,7 +287,7 @@ def test_whatever_happens_pins_hold_and_the_books_are_right(
     eviction = arena.eviction
     for what, number, size in steps:
         oid = bytes([number + 1])
-        asked = {entry[2].size for entry in eviction._requests}
+        asked = {entry[2].size for entry in eviction.requests}
         if what == 0 and oid not in arena.sizes and not asked:
             arena.put(oid, size, rank=number % 3, wait_s=5.0 if size % 2 else 0.0)
         elif what == 1 and oid in arena.sizes:
@@ -312,7 +312,7 @@ def test_whatever_happens_pins_hold_and_the_books_are_right(
         arena.unpin(oid)
     arena.ctx.pass_time(10.0)
     arena.go_on()
-    assert not eviction._requests, "a request was neither served nor refused"
+    assert not eviction.requests, "a request was neither served nor refused"
     assert set(eviction._idle) == set(arena.sizes)
 
 

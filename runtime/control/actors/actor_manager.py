@@ -86,11 +86,11 @@ class ActorManager:
         self.actors: dict[bytes, ActorRecord] = {}
         self.queued: deque[ActorRecord] = deque()
         self.reply_budget = ReplyBudget()
-        self._dirty: dict[bytes, ActorRecord] = {}
+        self.unsent: dict[bytes, ActorRecord] = {}
         """Actors that have something to send at the end of this turn."""
-        self.replies = CallReplies(ctx, node, services, self._dirty)
+        self.replies = CallReplies(ctx, node, services, self.unsent)
         self.calls = CallQueue(
-            ctx, node, services, self.replies, self._dirty, self._reported,
+            ctx, node, services, self.replies, self.unsent, self._reported,
             self._end_for_good,
         )  # fmt: skip
         self.reconstruction = ActorReconstruction(
@@ -293,9 +293,9 @@ class ActorManager:
 
     def end_turn(self) -> None:
         """Hand out calls and log what took effect, one message an actor."""
-        while self._dirty:
-            dirty = list(self._dirty.values())
-            self._dirty.clear()
+        while self.unsent:
+            dirty = list(self.unsent.values())
+            self.unsent.clear()
             for actor in dirty:
                 self.calls.hand_out(actor)
                 self.replies.send_records(actor)
@@ -408,7 +408,7 @@ class ActorManager:
         """Forget an actor; `await_log`: but for its replies that wait for the log."""
         del self.actors[actor.id]
         self._services.pool.end_hold(actor.spec.demand)
-        self._dirty.pop(actor.id, None)
+        self.unsent.pop(actor.id, None)
         actor.worker = None
         actor.ended = True
         actor.replies.clear()

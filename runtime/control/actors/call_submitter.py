@@ -88,8 +88,10 @@ class CallSubmitter:
         self._draining: dict[bytes, CallRoute] = {}
         """By actor: dead ones, results of which may be on their way from their node."""
         self._dead_nodes: set[int] = set()
-        self._dirty: dict[bytes, CallRoute] = {}
-        self._watch: list[bytes] = []
+        self.unsent: dict[bytes, CallRoute] = {}
+        """Routes that have something to send at the end of the turn."""
+        self.unwatched: list[bytes] = []
+        """Actors to ask the GCS about at the end of the turn."""
         self._acking: dict[bytes, CallRoute] = {}
         self._timer_set = False
 
@@ -118,7 +120,7 @@ class CallSubmitter:
         route = self._under_way.get(spec.array)
         if route is not None:
             route.submit_again(spec)
-            self._dirty[route.actor] = route
+            self.unsent[route.actor] = route
             self._ask(route, [spec])
 
     def submit_run(self, spec: TaskSpec, arrays: Sequence[bytes]) -> None:
@@ -129,7 +131,7 @@ class CallSubmitter:
             self._under_way.update(dict.fromkeys(arrays, route))
             route.sent.update(dict.fromkeys(arrays, spec))
             route.out.append(spec)
-            self._dirty[route.actor] = route
+            self.unsent[route.actor] = route
         else:
             for single in singles([spec]):
                 self.submit(single)
@@ -139,7 +141,7 @@ class CallSubmitter:
         route = self._routes.get(actor) or self._buried.get(actor)
         if route is None:
             route = self._routes[actor] = CallRoute(actor)
-            self._watch.append(actor)
+            self.unwatched.append(actor)
         return route
 
     def created(self, actor: bytes) -> None:
@@ -266,7 +268,7 @@ class CallSubmitter:
             self.on_alive(route.actor)
         elif route.state == ALIVE:
             # Somebody wanted to kill it, and may not.
-            self._dirty[route.actor] = route
+            self.unsent[route.actor] = route
             waiting, route.waiting = route.waiting, []
             for spec in waiting:
                 self._send(route, spec)
@@ -285,7 +287,7 @@ class CallSubmitter:
         if route.starting is not None:
             asked = [call for call in calls if may_call_again(call.owner)]
             route.early += [replace(call, args=b"", deps=()) for call in asked]
-            self._dirty[route.actor] = route
+            self.unsent[route.actor] = route
 
     def _let_out_early(self, route: CallRoute) -> None:
         early, route.early = route.early, []
@@ -320,11 +322,11 @@ class CallSubmitter:
 
     def end_turn(self) -> None:
         """Let out the calls of this turn, one message an actor."""
-        if self._watch:
-            self._ctx.send("gcs", WatchActors(self._watch))
-            self._watch = []
-        while self._dirty:
-            dirty, self._dirty = self._dirty, {}
+        if self.unwatched:
+            self._ctx.send("gcs", WatchActors(self.unwatched))
+            self.unwatched = []
+        while self.unsent:
+            dirty, self.unsent = self.unsent, {}
             for route in dirty.values():
                 self._let_out_early(route)
                 self._let_out(route)
@@ -357,7 +359,7 @@ class CallSubmitter:
         self._under_way[spec.array] = route
         route.sent[spec.array] = spec
         route.out.append(spec)
-        self._dirty[route.actor] = route
+        self.unsent[route.actor] = route
 
     def _send_again(self, route: CallRoute) -> None:
         again, route.sent = list(route.sent.values()), {}
@@ -378,7 +380,7 @@ class CallSubmitter:
                 route.sent[spec.array] = spec
                 route.probes.append(spec)
                 route.probed.add(spec.array)
-                self._dirty[route.actor] = route
+                self.unsent[route.actor] = route
         for spec in waiting:
             self._send(route, spec)
 

@@ -29,7 +29,6 @@ from raytwin.runtime.control.messages.errors import unpack
 from raytwin.runtime.control.objects.gcs_write_log import TaskLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.task_results import Results
-from raytwin.runtime.control.observability.timeline import RangeLog
 
 
 class Assignments:
@@ -45,7 +44,6 @@ class Assignments:
         access: JobAccess,
         actors: ActorManager,
         results: Results,
-        timeline: RangeLog,
     ) -> None:
         self._node = node
         self.incarnation = incarnation
@@ -55,17 +53,11 @@ class Assignments:
         self._access = access
         self._actors = actors
         self._results = results
-        self._timeline = timeline
         self.assigned = 0
         """Elements that the global scheduler has given to this node so far."""
 
     def handlers(self) -> Handlers:
         return {AssignTasks: self.on_assign}
-
-    def accept(self, spec: TaskSpec) -> None:
-        """Queue a range, at once or when its inputs and function are here."""
-        self._timeline.accepted(spec)
-        self._inputs.accept(spec)
 
     def on_assign(self, source: str, message: AssignTasks) -> None:
         """The global scheduler has chosen this node."""
@@ -80,7 +72,7 @@ class Assignments:
                     continue
             else:
                 self._look_at_owner(spec)
-            self.accept(spec)
+            self._inputs.accept(spec)
 
     def _look_at_owner(self, spec: TaskSpec) -> None:
         """Its result may be for others than its owner, or for nobody."""

@@ -37,7 +37,7 @@ from raytwin.runtime.control.messages.errors import GroupRemoved
 
 
 class _Bundle:
-    __slots__ = ("committed", "demand", "removed", "resources", "returning")
+    __slots__ = ("committed", "demand", "removed", "resources")
 
     def __init__(self, demand: str, resources: dict[str, float]) -> None:
         self.demand = demand
@@ -45,8 +45,7 @@ class _Bundle:
         """What the node has once it is committed."""
         self.committed = False
         self.removed = False
-        """A client of this node has removed its group; it is not told to return it as yet."""
-        self.returning = False
+        """A client of this node has removed its group; `ReturnBundle` has not come yet."""
 
 
 class Bundles:
@@ -72,6 +71,8 @@ class Bundles:
         self._inputs = inputs
         self._actors = actors
         self._bundles: dict[tuple[str, int], _Bundle] = {}
+        self.returning: dict[tuple[str, int], _Bundle] = {}
+        """Those that wait for the end of the workers that use them."""
 
     def handlers(self) -> Handlers:
         return {
@@ -148,7 +149,7 @@ class Bundles:
             del self._bundles[key]
             self._pool.give(bundle.demand)
             return
-        bundle.returning = True
+        self.returning[key] = bundle
         for worker in self._workers.values():
             if worker.kill_error is None and self._uses(worker.demand, bundle):
                 running = worker.assigned[0].name if worker.assigned else "a task"
@@ -160,12 +161,8 @@ class Bundles:
         return any(name in bundle.resources for name, _ in parse_demand(demand))
 
     def end_turn(self) -> None:
-        """Finish what is being returned."""
-        if not self._bundles:
-            return
-        for key, bundle in list(self._bundles.items()):
-            if not bundle.returning:
-                continue
+        """End what waits in the bundles being returned; free those that nothing uses."""
+        for key, bundle in list(self.returning.items()):
             self._end_waiting(key[0])
             waiting = self._actors.withdraw(
                 lambda spec, group=key[0]: group_of(spec) == group  # type: ignore[misc]
@@ -173,6 +170,6 @@ class Bundles:
             for spec in waiting:
                 self._ctx.send("global", PlaceTasks([spec]))
             if self._pool.is_free(bundle.resources):
-                del self._bundles[key]
+                del self._bundles[key], self.returning[key]
                 self._pool.remove(bundle.resources)
                 self._pool.end_loan(bundle.demand)

@@ -34,6 +34,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.pull_manager import released_error
+from raytwin.runtime.control.observability.timeline import RangeLog
 
 
 class Waiting:
@@ -53,11 +54,16 @@ class TaskInputs:
     """What the ranges of one node wait for."""
 
     def __init__(
-        self, ctx: Context, objects: ObjectDirectory, ready: Callable[[TaskSpec], None]
+        self,
+        ctx: Context,
+        objects: ObjectDirectory,
+        timeline: RangeLog,
+        ready: Callable[[TaskSpec], None],
     ) -> None:
         """`ready` takes a range that lacks nothing."""
         self._ctx = ctx
         self._objects = objects
+        self._timeline = timeline
         self._ready = ready
         self.functions: dict[bytes, bytes] = {}
         self.awaiting: set[Waiting] = set()
@@ -76,7 +82,12 @@ class TaskInputs:
         return {ExportFunction: self.on_export, FunctionBlob: self.on_function}
 
     def accept(self, spec: TaskSpec) -> None:
-        """Take a range: it is ready at once, or when its inputs and function are here."""
+        """Take a range that this node has accepted, for the first time or again."""
+        self._timeline.accepted(spec)
+        self._prepare(spec)
+
+    def _prepare(self, spec: TaskSpec) -> None:
+        """Make a range ready, at once or when its inputs and function are here."""
         if spec.function not in self.functions:
             self._await_function(spec)
         elif spec.deps:
@@ -94,7 +105,7 @@ class TaskInputs:
         self.functions[message.function] = message.blob
         for spec in self._for_function.pop(message.function, ()):
             self.waiting -= spec.count
-            self.accept(spec)
+            self._prepare(spec)
 
     def _await_function(self, spec: TaskSpec) -> None:
         waiting = self._for_function.get(spec.function)
@@ -138,7 +149,7 @@ class TaskInputs:
                 self.waiting -= waiting.spec.count
                 waiting.cancelled = True
                 self.unclaim(waiting.spec)
-                self.accept(waiting.spec)
+                self._prepare(waiting.spec)
 
     def take(self, spec: TaskSpec, worker: str) -> tuple[ObjectValue, ...] | None:
         """Return the inputs, pinned for the worker; None if one is not here (any more)."""

@@ -20,7 +20,7 @@ from raytwin.runtime.control.local_scheduler.bundles import Bundles
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 from raytwin.runtime.control.messages import TaskSpec
 from raytwin.runtime.control.scheduling.policies import LocalView, Policy
-from raytwin.runtime.control.scheduling.strategies import kept, strategy_of
+from raytwin.runtime.control.scheduling.strategies import kept
 
 _NONE = (b"", "")
 
@@ -57,13 +57,14 @@ class Spillback:
             # As the one before in this message: only the queue has changed.
             self._view.queue = self._dispatcher.queue
             return self._policy.keep(self._view, spec.count)
-        group = group_of(spec)
-        if group and (not is_of_job(group, spec.array) or self._bundles.is_removed(group)):
-            return 0
         feasible = self._pool.feasible(spec.demand)
-        strategy = strategy_of(spec)
-        if strategy:
-            return kept(strategy, self._node, spec.count, feasible, self._members.alone)
+        if spec.extra is not None:
+            group = group_of(spec)
+            if group and (not is_of_job(group, spec.array) or self._bundles.is_removed(group)):
+                return 0
+            strategy = spec.extra.strategy
+            if strategy:
+                return kept(strategy, self._node, spec.count, feasible, self._members.alone)
         view = LocalView(
             alone=self._members.alone,
             feasible=feasible,

@@ -33,7 +33,6 @@ from raytwin.runtime.control.core.task_ranges import attempt_of, needs_of, part_
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.gcs.actor_table import DEAD
 from raytwin.runtime.control.gcs.array_row import LOST_S
-from raytwin.runtime.control.local_scheduler.assignments import Assignments
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.spillback import Spillback
 from raytwin.runtime.control.messages import (
@@ -73,7 +72,6 @@ class Submission:
         submitter: CallSubmitter,
         workers: Mapping[str, Worker],
         spillback: Spillback,
-        assignments: Assignments,
         results: Results,
         node: int,
     ) -> None:
@@ -87,7 +85,6 @@ class Submission:
         self._submitter = submitter
         self._workers = workers
         self._spillback = spillback
-        self._assignments = assignments
         self._results = results
         self._node = node
         self._created_again: set[bytes] = set()
@@ -180,12 +177,12 @@ class Submission:
         stay = self._spillback.of(spec)
         if stay == spec.count:
             self._log.accept(spec)
-            self._assignments.accept(spec)
+            self._inputs.accept(spec)
             return
         if stay:
             head = part_of(spec, spec.start, stay)
             self._log.accept(head)
-            self._assignments.accept(head)
+            self._inputs.accept(head)
         rest = part_of(spec, spec.start + stay, spec.count - stay)
         self._log.spilled(rest, self._objects.owners)
         self._ctx.send("global", PlaceTasks([rest]))

@@ -113,9 +113,9 @@ class NodeManager:
         self.owned = Owned(node, self.objects, self.log)
         self.access = JobAccess(ctx, self._worker_at)
         self.actors = ActorManager(ctx, node, self)
-        self.inputs = TaskInputs(ctx, self.objects, self._push)
-        self.custody = Custody(ctx, node, incarnation, self.members, self.owned.lend, self._lives)
         self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
+        self.inputs = TaskInputs(ctx, self.objects, self.timeline, self._push)
+        self.custody = Custody(ctx, node, incarnation, self.members, self.owned.lend, self._lives)
         self.places = Places(ctx, node, config, self.objects, self._lives)
         self.submitter = CallSubmitter(
             ctx, node, config, self.actors.on_calls,
@@ -152,7 +152,7 @@ class NodeManager:
         )  # fmt: skip
         self.assignments = Assignments(
             node, incarnation, self.objects, self.log, self.inputs, self.access, self.actors,
-            self.results, self.timeline,
+            self.results,
         )  # fmt: skip
         self.submission = Submission(
             ctx, self.objects, self.owned, self.log, self.inputs, self.access, self.actors,
@@ -160,7 +160,7 @@ class NodeManager:
             Spillback(
                 node, make_policy(config), self.pool, self.members, self.dispatcher, self.bundles
             ),
-            self.assignments, self.results, node,
+            self.results, node,
         )  # fmt: skip
         self.letting_go = LettingGo(
             ctx, self.objects, self.owned, self.results, self.submitter.forget_all, self.log,
@@ -257,17 +257,25 @@ class NodeManager:
         self.messages[type(message)](source, message)
 
     def end_turn(self) -> None:
-        """Assign what can run, then send what must not wait."""
-        self.bundles.end_turn()
+        """Assign ready ranges, serve requests for room, then send what must not wait.
+
+        A part is called only if it has left itself something to do.
+        """
+        if self.bundles.returning:
+            self.bundles.end_turn()
         self.leases.dispatch()
-        self.objects.eviction.make_room()
+        if self.objects.eviction.requests:
+            self.objects.eviction.make_room()
         while self.inputs.failed:
             while self.inputs.failed:
                 self.assignments.fail(*self.inputs.failed.popleft())
             self.leases.dispatch()
-        self.submitter.end_turn()
-        self.actors.end_turn()
-        self.objects.pulls.end_turn()
+        if self.submitter.unsent or self.submitter.unwatched:
+            self.submitter.end_turn()
+        if self.actors.unsent:
+            self.actors.end_turn()
+        if self.objects.pulls.asking:
+            self.objects.pulls.end_turn()
         self.log.end_turn()
 
     @property

@@ -107,7 +107,7 @@ class Eviction:
         """Objects that are being written to disk, and their places in the arena."""
         self.on_disk: dict[bytes, tuple[int, int]] = {}
         """Object -> (place on disk, size)."""
-        self._requests: list[tuple[int, int, Request]] = []
+        self.requests: list[tuple[int, int, Request]] = []
         self._numbers = 0
         self._changed = False
         """Something may have become free or evictable since the last look."""
@@ -196,14 +196,14 @@ class Eviction:
         request.seen = self._frees
         self._numbers += 1
         self._changed = True
-        heappush(self._requests, (request.rank, self._numbers, request))
+        heappush(self.requests, (request.rank, self._numbers, request))
 
     def make_room(self) -> None:
         """Serve the requests, as far as possible; call it at the end of each turn."""
-        while self._requests and not self._spilling:
-            request = self._requests[0][2]
+        while self.requests and not self._spilling:
+            request = self.requests[0][2]
             if self._frees != request.seen:
-                heappop(self._requests)
+                heappop(self.requests)
                 request.tries += 1
                 request.retry()
                 continue
@@ -222,7 +222,7 @@ class Eviction:
                 self._changed = False
                 self._watch(request.until_s)
                 return
-            heappop(self._requests)
+            heappop(self.requests)
             self._changed = True
             request.fail(reason or self._in_use(request))
 

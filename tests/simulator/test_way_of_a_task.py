@@ -1,0 +1,65 @@
+"""The way of a warm task through the runtime, from ``f.remote(x)`` to ``get``: how many files.
+
+Whoever follows a task through the code reads these files. A part that has nothing to do for a
+task does not belong on its way, and costs time there.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+FILES_MAX = 42
+
+NODE = [
+    "control/node/node_manager.py",
+    "control/local_scheduler/submission.py",
+    "control/local_scheduler/spillback.py",
+    "control/local_scheduler/dependencies.py",
+    "control/local_scheduler/ready_queue.py",
+    "control/local_scheduler/worker_leases.py",
+    "control/local_scheduler/worker_pool.py",
+    "control/worker/executor.py",
+    "control/objects/task_results.py",
+]
+"""The stations at the node and its worker, in the order in which docs/architecture.md has them."""
+
+PROGRAM = """
+import json, sys, threading
+import greenlet
+import raytwin as ray
+
+ray.init(backend="sim", nodes=1, cpus_per_node=1)
+
+@ray.remote
+def f(x):
+    return x + 1
+
+for _ in range(3):
+    ray.get(f.remote(1))
+files = {}
+
+def profile(frame, event, argument):
+    path = frame.f_code.co_filename
+    if event == "call" and "/runtime/" in path:
+        files.setdefault(path.rpartition("/runtime/")[2])
+
+# Every greenlet has a profile function of its own.
+greenlet.settrace(lambda event, greenlets: sys.setprofile(profile))
+threading.setprofile(profile)
+sys.setprofile(profile)
+assert ray.get(f.remote(1)) == 2
+sys.setprofile(None)
+greenlet.settrace(None)
+print(json.dumps(list(files)))
+"""
+
+
+def test_a_warm_task_crosses_few_files_in_the_order_of_the_architecture() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
+    files = json.loads(run.stdout)
+    assert [file for file in files if file in NODE] == NODE
+    assert len(files) <= FILES_MAX, files
