@@ -1,3 +1,43 @@
-"""The client in every driver and worker: submission, waiting, references."""
+"""The client: the part of every driver and worker that submits, waits and counts references.
 
-from __future__ import annotations
+In the paper this is the driver's and the worker's half of Ray's API. The world (real process
+or simulation) runs user code, makes `ObjectRef`s and sleeps; the client decides everything
+else, so both worlds share it.
+
+State
+-----
+`Client.entries` has an `Entry` for each array that this process owns: its result, its
+references, its unfinished users, its waiters. All parts share this table. Objects of other
+owners are *borrowed*: counted in `References.borrowed` and `ReferenceCounter.loans`.
+
+Messages
+--------
+======================= ==================================================================
+out, to its node        SubmitTasks, PutObjects, Release, Unpin (batched by `SendBuffer`);
+                        ExportFunction, WantObjects, AllocateObject, AbandonObject, Query,
+                        CancelTask, FindActor, KillActor, DescribeJob, RefUpdates
+out, to a worker        DirectCall
+in                      TaskResults, ObjectsReady, ObjectAllocated, QueryReply, KvReply,
+                        TaskFound, ActorFound, GroupCreated, RefUpdates, BorrowersGone,
+                        GiveBack, DirectOpen, DirectClosed, TooLong
+======================= ==================================================================
+
+Promises
+--------
+* G1: a waiter is done when its value is here, or an error is in its place.
+* G8: an array is released once nothing keeps it: no reference, no unfinished task, no value
+  that contains it, no borrower.
+* IDs are deterministic: a task that runs again submits the same children.
+
+Modules
+-------
+client          `Client`: the parts, and the messages that reach them
+submitter       the IDs and submission of tasks, calls and puts; cancellation
+send_buffer     batches of what goes to the node
+references      what keeps an array, and its release
+pins            delivered objects, and the views of them
+waits           waiters, and the lookup of values
+results         results and objects that arrive
+requests        questions to the node and the GCS
+owned_arrays    `Entry` and `Waiter`
+"""

@@ -1,3 +1,29 @@
-"""What all packages of the control plane share: the context, IDs, resources, settings."""
+"""What all packages of the control plane stand on.
 
-from __future__ import annotations
+The control plane is a set of state machines without I/O. `context` is their only port to the
+world: time, random numbers, timers, and sending messages. The rest of this package is what
+several machines need in the same form. It imports `messages` alone.
+
+Modules
+-------
+context             the port; turns; how a context batches messages
+addresses           how components are addressed
+config              the cluster's settings
+ids                 deterministic IDs of tasks, objects and functions
+stream_ids          IDs of the items of a stream
+resources           amounts and demands of resources, and what is free
+group_resources     the resources of a placement group's bundles
+membership          the node table as a node or the global scheduler has heard it
+access              what one job may do to another's tasks and objects
+task_ranges         splitting ranges of tasks; what a task says of itself
+call_batches        runs: calls of one actor that travel together
+direct_calls        calls from a driver straight to an actor's worker
+child_tasks         what one task has submitted, to cancel it with the task
+worker_record       a worker as its node sees it
+failed_values       errors of the system in place of values
+oversized_messages  what fails with a message that is too long
+batching            cutting long lists into messages of bounded length
+handlers            how a component's parts declare the messages that they take
+range_set           a set of integers as ranges
+bounded_map         a mapping that forgets its oldest entries
+"""

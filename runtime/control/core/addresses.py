@@ -19,15 +19,14 @@ from __future__ import annotations
 from functools import lru_cache
 
 Address = str
-"""``gcs``, ``global``, ``node:<n>``, ``store:<n>``, ``pool:<n>``,
-``worker:<n>.<k>`` or ``driver:<n>.<k>`` (``<n>`` is the node they live on);
-``links`` and ``links:<n>``: the connections of the head and of a node."""
+"""One of those above."""
 
 WORKERS_PER_LIFE = 1_000_000
 """The workers of a node's i-th incarnation are numbered from (i - 1) times this on,
 so that no address is ever used twice."""
 
 STORAGE = "storage:gcs"
+"""The disk of the GCS's flushed rows."""
 
 MASTER = "master"
 

@@ -6,72 +6,86 @@ from msgspec import Struct
 
 
 class Config(Struct, frozen=True, array_like=True):
-    """What a cluster was started with. Times are seconds, sizes bytes."""
+    """What a cluster was started with. Names say the unit: ``_s`` seconds, ``bytes`` bytes."""
 
     policy: str = "bottom-up"
+    """The scheduling policy: a name, or the import path of a class."""
     seed: int = 0
+    """Of all random choices of the control plane."""
     heartbeat_s: float = 0.1
+    """Between heartbeats of a node. Shorter: fresher queue lengths for placement, more messages."""
     heartbeat_timeout_s: float = 5.0
-    """A node that was not heard of for so long is declared dead."""
+    """The GCS declares a node dead that it has not heard of for so long. Shorter: faster
+    recovery; longer: slow nodes and links are not taken for dead ones."""
     inline_bytes_max: int = 100_000
-    """Larger values go to the object store, smaller ones ride in messages."""
+    """Bytes of a value that rides in messages; a larger one goes to the object store, which
+    costs a round trip and saves copies."""
     spill_wait_s: float = 0.1
-    """Bottom-up: a node keeps a task while its queue is worth less than this."""
+    """Bottom-up: a node keeps a task while its queue is worth less seconds than this. Longer:
+    fewer placements by the global scheduler, worse balance."""
     spill_tasks_per_slot: int = 1
     """The same bound in tasks per slot, for functions not yet timed."""
     ahead_s: float = 0.005
-    """How much work a worker is given ahead of need."""
+    """Seconds of work that a worker is assigned ahead of need. More hides the round trip to the
+    node; less leaves more for idle workers."""
     ahead_tasks_max: int = 1024
+    """The same bound in tasks."""
     split_s: float = 0.001
-    """A range worth less than this is not split for the sake of parallelism."""
+    """The node does not split a range worth fewer seconds than this between workers: a message
+    costs more than the parallelism gains."""
     linger_s: float = 0.001
-    """How long a client or worker holds back what could go in a larger batch."""
+    """Seconds that a client or worker holds back what could go in a larger batch: throughput
+    against latency."""
     submit_batch_max: int = 128
+    """Tasks, or puts, in a batch that leaves at once."""
     direct_after: int = 8
-    """After so many results that went to a driver one at a time, straight from an actor's
-    worker, that takes its calls directly as well; 0: never."""
+    """After so many results sent straight to a driver, an actor's worker takes that driver's
+    calls directly, too; 0: never. Saves two hops for a connection per pair."""
     log_linger_s: float = 0.1
-    """How long a node holds back what only the GCS's tables need to know.
+    """Seconds that a node holds back writes to the GCS's tables.
 
-    What has come and gone meanwhile is never told: a burst of short tasks, and the
-    time until its results are dropped, should fit into it."""
+    The GCS never hears of a task that is submitted and released within this time: longer saves
+    writes for bursts of short tasks, shorter loses less when the node dies."""
     timeline_ranges_max: int = 100_000
-    """How many executed ranges a node remembers for the timeline."""
+    """Executed ranges, and inputs of them, that a node remembers for the timeline: memory."""
     lineage_bytes_max: int = 100_000_000
-    """How much the GCS keeps of tasks whose results were released, for those that
-    depend on them; beyond it the oldest cannot be made again."""
+    """Bytes of lineage that the GCS keeps of released tasks on which others depend. Beyond it
+    the GCS forgets the oldest, which cannot be reconstructed any more."""
     actor_log_bytes_max: int = 512 << 20
-    """How much the GCS keeps of calls of actors that may restart since their last
-    checkpoints, some 1 KB each; beyond it the actor with the longest log is not rebuilt."""
+    """Bytes of calls that the GCS logs, for all actors that may restart, since their last
+    checkpoints: some 1 KB each. Beyond it the actor with the longest log is not rebuilt."""
     checkpoint_bytes_max: int = 512 << 20
-    """The longest state of an actor that is kept; a longer checkpoint is not taken."""
+    """Bytes of an actor's state in a checkpoint; a longer one is not taken."""
     actor_end_s: float = 30.0
-    """How long the process of an actor that leaves in good order may take to end."""
+    """Seconds that the process of an actor which ends in good order has before it is killed."""
     store_wait_s: float = 10.0
-    """How long a `get` waits for room while all of the store is pinned; a task's input
-    waits so long after the last that was unpinned."""
+    """Seconds that a `get` waits for room while the whole store is pinned; a task's input waits
+    as long after the last unpin. Longer rides out peaks; shorter reports a full store sooner."""
     allocate_wait_s: float = 2.0
-    """How long somebody who wants to write waits for room in the same case."""
+    """Seconds that a write waits for room in the same case."""
     fetch_streams: int = 4
-    """TCP connections over which one large object is fetched from another node."""
+    """TCP connections over which a node fetches one large object: bandwidth against sockets."""
     stripe_bytes_min: int = 8 << 20
-    """Smaller objects are fetched over one of them."""
+    """Bytes from which on an object is fetched over several of them."""
     store_copy_threads: int = 0
-    """Threads that copy one large value into the store; 0: as many as pay."""
+    """Threads that copy one large value into the store; 0: as many as the machine gains from."""
     gcs_replicas: int = 1
-    """Processes that hold the GCS's state, as a chain; 1: the head process does."""
+    """Replicas of each chain of the GCS; 1: the head process has the state alone. Each further
+    one survives one more failure and adds a hop to every write."""
     gcs_durable: bool = False
-    """Whether every replica logs what it does and can go on where it was."""
+    """Whether every replica logs its commands to disk, to go on after a restart: each write
+    waits for the disk."""
     task_history: bool = False
-    """Whether the GCS keeps a row for every task that has finished."""
+    """Whether the GCS keeps a row for every finished task: memory per task, for lookups later."""
     gcs_memory_max: int = 0
-    """Bytes of such rows in memory before the oldest are written to disk; 0: no limit."""
+    """Bytes of such rows in memory before the GCS flushes the oldest to disk; 0: no limit."""
     gcs_shards: int = 1
-    """Chains that the tables of tasks, objects, functions and keys are spread over."""
+    """Chains over which the tables of tasks, objects, functions and keys are spread: throughput
+    against processes."""
 
     @property
     def chains(self) -> int:
-        """How many chains there are; see `shards`."""
+        """The number of chains; see `gcs.sharding.router`."""
         return self.gcs_shards + 1 if self.gcs_shards > 1 else 1
 
     @property
