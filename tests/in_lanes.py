@@ -1,17 +1,19 @@
-"""Run the whole suite in two lanes, which take less time than one after the other.
+"""Run the whole suite in three lanes, which take less time than one after the other.
 
 What is simulated computes all the time and does not mind how fast; what runs on real processes
-mostly waits. So the first runs beside the second, with a lower priority: it gets what the other
-lane leaves of the processors. Nothing of it starts a cluster or looks at the machine's processes.
+mostly waits, and what runs beside Ray waits for the start of Ray's daemons. So the first lane has
+raytwin's real processes; the others run beside it with a lower priority and get what it leaves of
+the processors. Nothing in them looks at the machine's processes or its load.
 
-    python -m tests.in_lanes [OPTION of pytest for both...]
+    python -m tests.in_lanes [OPTION of pytest for all...]
 
-Prints what the real lane prints, then what the simulated one has printed, each with pytest's
-summary at the end. Exits as pytest does: with the first exit code of the two that is not 0.
+Prints what the real lane prints, then what the others have printed, each with pytest's summary at
+the end. Exits as pytest does: with the first exit code of the three that is not 0.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -28,7 +30,17 @@ NOT_SIMULATED = (
     "tests/chaos/test_injectors.py",
 )
 """Files in those folders that start real processes."""
-NICE = 10
+BESIDE_RAY = (
+    "tests/actors/test_util.py",
+    "tests/examples/test_examples.py",
+    "tests/scenarios/test_bench_sides.py",
+    "tests/test_behaves_like_ray.py",
+    "tests/test_like_ray.py",
+    "tests/test_pages_run.py",
+)
+"""Files that start Ray, or commands that do."""
+NICE = {"what runs beside Ray": 5, "what is simulated": 10}
+"""The lanes behind the real one, and how much each gives way."""
 TIMEOUT_S = 900
 """What gets little of the processors may take long."""
 LOOK_S = 0.5
@@ -37,32 +49,46 @@ NONE_COLLECTED = 5
 
 
 def main(args: list[str]) -> int:
-    """Run both lanes; return the exit code."""
+    """Run the lanes; return the exit code."""
     pytest = [sys.executable, "-m", "pytest"]
-    simulated = [f"--ignore={each}" for each in NOT_SIMULATED] + list(SIMULATED)
-    real = [each for each in real_paths() if each not in SIMULATED] + list(NOT_SIMULATED)
-    with tempfile.TemporaryFile() as output:
-        behind = subprocess.Popen(
-            # Two writers of one cache would lose what failed last.
-            [*pytest, "-p", "no:cacheprovider", f"--timeout={TIMEOUT_S}", *simulated, *args],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        os.setpriority(os.PRIO_PROCESS, behind.pid, NICE)
-        front = subprocess.Popen([*pytest, *real, *args], stdin=subprocess.DEVNULL)
+    with contextlib.ExitStack() as stack:
+        behind = {}
+        for name, nice in NICE.items():
+            output = stack.enter_context(tempfile.TemporaryFile())
+            process = subprocess.Popen(
+                # Two writers of one cache would lose what failed last.
+                [*pytest, "-p", "no:cacheprovider", f"--timeout={TIMEOUT_S}", *lane(name), *args],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            os.setpriority(os.PRIO_PROCESS, process.pid, nice)
+            behind[name] = process, output
+        front = subprocess.Popen([*pytest, *lane("what is real"), *args], stdin=subprocess.DEVNULL)
         try:
-            code = front.wait()
-            print(f"== what is simulated: {' '.join(SIMULATED)}", flush=True)
-            other = follow(behind, output)
+            codes = [front.wait()]
+            for name, (process, output) in behind.items():
+                print(f"== {name}: {' '.join(lane(name))}", flush=True)
+                codes.append(follow(process, output))
         except KeyboardInterrupt:
-            # The terminal has told both, which clean up.
+            # The terminal has told all of them, which clean up.
             front.wait()
-            behind.wait()
+            for process, _ in behind.values():
+                process.wait()
             return 128 + signal.SIGINT
-    if {code, other} == {NONE_COLLECTED}:
+    if set(codes) == {NONE_COLLECTED}:
         return NONE_COLLECTED
-    return next((each for each in (code, other) if each not in (0, NONE_COLLECTED)), 0)
+    return next((each for each in codes if each not in (0, NONE_COLLECTED)), 0)
+
+
+def lane(name: str) -> list[str]:
+    """Return pytest's arguments that select the tests of a lane."""
+    if name == "what runs beside Ray":
+        return list(BESIDE_RAY)
+    if name == "what is simulated":
+        return [*SIMULATED, *(f"--ignore={each}" for each in NOT_SIMULATED)]
+    real = [each for each in real_paths() if each not in (*SIMULATED, *BESIDE_RAY)]
+    return [*real, *NOT_SIMULATED, *(f"--ignore={each}" for each in BESIDE_RAY)]
 
 
 def real_paths() -> list[str]:

@@ -1,4 +1,4 @@
-"""The two lanes of the whole suite: every test in one of them, and no failure lost."""
+"""The lanes of the whole suite: every test in one of them, and no failure lost."""
 
 from __future__ import annotations
 
@@ -8,27 +8,38 @@ from pathlib import Path
 
 import pytest
 
-from tests.in_lanes import NOT_SIMULATED, SIMULATED, real_paths
+from tests.in_lanes import BESIDE_RAY, NICE, NOT_SIMULATED, SIMULATED, lane
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_every_file_of_tests_is_in_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    assert all(Path(each).exists() for each in (*SIMULATED, *NOT_SIMULATED))
-    real = [each for each in real_paths() if each not in SIMULATED] + list(NOT_SIMULATED)
+    assert all(Path(each).exists() for each in (*SIMULATED, *NOT_SIMULATED, *BESIDE_RAY))
+    lanes = [lane(name) for name in ("what is real", *NICE)]
     for file in map(str, Path("tests").rglob("test_*.py")):
-        simulated = file.startswith(SIMULATED) and file not in NOT_SIMULATED
-        assert simulated != any(Path(file).is_relative_to(each) for each in real), file
+        runs = [name for name in lanes if is_run(file, name)]
+        assert len(runs) == 1, (file, runs)
+
+
+def is_run(file: str, arguments: list[str]) -> bool:
+    """Whether pytest runs a file if it is given these paths and options."""
+    within = any(Path(file).is_relative_to(each) for each in arguments)
+    return within and f"--ignore={file}" not in arguments
 
 
 @pytest.mark.parametrize(
     ("broken", "code"),
-    [("", 0), ("tests/chaos/test_of_it.py", 1), ("tests/api/test_of_it.py", 1)],
+    [
+        ("", 0),
+        ("tests/chaos/test_of_it.py", 1),
+        ("tests/api/test_of_it.py", 1),
+        ("tests/test_like_ray.py", 1),
+    ],
 )
-def test_a_failure_in_either_lane_is_one(tmp_path: Path, broken: str, code: int) -> None:
+def test_a_failure_in_any_lane_is_one(tmp_path: Path, broken: str, code: int) -> None:
     files = [f"{folder}/test_of_it.py" for folder in (*SIMULATED, "tests/api")]
-    for file in (*files, *NOT_SIMULATED):
+    for file in (*files, *NOT_SIMULATED, *BESIDE_RAY):
         path = tmp_path / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"def test_it():\n    assert {file != broken}\n")
@@ -42,6 +53,7 @@ def test_a_failure_in_either_lane_is_one(tmp_path: Path, broken: str, code: int)
         timeout=60,
     )
     assert done.returncode == code, done.stdout + done.stderr
-    real, simulated = done.stdout.split("== what is simulated")
+    real, beside_ray, simulated = done.stdout.split("\n== ")
     assert ("1 failed, 3 passed" if "api" in broken else "4 passed") in real
+    assert ("1 failed, 5 passed" if "ray" in broken else "6 passed") in beside_ray
     assert ("1 failed, 2 passed" if "chaos" in broken else "3 passed") in simulated

@@ -34,8 +34,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TIMEOUT_S = 100.0
 NOT_COPIED = (
-    ".git", ".venv", "venv", "results", ".hypothesis", ".pytest_cache", ".mypy_cache",
-    ".ruff_cache", ".import_linter_cache", ".benchmarks", "site",
+    ".git", ".venv", ".venv-oldest", "venv", "results", ".hypothesis", ".pytest_cache",
+    ".mypy_cache", ".ruff_cache", ".import_linter_cache", ".benchmarks", "site",
 )  # fmt: skip
 
 ENDS_BY_CTRL_C = "raytwin start"
@@ -190,7 +190,9 @@ def recipe(command: str) -> list[str]:
         cwd=ROOT, capture_output=True, text=True, check=True, timeout=TIMEOUT_S,
     )  # fmt: skip
     lines = [line.replace(f"{sys.prefix}/bin/", "") for line in done.stdout.splitlines()]
-    skipped = (" -m pip ", " -m venv ", "touch ", "echo ", "command -v", "||", " -c ")
+    skipped = (
+        " -m pip ", " -m venv ", "touch ", "echo ", "command -v", "||", " -c ", ".venv-oldest",
+    )  # fmt: skip
     kept = [line.strip() for line in lines if not any(word in f" {line}" for word in skipped)]
     return [variables + line for line in kept]
 
