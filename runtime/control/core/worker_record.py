@@ -40,6 +40,7 @@ class Worker:
         "children",
         "demand",
         "functions",
+        "is_killed",
         "job",
         "kill_error",
         "killed_for",
@@ -70,6 +71,8 @@ class Worker:
         """When its lease began, or it last reported something of what it runs."""
         self.functions: set[bytes] = set()
         """Functions it was sent already."""
+        self.is_killed = False
+        """`KillWorker` is on its way: the worker takes nothing more."""
         self.killed_for: CancelTask | None = None
         """It was killed to end what this names."""
         self.kill_error: ObjectValue | None = None
@@ -83,8 +86,3 @@ class Worker:
 
         self.children = Children()
         """What the task that was the last to submit anything has submitted."""
-
-    @property
-    def is_killed(self) -> bool:
-        """Whether it is about to die, and can take nothing more."""
-        return self.killed_for is not None or self.kill_error is not None

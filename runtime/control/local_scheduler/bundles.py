@@ -153,6 +153,7 @@ class Bundles:
         for worker in self._workers.values():
             if worker.kill_error is None and self._uses(worker.demand, bundle):
                 running = worker.assigned[0].name if worker.assigned else "a task"
+                worker.is_killed = True
                 worker.kill_error = failed_value(GroupRemoved(running, message.group))
                 self._ctx.send(f"pool:{self._node}", KillWorker(worker.address))
 
