@@ -24,7 +24,7 @@ from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 from raytwin.runtime.control.objects.local_objects import LocalObjects
 from raytwin.runtime.control.objects.owner_failure import OwnerFailure
-from raytwin.runtime.control.objects.release import LettingGo
+from raytwin.runtime.control.objects.release_manager import ReleaseManager
 from raytwin.runtime.control.ownership.contained_references import Custody
 from raytwin.runtime.control.ownership.reference_counter import ReferenceCounter
 from raytwin.runtime.control.scheduling import placement_groups
@@ -189,7 +189,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
         mutant_without(ResourcePool, "give"),
         ("resources:", "RaySystemError", "has not ended"),
     ),
-    "nothing is released": (mutant_without(LettingGo, "release_all"), ("stores:", "tables:")),
+    "nothing is released": (mutant_without(ReleaseManager, "release_all"), ("stores:", "tables:")),
     "the GCS never releases": (mutant_without(ArrayTable, "_release"), ("tables:", "stores:")),
     "inputs are mixed up": (mixed_up, ("value ",)),
     "a dead node's work is forgotten": (

@@ -34,7 +34,7 @@ def leftovers(world: World) -> dict[str, Any]:
         if number in world.cut:
             continue
         at = f"node:{number}"
-        look(at, scheduler, "queue", "places")
+        look(at, scheduler, "queue", "unsealed")
         look(at, scheduler.owned, "actors", "died", "ends")
         look(at, scheduler.inputs, "waiting", "awaiting", "failed", "_for_function", "_claims")
         look(at, scheduler.leases, "assigned")

@@ -21,7 +21,7 @@ from raytwin.runtime.control.messages import (
     TaskUpdates,
 )
 from raytwin.runtime.control.messages.errors import Loss, LossCause
-from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from tests.control.alone import Alone, array, result, spec
 
 
@@ -128,7 +128,7 @@ def test_a_released_row_is_in_the_history_while_others_need_its_specs() -> None:
 def test_what_the_gcs_never_heard_of_is_no_news_for_the_history() -> None:
     """It would take it for a release that came early, and free what is made later."""
     ctx = Alone()
-    log = TaskLog(ctx, 0, Config(task_history=True))
+    log = GcsWriteLog(ctx, 0, Config(task_history=True))
     log.release(array(1))
     ctx.pass_time(1.0)
     assert ctx.take(TaskUpdates) == []
@@ -137,7 +137,7 @@ def test_what_the_gcs_never_heard_of_is_no_news_for_the_history() -> None:
 def test_a_node_leaves_no_task_out_of_the_history() -> None:
     for keeps in (False, True):
         ctx = Alone()
-        log = TaskLog(ctx, 0, Config(task_history=keeps))
+        log = GcsWriteLog(ctx, 0, Config(task_history=keeps))
         log.accept(spec(1))
         log.finish(result(1))
         log.release(array(1))

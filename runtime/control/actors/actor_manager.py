@@ -417,7 +417,7 @@ class ActorManager:
         else:
             self.replies.discard(actor)
         for result, _ in actor.unclaimed.values():
-            self._services.places.free(result)
+            self._services.unsealed.free(result)
             self._services.custody.drop(result)
         actor.unclaimed.clear()
         if actor in self.queued:

@@ -16,8 +16,8 @@ from raytwin.runtime.control.core.resources import ResourcePool
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.messages import ObjectValue, TaskSpec
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.objects.task_results import Results
-from raytwin.runtime.control.objects.unsealed_objects import Places
+from raytwin.runtime.control.objects.result_manager import ResultManager
+from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
 from raytwin.runtime.control.observability.timeline import RangeLog
 from raytwin.runtime.control.ownership.contained_references import Custody
 
@@ -59,8 +59,8 @@ class NodeServices(Protocol):
     config: Config
     pool: ResourcePool
     objects: ObjectDirectory
-    places: Places
-    results: Results
+    unsealed: UnsealedObjects
+    results: ResultManager
     custody: Custody
     timeline: RangeLog
     members: Membership

@@ -26,9 +26,9 @@ from raytwin.runtime.control.core.task_ranges import attempt_of
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.messages import AssignTasks, ObjectValue, RangeResult, TaskSpec
 from raytwin.runtime.control.messages.errors import unpack
-from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.objects.task_results import Results
+from raytwin.runtime.control.objects.result_manager import ResultManager
 
 
 class Assignments:
@@ -39,11 +39,11 @@ class Assignments:
         node: int,
         incarnation: int,
         objects: ObjectDirectory,
-        log: TaskLog,
+        log: GcsWriteLog,
         inputs: TaskInputs,
         access: JobAccess,
         actors: ActorManager,
-        results: Results,
+        results: ResultManager,
     ) -> None:
         self._node = node
         self.incarnation = incarnation

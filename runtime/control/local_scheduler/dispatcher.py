@@ -52,7 +52,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.messages.errors import WorkerCrash
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.objects.task_results import Results
+from raytwin.runtime.control.objects.result_manager import ResultManager
 from raytwin.runtime.control.observability.timeline import RangeLog
 from raytwin.runtime.control.ownership.contained_references import Custody
 
@@ -69,7 +69,7 @@ class Dispatcher:
         leases: WorkerLeases,
         objects: ObjectDirectory,
         inputs: TaskInputs,
-        results: Results,
+        results: ResultManager,
         actors: ActorManager,
         canceller: Canceller,
         timeline: RangeLog,

@@ -50,7 +50,7 @@ from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.ready_queue import Lane, ReadyQueue
 from raytwin.runtime.control.local_scheduler.worker_leases import WorkerLeases
 from raytwin.runtime.control.messages import CancelTask, MoveTasks, TaskExtra, TasksMoved, TaskSpec
-from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.scheduling.policies import UNTIMED_BANDWIDTH
 from raytwin.runtime.control.scheduling.strategies import SPREAD, is_hard, strategy_of
@@ -80,7 +80,7 @@ class Starvation:
         actors: ActorManager,
         inputs: TaskInputs,
         objects: ObjectDirectory,
-        log: TaskLog,
+        log: GcsWriteLog,
     ) -> None:
         self._ctx = ctx
         self._node = node

@@ -13,7 +13,7 @@ The way of a range in `SubmitTasks`::
     `Spillback` ──stays here──> accepted (`Assignments`)  <─────────────┘
               ──else──> PlaceTasks to the global scheduler
 
-Only what of an array is behind its end (`Owned.ends`) is new, so a parent that runs a second
+Only what of an array is behind its end (`OwnedObjects.ends`) is new, so a parent that runs a second
 time submits nothing twice.
 """
 
@@ -51,10 +51,10 @@ from raytwin.runtime.control.messages import (
     TaskSpec,
 )
 from raytwin.runtime.control.messages.errors import unpack
-from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.objects.owned_objects import Owned
-from raytwin.runtime.control.objects.task_results import Results
+from raytwin.runtime.control.objects.owned_objects import OwnedObjects
+from raytwin.runtime.control.objects.result_manager import ResultManager
 
 
 class Submission:
@@ -64,15 +64,15 @@ class Submission:
         self,
         ctx: Context,
         objects: ObjectDirectory,
-        owned: Owned,
-        log: TaskLog,
+        owned: OwnedObjects,
+        log: GcsWriteLog,
         inputs: TaskInputs,
         access: JobAccess,
         actors: ActorManager,
         submitter: CallSubmitter,
         workers: Mapping[str, Worker],
         spillback: Spillback,
-        results: Results,
+        results: ResultManager,
         node: int,
     ) -> None:
         self._ctx = ctx

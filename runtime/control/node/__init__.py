@@ -21,8 +21,8 @@ part                  takes
 `Bundles`             PrepareBundle, CommitBundle, ReturnBundle
 `Starvation`          MoveTasks
 `Results`             TaskResults
-`LettingGo`           Release, FreeObjects
-`ObjectDesk`          PutObjects, WantObjects, Unpin, RefUpdates, PullObject,
+`ReleaseManager`           Release, FreeObjects
+`ObjectManager`          PutObjects, WantObjects, Unpin, RefUpdates, PullObject,
                       ObjectPayload, ObjectLocations, SeekOwners
 `Places`              AllocateObject, Allocated, NoRoom, AbandonObject
 `PullManager`         Fetched

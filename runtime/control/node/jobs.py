@@ -31,12 +31,12 @@ from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 from raytwin.runtime.control.messages import DescribeJob, JobEnded, JobRegistered, RegisterJob
 from raytwin.runtime.control.node.worker_failure import WorkerFailure
-from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.objects.owned_objects import Owned
-from raytwin.runtime.control.objects.release import LettingGo
-from raytwin.runtime.control.objects.task_results import Results
-from raytwin.runtime.control.objects.unsealed_objects import Places
+from raytwin.runtime.control.objects.owned_objects import OwnedObjects
+from raytwin.runtime.control.objects.release_manager import ReleaseManager
+from raytwin.runtime.control.objects.result_manager import ResultManager
+from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
 from raytwin.runtime.control.ownership.contained_references import Custody
 
 
@@ -52,12 +52,12 @@ class NodeJobs:
         inputs: TaskInputs,
         actors: ActorManager,
         objects: ObjectDirectory,
-        owned: Owned,
-        results: Results,
-        places: Places,
+        owned: OwnedObjects,
+        results: ResultManager,
+        unsealed: UnsealedObjects,
         custody: Custody,
-        log: TaskLog,
-        release: LettingGo,
+        log: GcsWriteLog,
+        release: ReleaseManager,
         worker_failure: WorkerFailure,
     ) -> None:
         self._ctx = ctx
@@ -69,7 +69,7 @@ class NodeJobs:
         self._objects = objects
         self._owned = owned
         self._results = results
-        self._places = places
+        self._unsealed = unsealed
         self._custody = custody
         self._log = log
         self._release = release
@@ -138,5 +138,5 @@ class NodeJobs:
         for array in self._objects.drop_client(client):
             if self._objects.owners.release(array, client):
                 self._release.release_all((array,))
-        self._places.drop(client)
+        self._unsealed.drop(client)
         self._custody.worker_gone(client)

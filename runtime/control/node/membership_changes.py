@@ -17,9 +17,9 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.core.membership import Membership
 from raytwin.runtime.control.messages import BorrowersGone, NodeChanged, ResultsMissing
-from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.objects.owned_objects import Owned
+from raytwin.runtime.control.objects.owned_objects import OwnedObjects
 from raytwin.runtime.control.observability.queries import QueryDesk
 
 MISSING_MAX = 4096
@@ -35,10 +35,10 @@ class MembershipChanges:
         node: int,
         members: Membership,
         objects: ObjectDirectory,
-        owned: Owned,
+        owned: OwnedObjects,
         submitter: CallSubmitter,
         queries: QueryDesk,
-        log: TaskLog,
+        log: GcsWriteLog,
     ) -> None:
         self._ctx = ctx
         self._node = node

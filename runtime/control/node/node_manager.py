@@ -76,14 +76,14 @@ from raytwin.runtime.control.node.jobs import NodeJobs
 from raytwin.runtime.control.node.membership_changes import MembershipChanges
 from raytwin.runtime.control.node.undelivered import Undelivered
 from raytwin.runtime.control.node.worker_failure import WorkerFailure
-from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.objects.object_manager import ObjectDesk
-from raytwin.runtime.control.objects.owned_objects import Owned
+from raytwin.runtime.control.objects.object_manager import ObjectManager
+from raytwin.runtime.control.objects.owned_objects import OwnedObjects
 from raytwin.runtime.control.objects.owner_failure import OwnerFailure
-from raytwin.runtime.control.objects.release import LettingGo
-from raytwin.runtime.control.objects.task_results import Results
-from raytwin.runtime.control.objects.unsealed_objects import Places
+from raytwin.runtime.control.objects.release_manager import ReleaseManager
+from raytwin.runtime.control.objects.result_manager import ResultManager
+from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
 from raytwin.runtime.control.observability.queries import QueryDesk
 from raytwin.runtime.control.observability.timeline import RangeLog
 from raytwin.runtime.control.ownership.contained_references import Custody
@@ -107,23 +107,23 @@ class NodeManager:
         self.config = config
         self.resources = dict(resources)
         self.pool = ResourcePool(resources)
-        self.log = TaskLog(ctx, node, config, incarnation)
+        self.log = GcsWriteLog(ctx, node, config, incarnation)
         self.objects = ObjectDirectory(ctx, node, self.log.copied, config.store_wait_s)
         self.members = Membership(node, incarnation)
-        self.owned = Owned(node, self.objects, self.log)
+        self.owned = OwnedObjects(node, self.objects, self.log)
         self.access = JobAccess(ctx, self._worker_at)
         self.actors = ActorManager(ctx, node, self)
         self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
         self.inputs = TaskInputs(ctx, self.objects, self.timeline, self._push)
         self.custody = Custody(ctx, node, incarnation, self.members, self.owned.lend, self._lives)
-        self.places = Places(ctx, node, config, self.objects, self._lives)
+        self.unsealed = UnsealedObjects(ctx, node, config, self.objects, self._lives)
         self.submitter = CallSubmitter(
             ctx, node, config, self.actors.on_calls,
             self._finish_call,
             self._on_actor_dead, self.actors.cancel,
         )  # fmt: skip
-        self.results = Results(
-            ctx, node, self.objects, self.log, self.places, self.custody,
+        self.results = ResultManager(
+            ctx, node, self.objects, self.log, self.unsealed, self.custody,
             self.submitter.received, self.submitter.all_received, self.submitter.any_under_way,
             self.owned.actors, self.access.is_over,
         )  # fmt: skip
@@ -162,30 +162,31 @@ class NodeManager:
             ),
             self.results, node,
         )  # fmt: skip
-        self.letting_go = LettingGo(
+        self.releases = ReleaseManager(
             ctx, self.objects, self.owned, self.results, self.submitter.forget_all, self.log,
             self.custody,
         )  # fmt: skip
         self.owner_failure = OwnerFailure(
             ctx, self.objects, self.owned, self.results, self.submitter.forget_all, self.log,
-            self.letting_go.release_all,
+            self.releases.release_all,
         )  # fmt: skip
         self.worker_failure = WorkerFailure(
-            ctx, node, self.dispatcher, self.objects, self.places, self.custody, self.canceller,
+            ctx, node, self.dispatcher, self.objects, self.unsealed, self.custody, self.canceller,
             self.actors, self.owner_failure,
         )  # fmt: skip
-        self.desk = ObjectDesk(
-            ctx, node, self.objects, self.places, self.owned, self.log, self.custody,
+        self.object_manager = ObjectManager(
+            ctx, node, self.objects, self.unsealed, self.owned, self.log, self.custody,
             self.access.may_read, self._lives,
         )  # fmt: skip
         self.jobs = NodeJobs(
             ctx, node, self.access, self.dispatcher, self.inputs, self.actors, self.objects,
-            self.owned, self.results, self.places, self.custody, self.log, self.letting_go,
+            self.owned, self.results, self.unsealed, self.custody, self.log, self.releases,
             self.worker_failure,
         )  # fmt: skip
         self.queries = QueryDesk(
-            ctx, node, self.members, self.desk.store_usage,
-            lambda: (self.queue, self.resources, self.pool.available()), self.desk.disk_usage,
+            ctx, node, self.members, self.object_manager.store_usage,
+            lambda: (self.queue, self.resources, self.pool.available()),
+            self.object_manager.disk_usage,
         )  # fmt: skip
         self.queries.add("actors", self.actors.rows)
         self.queries.add("timeline", self.timeline.rows)
@@ -212,9 +213,9 @@ class NodeManager:
             self.bundles,
             self.starvation,
             self.results,
-            self.letting_go,
-            self.desk,
-            self.places,
+            self.releases,
+            self.object_manager,
+            self.unsealed,
             self.objects.pulls,
             self.objects.eviction,
             self.submitter,

@@ -15,7 +15,7 @@ from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 from raytwin.runtime.control.messages import TaskResults, TooLong
 from raytwin.runtime.control.messages.errors import brief
 from raytwin.runtime.control.node.worker_failure import WorkerFailure
-from raytwin.runtime.control.objects.task_results import Results
+from raytwin.runtime.control.objects.result_manager import ResultManager
 
 
 class Undelivered:
@@ -28,7 +28,7 @@ class Undelivered:
         dispatcher: Dispatcher,
         worker_failure: WorkerFailure,
         actors: ActorManager,
-        results: Results,
+        results: ResultManager,
     ) -> None:
         self._ctx = ctx
         self._node = node

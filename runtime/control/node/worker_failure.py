@@ -24,7 +24,7 @@ from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 from raytwin.runtime.control.messages import KillWorker, WorkerDied
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.owner_failure import OwnerFailure
-from raytwin.runtime.control.objects.unsealed_objects import Places
+from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
 from raytwin.runtime.control.ownership.contained_references import Custody
 
 
@@ -37,7 +37,7 @@ class WorkerFailure:
         node: int,
         dispatcher: Dispatcher,
         objects: ObjectDirectory,
-        places: Places,
+        unsealed: UnsealedObjects,
         custody: Custody,
         canceller: Canceller,
         actors: ActorManager,
@@ -47,7 +47,7 @@ class WorkerFailure:
         self._pool = f"pool:{node}"
         self._dispatcher = dispatcher
         self._objects = objects
-        self._places = places
+        self._unsealed = unsealed
         self._custody = custody
         self._canceller = canceller
         self._actors = actors
@@ -68,7 +68,7 @@ class WorkerFailure:
         owned = [
             a for a in self._objects.drop_client(client) if self._objects.owners.release(a, client)
         ]
-        self._places.drop(client)
+        self._unsealed.drop(client)
         self._custody.worker_gone(client)
         if worker is None:
             return

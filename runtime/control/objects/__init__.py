@@ -33,11 +33,11 @@ objects share the fate of their owner.
 - `result_table`, `local_objects`, `eviction`, `pull_manager`: these parts
 - `object_manager`: messages of clients, other nodes and the GCS about objects
 - `unsealed_objects`: objects that clients are writing
-- `task_results`: keeps, logs and delivers results of tasks and calls
+- `result_manager`: keeps, logs and delivers results of tasks and calls
 - `replayed_results`: the result that a repeated call gets
 - `owned_objects`: arrays that clients here own, besides the owner table
 - `owner_failure`: objects whose owner died
-- `release`: the release of arrays
+- `release_manager`: the release of arrays
 - `gcs_write_log`: rows for the GCS, written behind
 """
 

@@ -34,7 +34,7 @@ ADDED_MAX = 256
 """Ranges in one message; each may carry arguments of up to ``inline_bytes_max``."""
 
 
-class TaskLog:
+class GcsWriteLog:
     """Buffers the rows that one node sends to the GCS."""
 
     def __init__(self, ctx: Context, node: int, config: Config, incarnation: int = 1) -> None:

@@ -35,15 +35,15 @@ from raytwin.runtime.control.messages import (
     Unpin,
     WantObjects,
 )
-from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.objects.owned_objects import Owned
-from raytwin.runtime.control.objects.unsealed_objects import Places
+from raytwin.runtime.control.objects.owned_objects import OwnedObjects
+from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
 from raytwin.runtime.control.ownership.borrowers import ENTER, ENTER_AND_SAY_SO
 from raytwin.runtime.control.ownership.contained_references import Custody
 
 
-class ObjectDesk:
+class ObjectManager:
     """Serves the objects of one node."""
 
     def __init__(
@@ -51,9 +51,9 @@ class ObjectDesk:
         ctx: Context,
         node: int,
         objects: ObjectDirectory,
-        places: Places,
-        owned: Owned,
-        log: TaskLog,
+        unsealed: UnsealedObjects,
+        owned: OwnedObjects,
+        log: GcsWriteLog,
         custody: Custody,
         may_read: Callable[[str, bytes], ObjectValue | None],
         lives: Callable[[str], bool],
@@ -63,7 +63,7 @@ class ObjectDesk:
         self._ctx = ctx
         self._node = node
         self._objects = objects
-        self._places = places
+        self._unsealed = unsealed
         self._owned = owned
         self._log = log
         self._custody = custody
@@ -88,7 +88,7 @@ class ObjectDesk:
         """A client puts values."""
         for result in message.results:
             self._objects.owners.own(result.array, source)
-            self._places.sealed(object_id(result.array, 0, 0))
+            self._unsealed.sealed(object_id(result.array, 0, 0))
             if result.refs is not None:
                 self._custody.reported(source, result)
                 self._custody.keep(result)
@@ -185,7 +185,7 @@ class ObjectDesk:
 
     def store_usage(self) -> tuple[int, int, int]:
         """Return (large objects, their bytes, unsealed objects)."""
-        return (*self._objects.local.usage(), len(self._places))
+        return (*self._objects.local.usage(), len(self._unsealed))
 
     def disk_usage(self) -> tuple[int, int]:
         """Return (objects on disk, their bytes)."""

@@ -23,14 +23,14 @@ from raytwin.runtime.control.core.failed_values import is_lost
 from raytwin.runtime.control.core.ids import STREAM_BASE, job_of
 from raytwin.runtime.control.core.range_set import Ranges
 from raytwin.runtime.control.messages import RangeResult
-from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 
 
-class Owned:
+class OwnedObjects:
     """Arrays that clients of one node own."""
 
-    def __init__(self, node: int, objects: ObjectDirectory, log: TaskLog) -> None:
+    def __init__(self, node: int, objects: ObjectDirectory, log: GcsWriteLog) -> None:
         self._node = node
         self._objects = objects
         self._log = log

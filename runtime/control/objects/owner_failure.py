@@ -27,10 +27,10 @@ from functools import partial
 
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.gcs.array_row import ORPHANED_S
-from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.objects.owned_objects import Owned
-from raytwin.runtime.control.objects.task_results import Results
+from raytwin.runtime.control.objects.owned_objects import OwnedObjects
+from raytwin.runtime.control.objects.result_manager import ResultManager
 from raytwin.runtime.control.ownership.owner_table import NOBODY
 
 
@@ -41,10 +41,10 @@ class OwnerFailure:
         self,
         ctx: Context,
         objects: ObjectDirectory,
-        owned: Owned,
-        results: Results,
+        owned: OwnedObjects,
+        results: ResultManager,
         forget_calls: Callable[[Sequence[bytes]], None],
-        log: TaskLog,
+        log: GcsWriteLog,
         release_all: Callable[[Sequence[bytes]], None],
     ) -> None:
         """`forget_calls` takes those of some arrays that are actor calls off those under way;

@@ -12,7 +12,7 @@ may have another object once the value's owner has released it. So a repeated ca
     a reply that made room (`CallState.EXECUTED`) > ObjectLostError
 
 The call does not run again: its actor has gone on since. The replay of an actor that is being
-reconstructed makes large values again whose owner lives (`Results.replayed`).
+reconstructed makes large values again whose owner lives (`ResultManager.replayed`).
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from raytwin.runtime.control.objects.eviction import CLIENT, Request
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 
 
-class Places:
+class UnsealedObjects:
     """The unsealed objects in one node's arena."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Results that a worker has sent to their owner itself: the node tells it later."""
+"""The node delivers again what a worker delivered to its owner itself, if it is not released."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raytwin.runtime.control.messages import (
     TasksDone,
     Timing,
 )
-from raytwin.runtime.control.objects.task_results import DELIVER_LATER_S
+from raytwin.runtime.control.objects.result_manager import DELIVER_LATER_S
 from tests.control.alone import array, result, spec
 from tests.control.one_node import DRIVER, W1, Node
 

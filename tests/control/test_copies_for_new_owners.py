@@ -1,8 +1,4 @@
-"""A task runs again, and what it submits was brought to its new node for others before.
-
-The node that made it is asked to pass the result on, and may be dead by then: nothing more
-comes from there.
-"""
+"""A new owner of an array gets the copies of it that other tasks brought to its node."""
 
 from __future__ import annotations
 

@@ -1,28 +1,28 @@
-"""`TaskLog`: what may wait, what may vanish, and what must go out at once."""
+"""`GcsWriteLog`: what may wait, what may vanish, and what must go out at once."""
 
 from __future__ import annotations
 
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import object_id
 from raytwin.runtime.control.messages import TaskSpec, TaskUpdates
-from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from tests.control.alone import Alone, array, result, spec
 
 CONFIG = Config()
 
 
-def made() -> tuple[Alone, TaskLog]:
+def made() -> tuple[Alone, GcsWriteLog]:
     ctx = Alone()
-    return ctx, TaskLog(ctx, 0, CONFIG)
+    return ctx, GcsWriteLog(ctx, 0, CONFIG)
 
 
-def later(ctx: Alone, log: TaskLog) -> list[TaskUpdates]:
+def later(ctx: Alone, log: GcsWriteLog) -> list[TaskUpdates]:
     log.end_turn()
     ctx.pass_time(3 * CONFIG.log_linger_s)
     return ctx.take(TaskUpdates, "gcs")
 
 
-def is_empty(log: TaskLog) -> bool:
+def is_empty(log: GcsWriteLog) -> bool:
     return not any(value for value in vars(log).values() if isinstance(value, dict | set))
 
 

@@ -1,4 +1,4 @@
-"""Results of calls that their maker had told the owner's node of, and the GCS not."""
+"""The owner lookup of the GCS for results of calls that the maker never logged."""
 
 from __future__ import annotations
 

@@ -33,10 +33,10 @@ from raytwin.runtime.control.messages import (
     ResultsMissing,
     TaskResults,
 )
-from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.replayed_results import as_it_is
-from raytwin.runtime.control.objects.unsealed_objects import Places
+from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
 from raytwin.runtime.control.ownership.contained_references import Custody
 from raytwin.runtime.control.ownership.owner_table import NOBODY
 
@@ -129,7 +129,7 @@ class ResultDelivery:
         self._ctx.send(to, TaskResults(owner, results))
 
 
-class Results:
+class ResultManager:
     """Keeps the results of one node, logs them, and delivers them to their owners."""
 
     def __init__(
@@ -137,8 +137,8 @@ class Results:
         ctx: Context,
         node: int,
         objects: ObjectDirectory,
-        log: TaskLog,
-        places: Places,
+        log: GcsWriteLog,
+        unsealed: UnsealedObjects,
         custody: Custody,
         received: Callable[[bytes], bool],
         all_received: Callable[[Sequence[bytes]], bool],
@@ -154,7 +154,7 @@ class Results:
         self._node = node
         self._objects = objects
         self._log = log
-        self._places = places
+        self._unsealed = unsealed
         self._custody = custody
         self._received = received
         self._all_received = all_received
@@ -197,7 +197,7 @@ class Results:
     def finish(self, result: RangeResult, owner: str) -> None:
         """A range ended on this node: keep its values, and deliver the result."""
         if result.offsets:
-            self._places.seal(result)
+            self._unsealed.seal(result)
         if result.refs is not None:
             self._take_refs(result, owner)
         if node_of(owner) != self._node:
@@ -213,7 +213,7 @@ class Results:
             self._log.finish(result)
         else:
             # The owner died: no client can ask for the values.
-            self._places.free(result)
+            self._unsealed.free(result)
         if self._claims:
             claimants = self._claims.get(result.array, ())
             for claimant in claimants:
@@ -372,8 +372,8 @@ class Results:
             # An actor of another job has run the call; the caller is gone.
             self._received(result.array)
             if fresh:
-                self._places.seal(result)
-                self._places.free(result)
+                self._unsealed.seal(result)
+                self._unsealed.free(result)
                 self._custody.drop(result)
             return
         if not fresh:
@@ -401,7 +401,7 @@ class Results:
                 elif awaited:
                     self.delivery.deliver([result])
             return
-        self._places.seal(result)
+        self._unsealed.seal(result)
         self._custody.pass_on(result, owner)
         if any(result.sizes) and here:
             self.remade(result, owner, actor)
@@ -461,9 +461,9 @@ class Results:
                 self.delivery.deliver([result])
                 return
             result = self._custody.again(result)
-        self._places.seal(result)
+        self._unsealed.seal(result)
         if self._is_over(result.array):
-            self._places.free(result)
+            self._unsealed.free(result)
             self._custody.drop(result)
         elif node_of(owner) == self._node:
             if result.array in self._objects.owners:
@@ -489,8 +489,8 @@ class Results:
         # An owner of an earlier incarnation of this node is dead; its task may run again.
         is_mine = self._custody.is_of_here(owner)
         if here or (is_mine and result.array not in self._objects.owners):
-            self._places.seal(result)
-            self._places.free(result)
+            self._unsealed.seal(result)
+            self._unsealed.free(result)
             self._custody.drop(result)
             return False
         if node_of(owner) != self._node:
@@ -502,7 +502,7 @@ class Results:
 
     def remade(self, result: RangeResult, owner: str, actor: bytes) -> None:
         """Keep and log large values that a call made here for an owner on another node."""
-        self._places.seal(result)
+        self._unsealed.seal(result)
         self._log.expose(result.array)
         self._custody.keep(result)
         self._objects.add(result)

@@ -23,24 +23,24 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.handlers import Handlers
 from raytwin.runtime.control.messages import FreeObjects, KillActor, Release
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
-from raytwin.runtime.control.objects.gcs_write_log import TaskLog
+from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.objects.owned_objects import Owned
-from raytwin.runtime.control.objects.task_results import Results
+from raytwin.runtime.control.objects.owned_objects import OwnedObjects
+from raytwin.runtime.control.objects.result_manager import ResultManager
 from raytwin.runtime.control.ownership.contained_references import Custody
 
 
-class LettingGo:
+class ReleaseManager:
     """Releases the arrays of one node."""
 
     def __init__(
         self,
         ctx: Context,
         objects: ObjectDirectory,
-        owned: Owned,
-        results: Results,
+        owned: OwnedObjects,
+        results: ResultManager,
         forget_calls: Callable[[Sequence[bytes]], None],
-        log: TaskLog,
+        log: GcsWriteLog,
         custody: Custody,
     ) -> None:
         """`forget_calls` takes those of some arrays that are actor calls off those under way."""
