@@ -25,7 +25,7 @@ from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
 from raytwin.runtime.control.objects.local_objects import LocalObjects
 from raytwin.runtime.control.objects.owner_failure import OwnerFailure
 from raytwin.runtime.control.objects.release_manager import ReleaseManager
-from raytwin.runtime.control.ownership.contained_references import Custody
+from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.ownership.reference_counter import ReferenceCounter
 from raytwin.runtime.control.scheduling import placement_groups
 from raytwin.runtime.control.worker.executor import Executor
@@ -213,7 +213,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
         ("value ", "RaySystemError", "tables:", "stores:"),
     ),
     "what is inside of values is never let go": (
-        mutant_without(Custody, "release"),
+        mutant_without(ContainedReferences, "release"),
         ("references:", "tables:", "stores:"),
     ),
     "actors are not rebuilt": (never_replayed, ("value ",)),

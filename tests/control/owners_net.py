@@ -1,10 +1,10 @@
 """Owners, borrowers and nodes that hand references on, under every order of messages.
 
-`Net` has the real `Client`, `ReferenceCounter` and `Custody`, and nothing else: no tasks run, but
-their messages travel. Each link keeps its order; which link delivers next, and which timer
-fires, is drawn. The rule that is held against it at every step: whoever has a reference can
-read what it leads to, because the owner, if it lives, has not released it. At the end
-nobody has anything left.
+`Net` has the real `Client`, `ReferenceCounter` and `ContainedReferences`, and nothing else: no
+tasks run, but their messages travel. Each link keeps its order; which link delivers next, and
+which timer fires, is drawn. The rule that is held against it at every step: whoever has a
+reference can read what it leads to, because the owner, if it lives, has not released it. At
+the end nobody has anything left.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from raytwin.runtime.control.messages import (
     TaskSpec,
 )
 from raytwin.runtime.control.messages.errors import WorkerCrash, pack
-from raytwin.runtime.control.ownership.contained_references import Custody
+from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
 CLIENTS = ("driver:0.0", "worker:0.1", "worker:1.1", "worker:1.2", "worker:2.1")
 
@@ -71,14 +71,14 @@ class Timer:
 
 
 class Net:
-    """Owners and borrowers on three nodes; what `Custody` needs of a node is done here."""
+    """Owners and borrowers on three nodes; with what `ContainedReferences` needs of a node."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.links: dict[tuple[str, str], deque[Any]] = {}
         self.timers: list[Timer] = []
         self.clients: dict[str, Client] = {}
-        self.nodes: dict[int, Custody] = {}
+        self.nodes: dict[int, ContainedReferences] = {}
         self.members: dict[int, Membership] = {}
         self.held: dict[str, Counter[bytes]] = {address: Counter() for address in CLIENTS}
         """References that programs have."""
@@ -98,7 +98,7 @@ class Net:
             for other in range(3):
                 members.update(NodeInfo(other, "", 0, {}, incarnation=1))
             ctx = Ctx(self, f"node:{node}")
-            self.nodes[node] = Custody(
+            self.nodes[node] = ContainedReferences(
                 ctx, node, 1, members, lent=lambda array: None, lives=lambda client: True,
             )  # fmt: skip
         for address in CLIENTS:
@@ -148,10 +148,10 @@ class Net:
                 for result in message.results:
                     self._fail(node, result.array, message.owner)
             return
-        custody, me = self.nodes[node], f"node:{node}"
+        contained_references, me = self.nodes[node], f"node:{node}"
         if isinstance(message, RefUpdates):
             if node_of(message.owner) != node or self._lives(message.owner):
-                custody.on_updates(source, message)
+                contained_references.on_updates(source, message)
         elif isinstance(message, SubmitTasks):
             for spec in message.tasks:
                 to = spec.name
@@ -163,35 +163,35 @@ class Net:
         elif isinstance(message, PutObjects):
             for result in message.results:
                 if result.refs is not None:
-                    custody.reported(source, result)
-                    custody.keep(result)
+                    contained_references.reported(source, result)
+                    contained_references.keep(result)
         elif isinstance(message, Release):
             for array in message.arrays:
-                custody.release(array)
+                contained_references.release(array)
                 for other in self.nodes:
                     if other != node:
                         self.send(me, f"node:{other}", FreeObjects([array]))
         elif isinstance(message, FreeObjects):
             for array in message.arrays:
-                custody.release(array)
+                contained_references.release(array)
         elif isinstance(message, TaskResults):
             for result in message.results:
                 self._result(node, source, message.owner, result)
 
     def _result(self, node: int, source: str, owner: str, result: RangeResult) -> None:
-        custody, me = self.nodes[node], f"node:{node}"
+        contained_references, me = self.nodes[node], f"node:{node}"
         here = node_of(owner) == node
         owned = self._lives(owner) and result.array in self.clients[owner].entries
         if source.startswith("node:"):
             if result.refs is not None:
-                result = custody.receive(result, owner, owned)
+                result = contained_references.receive(result, owner, owned)
         elif result.refs is not None:
-            custody.reported(source, result)
-            custody.pass_on(result, owner)
+            contained_references.reported(source, result)
+            contained_references.pass_on(result, owner)
             if owned:
-                custody.keep(result)
+                contained_references.keep(result)
             else:
-                custody.drop(result)
+                contained_references.drop(result)
         if not here:
             self.send(me, f"node:{node_of(owner)}", TaskResults(owner, [result]))
         elif owned:
@@ -401,8 +401,10 @@ class Net:
             assert not client.entries, f"{address} still owns {client.entries}"
             assert not client.references.counter.loans, f"{address} still borrows"
             assert not client.references.counter.guarded
-        for number, custody in self.nodes.items():
-            assert not len(custody), f"node {number} still keeps {custody.contained}"
+        for number, contained_references in self.nodes.items():
+            assert not len(contained_references), (
+                f"node {number} still keeps {contained_references.contained}"
+            )
 
 
 def run(seed: int, fault: str) -> None:

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
-from raytwin.runtime.control.ownership.borrowers import ENTER, STRIKE, Book
-from raytwin.runtime.control.ownership.contained_references import Custody
+from raytwin.runtime.control.ownership.borrowers import ENTER, STRIKE, Borrowers
+from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.ownership.reference_counter import ReferenceCounter
 from tests.control.owners_net import Net, run
 
-# -- one book ------------------------------------------------------------------------
+# -- the borrowers of one array -------------------------------------------------------
 
 
 @given(st.data())
@@ -37,23 +37,23 @@ def test_a_book_is_the_same_whatever_the_order(data: st.DataObject) -> None:
         updates += [(node, 0, ENTER)] * entered + [(node, 0, STRIKE)] * struck
         if entered > struck:
             has[node] = entered - struck
-    book = Book()
+    borrowers = Borrowers()
     for borrower, epoch, delta in data.draw(st.permutations(updates)):
-        book.enter(borrower, epoch, delta)
-    assert book.has == has
-    assert bool(book) == bool(has)
+        borrowers.enter(borrower, epoch, delta)
+    assert borrowers.has == has
+    assert bool(borrowers) == bool(has)
 
 
 @given(st.permutations([(1, ENTER), (1, ENTER), (1, STRIKE), (2, ENTER)]))
 def test_who_has_it_again_is_in_the_book_from_the_first_word_of_it(
     updates: list[tuple[int, int]],
 ) -> None:
-    book = Book()
+    borrowers = Borrowers()
     for epoch, delta in updates:
-        book.enter("worker:0.1", epoch, delta)
+        borrowers.enter("worker:0.1", epoch, delta)
         if (epoch, delta) == (2, ENTER):
             break
-    assert book
+    assert borrowers
 
 
 # -- the protocol --------------------------------------------------------------------
@@ -132,17 +132,17 @@ def never_kept(patch: pytest.MonkeyPatch) -> None:
 
 def not_on_its_way(patch: pytest.MonkeyPatch) -> None:
     """A node sends a value on and says nothing to the owners of what is inside."""
-    patch.setattr(Custody, "pass_on", lambda self, result, to: None)
+    patch.setattr(ContainedReferences, "pass_on", lambda self, result, to: None)
 
 
 def never_struck(patch: pytest.MonkeyPatch) -> None:
     """A node drops a value and tells nobody."""
-    patch.setattr(Custody, "release", lambda self, array: None)
+    patch.setattr(ContainedReferences, "release", lambda self, array: None)
 
 
 def promises_forgotten(patch: pytest.MonkeyPatch) -> None:
     """What a dead worker has lent and borrowed stays in the books."""
-    patch.setattr(Custody, "worker_gone", lambda self, worker: None)
+    patch.setattr(ContainedReferences, "worker_gone", lambda self, worker: None)
 
 
 @pytest.mark.parametrize("break_it", [never_kept, not_on_its_way, never_struck, promises_forgotten])

@@ -145,13 +145,13 @@ def _at_end_of_sim(session: Any) -> list[str]:
     clients = [worker.client for worker in cluster.workers.values()]
     found += _references([session.client, *clients], kept)
     for scheduler in cluster.schedulers.values():
-        custody = scheduler.custody
+        contained_references = scheduler.contained_references
         if f"node:{scheduler.node}" in cluster.processes:
-            inside = [array for array in custody.contained if array not in kept]
-            if inside or custody._promised:
+            inside = [array for array in contained_references.contained if array not in kept]
+            if inside or contained_references._promised:
                 found.append(
                     f"references: node {scheduler.node} keeps references for {len(inside)} values"
-                    f" and was promised some by {len(custody._promised)} workers"
+                    f" and was promised some by {len(contained_references._promised)} workers"
                 )
     return found
 
@@ -184,7 +184,7 @@ def _kept(session: Any) -> set[bytes]:
         array
         for client in clients
         for array, entry in client.entries.items()
-        if entry.book and PINNED in entry.book.has
+        if entry.borrowers and PINNED in entry.borrowers.has
     }
     for scheduler in cluster.schedulers.values():
         kept.update(a for a, owner in scheduler.objects.owners.items() if owner == NOBODY)
@@ -195,7 +195,7 @@ def _kept(session: Any) -> set[bytes]:
                 kept.add(array)
     contained: dict[bytes, set[bytes]] = {}
     for scheduler in cluster.schedulers.values():
-        for array, inside in scheduler.custody.contained.items():
+        for array, inside in scheduler.contained_references.contained.items():
             contained.setdefault(array, set()).update(each for each, _ in inside)
     pending = list(kept)
     while pending:

@@ -221,7 +221,7 @@ class ActorManager:
         actor = self._of_worker(worker)
         if actor is None:
             for result in results:
-                self._services.custody.drop(result)
+                self._services.contained_references.drop(result)
             return  # it was stopped; nobody waits for it
         for result, timing in zip(results, timings, strict=True):
             self._reported(actor, result, timing)
@@ -230,7 +230,7 @@ class ActorManager:
         """Take an actor's report of its creation, of a call or of a run of calls."""
         worker = actor.worker
         if worker is None:
-            self._services.custody.drop(result)
+            self._services.contained_references.drop(result)
             return  # it ended for what it reported before
         ran = self._services.timeline.ran
         if result.calls:
@@ -418,7 +418,7 @@ class ActorManager:
             self.replies.discard(actor)
         for result, _ in actor.unclaimed.values():
             self._services.unsealed.free(result)
-            self._services.custody.drop(result)
+            self._services.contained_references.drop(result)
         actor.unclaimed.clear()
         if actor in self.queued:
             self.queued.remove(actor)

@@ -153,7 +153,7 @@ class CallReplies:
         """Free the replies that wait for the log: what is not logged never took effect."""
         for held in actor.held.values():
             self._services.unsealed.free(held.reply)
-            self._services.custody.drop(held.reply)
+            self._services.contained_references.drop(held.reply)
         actor.held.clear()
 
     # -- calls that are repeated -------------------------------------------------

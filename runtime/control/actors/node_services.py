@@ -19,7 +19,7 @@ from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.result_manager import ResultManager
 from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
 from raytwin.runtime.control.observability.timeline import RangeLog
-from raytwin.runtime.control.ownership.contained_references import Custody
+from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
 
 class Dependencies(Protocol):
@@ -61,7 +61,7 @@ class NodeServices(Protocol):
     objects: ObjectDirectory
     unsealed: UnsealedObjects
     results: ResultManager
-    custody: Custody
+    contained_references: ContainedReferences
     timeline: RangeLog
     members: Membership
     access: JobAccess

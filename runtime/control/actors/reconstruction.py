@@ -154,7 +154,7 @@ class ActorReconstruction:
         # Where large values find no room this time, who waits for them has to hear it.
         kept = not was_cancelled and (any(reply.sizes) or reply.status == SYSTEM_ERROR)
         if not kept:
-            self._services.custody.drop(reply)
+            self._services.contained_references.drop(reply)
         if self._has_strayed(actor, spec, before, reply):
             return
         if kept:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from raytwin.runtime.control.core.range_set import Ranges
 from raytwin.runtime.control.messages import OK, RangeResult
-from raytwin.runtime.control.ownership.borrowers import Book
+from raytwin.runtime.control.ownership.borrowers import Borrowers
 
 by_start = attrgetter("start")
 
@@ -52,7 +52,7 @@ class Entry(Struct, eq=False, gc=False):
     """Of an actor."""
     position: int = 0
     """Of an array of one: where in the result's payload its first value is."""
-    book: Book | None = None
+    borrowers: Borrowers | None = None
     """Who else has references to it."""
     deps: tuple[bytes, ...] = ()
     """Inputs held until the array is done, and arrays that are inside arguments."""

@@ -2,7 +2,7 @@
 
 The owner releases an array when no `ObjectRef` to it is alive (`Entry.refs`), no unfinished
 task has it as input and no value contains it (`Entry.holds`), its tasks have ended
-(`Entry.missing`), and no other client has borrowed it (`Entry.book`). Of arrays of other
+(`Entry.missing`), and no other client has borrowed it (`Entry.borrowers`). Of arrays of other
 owners the client counts its references, and returns what it has borrowed (`ReferenceCounter`).
 """
 
@@ -64,7 +64,7 @@ class References:
                 self.drop_ref(oid)
                 continue
             entry.refs -= 1
-            if not (entry.refs or entry.missing or entry.holds or entry.book):
+            if not (entry.refs or entry.missing or entry.holds or entry.borrowers):
                 self.release_if_free(entry)
 
     def drop_ref(self, oid: bytes) -> None:
@@ -157,7 +157,7 @@ class References:
 
     def release_if_free(self, entry: Entry) -> None:
         """Release an array that nothing keeps."""
-        if entry.refs or entry.missing or entry.holds or entry.book:
+        if entry.refs or entry.missing or entry.holds or entry.borrowers:
             return
         del self._entries[entry.array]
         for oid in entry.local or ():

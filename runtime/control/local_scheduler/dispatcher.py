@@ -54,7 +54,7 @@ from raytwin.runtime.control.messages.errors import WorkerCrash
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.result_manager import ResultManager
 from raytwin.runtime.control.observability.timeline import RangeLog
-from raytwin.runtime.control.ownership.contained_references import Custody
+from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
 
 class Dispatcher:
@@ -73,7 +73,7 @@ class Dispatcher:
         actors: ActorManager,
         canceller: Canceller,
         timeline: RangeLog,
-        custody: Custody,
+        contained_references: ContainedReferences,
     ) -> None:
         self._ctx = ctx
         self._resources = resources
@@ -87,7 +87,7 @@ class Dispatcher:
         self._actors = actors
         self._canceller = canceller
         self._timeline = timeline
-        self._custody = custody
+        self._contained_references = contained_references
 
     def handlers(self) -> Handlers:
         return {
@@ -117,7 +117,7 @@ class Dispatcher:
         self._results.delivery.gather()
         for result in message.results:
             if result.refs is not None:
-                self._custody.reported(source, result)
+                self._contained_references.reported(source, result)
         if worker.actor:
             self._actors.on_done(worker, message.results, message.timings)
         else:
@@ -163,7 +163,7 @@ class Dispatcher:
         self.leases.heard_of(worker)
         for result in message.results:
             if result.refs is not None:
-                self._custody.reported(source, result)
+                self._contained_references.reported(source, result)
             if worker.actor:
                 self._actors.on_item(worker, result)
                 continue

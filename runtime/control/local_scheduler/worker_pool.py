@@ -12,7 +12,7 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.worker_record import State, Worker
 from raytwin.runtime.control.messages import StartWorker, StopWorker, TakeBack
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
-from raytwin.runtime.control.ownership.contained_references import Custody
+from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
 
 class WorkerPool:
@@ -25,12 +25,12 @@ class WorkerPool:
         incarnation: int,
         prestart: int,
         objects: ObjectDirectory,
-        custody: Custody,
+        contained_references: ContainedReferences,
     ) -> None:
         self._ctx = ctx
         self._node = node
         self._objects = objects
-        self._custody = custody
+        self._contained_references = contained_references
         self.workers: dict[str, Worker] = {}
         self.idle: list[Worker] = []
         """The worker that ran last stands at the end."""
@@ -98,7 +98,7 @@ class WorkerPool:
         """Stop an idle worker."""
         del self.workers[worker.address]
         self._ctx.send(f"pool:{self._node}", StopWorker(worker.address))
-        self._custody.worker_gone(worker.address)
+        self._contained_references.worker_gone(worker.address)
 
     def take_back(self, worker: Worker) -> int:
         """Ask a worker for the ranges that it has not started; return the request's number."""

@@ -37,7 +37,7 @@ from raytwin.runtime.control.objects.owned_objects import OwnedObjects
 from raytwin.runtime.control.objects.release_manager import ReleaseManager
 from raytwin.runtime.control.objects.result_manager import ResultManager
 from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
-from raytwin.runtime.control.ownership.contained_references import Custody
+from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
 
 class NodeJobs:
@@ -55,7 +55,7 @@ class NodeJobs:
         owned: OwnedObjects,
         results: ResultManager,
         unsealed: UnsealedObjects,
-        custody: Custody,
+        contained_references: ContainedReferences,
         log: GcsWriteLog,
         release: ReleaseManager,
         worker_failure: WorkerFailure,
@@ -70,7 +70,7 @@ class NodeJobs:
         self._owned = owned
         self._results = results
         self._unsealed = unsealed
-        self._custody = custody
+        self._contained_references = contained_references
         self._log = log
         self._release = release
         self._worker_failure = worker_failure
@@ -139,4 +139,4 @@ class NodeJobs:
             if self._objects.owners.release(array, client):
                 self._release.release_all((array,))
         self._unsealed.drop(client)
-        self._custody.worker_gone(client)
+        self._contained_references.worker_gone(client)

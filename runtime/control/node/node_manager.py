@@ -86,7 +86,7 @@ from raytwin.runtime.control.objects.result_manager import ResultManager
 from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
 from raytwin.runtime.control.observability.queries import QueryDesk
 from raytwin.runtime.control.observability.timeline import RangeLog
-from raytwin.runtime.control.ownership.contained_references import Custody
+from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.scheduling.policies import make_policy
 
 
@@ -115,7 +115,9 @@ class NodeManager:
         self.actors = ActorManager(ctx, node, self)
         self.timeline = RangeLog(ctx, node, config.timeline_ranges_max)
         self.inputs = TaskInputs(ctx, self.objects, self.timeline, self._push)
-        self.custody = Custody(ctx, node, incarnation, self.members, self.owned.lend, self._lives)
+        self.contained_references = ContainedReferences(
+            ctx, node, incarnation, self.members, self.owned.lend, self._lives
+        )
         self.unsealed = UnsealedObjects(ctx, node, config, self.objects, self._lives)
         self.submitter = CallSubmitter(
             ctx, node, config, self.actors.on_calls,
@@ -123,13 +125,18 @@ class NodeManager:
             self._on_actor_dead, self.actors.cancel,
         )  # fmt: skip
         self.results = ResultManager(
-            ctx, node, self.objects, self.log, self.unsealed, self.custody,
+            ctx, node, self.objects, self.log, self.unsealed, self.contained_references,
             self.submitter.received, self.submitter.all_received, self.submitter.any_under_way,
             self.owned.actors, self.access.is_over,
         )  # fmt: skip
         self.ready = ReadyQueue()
         self.workers = WorkerPool(
-            ctx, node, incarnation, self.pool.slots("CPU:1"), self.objects, self.custody
+            ctx,
+            node,
+            incarnation,
+            self.pool.slots("CPU:1"),
+            self.objects,
+            self.contained_references,
         )
         self.leases = WorkerLeases(
             ctx, config, self.pool, self.ready, self.workers, self.inputs, self.actors
@@ -148,7 +155,7 @@ class NodeManager:
         )  # fmt: skip
         self.dispatcher = Dispatcher(
             ctx, self.pool, self.ready, self.workers, self.leases, self.objects, self.inputs,
-            self.results, self.actors, self.canceller, self.timeline, self.custody,
+            self.results, self.actors, self.canceller, self.timeline, self.contained_references,
         )  # fmt: skip
         self.assignments = Assignments(
             node, incarnation, self.objects, self.log, self.inputs, self.access, self.actors,
@@ -164,24 +171,24 @@ class NodeManager:
         )  # fmt: skip
         self.releases = ReleaseManager(
             ctx, self.objects, self.owned, self.results, self.submitter.forget_all, self.log,
-            self.custody,
+            self.contained_references,
         )  # fmt: skip
         self.owner_failure = OwnerFailure(
             ctx, self.objects, self.owned, self.results, self.submitter.forget_all, self.log,
             self.releases.release_all,
         )  # fmt: skip
         self.worker_failure = WorkerFailure(
-            ctx, node, self.dispatcher, self.objects, self.unsealed, self.custody, self.canceller,
-            self.actors, self.owner_failure,
+            ctx, node, self.dispatcher, self.objects, self.unsealed, self.contained_references,
+            self.canceller, self.actors, self.owner_failure,
         )  # fmt: skip
         self.object_manager = ObjectManager(
-            ctx, node, self.objects, self.unsealed, self.owned, self.log, self.custody,
+            ctx, node, self.objects, self.unsealed, self.owned, self.log, self.contained_references,
             self.access.may_read, self._lives,
         )  # fmt: skip
         self.jobs = NodeJobs(
             ctx, node, self.access, self.dispatcher, self.inputs, self.actors, self.objects,
-            self.owned, self.results, self.unsealed, self.custody, self.log, self.releases,
-            self.worker_failure,
+            self.owned, self.results, self.unsealed, self.contained_references, self.log,
+            self.releases, self.worker_failure,
         )  # fmt: skip
         self.queries = QueryDesk(
             ctx, node, self.members, self.object_manager.store_usage,

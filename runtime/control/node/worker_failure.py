@@ -25,7 +25,7 @@ from raytwin.runtime.control.messages import KillWorker, WorkerDied
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.owner_failure import OwnerFailure
 from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
-from raytwin.runtime.control.ownership.contained_references import Custody
+from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
 
 class WorkerFailure:
@@ -38,7 +38,7 @@ class WorkerFailure:
         dispatcher: Dispatcher,
         objects: ObjectDirectory,
         unsealed: UnsealedObjects,
-        custody: Custody,
+        contained_references: ContainedReferences,
         canceller: Canceller,
         actors: ActorManager,
         owner_failure: OwnerFailure,
@@ -48,7 +48,7 @@ class WorkerFailure:
         self._dispatcher = dispatcher
         self._objects = objects
         self._unsealed = unsealed
-        self._custody = custody
+        self._contained_references = contained_references
         self._canceller = canceller
         self._actors = actors
         self._owner_failure = owner_failure
@@ -69,7 +69,7 @@ class WorkerFailure:
             a for a in self._objects.drop_client(client) if self._objects.owners.release(a, client)
         ]
         self._unsealed.drop(client)
-        self._custody.worker_gone(client)
+        self._contained_references.worker_gone(client)
         if worker is None:
             return
         running = worker.assigned[0] if worker.assigned else None

@@ -40,7 +40,7 @@ from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.owned_objects import OwnedObjects
 from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
 from raytwin.runtime.control.ownership.borrowers import ENTER, ENTER_AND_SAY_SO
-from raytwin.runtime.control.ownership.contained_references import Custody
+from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
 
 class ObjectManager:
@@ -54,7 +54,7 @@ class ObjectManager:
         unsealed: UnsealedObjects,
         owned: OwnedObjects,
         log: GcsWriteLog,
-        custody: Custody,
+        contained_references: ContainedReferences,
         may_read: Callable[[str, bytes], ObjectValue | None],
         lives: Callable[[str], bool],
     ) -> None:
@@ -66,7 +66,7 @@ class ObjectManager:
         self._unsealed = unsealed
         self._owned = owned
         self._log = log
-        self._custody = custody
+        self._contained_references = contained_references
         self._may_read = may_read
         self._lives = lives
 
@@ -90,8 +90,8 @@ class ObjectManager:
             self._objects.owners.own(result.array, source)
             self._unsealed.sealed(object_id(result.array, 0, 0))
             if result.refs is not None:
-                self._custody.reported(source, result)
-                self._custody.keep(result)
+                self._contained_references.reported(source, result)
+                self._contained_references.keep(result)
             self._objects.add(result)
             self._log.put(result.array, sum(result.sizes))
 
@@ -122,7 +122,7 @@ class ObjectManager:
             for array, _, _, what in message.updates:
                 if what in (ENTER, ENTER_AND_SAY_SO):
                     self._owned.lend(array)
-        self._custody.on_updates(source, message)
+        self._contained_references.on_updates(source, message)
 
     # -- other nodes, and the GCS --------------------------------------------------
 

@@ -27,7 +27,7 @@ from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.owned_objects import OwnedObjects
 from raytwin.runtime.control.objects.result_manager import ResultManager
-from raytwin.runtime.control.ownership.contained_references import Custody
+from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 
 
 class ReleaseManager:
@@ -41,7 +41,7 @@ class ReleaseManager:
         results: ResultManager,
         forget_calls: Callable[[Sequence[bytes]], None],
         log: GcsWriteLog,
-        custody: Custody,
+        contained_references: ContainedReferences,
     ) -> None:
         """`forget_calls` takes those of some arrays that are actor calls off those under way."""
         self._ctx = ctx
@@ -50,7 +50,7 @@ class ReleaseManager:
         self._results = results
         self._forget_calls = forget_calls
         self._log = log
-        self._custody = custody
+        self._contained_references = contained_references
 
     def handlers(self) -> Handlers:
         return {
@@ -90,10 +90,10 @@ class ReleaseManager:
                     self._log.owner_died(array)
         self._log.release_all(arrays)
         self._objects.release_all(arrays)
-        if self._custody.contained:
+        if self._contained_references.contained:
             for array in arrays:
-                if array in self._custody.contained:
-                    self._custody.release(array)
+                if array in self._contained_references.contained:
+                    self._contained_references.release(array)
 
     def on_free(self, source: str, message: FreeObjects) -> None:
         """The GCS says that no node needs these arrays."""
@@ -104,5 +104,5 @@ class ReleaseManager:
             self._results.released((array,))
             self._log.forget(array)
             self._objects.release(array)
-            if array in self._custody.contained:
-                self._custody.release(array)
+            if array in self._contained_references.contained:
+                self._contained_references.release(array)

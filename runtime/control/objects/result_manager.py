@@ -37,7 +37,7 @@ from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.replayed_results import as_it_is
 from raytwin.runtime.control.objects.unsealed_objects import UnsealedObjects
-from raytwin.runtime.control.ownership.contained_references import Custody
+from raytwin.runtime.control.ownership.contained_references import ContainedReferences
 from raytwin.runtime.control.ownership.owner_table import NOBODY
 
 DELIVER_LATER_S = 0.05
@@ -139,7 +139,7 @@ class ResultManager:
         objects: ObjectDirectory,
         log: GcsWriteLog,
         unsealed: UnsealedObjects,
-        custody: Custody,
+        contained_references: ContainedReferences,
         received: Callable[[bytes], bool],
         all_received: Callable[[Sequence[bytes]], bool],
         any_awaited: Callable[[Sequence[bytes]], bool],
@@ -155,7 +155,7 @@ class ResultManager:
         self._objects = objects
         self._log = log
         self._unsealed = unsealed
-        self._custody = custody
+        self._contained_references = contained_references
         self._received = received
         self._all_received = all_received
         self._any_awaited = any_awaited
@@ -248,14 +248,14 @@ class ResultManager:
 
     def _take_refs(self, result: RangeResult, owner: str) -> None:
         """Hold the references inside the values as long as these are here; see `ownership`."""
-        self._custody.pass_on(result, owner)
+        self._contained_references.pass_on(result, owner)
         for claimant in self._claims.get(result.array, ()):
             if claimant != owner:
-                self._custody.pass_on(result, claimant)
+                self._contained_references.pass_on(result, claimant)
         if self.is_kept(result.array, owner):
-            self._custody.keep(result)
+            self._contained_references.keep(result)
         else:
-            self._custody.drop(result)
+            self._contained_references.drop(result)
 
     def on_results(self, source: str, message: TaskResults) -> None:
         """Take results from another node for a client of this one."""
@@ -270,7 +270,7 @@ class ResultManager:
             called = result.start < STREAM_BASE and self._received(result.array)
             if result.refs is not None:
                 wanted = result.array in owners
-                result = self._custody.receive(result, message.owner, wanted)
+                result = self._contained_references.receive(result, message.owner, wanted)
             if result.array not in owners:
                 if any(result.sizes) and not self._objects.has_array(result.array):
                     # The owner died or released it, maybe before a reconstructed actor made
@@ -324,7 +324,7 @@ class ResultManager:
             self.delivery.deliver(results)
         elif results:
             for result in results:
-                self._custody.pass_on(result, message.owner)
+                self._contained_references.pass_on(result, message.owner)
             self.delivery.send(message.owner, results)
         made = Ranges()
         for result in results:
@@ -374,13 +374,13 @@ class ResultManager:
             if fresh:
                 self._unsealed.seal(result)
                 self._unsealed.free(result)
-                self._custody.drop(result)
+                self._contained_references.drop(result)
             return
         if not fresh:
             if node_of(owner) == self._node and result.array not in self._objects.owners:
                 self._received(result.array)
                 return  # released meanwhile
-            result = self._custody.again(as_it_is(result, self._objects, self._node))
+            result = self._contained_references.again(as_it_is(result, self._objects, self._node))
         here = result.node == self._node
         if node_of(owner) == self._node:
             awaited = self._received(result.array)
@@ -391,7 +391,7 @@ class ResultManager:
                 self._called(result, owner, actor)
                 self.finish(result, owner)
             else:
-                self._custody.drop(result)
+                self._contained_references.drop(result)
                 # A replay made the large values before the call was repeated, or they were
                 # made for another owner. The owner gets them even if the actor died since.
                 if not fresh and any(result.sizes):
@@ -402,11 +402,11 @@ class ResultManager:
                     self.delivery.deliver([result])
             return
         self._unsealed.seal(result)
-        self._custody.pass_on(result, owner)
+        self._contained_references.pass_on(result, owner)
         if any(result.sizes) and here:
             self.remade(result, owner, actor)
         else:
-            self._custody.drop(result)
+            self._contained_references.drop(result)
         self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
 
     def _called(self, result: RangeResult, owner: str, actor: bytes) -> None:
@@ -439,12 +439,12 @@ class ResultManager:
     def _replied_again(self, result: RangeResult) -> None:
         """Take the reply to a repeated call whose large values are on another node."""
         if result.array in self._objects.owners:
-            self._custody.keep(result)
+            self._contained_references.keep(result)
             self._log.made_elsewhere(result.array)
             self._objects.add(result)
             self.delivery.deliver([result])
         else:
-            self._custody.drop(result)
+            self._contained_references.drop(result)
 
     def finish_item(
         self, result: RangeResult, owner: str, actor: bytes, fresh: bool = True
@@ -460,21 +460,21 @@ class ResultManager:
                     self._log_call(result.array, owner, actor)
                 self.delivery.deliver([result])
                 return
-            result = self._custody.again(result)
+            result = self._contained_references.again(result)
         self._unsealed.seal(result)
         if self._is_over(result.array):
             self._unsealed.free(result)
-            self._custody.drop(result)
+            self._contained_references.drop(result)
         elif node_of(owner) == self._node:
             if result.array in self._objects.owners:
                 self._log_call(result.array, owner, actor)
             self.finish(result, owner)
         else:
-            self._custody.pass_on(result, owner)
+            self._contained_references.pass_on(result, owner)
             if any(result.sizes):
                 self.remade(result, owner, actor)
             else:
-                self._custody.drop(result)
+                self._contained_references.drop(result)
             self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
 
     def replayed(self, result: RangeResult, owner: str, actor: bytes) -> bool:
@@ -487,14 +487,14 @@ class ResultManager:
             at = range(result.returns)  # there was no room for them: the callers get that error
         here = all(self._objects.local.lookup(object_id(result.array, 0, r)) for r in at)
         # An owner of an earlier incarnation of this node is dead; its task may run again.
-        is_mine = self._custody.is_of_here(owner)
+        is_mine = self._contained_references.is_of_here(owner)
         if here or (is_mine and result.array not in self._objects.owners):
             self._unsealed.seal(result)
             self._unsealed.free(result)
-            self._custody.drop(result)
+            self._contained_references.drop(result)
             return False
         if node_of(owner) != self._node:
-            self._custody.pass_on(result, owner)
+            self._contained_references.pass_on(result, owner)
         self.remade(result, owner, actor)
         if node_of(owner) != self._node:
             self._ctx.send(f"node:{node_of(owner)}", TaskResults(owner, [result]))
@@ -504,7 +504,7 @@ class ResultManager:
         """Keep and log large values that a call made here for an owner on another node."""
         self._unsealed.seal(result)
         self._log.expose(result.array)
-        self._custody.keep(result)
+        self._contained_references.keep(result)
         self._objects.add(result)
         self._log_call(result.array, owner, actor)
         self._log.finish(result)

@@ -6,10 +6,10 @@ reference is left anywhere. A process that gets a reference inside of a value is
 
 State
 -----
-* owner: `Book`, one per array that left its process: borrowers by epoch, nodes by how many of
+* owner: `Borrowers`, one per array that left its process: borrowers by epoch, nodes by how many of
   their values contain a reference;
 * borrower: `Loan`, one per borrowed array: owner, epoch, count, and the values it came in;
-* node: which values on the node contain references (`Custody.contained`).
+* node: which values on the node contain references (`ContainedReferences.contained`).
 
 A borrower enters the owner's book under a new *epoch* each time that it begins to borrow, and
 strikes itself off with "all up to this epoch". So messages may come twice, late, or in another

@@ -1,16 +1,16 @@
-"""Who else has references to one array: the owner's book, and the names in it.
+"""The borrowers of one array, as its owner knows them, and their names.
 
-A **client** is entered under a number, the *epoch*: each time it begins to borrow an
-array it takes a new, higher one. Additions say (client, epoch) and may come twice, late,
-or from several who know of it; a return says "all up to this epoch" and stays in the
-book, so that it may overtake the addition that it belongs to.
+A **client** is entered under a number, the *epoch*: each time that it begins to borrow an array
+it takes a new, higher one. An addition names (client, epoch) and may come twice, late, or from
+several processes; a return says "all up to this epoch" and is remembered, so that it may
+overtake the addition that it belongs to.
 
-A **node** that keeps values with references inside is entered once per value, so its
-count may be below zero for a moment, when a removal has overtaken an addition: then it
-is not zero, and holds. So does a value **on its way** from one node to another.
+A **node** that keeps values with references inside is entered once per value. Its count may be
+below zero for a moment, when a removal has overtaken an addition: not being zero, it still keeps
+the array. So does a value **on its way** from one node to another.
 
-Names of nodes have the incarnation in them, as clients' do: what a node's former life
-had is struck off when that ends, and nothing of it can be mixed up with the next one's.
+Names of nodes contain the incarnation, as clients' addresses do: the owner strikes off a former
+incarnation without touching the next one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import lru_cache
 from raytwin.runtime.control.core.addresses import WORKERS_PER_LIFE, incarnation_of, node_of
 
 PINNED = ""
-"""Stands in a book for whoever may have the bytes of a reference."""
+"""The borrower of an array whose reference was pickled: the bytes may be anywhere."""
 _WAY = ">"
 
 Update = tuple[bytes, str, int, int]
@@ -31,12 +31,12 @@ ENTER_AND_SAY_SO = 2
 """Only for clients: the owner answers with `ENTERED`."""
 ENTERED = 0
 GONE = 3
-"""Of a client and no array: it has died, and has nothing any more."""
+"""Of a client and no array: it has died, and has returned everything."""
 
 
 @lru_cache(maxsize=4096)
 def keeper_of(client: str) -> str:
-    """Return by which name the node of a client, in this incarnation, borrows.
+    """Return the name under which a client's node borrows, in its incarnation.
 
     >>> keeper_of("worker:3.7"), keeper_of("worker:3.1000007")
     ('node:3.0', 'node:3.1000000')
@@ -54,20 +54,20 @@ def on_its_way(giver: str, receiver: str) -> str:
 
 
 def ends_of(borrower: str) -> list[str]:
-    """Return whose lives a name depends on: one, or giver and receiver; none for `PINNED`."""
+    """Return the processes of a borrower: itself, or giver and receiver; none for `PINNED`."""
     return borrower.split(_WAY) if borrower else []
 
 
-class Book:
-    """Who else has references to one array; false if nobody has."""
+class Borrowers:
+    """The borrowers of one array; false if there are none."""
 
     __slots__ = ("has", "returned")
 
     def __init__(self) -> None:
         self.has: dict[str, int] = {}
-        """Clients by their epoch, nodes by how many values of theirs it is in."""
+        """Clients by their epoch, nodes by how many of their values contain a reference."""
         self.returned: dict[str, int] = {}
-        """Clients by the epoch up to which they have returned it."""
+        """Clients by the epoch up to which they have returned the array."""
 
     def __bool__(self) -> bool:
         return bool(self.has)

@@ -1,17 +1,15 @@
-"""The node's part in counting references: values that it keeps, and who passes what on.
+"""A node's reference counting: references inside of values that the node keeps.
 
-A node is in an owner's book for every value here that has a reference inside. It gets
-there in one of two ways:
+The owner of an array counts a node as a borrower once for every value on the node that contains
+a reference to it. The node is entered in one of two ways:
 
-* a worker or driver of this node made the value and has entered the node before it
-  reported. Until the report comes the node remembers that (`promised`): a worker may
-  die in between;
-* another node sent it. That has entered the value as *on its way* here; when it comes,
-  this node enters itself and strikes that off, with one message.
+* a worker or driver of the node made the value, and entered the node before it reported the
+  result. Until the report the node remembers this (`_promised`): a worker may die in between;
+* another node sent the value. It has entered the value as *on its way*; when the value arrives,
+  the receiver enters itself and strikes that off, in one message.
 
-It strikes itself off when it drops the value. So a value is in the book at every moment
-from the maker's to the last node's, whatever order the messages of different nodes
-arrive in.
+The node strikes itself off when it drops the value. So the owner counts the value at every
+moment from its maker to its last node, in whatever order messages of different nodes arrive.
 """
 
 from __future__ import annotations
@@ -37,8 +35,8 @@ from raytwin.runtime.control.ownership.borrowers import (
 from raytwin.runtime.control.ownership.reference_counter import Returns
 
 
-class Custody:
-    """What one node answers for at owners everywhere."""
+class ContainedReferences:
+    """The references inside of one node's values, and what owners know of them."""
 
     def __init__(
         self,
@@ -49,7 +47,8 @@ class Custody:
         lent: Callable[[bytes], None],
         lives: Callable[[str], bool],
     ) -> None:
-        """`lent` is told of arrays that are inside values, if their owner is on this node."""
+        """`lent` takes each array inside of a value whose owner is on this node;
+        `lives` says whether a client of this node is alive."""
         self._ctx = ctx
         self._node = node
         self._keeper = f"node:{node}.{(incarnation - 1) * WORKERS_PER_LIFE}"
@@ -58,36 +57,36 @@ class Custody:
         self._lives = lives
         self._returns = Returns(ctx, self._send)
         self.contained: dict[bytes, list[tuple[bytes, str]]] = {}
-        """By the array of the value that is here: arrays inside of it, and their owners."""
+        """By array of a value on this node: the arrays inside of it, with their owners."""
         self._promised: dict[str, Counter[tuple[bytes, str]]] = {}
-        """By worker: arrays and owners it has entered this node for, and not reported."""
-        self._told: dict[str, dict[str, None]] = {}
-        """By worker of this node: owners that have heard of it."""
+        """By worker: arrays, with owners, for which it has entered this node before its report."""
+        self._known_to: dict[str, dict[str, None]] = {}
+        """By worker of this node: the owners that count it as a borrower."""
 
     def __len__(self) -> int:
-        """How many arrays of values there are with references inside, or promised."""
+        """Return how many arrays have values with references inside, made or promised."""
         return len(self.contained) + len(self._promised)
 
     def is_of_here(self, client: str) -> bool:
-        """Whether a client is of this node, in the life that it has now."""
+        """Whether a client belongs to this incarnation of this node."""
         return keeper_of(client) == self._keeper
 
     # -- workers ---------------------------------------------------------------
 
     def on_updates(self, source: str, message: RefUpdates) -> None:
-        """Updates on their way from a client to an owner."""
+        """Pass updates on to an owner, noting what clients of this node have announced."""
         owner = message.owner
         if not source.startswith("node:"):
-            # What a client says of others it says of results: theirs know.
+            # What a client says of other borrowers comes out of results: their nodes know.
             for array, borrower, _, what in message.updates:
                 if borrower in (source, PINNED):
-                    self._told.setdefault(source, {})[owner] = None
+                    self._known_to.setdefault(source, {})[owner] = None
                 elif borrower == self._keeper and what == ENTER:
                     self._promised.setdefault(source, Counter())[array, owner] += 1
         self._send(owner, message.updates)
 
     def reported(self, source: str, result: RangeResult) -> None:
-        """A client of this node has reported a value: what it promised is kept."""
+        """A client of this node has reported a value, which keeps what it promised."""
         assert result.refs is not None
         for array, owner in result.refs.contained:
             if node_of(owner) == self._node:
@@ -104,33 +103,33 @@ class Custody:
             del self._promised[source]
 
     def worker_gone(self, worker: str) -> None:
-        """A worker is gone: owners strike it off, and what it had promised."""
+        """A worker has died: tell the owners to strike it off, and what it had promised."""
         for (array, owner), count in self._promised.pop(worker, Counter()).items():
             for _ in range(count):
                 self._strike(array, owner)
-        for owner in self._told.pop(worker, ()):
+        for owner in self._known_to.pop(worker, ()):
             self._send(owner, [(b"", worker, 0, GONE)])
 
     # -- values ----------------------------------------------------------------
 
     def keep(self, result: RangeResult) -> None:
-        """This node, which is entered for it, keeps a value."""
+        """Keep a value for which this node is entered."""
         if result.refs is not None and result.refs.contained:
             self.contained.setdefault(result.array, []).extend(result.refs.contained)
 
     def drop(self, result: RangeResult) -> None:
-        """This node, which is entered for it, does not keep a value."""
+        """Strike this node off for a value that it does not keep."""
         if result.refs is not None:
             for array, owner in result.refs.contained:
                 self._strike(array, owner)
 
     def release(self, array: bytes) -> None:
-        """The node drops the values of an array."""
+        """Strike this node off for the values of an array, which it drops."""
         for contained, owner in self.contained.pop(array, ()):
             self._strike(contained, owner)
 
     def again(self, result: RangeResult) -> RangeResult:
-        """Return a logged value as this node's own, which is entered for it from now on."""
+        """Enter this node for a value out of the log; return the value as this node's own."""
         if result.refs is None:
             return result
         for array, owner in result.refs.contained:
@@ -138,23 +137,23 @@ class Custody:
         return replace(result, refs=ResultRefs((), result.refs.contained, self._keeper))
 
     def pass_on(self, result: RangeResult, to: str) -> None:
-        """A value goes to the node of a client, if that is another one: see `receive`."""
+        """Enter a value as on its way to a client's node, if that is another one; see `receive`."""
         node = node_of(to)
         if result.refs is None or node == self._node:
             return
         if self._members.refusal(node, incarnation_of(to)):
-            return  # it will not be received
+            return  # the receiver is fenced or dead
         way = on_its_way(self._keeper, keeper_of(to))
         for array, owner in result.refs.contained:
             self._send(owner, [(array, way, 0, ENTER)])
 
     def receive(self, result: RangeResult, to: str, wanted: bool) -> RangeResult:
-        """A value comes from another node for a client of this one, which may not want it
-        any more; return it as one of here."""
+        """Enter this node for a value from another node, unless its client does not want it any
+        more; return the value as this node's own."""
         refs = result.refs
         assert refs is not None
         if not self.is_of_here(to):
-            return result  # it was sent to this node's former life
+            return result  # sent to this node's former incarnation
         way = on_its_way(refs.keeper, self._keeper)
         for array, owner in refs.contained:
             if wanted:

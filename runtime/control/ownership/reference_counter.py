@@ -1,33 +1,32 @@
-"""References that leave the process that owns the object: who still has one.
+"""A client's reference counting: what it has lent to others, and what it has borrowed.
 
-An array has one **owner**, and is released only when nobody else is in the owner's
-`Book` (see `ref_book`). A client that gets an `ObjectRef` in a value borrows the array:
-it counts its references (`Loan`) and, once it has heard of the owner, is entered under
-an epoch of its own. Nobody lets go before the next one is in the book:
+An array has one **owner**, which releases it only when its `Borrowers` are empty. A client
+that gets an `ObjectRef` in a value borrows the array: it counts its references (`Loan`), and
+the owner enters it under an epoch of its own. Whoever passes a reference on keeps its own until
+the owner has entered the receiver:
 
 ============== =====================================================================
-argument       the submitter holds it until the task's result is there; with that the
-               worker says what it has kept (`ResultRefs.borrowed`), and the submitter
-               enters it before it lets go. The worker enters itself as well, in case
-               the submitter dies
+argument       the submitter holds the reference until the task's result arrives. The
+               result names what the worker has kept (`ResultRefs.borrowed`), and the
+               submitter enters the worker before it lets go. The worker enters itself
+               as well, in case the submitter dies
 returned value the worker enters its own node before it reports; from then on nodes
-               answer for the value, here and at its owner (see `custody`). Whoever
-               reads the value enters itself
+               answer for the value (`contained_references`). A client that reads the
+               value enters itself
 put value      the same, on one node
-own pickle     the array is pinned for good: nobody knows where the bytes are
+own pickle     the owner pins the array for good: the bytes may be anywhere
 ============== =====================================================================
 
-Out of a value that a client has borrowed it takes references whose owner may be slower
-to hear of it than the value's own: it holds the value until the owner has answered
-(`ENTER_AND_SAY_SO`). Of its own values that is needless, as additions leave at once and
-returns after `LINGER_S`, many together: on one link they keep their order.
+A reference out of a *borrowed* value needs more care: its owner may hear of this client later
+than the owner of the value hears that the client has let go. So the client holds the value
+until the reference's owner has answered (`ENTER_AND_SAY_SO`). Out of its own values it need
+not: additions leave at once and returns after `LINGER_S`, in order on one link.
 
-When a worker dies its node tells the owners that have heard of it (`GONE`); when a node
-dies every node tells its own owners (`BorrowersGone`). They strike off whoever it was,
-and for good: what is said of it later is not entered. What a client has borrowed from an
-owner that dies is lost (`owner_failure`); it is told so when it asks for the value. A task
-whose submitter has died may find that what was inside its arguments is lost; nobody waits
-for its result.
+When a worker dies, its node tells the owners that know of it (`GONE`); when a node dies, every
+other node tells its own owners (`BorrowersGone`). They strike the dead borrowers off and ignore
+later additions. An object whose owner dies is lost (`owner_failure`); a borrower learns so when
+it asks for the value. A task whose submitter has died may find that references inside of its
+arguments are lost; nobody waits for its result.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from raytwin.runtime.control.ownership.borrowers import (
     GONE,
     PINNED,
     STRIKE,
-    Book,
+    Borrowers,
     Update,
     ends_of,
     keeper_of,
@@ -55,38 +54,38 @@ from raytwin.runtime.control.ownership.borrowers import (
 LINGER_S = 0.1
 RETURN_BATCH_MAX = 1024
 ON_ITS_WAY_S = 5.0
-"""How long a value may be on its way whose sender has died: longer than any link is slow."""
+"""Seconds that a value may be on its way after its sender has died: more than any link takes."""
 
 
 class OwnedArray(Protocol):
-    """An array of this client, as far as its borrowers go."""
+    """An array that this client owns, with its borrowers."""
 
-    book: Book | None
+    borrowers: Borrowers | None
 
 
 class Loan:
-    """An array of somebody else's that this client has references to."""
+    """A borrowed array."""
 
-    __slots__ = ("asked", "count", "entered", "epoch", "guards", "owner", "told")
+    __slots__ = ("announced", "asked", "count", "entered", "epoch", "guards", "owner")
 
     def __init__(self, epoch: int) -> None:
         self.owner = ""
-        """Empty: not known, as of an actor that was found by its name."""
+        """Empty if not known, as for an actor that was found by its name."""
         self.epoch = epoch
         self.count = 0
         """References, unfinished tasks that have it, values that it came out of."""
-        self.told = False
-        """Somebody was told of it, so the owner is to hear when it ends."""
+        self.announced = False
+        """Whether the owner hears of the loan, and so has to hear of its end."""
         self.asked = False
-        """The owner was asked to say when it has heard."""
+        """Whether the owner was asked to confirm (`ENTER_AND_SAY_SO`)."""
         self.entered = False
-        """It has said so."""
+        """Whether the owner has confirmed."""
         self.guards: tuple[bytes, ...] = ()
-        """Borrowed values that it came out of, held until then."""
+        """Borrowed values that contained the reference, held until the owner confirms."""
 
 
 class Returns:
-    """What goes back to owners: held back for a moment, then sent together."""
+    """Updates for owners, in batches: each waits for `LINGER_S` at most."""
 
     def __init__(self, ctx: Context, send: Callable[[str, list[Update]], None]) -> None:
         self._ctx = ctx
@@ -135,7 +134,7 @@ class ReferenceCounter:
         self._returns = Returns(ctx, self._send)
         self.loans: dict[bytes, Loan] = {}
         self.guarded: dict[bytes, dict[bytes, None]] = {}
-        """What came in the arguments of the tasks that run here, by task array."""
+        """Borrowed arrays in the arguments of tasks that run here, by the task's array."""
         self._epochs = 0
         self._gone: set[str] = set()
         self._gone_lives: set[tuple[int, int]] = set()
@@ -150,7 +149,7 @@ class ReferenceCounter:
     # -- what is borrowed ------------------------------------------------------
 
     def receive(self, array: bytes, owner: str) -> None:
-        """A reference came in a value; `add` follows."""
+        """Note the owner of a reference that came in a value; `add` follows."""
         if array not in self._entries:
             loan = self._loan(array)
             if owner != self._address:
@@ -164,11 +163,11 @@ class ReferenceCounter:
         return loan
 
     def add(self, array: bytes) -> None:
-        """One more reference, or task, or value has it."""
+        """Count one more reference, task or value that keeps a borrowed array."""
         self._loan(array).count += 1
 
     def drop(self, array: bytes) -> None:
-        """One less; without effect on what was not borrowed."""
+        """Count one less; does nothing if the array is not borrowed."""
         loan = self.loans.get(array)
         if loan is None:
             return
@@ -179,7 +178,7 @@ class ReferenceCounter:
         self._end(array, loan)
 
     def _end(self, array: bytes, loan: Loan) -> None:
-        if loan.told:
+        if loan.announced:
             self._returns.add(loan.owner, (array, self._address, loan.epoch, STRIKE))
         self._unguard(loan)
 
@@ -189,7 +188,7 @@ class ReferenceCounter:
             self._let_go_of(value)
 
     def own(self, array: bytes) -> int:
-        """The array is this client's own from here on; return how many had it."""
+        """End the loan of an array that this client owns from here on; return its count."""
         loan = self.loans.pop(array)
         self._end(array, loan)
         return loan.count
@@ -197,7 +196,7 @@ class ReferenceCounter:
     def _tell(self, array: bytes, loan: Loan, what: int) -> None:
         """Have the owner enter this client."""
         if loan.owner:
-            loan.told = True
+            loan.announced = True
             self._send(loan.owner, [(array, self._address, loan.epoch, what)])
 
     def _send(self, owner: str, updates: list[Update]) -> None:
@@ -212,7 +211,7 @@ class ReferenceCounter:
             if loan.entered:
                 continue
             borrowed = value in self.loans
-            if not loan.told or (borrowed and not loan.asked):
+            if not loan.announced or (borrowed and not loan.asked):
                 self._tell(array, loan, ENTER_AND_SAY_SO if borrowed else ENTER)
                 loan.asked = borrowed
             if borrowed and value not in loan.guards:
@@ -220,13 +219,13 @@ class ReferenceCounter:
                 self.add(value)
 
     def came_in_arguments(self, task: bytes, arrays: Iterable[bytes]) -> None:
-        """References came in a task's arguments: its submitter holds them so long."""
+        """References came in a task's arguments: the submitter holds them while the task runs."""
         borrowed = [array for array in arrays if array in self.loans]
         if borrowed:
             self.guarded.setdefault(task, {}).update(dict.fromkeys(borrowed))
 
     def kept_by(self, task: bytes) -> tuple[tuple[bytes, str, str, int], ...]:
-        """A task ends: return what this client still has of what came with it."""
+        """A task has ended: return the borrowed arrays of its arguments that this client keeps."""
         kept = []
         for array in self.guarded.pop(task, ()):
             loan = self.loans.get(array)
@@ -238,7 +237,7 @@ class ReferenceCounter:
     # -- what is lent ----------------------------------------------------------
 
     def hand_over(self, arrays: Iterable[bytes]) -> tuple[tuple[bytes, str], ...]:
-        """A value with these inside goes to this client's node; return them with owners."""
+        """Enter this client's node for references inside a value; return them with their owners."""
         contained = []
         for array in arrays:
             owner = self.owner_of(array)
@@ -248,13 +247,13 @@ class ReferenceCounter:
         return tuple(contained)
 
     def pin(self, array: bytes) -> None:
-        """Nobody knows where a reference went."""
+        """Keep an array for good: a reference to it has left for an unknown place."""
         owner = self.owner_of(array)
         if not owner:
             return
         self._enter(array, owner, PINNED, 0)
         if array in self.loans:
-            self.add(array)  # whoever guards it may be quicker with the owner
+            self.add(array)  # the guard's release may reach the owner first
 
     def _enter(self, array: bytes, owner: str, borrower: str, epoch: int) -> None:
         if owner == self._address:
@@ -263,11 +262,11 @@ class ReferenceCounter:
             self._send(owner, [(array, borrower, epoch, ENTER)])
 
     def on_result(self, refs: ResultRefs) -> list[bytes]:
-        """Enter who has kept arguments; return what is to be held as long as the values.
+        """Enter the workers that have kept arguments; return the arrays to hold with the values.
 
-        That is what this client has borrowed, for the values may be here before the
-        owner knows of that, and what it owns itself: the node that keeps the values may
-        die, and they are made again with the same references inside.
+        These are borrowed arrays, as a value may be here before the owner has entered its node,
+        and own ones: if the node that keeps the values dies, reconstruction makes them again
+        with the same references inside.
         """
         for array, owner, borrower, epoch in refs.borrowed:
             if borrower != self._address:
@@ -276,7 +275,7 @@ class ReferenceCounter:
         return [array for array, _ in refs.contained if array in self.loans or array in entries]
 
     def on_updates(self, message: RefUpdates) -> None:
-        """Others have references to arrays of this client, or have no more."""
+        """Borrowers have, or have returned, references to arrays of this client."""
         for update in message.updates:
             self._on_update(update)
 
@@ -302,12 +301,12 @@ class ReferenceCounter:
         if gone:
             if borrower in gone:
                 return
-            # A value that is on its way from or to a node that has died.
+            # The value is on its way from or to a node that has died.
             self._strike_later([array], borrower)
-        if entry.book is None:
-            entry.book = Book()
-        entry.book.enter(borrower, epoch, what)
-        if not entry.book:
+        if entry.borrowers is None:
+            entry.borrowers = Borrowers()
+        entry.borrowers.enter(borrower, epoch, what)
+        if not entry.borrowers:
             self._release_if_free(array)
 
     def _is_gone(self, client: str) -> bool:
@@ -324,9 +323,9 @@ class ReferenceCounter:
     def _strike_gone(self) -> None:
         under_way: dict[str, list[bytes]] = {}
         for array, entry in list(self._entries.items()):
-            if entry.book is None:
+            if entry.borrowers is None:
                 continue
-            for borrower in list(entry.book.has):
+            for borrower in list(entry.borrowers.has):
                 if any(self._is_gone(end) for end in ends_of(borrower)):
                     if len(ends_of(borrower)) > 1:
                         under_way.setdefault(borrower, []).append(array)
@@ -336,12 +335,12 @@ class ReferenceCounter:
             self._strike_later(arrays, borrower)
 
     def _strike_later(self, arrays: list[bytes], borrower: str) -> None:
-        """What a dead node has sent may still arrive, and is entered under another name then."""
+        """Wait: a value from a dead node may still arrive, and its receiver enters itself then."""
         self._ctx.after(ON_ITS_WAY_S, partial(self._strike, arrays, borrower))
 
     def _strike(self, arrays: list[bytes], borrower: str) -> None:
         for array in arrays:
             entry = self._entries.get(array)
-            if entry is not None and entry.book:
-                entry.book.has.pop(borrower, None)
+            if entry is not None and entry.borrowers:
+                entry.borrowers.has.pop(borrower, None)
                 self._release_if_free(array)
