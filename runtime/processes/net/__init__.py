@@ -1,4 +1,4 @@
-"""What all processes share: the event loop, frames, connections, and who may send what to whom.
+"""The parts that all processes share: event loop, frames, connections, admission of messages.
 
 A `component_process` runs components in turns: it reads what has arrived, gives each component
 that was addressed one turn, and then sends what the turns produced, one frame per sender and
@@ -28,7 +28,7 @@ Modules, the lower first:
 - `packets`: requests to the zygote, with descriptors.
 - `component_process`: components, turns, routes, the journal.
 - `links`: connections of nodes by incarnation.
-- `admission`: the table of who may send which message to whom.
+- `admission`: the messages that each role may send to each other role.
 - `process_settings`: what a process receives when it starts.
 - `head_link`: a node's or replica's connection with the head, dialed again when that returns.
 - `join_handshake`: what node 0 sends to a driver that joins.

@@ -79,10 +79,10 @@ class _Signed(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.who = ""
+        self.process_name = ""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return f"raytwin {self.who}: {record.message}"
+        return f"raytwin {self.process_name}: {record.message}"
 
 
 _signed = _Signed()
@@ -94,7 +94,7 @@ def set_up_logging(name: str) -> None:
     The zygote sets this up once. A process that it forks changes the name alone, and so
     writes to 80 shared pages fewer.
     """
-    _signed.who = name
+    _signed.process_name = name
     root = logging.getLogger()
     if not any(handler.formatter is _signed for handler in root.handlers):
         handler = logging.StreamHandler(sys.stderr)

@@ -1,10 +1,10 @@
-"""What starts processes: the zygote, and the cluster that a driver starts.
+"""Starting processes: the zygote, and the cluster that a driver starts.
 
 The driver starts one process, the zygote; that forks the head, nodes, replicas and workers from
 memory that has the modules already, so that a worker costs milliseconds and a few MB. The zygote
 is the supervisor too: whatever it has forked dies with it, and it dies with the driver.
 
-State: the zygote's children, by pidfd, and who asked for each; in the driver, PIDs and ends of
+State: the zygote's children, by pidfd, and the owner of each; in the driver, PIDs and ends of
 processes by key (`head`, `node:<n>`, `replica:0.<n>`).
 
 In, as packets with descriptors: `start`, `spawn`, `kill`, `signal`, `signal worker`, `mine`.

@@ -289,21 +289,21 @@ class Zygote:
                 return False
         else:
             self._short_lives = 0
-        heirless = [
+        orphans = [
             other
             for other in self._children
             if other.owner == _OF_THE_NEXT or 0 <= other.owner == child.asks
         ]
-        for other in heirless:
+        for other in orphans:
             other.owner = _OF_THE_NEXT
         if child.asks >= 0:
             # Its last requests, not served yet, are dropped: its successor makes its own.
             self._drop_asker(child.asks)
         self._spawn(child.owner, request, fds)
         self._again += 1
-        heir = next(c for c in self._children if c.key == child.key)
-        for other in heirless:
-            other.owner = heir.asks
+        successor = next(c for c in self._children if c.key == child.key)
+        for other in orphans:
+            other.owner = successor.asks
         return True
 
     def _tell(self, child: Child, packet: list[Any]) -> None:
