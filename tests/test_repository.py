@@ -393,7 +393,6 @@ def import_graph(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
 
 
 STILL_CYCLIC = (
-    "raytwin.runtime.control",
     "raytwin.runtime.execution",
     "raytwin.runtime.session",
 )

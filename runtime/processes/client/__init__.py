@@ -5,8 +5,8 @@ worker an `Executor`), in one process. `local_world` lets both share it: one loc
 turns of the client, and the thread that waits polls the socket itself, so a round trip costs no
 thread switch.
 
-State: the polling thread and the waiting ones; references dropped and not counted yet; the connection with the
-node; direct channels between a driver and the workers of its node.
+State: the polling thread and the waiting ones; references dropped and not counted yet; the
+connection with the node; direct channels between a driver and the workers of its node.
 
 In and out: the frames between this process and its node, of which `Client` and `Executor` are the
 two ends; on a direct channel `DirectCall` and `TaskResults`, which spare the node a hop.
