@@ -5,34 +5,71 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from raytwin.runtime.control import messages
+from raytwin.runtime.control.core import bounded_map, config, range_set, resources
 from raytwin.runtime.control.core.addresses import shard_address
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Component, Context
+from raytwin.runtime.control.gcs import (
+    actor_reply_history,
+    actor_table,
+    array_row,
+    array_store,
+    gcs,
+    kv_table,
+    lineage,
+    owner_lookup,
+    pubsub,
+    task_history,
+    task_object_table,
+)
 from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.gcs.sharding import lineage as sharding_lineage
+from raytwin.runtime.control.gcs.sharding import router, shard
 from raytwin.runtime.control.gcs.sharding.router import RoutedNode
 from raytwin.runtime.control.gcs.sharding.shard import Shard, ShardedGcs, ShardedScheduler
+from raytwin.runtime.control.messages import errors
 from raytwin.runtime.control.node.node_manager import NodeManager
+from raytwin.runtime.control.replication import state_machine
 from raytwin.runtime.control.replication.client import Chained
-from raytwin.runtime.control.replication.state_machine import Machine
+from raytwin.runtime.control.replication.snapshot import StateTypes
+from raytwin.runtime.control.replication.state_machine import Factory, Machine
+from raytwin.runtime.control.scheduling import (
+    actor_placement,
+    bundle_packing,
+    global_scheduler,
+    node_views,
+    placement_groups,
+    policies,
+)
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
+
+STATE_TYPES = StateTypes((
+    messages, errors, state_machine, bounded_map, config, range_set, resources,
+    gcs, actor_reply_history, actor_table, array_row, array_store, kv_table, lineage,
+    owner_lookup, pubsub, task_history, task_object_table,
+    shard, router, sharding_lineage,
+    actor_placement, bundle_packing, global_scheduler, node_views, placement_groups, policies,
+))  # fmt: skip
+"""The classes that the state of a chain's machine consists of, for its snapshots."""
 
 
 def make_machine(config: Config, chain: int = 0) -> Machine:
     """Return the machine that every replica of a chain starts out with."""
+    factories: dict[str, Factory]
     if chain:
-        return Machine({shard_address(chain): lambda ctx: Shard(ctx, config, chain)}, config)
-    if config.gcs_shards > 1:
-        return Machine(
-            {
-                "gcs": lambda ctx: ShardedGcs(ctx, config),
-                "global": lambda ctx: ShardedScheduler(ctx, config),
-            },
-            config,
-        )
-    return Machine(
-        {"gcs": lambda ctx: Gcs(ctx, config), "global": lambda ctx: GlobalScheduler(ctx, config)},
-        config,
-    )
+        factories = {shard_address(chain): lambda ctx: Shard(ctx, config, chain)}
+    elif config.gcs_shards > 1:
+        factories = {
+            "gcs": lambda ctx: ShardedGcs(ctx, config),
+            "global": lambda ctx: ShardedScheduler(ctx, config),
+        }
+    else:
+        factories = {
+            "gcs": lambda ctx: Gcs(ctx, config),
+            "global": lambda ctx: GlobalScheduler(ctx, config),
+        }
+    return Machine(factories, config, STATE_TYPES)
 
 
 def make_node(

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from raytwin.runtime.control.assembly import STATE_TYPES
 from raytwin.runtime.control.core.addresses import STORAGE
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import (
@@ -240,7 +241,7 @@ class ChainWorld:
         self.turn(name, replica.start)
 
     def machine(self) -> Machine:
-        return Machine(self.factories, self.config)
+        return Machine(self.factories, self.config, STATE_TYPES)
 
     # -- wiring ----------------------------------------------------------------
 

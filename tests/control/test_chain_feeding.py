@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from raytwin.runtime.control.assembly import STATE_TYPES
 from raytwin.runtime.control.core.addresses import STORAGE
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
@@ -244,7 +245,7 @@ class Process:
             self.ctx,
             self.info,
             self.config,
-            lambda: Machine({"gcs": Flushing}, self.config),
+            lambda: Machine({"gcs": Flushing}, self.config, STATE_TYPES),
             STORAGE,
         )
         self.sent: list[tuple[str, Any]] = []

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from raytwin.runtime.control.assembly import STATE_TYPES
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.messages import (
@@ -65,7 +66,7 @@ class Process:
             self.ctx,
             self.info,
             CONFIG,
-            lambda: Machine({"gcs": lambda ctx: Gcs(ctx, CONFIG)}, CONFIG),
+            lambda: Machine({"gcs": lambda ctx: Gcs(ctx, CONFIG)}, CONFIG, STATE_TYPES),
             STORAGE,
             None,
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from raytwin.runtime.control.assembly import make_machine
+from raytwin.runtime.control.assembly import STATE_TYPES, make_machine
 from raytwin.runtime.control.core.bounded_map import BoundedMap
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.range_set import Ranges
@@ -102,20 +102,42 @@ def test_what_is_no_state_is_refused() -> None:
 
     for value in (Foreign(), lambda: None, object(), {1: Foreign()}):
         with pytest.raises(TypeError):
-            snapshot.dump(value, {})
+            snapshot.dump(value, {}, STATE_TYPES)
 
 
 def test_values_come_back_as_they_were() -> None:
     row = ArrayRow()
     row.finish(Done(0, 5, 1, ()))
     shared = [1, (2, b"3"), {"4": {5, 6}}]
-    found = snapshot.load(snapshot.dump([shared, shared, row, None, 1.5], {}), {})
+    data = snapshot.dump([shared, shared, row, None, 1.5], {}, STATE_TYPES)
+    found = snapshot.load(data, {}, STATE_TYPES)
     assert found[0] == shared
     assert found[0] is found[1]
     assert found[2].done[0].count == 5
     assert [done.node for done in found[2].ended(3)] == [1]
     large = {b"%d" % n: b"value" for n in range(100)}
-    assert snapshot.load(snapshot.dump([large, large], {}), {}) == [large, large]
+    data = snapshot.dump([large, large], {}, STATE_TYPES)
+    assert snapshot.load(data, {}, STATE_TYPES) == [large, large]
+
+
+def test_a_snapshot_names_a_class_and_not_its_file() -> None:
+    data = snapshot.dump([Ranges()], {}, STATE_TYPES)
+    moved = type("Ranges", (Ranges,), {"__slots__": (), "__module__": "elsewhere"})
+    types = snapshot.StateTypes(())
+    types.add(moved)
+    [found] = snapshot.load(data, {}, types)
+    assert type(found) is moved
+
+
+def test_a_class_that_is_not_registered_is_refused_on_both_sides() -> None:
+    none = snapshot.StateTypes(())
+    with pytest.raises(TypeError, match="Ranges is not registered"):
+        snapshot.dump([Ranges()], {}, none)
+    data = snapshot.dump([Ranges()], {}, STATE_TYPES)
+    with pytest.raises(TypeError, match="names Ranges, which is not registered"):
+        snapshot.load(data, {}, none)
+    with pytest.raises(ValueError, match="two classes"):
+        STATE_TYPES.add(type("Ranges", (), {}))
 
 
 def test_a_timer_that_is_no_data_is_refused() -> None:

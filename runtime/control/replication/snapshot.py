@@ -1,9 +1,8 @@
 """A state machine's whole state as bytes, and back: for snapshots.
 
-`dump` walks an object graph of the control plane and writes it down as msgpack;
-`load` makes it anew. Nothing has to be listed field by field, so a field that is
-added later cannot be forgotten: what the walk meets and does not know raises
-TypeError, when it is dumped and not when it is missed.
+`dump` walks an object graph of the control plane and writes it as msgpack; `load` makes
+it anew. No field is listed anywhere, so a field that is added later is never forgotten:
+`dump` raises TypeError for a value that is no state.
 
 Rules
 -----
@@ -11,14 +10,16 @@ Rules
   enums, its frozen structs, and lists, tuples, dicts, sets and deques of values,
   in their order. A set is written sorted: its order is no state, and no component
   may send in the order of one.
-* Objects are instances of classes of ``control``, msgspec structs among
-  them. Their attributes are written, never their code; `load` makes instances
+* Objects are instances of the classes in `StateTypes`, msgspec structs among them. A
+  snapshot names a class by its own name, not by its module, so a file may move without
+  breaking stored snapshots. A class that is not registered raises TypeError.
+* The snapshot has an object's attributes, never its code; `load` makes instances
   without calling their constructors, except that structs are plain data.
-* What is reachable twice, a container or an instance, is one afterwards too, but
-  for what cannot change: a tuple, a frozen struct. A bound method is written as
-  its instance and its name.
+* A container or an instance that is reachable twice is one afterwards too; what cannot
+  change (a tuple, a frozen struct) may become two. A bound method is written as its
+  instance and its name.
 * *Anchors* are objects that exist on both sides already (a context, the
-  configuration): written by name only.
+  configuration): the snapshot has their names only.
 * An attribute named in `TRANSIENT` is not state but made by the constructor.
 
 Cost: 0.5 to 1 microseconds a value; a dict of bytes to bytes, however large, is
@@ -28,11 +29,10 @@ written by msgspec in one piece.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import cache
-from importlib import import_module
-from types import MethodType
+from types import MethodType, ModuleType
 from typing import Any
 
 import msgspec
@@ -53,18 +53,55 @@ _decode = msgspec.msgpack.Decoder().decode
 _LEAVES = frozenset({type(None), bool, int, float, str, bytes})
 
 
-def dump(root: Any, anchors: Mapping[str, Any]) -> bytes:
+class StateTypes:
+    """The classes that a snapshot may name: all that the given modules define or import.
+
+    Raises ValueError if two of them have one name.
+    """
+
+    def __init__(self, modules: Iterable[ModuleType]) -> None:
+        self._by_name: dict[str, type] = {}
+        for module in modules:
+            for found in vars(module).values():
+                if isinstance(found, type) and found.__module__.startswith(HOME):
+                    self.add(found)
+
+    def add(self, cls: type) -> None:
+        """Register one class."""
+        if self._by_name.setdefault(cls.__name__, cls) is not cls:
+            raise ValueError(f"two classes of the state are named {cls.__name__}")
+
+    def name_of(self, cls: type) -> str:
+        """Return the name of a class; raises TypeError if it is not registered."""
+        if self._by_name.get(cls.__name__) is not cls:
+            raise TypeError(f"{cls.__module__}.{cls.__qualname__} is not registered as state")
+        return cls.__name__
+
+    def class_of(self, name: str) -> type:
+        """Return the class of a name; raises TypeError if none is registered."""
+        found = self._by_name.get(name)
+        if found is None:
+            raise TypeError(f"the snapshot names {name}, which is not registered as state")
+        return found
+
+
+def dump(root: Any, anchors: Mapping[str, Any], types: StateTypes) -> bytes:
     """Return the state of `root`; raises TypeError for what is not state."""
-    return _encode(_Writer(anchors).write(root))
+    return _encode(_Writer(anchors, types).write(root))
 
 
-def load(data: bytes, anchors: Mapping[str, Any], known: Mapping[str, Any] | None = None) -> Any:
-    """Return what was dumped.
+def load(
+    data: bytes,
+    anchors: Mapping[str, Any],
+    types: StateTypes,
+    known: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return what was dumped; raises TypeError for a class that is not in `types`.
 
     `known` maps names of anchors to objects of this side whose attributes are
     to be set from the dump: see `adopt`.
     """
-    return _Reader(anchors, known or {}).read(_decode(data))
+    return _Reader(anchors, types, known or {}).read(_decode(data))
 
 
 def adopt(name: str) -> str:
@@ -100,27 +137,10 @@ def _is_frozen(cls: type) -> bool:
     return issubclass(cls, msgspec.Struct) and cls.__struct_config__.frozen
 
 
-@cache
-def _name_of(cls: type) -> str:
-    if not cls.__module__.startswith(HOME):
-        raise TypeError(f"{cls.__module__}.{cls.__qualname__} is no state of the control plane")
-    return f"{cls.__module__.removeprefix(HOME)}:{cls.__qualname__}"
-
-
-@cache
-def _class_of(name: str) -> type:
-    module, _, path = name.partition(":")
-    found: Any = import_module(HOME + module)
-    for part in path.split("."):
-        found = getattr(found, part)
-    if not isinstance(found, type) or _name_of(found) != name:
-        raise TypeError(f"{name} is no class of the control plane")
-    return found
-
-
 class _Writer:
-    def __init__(self, anchors: Mapping[str, Any]) -> None:
+    def __init__(self, anchors: Mapping[str, Any], types: StateTypes) -> None:
         self._anchors = {id(anchor): name for name, anchor in anchors.items()}
+        self._name_of = cache(types.name_of)
         self._seen: dict[int, int] = {}
         self._kept: list[Any] = []
 
@@ -165,14 +185,14 @@ class _Writer:
     def _write_fixed(self, value: Any, kind: type) -> list[Any] | None:
         """Write what cannot change, and so is the same wherever it is; None: it is not that."""
         if _is_enum(kind):
-            return [_MEMBER, _name_of(kind), value.value]
+            return [_MEMBER, self._name_of(kind), value.value]
         if _is_frozen(kind):
             fields = _fields(kind) or ()
-            return [_FROZEN, _name_of(kind), *[self.write(getattr(value, f)) for f in fields]]
+            return [_FROZEN, self._name_of(kind), *[self.write(getattr(value, f)) for f in fields]]
         return None
 
     def _write_object(self, value: Any, kind: type, anchor: str | None) -> list[Any]:
-        name = anchor or _name_of(kind)
+        name = anchor or self._name_of(kind)
         fields = _fields(kind)
         if fields is not None:
             return [_OBJECT, name, *[self.write(getattr(value, field)) for field in fields]]
@@ -188,8 +208,11 @@ def _is_plain(mapping: dict[Any, Any]) -> bool:
 
 
 class _Reader:
-    def __init__(self, anchors: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    def __init__(
+        self, anchors: Mapping[str, Any], types: StateTypes, known: Mapping[str, Any]
+    ) -> None:
         self._anchors = anchors
+        self._class_of = types.class_of
         self._known = known
         self._objects: list[Any] = []
 
@@ -201,9 +224,9 @@ class _Reader:
         if code == _TUPLE:
             return tuple([read(item) for item in value[1:]])
         if code == _MEMBER:
-            return _class_of(value[1])(value[2])
+            return self._class_of(value[1])(value[2])
         if code == _FROZEN:
-            return _class_of(value[1])(*[read(item) for item in value[2:]])
+            return self._class_of(value[1])(*[read(item) for item in value[2:]])
         if code == _METHOD:
             return getattr(read(value[1]), value[2])
         if code == _AGAIN:
@@ -246,7 +269,7 @@ class _Reader:
             made = self._known[name[1:]]
             cls: type = type(made)
         else:
-            cls = _class_of(name)
+            cls = self._class_of(name)
             made = None
             if not issubclass(cls, msgspec.Struct):
                 made = existing if type(existing) is cls else object.__new__(cls)

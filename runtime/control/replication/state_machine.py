@@ -154,7 +154,10 @@ Factory = Callable[[Context], Component]
 class Machine:
     """Components that are driven by commands alone; see the module's docstring."""
 
-    def __init__(self, factories: Mapping[str, Factory], config: Config) -> None:
+    def __init__(
+        self, factories: Mapping[str, Factory], config: Config, types: snapshot.StateTypes
+    ) -> None:
+        """`types`: the classes that the components' state consists of."""
         self.index = 0
         """The last command applied."""
         self.time_s = 0.0
@@ -166,6 +169,7 @@ class Machine:
         self._timers: list[tuple[float, int, MachineTimer]] = []
         self._timer_count = 0
         self._config = config
+        self._types = types
         self._contexts = {name: MachineContext(self, name, config.seed) for name in factories}
         self.components = {
             name: factory(self._contexts[name]) for name, factory in factories.items()
@@ -326,12 +330,12 @@ class Machine:
             list(self.components.values()), self.sessions,
             [timer for _, _, timer in sorted(self._timers) if timer.target is not None],
         ]  # fmt: skip
-        return snapshot.dump(root, self._anchors())
+        return snapshot.dump(root, self._anchors(), self._types)
 
     def restore(self, data: bytes) -> None:
         """Become what `snapshot` was taken of; for a machine that has applied nothing."""
         assert not self.index, "a machine is restored once, before all else"
-        root = snapshot.load(data, self._anchors(), self.components)
+        root = snapshot.load(data, self._anchors(), self._types, self.components)
         self.index, self.time_s, self._started, self._timer_count, rngs = root[:5]
         self.sessions = root[6]
         self._timers = [(timer.due_s, timer.number, timer) for timer in root[7]]
