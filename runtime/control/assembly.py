@@ -15,11 +15,19 @@ from raytwin.runtime.control.gcs import (
     actor_table,
     array_row,
     array_store,
+    event_log,
+    function_table,
     gcs,
+    job_table,
     kv_table,
     lineage,
+    node_table,
+    object_waiters,
     owner_lookup,
     pubsub,
+    reconstruction,
+    released_arrays,
+    row_release,
     task_history,
     task_object_table,
 )
@@ -46,8 +54,9 @@ from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 
 STATE_TYPES = StateTypes((
     messages, errors, state_machine, bounded_map, config, range_set, resources,
-    gcs, actor_reply_history, actor_table, array_row, array_store, kv_table, lineage,
-    owner_lookup, pubsub, task_history, task_object_table,
+    gcs, actor_reply_history, actor_table, array_row, array_store, event_log, function_table,
+    job_table, kv_table, lineage, node_table, object_waiters, owner_lookup, pubsub,
+    reconstruction, released_arrays, row_release, task_history, task_object_table,
     shard, router, sharding_lineage,
     actor_placement, bundle_packing, global_scheduler, node_views, placement_groups, policies,
 ))  # fmt: skip

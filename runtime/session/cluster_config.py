@@ -12,7 +12,7 @@ from msgspec.structs import fields
 
 from raytwin.runtime.api.options.checks import INTEGER_MAX, amount, integer, text
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.gcs.health import FailureDetector
+from raytwin.runtime.control.gcs.node_table import FailureDetector
 from raytwin.runtime.control.scheduling.policies import make_policy
 
 _EXACT: dict[Any, Callable[[str, Any], Any]] = {

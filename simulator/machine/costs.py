@@ -221,7 +221,9 @@ def _size_of_updates(message: TaskUpdates) -> Size:
     nbytes += 30 * len(message.puts)
     ranges = len(message.added) + len(message.done) + len(message.copies) + len(message.puts)
     gone = len(message.released) + len(message.bereaved) + len(message.handed)
-    nbytes += 12 * len(message.holding) + sum(12 + len(pack(why)) for _, why in message.barren)
+    nbytes += 12 * len(message.holding) + sum(
+        12 + len(pack(why)) for _, why in message.unreconstructable
+    )
     return ranges + len(message.released), elements, nbytes + 12 * gone
 
 

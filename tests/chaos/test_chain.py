@@ -41,7 +41,7 @@ class Killer:
         self.killed += 1
 
     def counts(self) -> Counter[str]:
-        return Counter(self.cluster.gcs.counts)
+        return Counter(self.cluster.gcs.events.counts)
 
 
 @pytest.mark.parametrize(("replicas", "shards"), [(2, 1), (3, 1), (1, 4), (2, 2)])

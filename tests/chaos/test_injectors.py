@@ -214,9 +214,9 @@ def test_a_late_process_does_not_take_a_nodes_place(start: Any) -> None:
     gcs = session.cluster.head.components["gcs"]
     ray.sleep(0.1)
     gcs.handle("node:1", RegisterNode(NodeInfo(1, "host", 1, {"CPU": 9.0}, incarnation=1)))
-    assert gcs.nodes[1].incarnation == 2
-    assert gcs.nodes[1].alive
-    assert gcs.nodes[1].resources["CPU"] == 2.0
+    assert gcs.nodes.rows[1].incarnation == 2
+    assert gcs.nodes.rows[1].alive
+    assert gcs.nodes.rows[1].resources["CPU"] == 2.0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

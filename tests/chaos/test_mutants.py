@@ -17,8 +17,8 @@ from raytwin.runtime.control.actors.reconstruction import ActorReconstruction
 from raytwin.runtime.control.actors.reply_cache import ReplyCache
 from raytwin.runtime.control.client.submitter import Submitter
 from raytwin.runtime.control.core.resources import ResourcePool, parse_demand
-from raytwin.runtime.control.gcs.array_store import ArrayTable
-from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.gcs.node_table import NodeTable
+from raytwin.runtime.control.gcs.task_object_table import TaskObjectTable
 from raytwin.runtime.control.local_scheduler.bundles import Bundles
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher
@@ -78,7 +78,7 @@ def mixed_up(patch: pytest.MonkeyPatch) -> None:
 
 def seen_twice(patch: pytest.MonkeyPatch) -> None:
     """A result that is lost with its node is taken to be there for ever."""
-    patch.setattr(ArrayTable, "on_node_died", lambda self, node, reason: None)
+    patch.setattr(TaskObjectTable, "on_node_died", lambda self, node, reason: None)
 
 
 def retries_lost(patch: pytest.MonkeyPatch) -> None:
@@ -197,13 +197,13 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
         ("value ", "Violation", "RaySystemError", "tables:"),
     ),
     "nodes are never declared dead": (
-        mutant_without(Gcs, "_declare_dead"),
+        mutant_without(NodeTable, "declare_dead"),
         ("value ", "Violation", "RaySystemError", "resources:"),
     ),
     "retries are forgotten": (retries_lost, ("value ",)),
     "items of streams have no task": (
         lambda patch: patch.setattr(
-            "raytwin.runtime.control.gcs.task_object_table.task_of", lambda index: index
+            "raytwin.runtime.control.gcs.array_row.task_of", lambda index: index
         ),
         ("value ",),
     ),

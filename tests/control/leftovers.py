@@ -21,8 +21,9 @@ def leftovers(world: World) -> dict[str, Any]:
                 found[f"{owner}.{name}"] = value
 
     look("gcs", world.gcs, "arrays")
-    look("gcs", world.gcs.table, "tombstones", "waited")
-    look("gcs", world.gcs.table.lineage, "uses", "kept", "needed")
+    look("gcs", world.gcs.table.store, "tombstones")
+    look("gcs", world.gcs.table.waiters, "arrays")
+    look("gcs", world.gcs.table.store.lineage, "uses", "kept", "needed")
     standing = ("nodes", "jobs")
     channels = {k: who for k, who in world.gcs.pubsub._channels.items() if k not in standing}
     if channels:

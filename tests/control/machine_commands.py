@@ -118,7 +118,7 @@ class Commands:
         self, client: str, node: int, gcs: Gcs, scheduler: GlobalScheduler, may_group: bool
     ) -> Frame:
         rng = self.rng
-        info = gcs.nodes.get(node)
+        info = gcs.nodes.rows.get(node)
         life = info.incarnation if info is not None else 0
         if (info is None or not info.alive) and rng.random() < 0.7:
             joins = RegisterNode(

@@ -67,7 +67,7 @@ def test_the_longest_log_is_given_up_and_the_actor_works_on() -> None:
     row = gcs.actors.rows[LONG]
     assert not (row.log or row.kept or row.awaited)
     assert len(gcs.actors.rows[SHORT].log) == 5
-    assert gcs.counts["actor_log_outgrown"] == 1
+    assert gcs.events.counts["actor_log_outgrown"] == 1
 
 
 def test_it_dies_when_it_would_start_again_and_says_why() -> None:

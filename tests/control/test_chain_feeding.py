@@ -17,8 +17,8 @@ from raytwin.runtime.control.assembly import STATE_TYPES
 from raytwin.runtime.control.core.addresses import STORAGE
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import ARRAY_BYTES
+from raytwin.runtime.control.gcs.array_row import ArrayRow
 from raytwin.runtime.control.gcs.task_history import TaskHistory, unpack
-from raytwin.runtime.control.gcs.task_object_table import ArrayRow
 from raytwin.runtime.control.messages import (
     ChainConfigured,
     ColdRows,

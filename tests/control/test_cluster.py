@@ -161,7 +161,7 @@ def test_a_node_that_is_cut_off_is_dead_and_its_late_news_are_nothing() -> None:
     world.at(2.0, world.cut.clear)
     assert driver.call(run_program(driver, steps)) == sequential(steps)
     world.run(for_s=3.0)
-    assert not world.gcs.nodes[1].alive
+    assert not world.gcs.nodes.rows[1].alive
     assert "no heartbeat" in world.nodes[1].members.fenced
 
 
@@ -268,7 +268,7 @@ def test_an_object_that_is_not_there_yet_is_told_of_when_it_is() -> None:
     world.run(for_s=0.1)
     told = [m for *_, m in world.trace if isinstance(m, ObjectLocations)]
     assert [(loc.nodes, loc.lost) for m in told for loc in m.locations] == [((), None)]
-    assert not gcs.table.waited
+    assert not gcs.table.waiters.arrays
 
 
 def test_assignments_are_logged_before_they_are_sent() -> None:

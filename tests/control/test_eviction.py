@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from raytwin.runtime.api.failures import words_of
 from raytwin.runtime.control.core.ids import object_id
-from raytwin.runtime.control.gcs.task_object_table import ArrayRow, Done
+from raytwin.runtime.control.gcs.array_row import ArrayRow, Done
 from raytwin.runtime.control.messages import (
     DROPPED,
     DropSpilled,

@@ -7,9 +7,9 @@ from typing import Any
 from raytwin.runtime.control.core.addresses import STORAGE
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.gcs.array_row import ArrayRow, Done
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.gcs.task_history import ROW_BYTES, TaskHistory, pack, unpack
-from raytwin.runtime.control.gcs.task_object_table import ArrayRow, Done
 from raytwin.runtime.control.messages import (
     FindTask,
     LoadRow,

@@ -13,12 +13,13 @@ from raytwin.runtime.control.client.owned_arrays import Waiter
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import object_id
 from raytwin.runtime.control.core.task_ranges import attempt_of
-from raytwin.runtime.control.gcs.array_row import LOST_S
-from raytwin.runtime.control.gcs.gcs import EVENTS_MAX, Gcs
-from raytwin.runtime.control.gcs.health import FailureDetector
+from raytwin.runtime.control.gcs.array_row import ArrayRow, Done
+from raytwin.runtime.control.gcs.array_store import LOST_S
+from raytwin.runtime.control.gcs.event_log import EVENTS_MAX
+from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.gcs.lineage import SPEC_BYTES, Lineage, placed_again, refusal
+from raytwin.runtime.control.gcs.node_table import FailureDetector
 from raytwin.runtime.control.gcs.pubsub import PubSub
-from raytwin.runtime.control.gcs.task_object_table import ArrayRow, Done
 from raytwin.runtime.control.messages import (
     ClaimTasks,
     Event,
@@ -220,12 +221,12 @@ def test_two_owners_on_two_nodes_each_let_go_for_themselves() -> None:
     updates(0, put=True)
     updates(1, put=True)
     updates(0, put=False)
-    found = table.rows[array(1)].locate(object_id(array(1), 0, 0), {0, 1, 2})
+    found = table.store.rows[array(1)].locate(object_id(array(1), 0, 0), {0, 1, 2})
     assert found is not None and found.nodes == (1,)
     world.run(for_s=0.1)
     assert not any(isinstance(m, FreeObjects) for *_, m in world.trace)
     updates(1, put=False)
-    assert not table.rows
+    assert not table.store.rows
 
 
 def test_a_second_release_says_nothing_of_what_a_node_has_made_since() -> None:
@@ -266,7 +267,7 @@ def test_what_is_remembered_of_dropped_rows_is_small() -> None:
     drop(range(10_000, 20_000))
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert not table.rows
+    assert not table.store.rows
     per_row = (after - before) / 10_000
     assert per_row < 220, f"{per_row:.0f} bytes are left of a row"
 
@@ -284,14 +285,14 @@ def test_who_does_not_own_lets_go_of_nothing() -> None:
     for node in (1, 2):
         message = TaskUpdates(node, [], [], [], [array(1)])
         table.on_updates(f"node:{node}", message)
-    found = table.rows[array(1)].locate(object_id(array(1), 0, 0), {0, 1, 2})
+    found = table.store.rows[array(1)].locate(object_id(array(1), 0, 0), {0, 1, 2})
     assert found is not None and found.nodes == (1,)
     # Nor of what waits for its owner's task to run again, as the owner's node died.
-    table.rows[array(2)] = row = ArrayRow()
+    table.store.rows[array(2)] = row = ArrayRow()
     row.former = "worker:1.1"
-    world.gcs.nodes[1].incarnation = 2
+    world.gcs.nodes.rows[1].incarnation = 2
     table.on_updates("node:1", TaskUpdates(1, [], [], [], [array(2)], incarnation=2))
-    assert array(2) in table.rows and not table.rows[array(2)].released
+    assert array(2) in table.store.rows and not table.store.rows[array(2)].released
 
 
 def test_a_claim_ends_what_an_earlier_owner_said() -> None:
@@ -303,11 +304,11 @@ def test_a_claim_ends_what_an_earlier_owner_said() -> None:
     gcs.handle("node:0", TaskUpdates(0, [], [], [], [array(1)]))
     again = spec(1, owner="worker:0.2")
     gcs.handle("node:0", ClaimTasks([again]))
-    gcs.table.overtaken(again)  # as a shard asks when it is placed
+    gcs.table.owners.overtaken(again)  # as a shard asks when it is placed
     gcs.handle("global", TaskUpdates(1, [again], [], [], []))
     gcs.handle("node:1", TaskUpdates(1, [], [(array(1), 0, 1, (500,))], [], []))
     assert not [m for _, m in ctx.sent if isinstance(m, FreeObjects)]
-    assert gcs.table.rows[array(1)].owners == {0: "worker:0.2"}
+    assert gcs.table.store.rows[array(1)].owners == {0: "worker:0.2"}
 
 
 def test_what_is_not_made_yet_is_not_given_up_for_a_task_that_is_placed_again() -> None:
@@ -321,7 +322,7 @@ def test_what_is_not_made_yet_is_not_given_up_for_a_task_that_is_placed_again() 
     waiting.deps = (oid,)
     gcs.handle("global", TaskUpdates(1, [waiting], [], [], []))
     gcs.handle("node:1", NodeUnreachable(1, "it died"))
-    assert array(1) in gcs.table.lineage.needed
+    assert array(1) in gcs.table.store.lineage.needed
     gcs.handle("node:0", LocateObjects([oid]))
     ctx.pass_time(LOST_S + 0.1)
     assert not [m for _, m in ctx.sent if isinstance(m, ObjectLocations)]
@@ -368,7 +369,7 @@ def test_who_asks_for_what_the_gcs_never_heard_of_is_told(how: str) -> None:
         gcs.handle("global", TaskUpdates(0, [], [], [], [array(1)]))
     else:
         gcs.handle("node:0", ObjectsMissing(1, [oid], "it died"))
-    gcs.table.remakes = lambda call: how == "made again" and ctx.time_s < 5
+    gcs.actors.remakes = lambda call: how == "made again" and ctx.time_s < 5
     gcs.handle("node:0", LocateObjects([oid]))
     ctx.pass_time(4.5)
     told = [location for m in ctx.take(ObjectLocations) for location in m.locations]

@@ -83,8 +83,8 @@ def test_a_chain_is_made_again_though_its_links_were_released(length: int, size:
 
     assert driver.call(program()) == value_of_chain(length)
     assert set(runs_of(world).values()) == {2}
-    assert world.gcs.counts["task_reconstructed"] == 1
-    assert world.gcs.counts["task_retried"] == length - 1
+    assert world.gcs.events.counts["task_reconstructed"] == 1
+    assert world.gcs.events.counts["task_retried"] == length - 1
     clean(world, 70.0)
 
 
@@ -139,7 +139,7 @@ def test_many_who_ask_get_one_run() -> None:
     world.run(until=lambda: len(got) == 3)
     assert got == [[[1, LARGE]]] * 3
     assert list(runs_of(world).values()) == [2]
-    assert world.gcs.counts["task_reconstructed"] == 1
+    assert world.gcs.events.counts["task_reconstructed"] == 1
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
@@ -163,8 +163,8 @@ def test_when_retries_are_used_up_it_is_lost(retries: int) -> None:
         driver.call(program())
     assert "connection lost" in failed.value.text
     assert sorted(runs_of(world).values()) == [1] * retries + [retries + 1]
-    assert world.gcs.counts["object_lost"] == 1
-    assert world.gcs.counts["task_reconstructed"] == retries
+    assert world.gcs.events.counts["object_lost"] == 1
+    assert world.gcs.events.counts["task_reconstructed"] == retries
     clean(world, 70.0)
 
 
@@ -316,7 +316,7 @@ def test_a_long_chain_is_kept_and_dropped_without_recursion() -> None:
             last = refs
         yield from driver.get([last[0].oid])
         yield 1.0
-        kept = len(world.gcs.table.lineage.kept)
+        kept = len(world.gcs.table.store.lineage.kept)
         drop(last)
         return kept
 

@@ -140,7 +140,7 @@ def test_what_lacked_an_input_here_for_another_owner_is_made_for_a_new_one_of_he
     node.turn("gcs.1", AssignTasks([spec(1, owner="worker:1.1", deps=(put,))]))
     node.turn("gcs.2", ObjectLocations([Location(put, (), 0, lost=Loss(LossCause.NODE_DIED, 1))]))
     [news] = node.ctx.take(TaskUpdates)
-    assert [lost for lost, _ in news.barren] == [array(1)]
+    assert [lost for lost, _ in news.unreconstructable] == [array(1)]
     parent = replace(spec(3, owner="worker:1.1"), extra=TaskExtra(attempt=1))
     node.turn("gcs.1", AssignTasks([parent]))
     # It runs on the other worker.

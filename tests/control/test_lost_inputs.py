@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.ids import STREAM_BASE, object_id
-from raytwin.runtime.control.gcs.array_row import LOST_S
+from raytwin.runtime.control.gcs.array_store import LOST_S
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.gcs.lineage import placed_again, refusal
 from raytwin.runtime.control.messages import (
@@ -135,7 +135,7 @@ def test_a_run_that_lacked_an_input_is_the_last_and_its_cause_is_what_is_said() 
         if number == 3:
             [needed] = table.placed()
             table.news(3, added=[needed])
-            table.news(3, barren=[(array(2), LOST)], done=[(array(2), 0, 1, ())])
+            table.news(3, unreconstructable=[(array(2), LOST)], done=[(array(2), 0, 1, ())])
             assert [location.nodes for location in table.told()] == [(3,)]
             table.news(3, done=[(array(3), 0, 1, ())])
             assert table.freed() == [array(2)]
@@ -144,7 +144,7 @@ def test_a_run_that_lacked_an_input_is_the_last_and_its_cause_is_what_is_said() 
     lost = location.lost
     assert (lost.unmade, lost.task, lost.root) == (Unmade.INPUT_LOST, "task2", LOST)
     # In a long chain of such errors each says where it began, and no more.
-    table.gcs.arrays[array(4)].barren = replace(lost, object=oid(2))
+    table.gcs.arrays[array(4)].unreconstructable = replace(lost, object=oid(2))
     burnt = Loss(LossCause.NODE_DIED, 1, "it burnt")
     why = refusal(table.gcs.arrays[array(4)], spec(4), burnt)
     assert why == replace(burnt, unmade=Unmade.INPUT_LOST, task="task4", root=LOST)
@@ -152,9 +152,9 @@ def test_a_run_that_lacked_an_input_is_the_last_and_its_cause_is_what_is_said() 
 
 def test_what_lacked_an_input_is_made_when_its_owners_task_has_run_again() -> None:
     table = used_and_let_go_of()
-    table.gcs.arrays[array(3)].barren = LOST
+    table.gcs.arrays[array(3)].unreconstructable = LOST
     table.news(1, added=[spec(3, deps=(oid(2),), owner="worker:1.1")])
-    assert table.gcs.arrays[array(3)].barren is None
+    assert table.gcs.arrays[array(3)].unreconstructable is None
 
 
 def test_what_a_repeated_task_needs_and_is_still_to_come_is_awaited() -> None:
@@ -209,7 +209,7 @@ def test_who_fetches_in_vain_hears_that_an_actor_had_made_what_nobody_has_told_o
     table = Table()
     table.gcs.handle("node:0", ObjectsMissing(1, [oid(1)]))
     rebuilt = False
-    table.gcs.table.remakes = lambda array: not rebuilt
+    table.gcs.actors.remakes = lambda array: not rebuilt
     table.ask(oid(1), node=0)
     table.ctx.pass_time(LOST_S)
     for node in range(4):
@@ -311,7 +311,7 @@ def test_who_may_run_once_more_for_others(retries: int, attempt: int, may: bool)
     table = Table()
     table.made(replace(spec(1, retries=retries), extra=TaskExtra(attempt=attempt)), 0)
     task = replace(spec(1, retries=retries), extra=TaskExtra(attempt=attempt))
-    row = table.gcs.table._row(array(1))
+    row = table.gcs.table.store.row(array(1))
     let_go = Loss(LossCause.LET_GO)
     assert (refusal(row, task, let_go, let_go=True) is None) == may
     if may:
@@ -349,7 +349,7 @@ def test_what_a_value_made_again_refers_to_is_there_until_that_is_not_needed() -
     assert [location.lost for location in table.told() if location.object == oid(1)] == [None]
     table.news(2, done=[(array(3), 0, 1, (500,))])
     assert sorted(table.freed()) == [array(1), array(2)]
-    assert not table.gcs.table.lineage.needed
+    assert not table.gcs.table.store.lineage.needed
 
 
 def test_what_a_value_does_not_refer_to_is_freed_when_it_is_made() -> None:

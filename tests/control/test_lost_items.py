@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raytwin.runtime.control.core.ids import STREAM_BASE
-from raytwin.runtime.control.gcs.array_row import LOST_S
+from raytwin.runtime.control.gcs.array_store import LOST_S
 from raytwin.runtime.control.messages import (
     OwnersFound,
     SeekOwners,
@@ -101,7 +101,7 @@ def test_it_is_lost_when_its_node_died_before_it_told_of_it(asked_first: bool) -
     table.ask(ITEM, node=0)
     assert [each.lost for each in table.told()] == [locations[0].lost]
     table.ctx.pass_time(100.0)
-    assert table.ctx.take(SeekOwners) == [] and len(table.gcs.table.unheard) == 0
+    assert table.ctx.take(SeekOwners) == [] and len(table.gcs.table.reconstruction.lookup) == 0
 
 
 def test_it_is_not_when_its_node_lives_and_tells_of_it_late() -> None:
@@ -114,7 +114,7 @@ def test_it_is_not_when_its_node_lives_and_tells_of_it_late() -> None:
     yielded(table, 1)
     assert [location.nodes for location in table.told()] == [(1,)]
     answered(table, 1)
-    assert table.told() == [] and len(table.gcs.table.unheard) == 0
+    assert table.told() == [] and len(table.gcs.table.reconstruction.lookup) == 0
 
 
 def test_it_is_lost_when_nobody_is_left_to_know_of_it() -> None:
@@ -132,7 +132,7 @@ def test_it_is_lost_when_nobody_is_left_to_know_of_it() -> None:
 def test_it_is_not_while_an_actor_is_rebuilt_that_yields_it_again() -> None:
     table = Table()
     rebuilt = [array(1)]
-    table.gcs.table.remakes = rebuilt.__contains__
+    table.gcs.actors.remakes = rebuilt.__contains__
     table.kill(1)
     ended(table)
     table.ask(ITEM, node=0)

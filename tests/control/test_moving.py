@@ -312,16 +312,16 @@ def test_who_has_a_range_is_one_node_when_any_dies() -> None:
     gcs.handle("global", TaskUpdates(2, [part], [], [], [], incarnation=1, left=1))
     row = gcs.arrays[array(1)]
     assert [(s.start, s.count, node) for s, node in row.accepted] == [(0, 2, 1), (2, 2, 2)]
-    gcs._declare_dead(1, "killed")
+    gcs.nodes.declare_dead(1, "killed")
     assert [(s.start, s.count) for m in ctx.take(PlaceTasks) for s in m.tasks] == [(0, 2)]
-    gcs._declare_dead(2, "killed")
+    gcs.nodes.declare_dead(2, "killed")
     assert [(s.start, s.count) for m in ctx.take(PlaceTasks) for s in m.tasks] == [(2, 2)]
 
 
 def test_what_the_gcs_had_not_heard_of_has_an_owner_when_it_moves() -> None:
     ctx, gcs = gcs_with_nodes()
     gcs.handle("global", TaskUpdates(2, [spec(1)], [], [], [], incarnation=1, left=0))
-    gcs._declare_dead(2, "killed")
+    gcs.nodes.declare_dead(2, "killed")
     assert len(ctx.take(PlaceTasks)) == 1
     assert gcs.arrays[array(1)].locate(object_id(array(1), 0, 0), {0, 1}) is None
 

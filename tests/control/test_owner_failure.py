@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raytwin.runtime.control.core.ids import job_of
-from raytwin.runtime.control.gcs.array_row import ORPHANED_S
+from raytwin.runtime.control.gcs.array_store import ORPHANED_S
 from raytwin.runtime.control.messages import (
     OK,
     ForwardResults,

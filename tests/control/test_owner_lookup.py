@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from raytwin.runtime.control.core.ids import job_of, object_id
-from raytwin.runtime.control.gcs.array_row import LOST_S
+from raytwin.runtime.control.gcs.array_store import LOST_S
 from raytwin.runtime.control.messages import (
+    JobEnded,
     NodeChanged,
     NodeInfo,
     ObjectPayload,
@@ -121,7 +122,7 @@ def test_the_row_of_such_a_call_ends_with_its_owner() -> None:
         table.gcs.handle("node:0", news)
     assert array(1) not in table.gcs.arrays
     answers(table, node)
-    assert array(1) not in table.gcs.arrays and len(table.gcs.table.unheard) == 0
+    assert array(1) not in table.gcs.arrays and len(table.gcs.table.reconstruction.lookup) == 0
 
 
 def test_each_owner_of_such_a_call_is_entered() -> None:
@@ -142,7 +143,7 @@ def test_each_owner_of_such_a_call_is_entered() -> None:
 
 def test_of_a_job_that_is_over_no_row_is_made() -> None:
     table, node = half_gone()
-    table.gcs.table.end_job(job_of(array(1)))
+    table.gcs.handle("links", JobEnded(job_of(array(1)), "its driver is gone"))
     table.told()
     answers(table, node)
     assert array(1) not in table.gcs.arrays and table.told() == []
@@ -151,7 +152,7 @@ def test_of_a_job_that_is_over_no_row_is_made() -> None:
 def test_the_large_one_is_awaited_while_an_actor_makes_it_again() -> None:
     table, node = half_gone()
     rebuilt = [array(1)]
-    table.gcs.table.remakes = rebuilt.__contains__
+    table.gcs.actors.remakes = rebuilt.__contains__
     answers(table, node)
     assert [each.object for each in table.told()] == [SMALL]
     table.ctx.pass_time(10 * LOST_S)
@@ -170,7 +171,7 @@ def test_the_large_one_is_awaited_while_an_actor_makes_it_again() -> None:
 def test_it_is_lost_when_the_actor_does_not_make_it_again() -> None:
     table, node = half_gone()
     rebuilt = [array(1)]
-    table.gcs.table.remakes = rebuilt.__contains__
+    table.gcs.actors.remakes = rebuilt.__contains__
     answers(table, node)
     assert [each.object for each in table.told()] == [SMALL]
     rebuilt.clear()
@@ -213,11 +214,11 @@ def test_who_waits_hears_of_a_copy_that_was_on_its_way() -> None:
     """Its node is dead for the table, and has sent it on before."""
     table = Table()
     table.made(spec(1, retries=0), 1)
-    table.gcs.table.replays = lambda actor, array: True  # nobody knows yet whether it comes again
+    table.gcs.actors.replays = lambda actor, array: True  # nobody knows yet whether it comes again
     table.gcs.arrays[array(1)].actor = b"actor"
     table.kill(1)
     table.ask(oid(1), node=3)
     assert table.told() == []
     table.news(2, copies=[(oid(1), 500)])
     assert [location.nodes for location in table.told()] == [(2,)]
-    assert not table.gcs.table.waited
+    assert not table.gcs.table.waiters.arrays

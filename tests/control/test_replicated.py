@@ -17,7 +17,7 @@ from raytwin.runtime.control.assembly import STATE_TYPES, make_machine
 from raytwin.runtime.control.core.bounded_map import BoundedMap
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.range_set import Ranges
-from raytwin.runtime.control.gcs.task_object_table import ArrayRow, Done
+from raytwin.runtime.control.gcs.array_row import ArrayRow, Done
 from raytwin.runtime.control.replication import snapshot
 from raytwin.runtime.control.replication.state_machine import Machine
 from tests.control.machine_commands import Commands
@@ -67,7 +67,9 @@ def test_these_commands_reach_every_part_of_the_state() -> None:
             scheduler: Any = machine.components["global"]
             rows = [*gcs.arrays.values(), *gcs.actors.rows.values()]
             parts = [
-                gcs, gcs.history, gcs.table, gcs.table.lineage, gcs.actors,
+                gcs, gcs.history, gcs.table, gcs.table.store, gcs.table.store.lineage,
+                gcs.table.store.released, gcs.table.waiters, gcs.actors, gcs.nodes, gcs.functions,
+                gcs.events,
                 scheduler, scheduler.groups, scheduler._actors,
                 *scheduler.groups.groups.values(),
             ]  # fmt: skip
@@ -78,7 +80,7 @@ def test_these_commands_reach_every_part_of_the_state() -> None:
                         names.add(f"{type(part).__name__}.{field}")
                         if len(value):
                             filled.add(f"{type(part).__name__}.{field}")
-        counts += machine.components["gcs"].counts  # type: ignore[attr-defined]
+        counts += machine.components["gcs"].events.counts  # type: ignore[attr-defined]
     # Those of the machine's own GCS are answered within the command.
     assert names - filled == {"GlobalScheduler._locating"}
     assert "ArrayRow.again" in filled

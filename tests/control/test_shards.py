@@ -88,7 +88,7 @@ def test_every_row_of_an_update_goes_to_its_shard_once(rows: Any, shards: int) -
         calls=[(array(n), "driver:0.0", b"") for n, _ in rows],
         bereaved=[array(n) for n, _ in rows],
         holding=[array(n) for n, _ in rows],
-        barren=[(array(n), Loss(LossCause.RELEASED)) for n, _ in rows],
+        unreconstructable=[(array(n), Loss(LossCause.RELEASED)) for n, _ in rows],
     )
     Router(ctx, shards).send("gcs", whole)
     for name in whole.__struct_fields__:
@@ -384,7 +384,7 @@ def test_a_release_may_overtake_the_placement() -> None:
     shard.turn("global", TasksPlaced(1, 1, [spec(INPUT)], ()))
     shard.turn("node:1", updates(1, done=[(array(INPUT), 0, 1, ())]))
     assert shard.alone.take(FreeObjects, "node:1")
-    assert not shard.arrays and not shard.table.tombstones
+    assert not shard.arrays and not shard.table.store.tombstones
 
 
 def test_what_one_owner_let_go_of_is_run_for_the_other() -> None:

@@ -117,7 +117,7 @@ def values_lost(seed: int) -> int:
         world.at(rng.expovariate(4.0), join)
     assert driver.call(run_program(driver, program)) == sequential(program)
     assert not settle(world, ORPHANED_S)
-    return world.gcs.counts["task_reconstructed"]
+    return world.gcs.events.counts["task_reconstructed"]
 
 
 def finish(world: World, driver: Shell, program: list[Any]) -> None:

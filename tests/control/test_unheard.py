@@ -1,8 +1,8 @@
-"""`Unheard`: an array without a row is lost when no living node knows its owner."""
+"""`OwnerLookup`: an array without a row is lost when no living node knows its owner."""
 
 from __future__ import annotations
 
-from raytwin.runtime.control.gcs.owner_lookup import Unheard
+from raytwin.runtime.control.gcs.owner_lookup import OwnerLookup
 from raytwin.runtime.control.messages import OwnersFound, SeekOwners
 from tests.control.alone import Alone, array
 
@@ -10,14 +10,14 @@ WAIT_S = 2.0
 
 
 class Table:
-    """What `Unheard` knows of a table of nodes 0, 1 and 2."""
+    """What `OwnerLookup` knows of a table of nodes 0, 1 and 2."""
 
     def __init__(self) -> None:
         self.ctx = Alone()
         self.alive = {2, 0, 1}
         self.rows: set[bytes] = set()
         self.lost: list[bytes] = []
-        self.unheard = Unheard(
+        self.unheard = OwnerLookup(
             self.ctx, self.alive, WAIT_S, lambda a: a not in self.rows, self.lost.append
         )
 

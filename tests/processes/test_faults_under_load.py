@@ -24,7 +24,7 @@ import pytest
 
 import raytwin as ray
 from raytwin.chaos.fuzz.oracle.invariants import at_end, settled
-from raytwin.runtime.control.gcs.array_row import ORPHANED_S
+from raytwin.runtime.control.gcs.array_store import ORPHANED_S
 from raytwin.runtime.processes.spawn.zygote import AGAIN_S
 from tests.processes.helpers import eventually
 from tests.processes.load import Load

@@ -78,8 +78,8 @@ def clean(session: Any) -> None:
         assert not scheduler.objects.local._pins and not scheduler.objects.pulls._wanted
         assert {job_number(key) for key in scheduler.inputs.functions} <= {1}
     gcs = session.cluster.gcs
-    assert not gcs.table.tombstones and not gcs.table.waited
-    assert {key for key in gcs.functions if job_number(key) != 1} == set()
+    assert not gcs.table.store.tombstones and not gcs.table.waiters.arrays
+    assert {key for key in gcs.functions.blobs if job_number(key) != 1} == set()
 
 
 @pytest.mark.parametrize("number", [*range(12), 139])

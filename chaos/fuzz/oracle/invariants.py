@@ -189,9 +189,9 @@ def _kept(session: Any) -> set[bytes]:
     for scheduler in cluster.schedulers.values():
         kept.update(a for a, owner in scheduler.objects.owners.items() if owner == NOBODY)
     for table in (tables.table for tables in cluster.gcs_tables):
-        for array, row in table.rows.items():
+        for array, row in table.store.rows.items():
             # A released row is what makes those again that had it as an input.
-            if array in table.lineage.uses if row.released else not row.owners:
+            if array in table.store.lineage.uses if row.released else not row.owners:
                 kept.add(array)
     contained: dict[bytes, set[bytes]] = {}
     for scheduler in cluster.schedulers.values():

@@ -211,7 +211,7 @@ def _events(session: Any) -> list[tuple[float, str, str, str, int]]:
     while True:
         try:
             if session.cluster.gcs_tables:
-                return list(session.cluster.gcs.events)
+                return list(session.cluster.gcs.events.rows)
         except LookupError:
             api.sleep(0.1)
 

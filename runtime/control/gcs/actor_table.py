@@ -30,7 +30,6 @@ messages; a call of an actor that never restarts does not come here at all.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -42,6 +41,7 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import job_id, job_number, job_of, same_job
 from raytwin.runtime.control.core.oversized_messages import unsendable
 from raytwin.runtime.control.gcs.actor_reply_history import ActorReplyHistory
+from raytwin.runtime.control.gcs.event_log import Log
 from raytwin.runtime.control.gcs.job_table import JobTable
 from raytwin.runtime.control.gcs.pubsub import PubSub
 from raytwin.runtime.control.messages import (
@@ -134,10 +134,15 @@ class ActorTable:
         ctx: Context,
         pubsub: PubSub,
         alive: set[int],
-        log: Any,
+        log: Log,
         jobs: JobTable,
         log_bytes_max: int,
+        on_settled: Callable[[bytes], None],
+        on_branch_ended: Callable[[bytes, str], None],
     ) -> None:
+        """`on_settled` is called with an actor that has been rebuilt, or never will be;
+        `on_branch_ended` with the prefix of a dead detached actor's IDs and the reason.
+        """
         self.ctx = ctx
         self._jobs = jobs
         self.log_bytes = 0
@@ -147,31 +152,16 @@ class ActorTable:
         self.rows: dict[bytes, ActorRow] = {}
         self.names: dict[tuple[str, str], bytes] = {}
         self.dead: BoundedMap[bytes, DeadActor] = BoundedMap(DEAD_MAX)
-        self.on_settled: Callable[[bytes], None] = lambda actor: None
-        """Called when one that was being rebuilt is, or cannot be."""
-        self.on_branch_ended: Callable[[bytes, str], None] = lambda job, reason: None
-        """Called with what a detached actor's IDs begin with, and why it died."""
+        self._on_settled = on_settled
+        self._on_branch_ended = on_branch_ended
         self._pubsub = pubsub
         self._alive = alive
         self._log = log
-        self.handlers: dict[type, Any] = {
-            CreateActors: self._on_create,
-            ActorPlaced: self._on_placed,
-            ActorStarted: self._on_started,
-            ActorFailed: self._on_failed,
-            WatchActors: self._on_watch,
-            KillActor: self._on_kill,
-            LogCalls: self._on_log,
-            CallsReceived: self._on_received,
-            SaveActor: self._on_save,
-            FetchLineage: self._on_fetch,
-            FindActor: self._on_find,
-            TooLong: self._on_too_long,
-        }
 
     # -- creation and names ----------------------------------------------------
 
-    def _on_create(self, source: str, message: CreateActors) -> None:
+    def on_create(self, source: str, message: CreateActors) -> None:
+        """Place new actors."""
         for spec in message.tasks:
             self._create(spec)
 
@@ -209,7 +199,8 @@ class ActorTable:
         row.spec.extra = replace(row.spec.extra, actor=info)
         self.ctx.send("global", PlaceTasks([row.spec]))
 
-    def _on_find(self, source: str, message: FindActor) -> None:
+    def on_find(self, source: str, message: FindActor) -> None:
+        """Answer which actor has a name, and create it if asked to."""
         namespace = message.namespace or self._jobs.namespace_of(message.job)
         name = (namespace, message.name)
         actor = self.names.get(name)
@@ -230,7 +221,8 @@ class ActorTable:
 
     # -- changes ---------------------------------------------------------------
 
-    def _on_placed(self, source: str, message: ActorPlaced) -> None:
+    def on_placed(self, source: str, message: ActorPlaced) -> None:
+        """Note the node that the global scheduler has chosen."""
         row = self._current(message.actor, message.incarnation)
         if row is None or row.state not in (PENDING, STARTING):
             return  # it may be placed again before it has started: see `moving`
@@ -238,7 +230,8 @@ class ActorTable:
         if message.node not in self._alive:
             self._place(row)
 
-    def _on_started(self, source: str, message: ActorStarted) -> None:
+    def on_started(self, source: str, message: ActorStarted) -> None:
+        """Note that an actor is alive; stop an incarnation that is not the current one."""
         row = self._current(message.actor, message.incarnation)
         # The node's news may overtake the global scheduler's of having chosen it.
         early = row is not None and row.state == PENDING and message.node in self._alive
@@ -250,10 +243,11 @@ class ActorTable:
             self._log("actor_restarted", row.spec.name, f"{message.replayed} calls replayed")
             if message.replayed:
                 self._log("call_replayed", row.spec.name, "", message.replayed)
-            self.on_settled(message.actor)
+            self._on_settled(message.actor)
         self._tell(row)
 
-    def _on_failed(self, source: str, message: ActorFailed) -> None:
+    def on_failed(self, source: str, message: ActorFailed) -> None:
+        """Start an actor again, or let it be dead."""
         row = self._current(message.actor, message.incarnation)
         if row is not None:
             self._fail(row, message.reason, message.final)
@@ -283,7 +277,8 @@ class ActorTable:
         """Return the functions that make detached actors."""
         return {row.spec.function for row in self.rows.values() if row.info.detached}
 
-    def _on_kill(self, source: str, message: KillActor) -> None:
+    def on_kill(self, source: str, message: KillActor) -> None:
+        """Kill an actor, if the asking job may."""
         row = self.rows.get(message.actor)
         if row is None:
             return
@@ -329,9 +324,9 @@ class ActorTable:
             if self.names.get(name) == actor:
                 del self.names[name]
             self.dead[actor] = DeadActor(reason)
-            self.on_settled(actor)
+            self._on_settled(actor)
             if row.info.detached and row.info.branch:
-                self.on_branch_ended(job_id(job_number(actor), row.info.branch), brief(reason))
+                self._on_branch_ended(job_id(job_number(actor), row.info.branch), brief(reason))
             return
         row.restarts_left -= row.restarts_left > 0
         row.incarnation += 1
@@ -345,7 +340,8 @@ class ActorTable:
 
     # -- who watches -----------------------------------------------------------
 
-    def _on_watch(self, source: str, message: WatchActors) -> None:
+    def on_watch(self, source: str, message: WatchActors) -> None:
+        """Subscribe a node to actors' changes."""
         for actor in message.actors:
             row = self.rows.get(actor)
             dead = self.dead.get(actor)
@@ -382,7 +378,7 @@ class ActorTable:
         """Whether any actor is being rebuilt that makes that call again for it."""
         return any(self.replays(actor, call) for actor in self.rows)
 
-    def _on_too_long(self, source: str, message: TooLong) -> None:
+    def on_too_long(self, source: str, message: TooLong) -> None:
         """What it is rebuilt from does not travel; see `too_long`."""
         row = self._current(message.actor, message.incarnation)
         if row is not None:
@@ -392,7 +388,8 @@ class ActorTable:
 
     # -- lineage ---------------------------------------------------------------
 
-    def _on_log(self, source: str, message: LogCalls) -> None:
+    def on_log(self, source: str, message: LogCalls) -> None:
+        """Append calls to an actor's lineage, and confirm them."""
         row = self._current(message.actor, message.incarnation)
         if row is None:
             return  # its results never leave that node
@@ -444,7 +441,8 @@ class ActorTable:
         row.log_bytes -= nbytes
         self.log_bytes -= nbytes
 
-    def _on_save(self, source: str, message: SaveActor) -> None:
+    def on_save(self, source: str, message: SaveActor) -> None:
+        """Keep a checkpoint in place of the calls that it contains."""
         row = self._current(message.actor, message.incarnation)
         if row is None or message.upto <= row.saved:
             return
@@ -456,7 +454,8 @@ class ActorTable:
         row.dropped = 0
         row.saved, row.checkpoint = message.upto, message.state
 
-    def _on_received(self, source: str, message: CallsReceived) -> None:
+    def on_received(self, source: str, message: CallsReceived) -> None:
+        """Callers have the results of these calls."""
         row = self.rows.get(message.actor)
         if row is not None:
             for array in message.calls:
@@ -466,7 +465,8 @@ class ActorTable:
                 if record is not None:
                     self.past.keep(message.actor, record)
 
-    def _on_fetch(self, source: str, message: FetchLineage) -> None:
+    def on_fetch_lineage(self, source: str, message: FetchLineage) -> None:
+        """Send an actor's lineage to the node that rebuilds it."""
         row = self._current(message.actor, message.incarnation)
         if row is None:
             self.ctx.send(source, StopActor(message.actor, message.incarnation))

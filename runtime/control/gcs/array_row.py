@@ -1,182 +1,410 @@
-"""The rows of the GCS's task and object tables, who waits for what, what was dropped.
+"""The GCS's task and object tables: one row per array.
 
-What is done with them is in `remaking`, `releasing` and `arrays`.
+A row holds what the paper keeps in two tables, because one is computed from
+the other: the ranges that were accepted, with the node that has each (task
+table, lineage), and the ranges that are done, with the nodes that hold their
+values (object table).
+
+What an element of an array is to the GCS::
+
+    UNKNOWN ──accepted──> PENDING ──done──> MADE ──its last copy's node dies──> LOST
+                 ↑                                                               │
+                 └────────────── placed again, if somebody asks ─────────────────┘
+
+The life of a row::
+
+    OWNED ──its last owner lets go──> RELEASED ──nothing needs its lineage──> gone
+      └───────────────nothing needs its lineage, or it was put───────────────↗
+
+A released row has no values, only the specs that could make them again; see
+`lineage` for what needs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from operator import attrgetter
 
-from raytwin.runtime.control.core.addresses import incarnation_of, node_of
-from raytwin.runtime.control.core.bounded_map import BoundedMap
-from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.core.ids import ARRAY_BYTES
-from raytwin.runtime.control.gcs.lineage import Lineage
-from raytwin.runtime.control.gcs.owner_lookup import Unheard
-from raytwin.runtime.control.gcs.pubsub import PubSub
-from raytwin.runtime.control.gcs.task_history import TaskHistory
-from raytwin.runtime.control.gcs.task_object_table import ArrayRow
-from raytwin.runtime.control.messages import Location, NodeInfo, ObjectLocations
-from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
+from raytwin.runtime.control.core.addresses import node_of
+from raytwin.runtime.control.core.ids import STREAM_BASE, split_object_id
+from raytwin.runtime.control.core.range_set import Ranges
+from raytwin.runtime.control.core.task_ranges import attempt_of, part_of, task_of, without
+from raytwin.runtime.control.messages import DROPPED, Location, TaskSpec
+from raytwin.runtime.control.messages.errors import Failure, Loss, LossCause
 
-JOB_ENDED = Loss(LossCause.JOB_ENDED)
-OWNER_DIED = Loss(LossCause.OWNER_DIED)
-RELEASED = Loss(LossCause.RELEASED)
-RELEASED_MAX = 65_536
-"""How many dropped rows are remembered, at most, for messages that come late."""
-LOST_S = 1.0
-"""How long an array without a row is awaited: its owner's task may run again."""
-UNHEARD_TIMEOUTS = 2.0
-"""The same of one that was never heard of, in timeouts of heartbeats: its owner's node
-may be slow to tell, or have died before it did."""
-ORPHANED_S = 60.0
-"""How long a row is kept that nobody owns: the same, on another node."""
-
-Log = Callable[[str, str, str, int], None]
-"""kind, subject, detail, how many"""
+_start = attrgetter("start")
 
 
-@lru_cache(maxsize=1024)
-def dropped(owner: str, node: int, why: Loss) -> tuple[str, int, Loss]:
-    """Return what is remembered of a dropped row: one tuple for all that are alike.
+class Done:
+    """A range that has ended on a node."""
 
-    They are few, and the rows are many: without it each would have a reason of its own.
-    """
-    return owner, node, why
-
-
-class ArrayRows:
-    """The rows of all arrays that the GCS has heard of."""
+    __slots__ = ("count", "lost", "node", "sizes", "start")
 
     def __init__(
         self,
-        ctx: Context,
-        config: Config,
-        nodes: Mapping[int, NodeInfo],
-        alive: set[int],
-        pubsub: PubSub,
-        log: Log,
-        history: TaskHistory | None = None,
+        start: int,
+        count: int,
+        node: int,
+        sizes: tuple[int, ...],
+        lost: Loss | None = None,
     ) -> None:
-        self.rows: dict[bytes, ArrayRow] = {}
-        self.lineage = Lineage(config.lineage_bytes_max)
-        self.tombstones: dict[bytes, dict[int, int]] = {}
-        self.waited: dict[bytes, dict[bytes, None]] = {}
-        """By array, the objects that somebody waits for."""
-        self._released: BoundedMap[bytes, tuple[str, int, Loss]] = BoundedMap(RELEASED_MAX)
-        """The last dropped rows, oldest first: owner, if known, node that released it,
-        and why it is lost for who asks."""
-        self._early: BoundedMap[bytes, int] = BoundedMap(RELEASED_MAX)
-        """Arrays that were released before they were heard of, oldest first: by which node."""
-        self._bereaved: BoundedMap[bytes, None] = BoundedMap(RELEASED_MAX)
-        """Released arrays whose owner has died, oldest first."""
-        self.replays: Callable[[bytes, bytes], bool] = lambda actor, array: False
-        """Whether an actor is being rebuilt, and makes that array again by it."""
-        self.remakes: Callable[[bytes], bool] = lambda array: False
-        """Whether any actor is being rebuilt that does."""
-        self._ctx = ctx
-        self._nodes = nodes
-        self._alive = alive
-        self._pubsub = pubsub
-        self._log = log
-        self._history = history
-        self._ended: set[bytes] = set()
-        """Jobs that are over: what still comes of them is ignored."""
-        wait_s = max(LOST_S, UNHEARD_TIMEOUTS * config.heartbeat_timeout_s)
-        self.unheard = Unheard(ctx, alive, wait_s, self._is_missing, self._has_no_owner)
+        self.start = start
+        self.count = count
+        self.node = node
+        self.sizes = sizes
+        """Per return value, 0 for small ones; empty: all are small."""
+        self.lost = lost
+        """Why its values are not on `node` any more; None while they are."""
 
-    def _row(self, array: bytes) -> ArrayRow:
-        row = self.rows.get(array)
-        if row is None:
-            row = self.rows[array] = ArrayRow()
-        return row
 
-    def _is_dead(self, client: str) -> bool:
-        """Whether a client, or a node, was on an incarnation that is over."""
-        info = self._nodes.get(node_of(client))
-        if info is None or not info.alive:
-            return info is not None
-        return not client.startswith("node:") and incarnation_of(client) < info.incarnation
+class ArrayRow:
+    """All that the GCS knows of one array."""
 
-    def _owner_left(self, row: ArrayRow) -> str:
-        """Return the last client that waits for a row and is not dead, if any does: news of it
-        may come before that its node has joined."""
-        return next((o for o in reversed(row.owners.values()) if not self._is_dead(o)), "")
+    __slots__ = (
+        "accepted",
+        "actor",
+        "again",
+        "asked",
+        "copies",
+        "deps",
+        "done",
+        "former",
+        "inner",
+        "lineage",
+        "overlaps",
+        "owners",
+        "put",
+        "released",
+        "unreconstructable",
+    )  # fmt: skip
 
-    def _was_released(self, array: bytes, by: str) -> bool:
-        found = self._released.get(array)
-        if found is None:
+    def __init__(self) -> None:
+        self.owners: dict[int, str] = {}
+        """Node -> the client there that waits for the results; several if a parent
+        ran again on another node. Each holds a copy of every small value."""
+        self.asked: tuple[int, ...] = ()
+        """Nodes that were asked to pass what they have on to a later owner."""
+        self.former = ""
+        """The last owner of a released row."""
+        self.released = False
+        self.put = False
+        """A client made it, so no task can make it again."""
+        self.actor: bytes | None = None
+        """The actor whose call made it; empty if it is not known which."""
+        self.accepted: list[tuple[TaskSpec, int]] = []
+        self.lineage: list[TaskSpec] = []
+        """What was accepted once, where no node is to be waited for any more."""
+        self.deps: tuple[bytes, ...] = ()
+        """The arrays that its tasks have as inputs."""
+        self.again: Ranges | None = None
+        """Elements that were placed again and have not ended."""
+        self.done: list[Done] = []
+        """By start."""
+        self.overlaps = False
+        """Some elements ran twice, so ranges in `done` may overlap."""
+        self.inner: tuple[bytes, ...] = ()
+        """Of values that have references inside: the arrays that arguments named."""
+        self.unreconstructable: Failure | None = None
+        """The error of an input without which it cannot be made again; None: none is lost."""
+        self.copies: dict[bytes, dict[int, int]] = {}
+        """Object -> {node: size} of copies beyond the first."""
+
+    # -- what happens to it ------------------------------------------------------
+
+    def accept(self, spec: TaskSpec, node: int) -> None:
+        """Note that a node has a range to run."""
+        self.accepted.append((spec, node))
+        self.outdated(spec)
+
+    def outdated(self, newer: TaskSpec) -> None:
+        """Forget the specs that `newer`, the same range placed again, stands for."""
+        if attempt_of(newer):
+            end = newer.start + newer.count
+            self.lineage = [
+                s for s in self.lineage if s.start < newer.start or s.start + s.count > end
+            ]
+
+    def finish(self, done: Done) -> None:
+        """Note a range that has ended; it stands for lost ones that it covers."""
+        end = done.start + done.count
+        at = bisect_right(self.done, done.start, key=_start)
+        while at < len(self.done) and self.done[at].lost and _end(self.done[at]) <= end:
+            del self.done[at]
+        while at and self.done[at - 1].lost and self.done[at - 1].start == done.start:
+            if _end(self.done[at - 1]) > end:
+                break
+            at -= 1
+            del self.done[at]
+        if at and _end(self.done[at - 1]) > done.start:
+            self.overlaps = True
+        if at < len(self.done) and self.done[at].start < end:
+            self.overlaps = True
+        self.done.insert(at, done)
+
+    def copied(self, oid: bytes, node: int, size: int) -> None:
+        """Note a further copy of an object, or that it was dropped."""
+        self.copies.setdefault(oid, {})[node] = size
+
+    def lose_node(self, node: int, why: Loss) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
+        """A node is gone with all it held; return what it had not done: (spec, gaps)."""
+        unfinished = self.unfinished_at(node)
+        self.lineage += [spec for spec, at in self.accepted if at == node]
+        self.accepted = [(spec, at) for spec, at in self.accepted if at != node]
+        for done in self.done:
+            if done.node == node and not done.lost:
+                done.lost = why
+        for oid in [oid for oid, nodes in self.copies.items() if node in nodes]:
+            self.uncopied(oid, node)
+        return unfinished
+
+    def lose_object(self, oid: bytes, node: int, why: Loss) -> None:
+        """A living node does not have what the table says it has."""
+        # It may have other parts of the array, and is told when that is freed.
+        self.copied(oid, node, DROPPED)
+        _, index, _ = split_object_id(oid)
+        for done in self.ended(index):
+            if done.node == node and not done.lost:
+                done.lost = why
+                self._retire(node, done.start, _end(done))
+
+    def forget_node(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
+        """An owner's node has freed all that it had; return what will not end there.
+
+        Those are (spec, gaps) of runs that were the owner's own: nobody hears of them.
+        """
+        unfinished = [
+            (spec, gaps)
+            for spec, gaps in self.unfinished_at(node)
+            if node_of(spec.owner) == node and not attempt_of(spec)
+        ]
+        over = [spec for spec, _ in unfinished]
+        self.accepted = [
+            entry for entry in self.accepted if not any(entry[0] is spec for spec in over)
+        ]
+        self.lineage += over
+        for done in self.done:
+            if done.node == node and not done.lost:
+                done.lost = Loss(LossCause.LET_GO)
+                self._retire(node, done.start, _end(done))
+        for oid in [oid for oid, nodes in self.copies.items() if node in nodes]:
+            self.uncopied(oid, node)
+        return unfinished
+
+    def _retire(self, node: int, start: int, end: int) -> None:
+        """A run that has ended on a node is lineage and no more."""
+        accepted: list[tuple[TaskSpec, int]] = []
+        for spec, at in self.accepted:
+            low, high = max(start, spec.start), min(end, spec.start + spec.count)
+            if at != node or low >= high:
+                accepted.append((spec, at))
+                continue
+            self.lineage.append(part_of(spec, low, high - low))
+            if spec.start < low:
+                accepted.append((part_of(spec, spec.start, low - spec.start), at))
+            if high < spec.start + spec.count:
+                accepted.append((part_of(spec, high, spec.start + spec.count - high), at))
+        self.accepted = accepted
+
+    def leave(self, spec: TaskSpec, node: int) -> bool:
+        """A range that waited on a node has left it; return whether it was there.
+
+        Elements may be there twice, as their parent ran twice: one of the runs leaves.
+        """
+        end = spec.start + spec.count
+        staying: list[tuple[TaskSpec, int]] = []
+        gone = 0
+        for known, at in self.accepted:
+            low, high = max(spec.start, known.start), min(end, known.start + known.count)
+            if at != node or known.owner != spec.owner or low >= high or gone >= spec.count:
+                staying.append((known, at))
+                continue
+            gone += high - low
+            staying += [(part, at) for part in without(known, spec)]
+        self.accepted = staying
+        return gone > 0
+
+    def uncopied(self, oid: bytes, node: int) -> None:
+        """A further copy is gone."""
+        nodes = self.copies.get(oid, {})
+        nodes.pop(node, None)
+        if not nodes:
+            self.copies.pop(oid, None)
+
+    def forget_values(self, alive: set[int], owner_node: int) -> None:
+        """Every value is freed: keep the specs, and the runs that have not ended.
+
+        Those on the last owner's node have, as far as they were its own.
+        """
+        left: list[tuple[TaskSpec, int]] = []
+        for node in dict.fromkeys(node for _, node in self.accepted if node in alive):
+            for spec, gaps in self._still_at(node):
+                if node != owner_node or node_of(spec.owner) != node:
+                    left += [(part_of(spec, start, count), node) for start, count in gaps]
+        self.lineage += [spec for spec, _ in self.accepted]
+        self.accepted = left
+        self.done = []
+        self.overlaps = False
+        self.copies = {}
+
+    # -- questions ---------------------------------------------------------------
+
+    def locate(self, oid: bytes, alive: set[int]) -> Location | None:
+        """Return where the object is, None while it has not been made."""
+        _, index, ret = split_object_id(oid)
+        copies = self.copies.get(oid, {})
+        nodes = dict.fromkeys(n for n, s in copies.items() if n in alive and s != DROPPED)
+        size = max(0, max(copies.values(), default=0))
+        made = False
+        gone: Loss | None = None
+        primary = -1
+        for done in self.ended(index):
+            made = True
+            size = max(size, done.sizes[ret] if done.sizes else 0)
+            if done.node in alive and not done.lost:
+                nodes[done.node] = None
+                primary = done.node
+            else:
+                gone = done.lost or Loss(LossCause.NODE_DIED, done.node)
+        if made and size == 0 and (self.again is None or index not in self.again):
+            # Its owners were sent it, and one that did not get it has said so.
+            told = [n for n in self.owners if n in alive and copies.get(n) != DROPPED]
+            nodes.update(dict.fromkeys(told))
+        if nodes:
+            return Location(oid, tuple(nodes), size, primary=primary)
+        return Location(oid, (), size, lost=gone) if made else None
+
+    def ended(self, index: int) -> Iterator[Done]:
+        """Yield the runs of an element that have ended, the last by start first."""
+        at = bisect_right(self.done, index, key=_start) - 1
+        for done in reversed(self.done[0 if self.overlaps else max(at, 0) : at + 1]):
+            if index < _end(done):
+                yield done
+
+    def pending(self, index: int, alive: set[int]) -> bool:
+        """Whether the element is under way: placed again, or accepted and not ended."""
+        index = task_of(index)
+        if self.again is not None and index in self.again:
+            return True
+        at = {n for s, n in self.accepted if s.start <= index < s.start + s.count and n in alive}
+        return bool(at) and not at <= {done.node for done in self.ended(index) if not done.lost}
+
+    def recipe(self, index: int) -> TaskSpec | None:
+        """Return the last spec by which the element was to be made, if any is known."""
+        found: TaskSpec | None = None
+        index = task_of(index)
+        for spec in [*self.lineage, *(spec for spec, _ in self.accepted)]:
+            newer = found is None or attempt_of(spec) >= attempt_of(found)
+            if newer and spec.start <= index < spec.start + spec.count:
+                found = spec
+        return found
+
+    def unrepeated(self, index: int) -> bool:
+        """Whether a stream's task has ended where it has not yielded this item of it."""
+        if index < STREAM_BASE:
             return False
-        owner, node, _ = found
-        return owner == by or (not owner and node == node_of(by))
+        ended = {done.node for done in self.ended(task_of(index)) if not done.lost}
+        return bool(ended) and ended.isdisjoint(done.node for done in self.ended(index))
 
-    def _bereave(self, array: bytes) -> None:
-        """Whoever asks for the array is told that its owner has died."""
-        self._bereaved[array] = None
+    def was_let_go(self, index: int) -> bool:
+        """Whether an element is to be made again though no fault has taken it."""
+        ended = list(self.ended(index))
+        if not ended:
+            return self.released
+        return all(d.lost is not None and d.lost.cause is LossCause.LET_GO for d in ended)
 
-    def _why_released(self, array: bytes) -> Loss:
-        return OWNER_DIED if array in self._bereaved else RELEASED
+    def is_untold(self, oid: bytes, alive: set[int]) -> bool:
+        """Whether a call has ended, and nobody has told of this item of it.
 
-    def _was_put(self, array: bytes) -> bool:
-        """Whether a dropped row was of a value that was put, so that no task makes it again."""
-        return array in self._released and self._released[array][2].unmade is Unmade.PUT
+        Its owner's node tells of the end; of a large item the node that has it, which may be
+        about to, or may have died before it did.
+        """
+        _, index, _ = split_object_id(oid)
+        if index < STREAM_BASE or self.actor is None or self.released:
+            return False
+        has_ended = self.end_of_task(index, alive) >= 0
+        return has_ended and self.locate(oid, alive) is None
 
-    def _is_gone(self, array: bytes) -> bool:
-        return array in self._released or array in self._early
+    def end_of_task(self, index: int, alive: set[int]) -> int:
+        """Return a living node where the task of an element has ended; -1 if there is none."""
+        ended = (done.node for done in self.ended(task_of(index)) if not done.lost)
+        return next((node for node in ended if node in alive), -1)
 
-    def _is_late(self, array: bytes, owner: str) -> bool:
-        """Whether the owner of a call's large result has let go of it before."""
-        row = self.rows.get(array)
-        if row is not None:
-            return row.released and row.former == owner
-        return self._early.get(array, -1) == node_of(owner) or self._was_released(array, owner)
+    def live_owner(self, alive: set[int]) -> str:
+        """Return the last client that waits for it on a living node, if any does."""
+        return next((o for n, o in reversed(self.owners.items()) if n in alive), "")
 
-    def _waited_for(self, array: bytes) -> list[bytes]:
-        return list(self.waited.get(array, ()))
+    def unfinished_at(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
+        """Return what a node had accepted and not done: (spec, gaps).
 
-    def _unwait(self, oid: bytes) -> None:
-        array = oid[:ARRAY_BYTES]
-        del self.waited[array][oid]
-        if not self.waited[array]:
-            del self.waited[array]
+        What has ended elsewhere does not count: that run had another owner.
+        """
+        specs = [spec for spec, at in self.accepted if at == node]
+        if not specs:
+            return []
+        ended = Ranges()
+        for done in self.done:
+            if done.node == node and not done.lost:
+                ended.add(done.start, done.count)
+        found = [(spec, ended.missing(spec.start, spec.count)) for spec in specs]
+        left = sum(count for _, gaps in found for _, count in gaps)
+        if left < self.outstanding().get(node, 0):
+            # Some element was there twice and ended once: nobody knows for whom.
+            return [(spec, [(spec.start, spec.count)]) for spec in specs]
+        return [(spec, gaps) for spec, gaps in found if gaps]
 
-    def _tell(self, oid: bytes, location: Location) -> None:
-        self._unwait(oid)
-        for address in self._pubsub.close(oid):
-            self._ctx.send(address, ObjectLocations([location]))
+    def _still_at(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
+        """Return as much as is outstanding at a node: (spec, gaps).
 
-    def _give_up(self, oids: list[bytes]) -> None:
-        """Arrays that have no row have not been made again: tell who waits."""
-        for oid in oids:
-            array = oid[:ARRAY_BYTES]
-            if array not in self.rows and oid in self.waited.get(array, ()):
-                if not self._was_put(array) and self.remakes(array):
-                    self._ctx.after(LOST_S, partial(self._give_up, [oid]))
-                    continue
-                found = self._released.get(array)
-                why = self._why_released(array) if found is None else found[2]
-                self._tell(oid, Location(oid, (), 0, lost=why))
+        Of elements that are there twice, the first run is taken to have ended first.
+        """
+        unfinished = self.unfinished_at(node)
+        count = sum(count for _, gaps in unfinished for _, count in gaps)
+        if count == self.outstanding().get(node, 0):
+            return unfinished
+        runs = [(spec, Ranges()) for spec, at in self.accepted if at == node]
+        for spec, left in runs:
+            left.add(spec.start, spec.count)
+        for done in self.done:
+            ended = [(done.start, done.count)] if done.node == node and not done.lost else []
+            for _, left in runs:
+                others = [gap for start, count in ended for gap in left.missing(start, count)]
+                for start, count in ended:
+                    left.remove(start, count)
+                ended = others
+        return [(spec, list(left)) for spec, left in runs if left.size]
 
-    def _is_missing(self, array: bytes) -> bool:
-        """Whether somebody waits for an array that has no row, or for what its row lacks."""
-        row = self.rows.get(array)
-        if row is None:
-            return array in self.waited
-        return any(row.is_untold(oid, self._alive) for oid in self.waited.get(array, ()))
+    def holders(self) -> set[int]:
+        """Return every node that may hold something of the array."""
+        nodes = {done.node for done in self.done if not done.lost}
+        nodes.update(node for _, node in self.accepted)
+        for copies in self.copies.values():
+            nodes.update(copies)
+        return nodes
 
-    def _has_no_owner(self, array: bytes) -> None:
-        """No node knows an owner of an array that is awaited and has no row."""
-        self._give_up(self._waited_for(array))
+    def outstanding(self) -> dict[int, int]:
+        """Return {node: elements} of what was accepted there and has not ended there.
 
-    def sizes(self) -> dict[str, int]:
-        """Return how much is in the tables; orphans wait `ORPHANED_S` for a new owner."""
-        orphans = sum(not row.released and not row.owners for row in self.rows.values())
-        return {
-            "arrays": len(self.rows) - orphans,
-            "orphans": orphans,
-            "awaited": len(self.waited),
-            "unheard": len(self.unheard),
-            "tombstones": len(self.tombstones),
-        }
+        Ended elsewhere does not count: an element whose owner's task ran again is
+        accepted twice, and each run ends where it is.
+        """
+        found: Counter[int] = Counter()
+        for spec, node in self.accepted:
+            found[node] += spec.count
+        for done in self.done:
+            # The items of a stream are results, but their task goes on.
+            if not done.lost and done.start < STREAM_BASE:
+                found[done.node] -= done.count
+        return {node: left for node, left in found.items() if left > 0}
+
+
+def inside_of(row: ArrayRow) -> tuple[bytes, ...]:
+    """Return the arrays that arguments of a row's tasks name: their values may refer to these."""
+    specs = [*row.lineage, *(spec for spec, _ in row.accepted)]
+    extras = [spec.extra for spec in specs if spec.extra is not None]
+    return tuple(dict.fromkeys(array for extra in extras for array in extra.inside))
+
+
+def _end(done: Done) -> int:
+    return done.start + done.count

@@ -113,6 +113,6 @@ def without_ended(message: TaskUpdates, ended: Iterable[bytes]) -> TaskUpdates:
         message.bereaved,
         message.handed,
         message.holding,
-        message.barren,
+        message.unreconstructable,
         message.left,
     )

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from raytwin.runtime.control.core.task_ranges import attempt_of, part_of
-from raytwin.runtime.control.gcs.task_object_table import ArrayRow
+from raytwin.runtime.control.gcs.array_row import ArrayRow
 from raytwin.runtime.control.messages import TaskExtra, TaskSpec
 from raytwin.runtime.control.messages.errors import Loss, Unmade, root_of
 
@@ -153,8 +153,8 @@ def refusal(row: ArrayRow, spec: TaskSpec | None, lost: Loss, let_go: bool = Fal
         return replace(lost, unmade=Unmade.ACTOR_WENT_ON)
     if spec is None:
         return replace(lost, unmade=Unmade.NO_RECORD)
-    if row.barren is not None:
-        root = root_of(row.barren)
+    if row.unreconstructable is not None:
+        root = root_of(row.unreconstructable)
         return replace(lost, unmade=Unmade.INPUT_LOST, task=spec.name, root=root)
     if not spec.retries and not (let_go and attempt_of(spec)):
         return replace(lost, unmade=Unmade.NO_RETRIES, task=spec.name)

@@ -9,11 +9,11 @@ never come, as their owner died before its node told of them. So, of each::
                └───── one says yes: wait, twice as long as before ──────┘     nobody: lost
 
 A row that comes meanwhile ends it at the next step. Of what was put and has been let go
-of the first wait is left out (`Unheard.ask`): nobody but a new owner can put it again.
+of the first wait is left out (`OwnerLookup.ask`): nobody but a new owner can put it again.
 
 The item of a call that has ended may lack in a row that has come: its owner's node tells of
 the end, and of a large item the node that has it, or nobody, as that died before it did. Then
-a wait is no use (`Unheard.ask_all`). Every node tells what it knows before it answers; so when
+a wait is no use (`OwnerLookup.ask_all`). Every node tells what it knows before it answers; so when
 all living ones have answered, whosever it is, nobody has it.
 """
 
@@ -26,7 +26,7 @@ from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import OwnersFound, SeekOwners
 
 
-class Unheard:
+class OwnerLookup:
     """The arrays without a row that are awaited, and who was asked for their owners."""
 
     def __init__(

@@ -1,34 +1,41 @@
-"""What the GCS has made again: which elements, by which spec, and when not.
+"""Reconstruction: which lost elements run again, by which spec, and when none can.
 
-    lost, and somebody waits ──> under way? ──yes──> wait for it
-             ↑                        │ no
-             │                   by its recipe ──none, or no retries left──> lost for good
-             │                        │
-             └──its node dies──  placed again ──> made ──> who waits is told
+::
 
-An element is placed once at a time, whoever asks: `ArrayRow.again` has it until
-it has ended.
+    lost, and a node waits ──> running? ──yes──> wait for it
+             ↑                    │ no
+             │               by its spec ──none, or no retries left──> lost for good
+             │                    │
+             └──its node dies── placed again ──> done ──> the waiting nodes are notified
+
+An element is placed once at a time, whoever asks: `ArrayRow.again` has it until it has ended.
+An actor that is being rebuilt replays its calls; what those make, the GCS does not place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from raytwin.runtime.control.core.addresses import node_of
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.failed_values import failed_result
-from raytwin.runtime.control.core.ids import STREAM_BASE, object_id, split_object_id
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, STREAM_BASE, object_id, split_object_id
 from raytwin.runtime.control.core.range_set import Ranges
 from raytwin.runtime.control.core.task_ranges import task_of
-from raytwin.runtime.control.gcs.array_row import LOST_S, ArrayRows
+from raytwin.runtime.control.gcs.array_row import ArrayRow, Done
+from raytwin.runtime.control.gcs.array_store import LOST_S, ArrayStore
+from raytwin.runtime.control.gcs.event_log import Log
 from raytwin.runtime.control.gcs.lineage import by_recipe, placed_again, refusal
-from raytwin.runtime.control.gcs.task_object_table import ArrayRow, Done
+from raytwin.runtime.control.gcs.object_waiters import ObjectWaiters
+from raytwin.runtime.control.gcs.owner_lookup import OwnerLookup
 from raytwin.runtime.control.messages import (
     DROPPED,
     NOWHERE,
-    FreeObjects,
     Location,
     PlaceTasks,
     ResultsMissing,
@@ -44,30 +51,62 @@ from raytwin.runtime.control.messages.errors import (
     brief,
 )
 
+UNREPORTED_TIMEOUTS = 2.0
+"""How many heartbeat timeouts the GCS waits for an array of which it never heard: its owner's
+node may be slow to report it, or may have died before it did."""
 
-class Remaking(ArrayRows):
-    """Rows, and how what they lack is made again."""
 
-    def _seek(self, array: bytes, row: ArrayRow, oids: Iterable[bytes]) -> None:
+class ActorReplays(Protocol):
+    """What reconstruction asks of the actor table."""
+
+    def replays(self, actor: bytes, call: bytes) -> bool:
+        """Whether an actor is being rebuilt, and replays that call."""
+
+    def remakes(self, call: bytes) -> bool:
+        """Whether any actor is being rebuilt that replays that call."""
+
+
+class Reconstruction:
+    """Places lost elements again, and notifies the nodes that wait for objects."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        config: Config,
+        store: ArrayStore,
+        waiters: ObjectWaiters,
+        actors: ActorReplays,
+        log: Log,
+    ) -> None:
+        self._ctx = ctx
+        self._store = store
+        self._waiters = waiters
+        self._actors = actors
+        self._log = log
+        self._lineage = store.lineage
+        wait_s = max(LOST_S, UNREPORTED_TIMEOUTS * config.heartbeat_timeout_s)
+        self.lookup = OwnerLookup(ctx, store.alive, wait_s, self._is_missing, self._has_no_owner)
+
+    def seek(self, array: bytes, row: ArrayRow, oids: Iterable[bytes]) -> None:
         """Have those of the awaited objects made again that are lost and not under way."""
         absent: dict[int, list[bytes]] = {}
         untold = False
-        if row.actor and self.replays(row.actor, array):
+        if row.actor and self._actors.replays(row.actor, array):
             return
         for oid in oids:
-            if row.is_untold(oid, self._alive):
+            if row.is_untold(oid, self._store.alive):
                 untold = True
                 continue
             index = split_object_id(oid)[1]
-            location = row.locate(oid, self._alive)
+            location = row.locate(oid, self._store.alive)
             there = location is not None and bool(location.nodes)
-            if not there and not row.pending(index, self._alive):
+            if not there and not row.pending(index, self._store.alive):
                 absent.setdefault(index, []).append(oid)
         if untold:
-            if not row.actor and self.remakes(array):
+            if not row.actor and self._actors.remakes(array):
                 self._ctx.after(LOST_S, partial(self._seek_again, array))
             else:
-                self.unheard.ask_all(array)
+                self.lookup.ask_all(array)
         for spec, start, count in by_recipe(row, list(absent)):
             lost = next((done.lost for done in row.ended(start)), None)
             if start >= STREAM_BASE and row.actor is not None and not any(row.ended(0)):
@@ -77,107 +116,134 @@ class Remaking(ArrayRows):
             if spec is None and not lost:
                 if row.actor is None or not row.released:
                     continue  # its log entry is on its way
-                if not row.actor and self.remakes(array):
+                if not row.actor and self._actors.remakes(array):
                     self._ctx.after(LOST_S, partial(self._seek_again, array))
                     continue
-                lost = self._why_released(array)
+                lost = self._store.released.why(array)
             elif (
                 lost is not None
                 and lost.cause is LossCause.UNTOLD
                 and start < STREAM_BASE
                 and not row.actor
-                and self.remakes(array)
+                and self._actors.remakes(array)
             ):
                 # Its owner's node does not know which actor it was.
                 self._ctx.after(LOST_S, partial(self._seek_again, array))
                 continue
             if lost is None and row.released:
-                lost = self._why_released(array)
+                lost = self._store.released.why(array)
             lost = lost or Loss(LossCause.MAKER_DIED)
             why = refusal(row, spec, lost, row.was_let_go(start))
-            if row.put and not row.owners and row.former and self._is_dead(row.former):
+            if row.put and not row.owners and row.former and self._store.is_dead(row.former):
                 why = Loss(LossCause.OWNER_DIED, unmade=Unmade.PUT)
             ended = -1
             if start >= STREAM_BASE and row.actor is not None:
                 # If its call has ended in an error that is why it does not yield it again.
-                ended = row.end_of_task(start, self._alive)
+                ended = row.end_of_task(start, self._store.alive)
             elif not why and row.unrepeated(start):
                 assert spec is not None
                 why = replace(lost, unmade=Unmade.NOT_YIELDED, task=spec.name)
-                ended = row.end_of_task(start, self._alive)
+                ended = row.end_of_task(start, self._store.alive)
             if not why:
                 assert spec is not None
                 if start < STREAM_BASE:
                     self._place(array, row, spec, start, count, brief(lost))
-                elif not row.pending(start, self._alive):
+                elif not row.pending(start, self._store.alive):
                     self._place(array, row, spec, task_of(start), 1, brief(lost))
                 continue
             name = spec.name if spec is not None else array.hex()
             self._log("object_lost", name, brief(why), count)
             for index in range(start, start + count):
                 for oid in absent[index]:
-                    self._tell(oid, Location(oid, (), 0, lost=why, ended=ended))
+                    self._waiters.notify(Location(oid, (), 0, lost=why, ended=ended))
 
     def _place(
         self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, detail: str
     ) -> None:
         """Have elements run again somewhere."""
         let_go = row.was_let_go(start)
-        part = placed_again(spec, start, count, row.live_owner(self._alive), let_go)
+        part = placed_again(spec, start, count, row.live_owner(self._store.alive), let_go)
         made = any(row.ended(start))
         if row.again is None:
             row.again = Ranges()
         row.again.add(start, count)
-        self.lineage.need(array, row)
+        self._lineage.need(array, row)
         self._log("task_reconstructed" if made else "task_retried", spec.name, detail, count)
         self._ctx.send("global", PlaceTasks([part]))
 
+    def await_row(self, array: bytes) -> None:
+        """A node waits for an array that has no row: look for its owner, at once or later."""
+        if self._store.released.was_put(array):
+            self.lookup.ask(array)
+        elif array in self._store.released:
+            self._ctx.after(LOST_S, partial(self.lookup.ask, array))
+        else:
+            self.lookup.watch([array])
+
+    def _give_up(self, oids: list[bytes]) -> None:
+        """Notify the waiting nodes that objects without a row are lost, unless replayed."""
+        for oid in oids:
+            array = oid[:ARRAY_BYTES]
+            if array not in self._store.rows and self._waiters.has(oid):
+                if not self._store.released.was_put(array) and self._actors.remakes(array):
+                    self._ctx.after(LOST_S, partial(self._give_up, [oid]))
+                    continue
+                why = self._store.released.loss_of(array)
+                self._waiters.notify(Location(oid, (), 0, lost=why))
+
+    def _is_missing(self, array: bytes) -> bool:
+        """Whether a node waits for an array without a row, or for an item its row lacks."""
+        row = self._store.rows.get(array)
+        if row is None:
+            return array in self._waiters.arrays
+        return any(row.is_untold(oid, self._store.alive) for oid in self._waiters.of(array))
+
     def _has_no_owner(self, array: bytes) -> None:
         """Nobody is left who could tell of what is awaited: an array, or items of a call."""
-        row = self.rows.get(array)
+        row = self._store.rows.get(array)
         if row is None:
-            super()._has_no_owner(array)
+            self._give_up(self._waiters.of(array))
             return
-        for oid in self._waited_for(array):
-            if row.is_untold(oid, self._alive):
+        for oid in self._waiters.of(array):
+            if row.is_untold(oid, self._store.alive):
                 untold = Loss(LossCause.UNTOLD)
                 row.finish(Done(split_object_id(oid)[1], 1, NOWHERE, (), untold))
                 for node in row.owners:
                     row.copied(oid, node, DROPPED)  # it would have told of a small one
-        self._seek(array, row, self._waited_for(array))
+        self.seek(array, row, self._waiters.of(array))
 
     def _seek_again(self, array: bytes) -> None:
-        row = self.rows.get(array)
+        row = self._store.rows.get(array)
         if row is not None:
-            self._seek(array, row, self._waited_for(array))
+            self.seek(array, row, self._waiters.of(array))
 
     def seek_made_by(self, actor: bytes) -> None:
         """Have made again what somebody waits for and an actor has made."""
-        for array in list(self.waited):
-            row = self.rows.get(array)
+        for array in list(self._waiters.arrays):
+            row = self._store.rows.get(array)
             if row is not None and row.actor == actor:
-                self._seek(array, row, self._waited_for(array))
+                self.seek(array, row, self._waiters.of(array))
 
     def on_actor_settled(self, actor: bytes) -> None:
         """It is rebuilt, or dead: what it has not made again is lost."""
         # The news of what it made may come after those of itself.
         self._ctx.after(LOST_S, partial(self.seek_made_by, actor))
 
-    def _rerun(
+    def rerun(
         self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, owner: str,
         reason: str,
     ) -> None:  # fmt: skip
         """Run a dead node's unfinished range again, if its results are waited for."""
-        if not self._is_dead(spec.owner):
-            self._run_again(array, row, spec, start, count, owner, reason)
+        if not self._store.is_dead(spec.owner):
+            self.run_again(array, row, spec, start, count, owner, reason)
             return
         # Its owner died. Who owns the array now may have runs of its own.
         for index in range(start, start + count):
             made = any(not done.lost for done in row.ended(index))
-            if not made and not row.pending(index, self._alive):
-                self._run_again(array, row, spec, index, 1, owner, reason)
+            if not made and not row.pending(index, self._store.alive):
+                self.run_again(array, row, spec, index, 1, owner, reason)
 
-    def _run_again(
+    def run_again(
         self, array: bytes, row: ArrayRow, spec: TaskSpec, start: int, count: int, owner: str,
         reason: str,
     ) -> None:  # fmt: skip
@@ -187,7 +253,7 @@ class Remaking(ArrayRows):
         if why is None:
             detail = reason if lost is None else brief(lost)
             self._place(array, row, spec, start, count, detail)
-        elif lost is not None or row.barren is not None:
+        elif lost is not None or row.unreconstructable is not None:
             error = replace(why, task=spec.name)
             self._fail(array, row, spec, start, count, owner, error)
         else:
@@ -197,7 +263,7 @@ class Remaking(ArrayRows):
     def on_results_missing(self, source: str, message: ResultsMissing) -> None:
         """A node died while its clients' results were on their way from it."""
         for array, start, count in message.ranges:
-            row = self.rows.get(array)
+            row = self._store.rows.get(array)
             owner = row.owners.get(message.node) if row is not None else None
             if row is None or owner is None or row.actor is not None:
                 continue  # a call: its caller's node asks the actor again
@@ -213,7 +279,7 @@ class Remaking(ArrayRows):
                 index
                 for index in indices
                 if all(done.lost for done in row.ended(index))
-                and not row.pending(index, self._alive)
+                and not row.pending(index, self._store.alive)
             ]
             for spec, first, length in by_recipe(row, gone):
                 lost = next(done.lost for done in row.ended(first))
@@ -235,43 +301,43 @@ class Remaking(ArrayRows):
         """Elements will never be made: their error is their value, at their owners."""
         result = replace(failed_result(spec, error, -1), start=start, count=count)
         # Whoever else owns it may wait for the same run.
-        others = (other for other in row.owners.values() if not self._is_dead(other))
+        others = (other for other in row.owners.values() if not self._store.is_dead(other))
         for each in dict.fromkeys((owner, *others)):
             self._ctx.send(f"node:{node_of(each)}", TaskResults(each, [result]))
         self._log("object_lost", spec.name, brief(error), count)
         row.finish(Done(start, count, node_of(owner), ()))
-        self._on_made(array, row, start, count)
+        self.on_made(array, row, start, count)
 
-    def _on_made(self, array: bytes, row: ArrayRow, start: int, count: int) -> None:
+    def on_made(self, array: bytes, row: ArrayRow, start: int, count: int) -> None:
         """Elements have ended: tell who waits, let go of what only they needed."""
         if row.again is not None:
             row.again.remove(start, count)
-        waited = self._waited_for(array)
+        waited = self._waiters.of(array)
         if waited:
             low, high = object_id(array, start, 0), object_id(array, start + count, 0)
             for oid in waited:
                 if low <= oid < high:
-                    location = row.locate(oid, self._alive)
+                    location = row.locate(oid, self._store.alive)
                     if location is not None and location.nodes:
-                        self._tell(oid, location)
+                        self._waiters.notify(location)
             if start == 0:
                 # Items of a stream may have been lost while its task went on.
-                items = [oid for oid in self._waited_for(array) if _is_item(oid)]
+                items = [oid for oid in self._waiters.of(array) if _is_item(oid)]
                 if items:
-                    self._seek(array, row, items)
-        self._settle(array, row)
-        if self._is_void(array, row):
-            self._free_values(array, row, -1)
+                    self.seek(array, row, items)
+        self.settle(array, row)
+        if self._store.is_void(array, row):
+            self._store.free_values(array, row, -1)
 
-    def _settle(self, array: bytes, row: ArrayRow) -> None:
+    def settle(self, array: bytes, row: ArrayRow) -> None:
         """If nothing of it is being made again any more, its inputs are not needed."""
         if row.again is not None and not row.again.size:
             row.again = None
-            needed = row.released and array in self.lineage.needed
-            self._unneed(array, row, row.inner if needed else ())
+            needed = row.released and array in self._lineage.needed
+            self.unneed(array, row, row.inner if needed else ())
 
-    def _unneed(self, array: bytes, row: ArrayRow, but: tuple[bytes, ...] = ()) -> None:
-        for dep in self.lineage.unneed(array, row, but):
+    def unneed(self, array: bytes, row: ArrayRow, but: tuple[bytes, ...] = ()) -> None:
+        for dep in self._lineage.unneed(array, row, but):
             self.unneeded(dep)
 
     def unneeded(self, array: bytes) -> None:
@@ -279,23 +345,13 @@ class Remaking(ArrayRows):
         pending = [array]
         while pending:
             array = pending.pop()
-            row = self.rows.get(array)
+            row = self._store.rows.get(array)
             if row is None:
                 continue
             if row.released:
-                self._free_values(array, row, -1)
+                self._store.free_values(array, row, -1)
             if row.inner and row.again is None:
-                pending += self.lineage.unneed(array, row)
-
-    def _is_void(self, array: bytes, row: ArrayRow) -> bool:
-        """Whether the row is kept for its specs alone."""
-        return row.released and array not in self.lineage.needed
-
-    def _free_values(self, array: bytes, row: ArrayRow, owner_node: int) -> None:
-        holders = row.holders() - {owner_node}
-        row.forget_values(self._alive, owner_node)
-        for holder in sorted(holders & self._alive):
-            self._ctx.send(f"node:{holder}", FreeObjects([array]))
+                pending += self._lineage.unneed(array, row)
 
 
 def _is_item(oid: bytes) -> bool:

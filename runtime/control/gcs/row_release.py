@@ -1,9 +1,9 @@
-"""How the GCS lets go of an array: who owns it, and what is freed when nobody does.
+"""How a row gets an owner, loses it, and ends.
 
-Nodes release an array once its owner has let go. A run may still be outstanding
-then: the *tombstone* of a dropped row waits for it, to free its values too. A row
-that nobody owns, because its owner's node died, waits `ORPHANED_S` for the owner's
-task to run again and claim it.
+A node reports an array as released once its owner holds no reference. A run may still be
+outstanding then: the *tombstone* of the dropped row waits for it, to free its values too. A
+row whose owner's node has died keeps for `ORPHANED_S` without an owner: the owner's task may
+run again and claim it.
 """
 
 from __future__ import annotations
@@ -13,164 +13,165 @@ from functools import partial
 from msgspec.structs import replace
 
 from raytwin.runtime.control.core.addresses import node_of
-from raytwin.runtime.control.gcs.array_row import ORPHANED_S, dropped
-from raytwin.runtime.control.gcs.reconstruction import Remaking
-from raytwin.runtime.control.gcs.task_object_table import ArrayRow
-from raytwin.runtime.control.messages import ForwardResults, FreeObjects, Location, TaskSpec
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.gcs.array_row import ArrayRow
+from raytwin.runtime.control.gcs.array_store import ORPHANED_S, ArrayStore
+from raytwin.runtime.control.gcs.object_waiters import ObjectWaiters
+from raytwin.runtime.control.gcs.reconstruction import Reconstruction
+from raytwin.runtime.control.gcs.task_history import TaskHistory
+from raytwin.runtime.control.messages import ForwardResults, TaskSpec
 from raytwin.runtime.control.messages.errors import Unmade
 
 
-class Releasing(Remaking):
-    """Rows, and how they end."""
+class RowRelease:
+    """Gives rows owners and takes them away; a row that nothing needs is dropped."""
 
-    def _adopt(self, array: bytes, row: ArrayRow, owner: str) -> None:
-        """A client waits for the array's results, or has put it."""
-        row.barren = None  # its task puts and submits again what was lost
+    def __init__(
+        self,
+        ctx: Context,
+        store: ArrayStore,
+        waiters: ObjectWaiters,
+        reconstruction: Reconstruction,
+        history: TaskHistory | None,
+    ) -> None:
+        """`history` gets each row that loses its last owner; None keeps no history."""
+        self._ctx = ctx
+        self._store = store
+        self._waiters = waiters
+        self._reconstruction = reconstruction
+        self._history = history
+        self._lineage = store.lineage
+
+    def adopt(self, array: bytes, row: ArrayRow, owner: str) -> None:
+        """Make a client an owner: it waits for the array's results, or has put it."""
+        row.unreconstructable = None  # its owner's task puts and submits its inputs again
         if row.released:
             row.released = False
-            self._bereaved.pop(array, None)
-            self.lineage.unkeep(array)
+            self._store.released.owned_again(array)
+            self._lineage.unkeep(array)
         node = node_of(owner)
-        if not self._is_dead(owner):
+        if not self._store.is_dead(owner):
             row.owners.pop(node, None)
             row.owners[node] = owner
         elif not row.owners:
             row.former = owner
-            self._ctx.after(ORPHANED_S, partial(self._drop_orphans, [array]))
+            self._ctx.after(ORPHANED_S, partial(self.drop_orphans, [array]))
 
-    def _release(self, array: bytes, node: int, died: bool) -> None:
-        """An owner on that node has let go, or has died."""
-        row = self.rows.get(array)
+    def release(self, array: bytes, node: int, died: bool) -> None:
+        """An owner on that node has released the array, or has died."""
+        row = self._store.rows.get(array)
         if row is None:
-            # A large result of an actor's call: the node that has it says so late.
-            self._early[array] = node
+            # A large result of an actor's call, which its node has not reported yet.
+            self._store.released.release_early(array, node)
             if died:
-                self._bereave(array)
+                self._store.released.note_owner_died(array)
         if row is None or row.released:
             return
-        orphaned = row.actor is None and row.former and self._is_dead(row.former)
-        if node not in row.owners and (orphaned or row.live_owner(self._alive)):
-            # No owner there any more: what it has is for one who lives, or for the owner's
-            # task when it has run again.
+        orphaned = row.actor is None and row.former and self._store.is_dead(row.former)
+        if node not in row.owners and (orphaned or row.live_owner(self._store.alive)):
+            # The node has no owner any more. It keeps the values for a living owner, or for
+            # the dead owner's task, which may run again.
             return
         row.former = row.owners.pop(node, row.former)
-        owner = row.live_owner(self._alive)
+        owner = row.live_owner(self._store.alive)
         if owner:
-            # It has freed what it had, another owner has not, and may wait for it.
+            # The node has freed its values, and another owner may wait for them.
             for spec, gaps in row.forget_node(node):
                 for index in [i for start, count in gaps for i in range(start, start + count)]:
                     made = any(not done.lost for done in row.ended(index))
-                    if not made and not row.pending(index, self._alive):
-                        why = "its first owner has let go of it"
-                        self._run_again(array, row, spec, index, 1, owner, why)
+                    if not made and not row.pending(index, self._store.alive):
+                        why = "its first owner has released it"
+                        self._reconstruction.run_again(array, row, spec, index, 1, owner, why)
             if node in row.asked:
-                # It may have been asked for too late: the other owner's node knows.
+                # The node may have freed a result before it was asked to forward it; the
+                # other owner's node knows whether it has got it.
                 for done in row.done:
                     if done.lost:
                         heir = ForwardResults(array, done.start, done.count, owner)
                         self._ctx.send(f"node:{node_of(owner)}", heir)
         else:
             if died:
-                self._bereave(array)
-            self._let_go(array, row, node)
+                self._store.released.note_owner_died(array)
+            self._release_last(array, row, node)
 
-    def _hand_over(self, array: bytes, node: int) -> None:
-        """A node keeps what it has of an array for the one who has claimed it."""
-        row = self.rows.get(array)
+    def hand_over(self, array: bytes, node: int) -> None:
+        """An owner has died; its node keeps the values for the owner that has claimed them."""
+        row = self._store.rows.get(array)
         if row is None or row.released or node not in row.owners:
             return
         row.former = row.owners.pop(node)
-        if not row.live_owner(self._alive):
-            # That one has let go of it before.
-            self._bereave(array)
-            self._let_go(array, row, -1)
+        if not row.live_owner(self._store.alive):
+            # That owner has released the array before.
+            self._store.released.note_owner_died(array)
+            self._release_last(array, row, -1)
 
     def overtaken(self, spec: TaskSpec) -> None:
-        """A range comes that was placed: its owner's release may have come before it."""
-        node = node_of(spec.owner)
-        if spec.array not in self.rows and self._early.get(spec.array, -1) == node:
-            del self._early[spec.array]
-            self._released[spec.array] = dropped(spec.owner, node, self._why_released(spec.array))
+        """Note a placed range, which its owner's release may have overtaken."""
+        if spec.array not in self._store.rows:
+            self._store.released.placed(spec.array, spec.owner)
 
-    def _drop_orphans(self, arrays: list[bytes]) -> None:
+    def drop_orphans(self, arrays: list[bytes]) -> None:
+        """Release those of the arrays that have no living owner."""
         for array in arrays:
-            row = self.rows.get(array)
-            if row is not None and not row.released and not row.live_owner(self._alive):
-                if row.former and self._is_dead(row.former):
-                    self._bereave(array)
-                self._let_go(array, row, -1)
+            row = self._store.rows.get(array)
+            if row is not None and not row.released and not row.live_owner(self._store.alive):
+                if row.former and self._store.is_dead(row.former):
+                    self._store.released.note_owner_died(array)
+                self._release_last(array, row, -1)
 
-    def _let_go(self, array: bytes, row: ArrayRow, node: int) -> None:
-        """Nobody owns the array: free its values, keep its specs if they may be needed."""
+    def _release_last(self, array: bytes, row: ArrayRow, node: int) -> None:
+        """The last owner is gone: free the values, keep the specs if lineage may need them."""
         row.owners = {}
         if self._history is not None and (row.accepted or row.lineage):
             self._history.add(array, row)
-        if array not in self.lineage.uses or row.put:
-            self._drop(array, node)
+        if array not in self._lineage.uses or row.put:
+            self.drop(array, node)
             return
         row.released = True
-        if array not in self.lineage.needed:
-            for oid in self._waited_for(array):
-                self._tell(oid, Location(oid, (), 0, lost=self._why_released(array)))
-            self._free_values(array, row, node)
+        if array not in self._lineage.needed:
+            self._waiters.notify_lost(array, self._store.released.why(array))
+            self._store.free_values(array, row, node)
         else:
             row.forget_node(node)
-            self.lineage.hold(array, row.inner)
-            self._seek(array, row, self._waited_for(array))
-        self.lineage.keep(array, row)
+            self._lineage.hold(array, row.inner)
+            self._reconstruction.seek(array, row, self._waiters.of(array))
+        self._lineage.keep(array, row)
 
-    def drop(self, array: bytes) -> None:
-        """Forget a row of which nothing is needed any more."""
-        self._drop(array, -1)
+    def drop(self, array: bytes, node: int) -> None:
+        """Forget a row, and every released row that was kept as its lineage only.
 
-    def _drop(self, array: bytes, node: int) -> None:
-        """Forget a row, and every released one that was kept for it alone.
-
-        The owner's own node has freed all it had, and says no more about it.
+        `node` is the last owner's, which has freed its values itself; -1 for none.
         """
         pending = [(array, node)]
         while pending:
             array, node = pending.pop()
-            row = self.rows.pop(array, None)
+            row = self._store.rows.pop(array, None)
             if row is None:
                 continue
-            self.lineage.unkeep(array)
-            self._released.pop(array, None)
-            why = self._why_released(array)
+            self._lineage.unkeep(array)
+            why = self._store.released.why(array)
             if row.put:
                 why = replace(why, unmade=Unmade.PUT)
-            elif array in self.lineage.uses:
+            elif array in self._lineage.uses:
                 why = replace(why, unmade=Unmade.NO_RECORD)
-            # Who asks later is told when no actor is being rebuilt that makes it again: a
-            # checkpoint contains the call that made it, or the actor is dead.
+            # A later `get` gets its answer once no actor replays the call: a checkpoint
+            # contains it, or the actor is dead.
             later = why
             if row.actor is not None and not row.put:
                 later = replace(why, unmade=Unmade.ACTOR_WENT_ON)
-            self._released[array] = dropped(row.former, node, later)
-            for oid in self._waited_for(array):
-                self._tell(oid, Location(oid, (), 0, lost=why))
+            self._store.released.drop(array, row.former, node, later)
+            self._waiters.notify_lost(array, why)
             holders = row.holders() - {node}
-            row.forget_values(self._alive, node)
+            row.forget_values(self._store.alive, node)
             left = row.outstanding()
             if left:
-                self.tombstones[array] = left
+                self._store.tombstones[array] = left
             for holder in sorted(holders):
-                if holder in self._alive and holder not in left:
-                    self._ctx.send(f"node:{holder}", FreeObjects([array]))
-            self._unneed(array, row)
+                if holder in self._store.alive and holder not in left:
+                    self._store.free_at(array, holder)
+            self._reconstruction.unneed(array, row)
             for dep in row.deps:
-                if self.lineage.unuse(array, dep):
-                    freed = self.rows.get(dep)
+                if self._lineage.unuse(array, dep):
+                    freed = self._store.rows.get(dep)
                     if freed is not None and freed.released:
                         pending.append((dep, -1))
-
-    def _bury(self, array: bytes, node: int, count: int) -> None:
-        """An outstanding range of a dropped row has ended: free it there."""
-        left = self.tombstones[array]
-        left[node] = left.get(node, 0) - count
-        if left[node] <= 0:
-            del left[node]
-            if node in self._alive and array not in self.rows:
-                self._ctx.send(f"node:{node}", FreeObjects([array]))
-        if not left:
-            del self.tombstones[array]

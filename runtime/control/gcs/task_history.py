@@ -22,7 +22,7 @@ import msgspec
 
 from raytwin.runtime.control.core.addresses import STORAGE
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.gcs.task_object_table import ArrayRow
+from raytwin.runtime.control.gcs.array_row import ArrayRow
 from raytwin.runtime.control.messages import FindTask, LoadRow, RowLoaded, StoreRows, TaskFound
 
 ROW_BYTES = 180

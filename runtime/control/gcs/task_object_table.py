@@ -1,397 +1,429 @@
-"""The GCS's task and object tables: one row per array.
+"""The GCS's task and object tables at work: how they take updates and answer questions.
 
-A row holds what the paper keeps in two tables, because one is computed from
-the other: the ranges that were accepted, with the node that has each (task
-table, lineage), and the ranges that are done, with the nodes that hold their
-values (object table).
+Nodes report what they accepted, finished, copied and released (`TaskUpdates`), and ask where
+objects are (`LocateObjects`). The table is one object with four parts:
 
-What an element of an array is to the GCS::
+================== ==================================================================
+`ArrayStore`       the rows (`ArrayRow`), tombstones, lineage; shared by the others
+`ObjectWaiters`    which nodes wait for which objects
+`Reconstruction`   what is lost and runs again
+`RowRelease`       owners of rows, and how rows end
+================== ==================================================================
 
-    UNKNOWN ──accepted──> PENDING ──done──> MADE ──its last copy's node dies──> LOST
-                 ↑                                                               │
-                 └────────────── placed again, if somebody asks ─────────────────┘
+Whatever runs again is placed by `Reconstruction`:
 
-The life of a row::
-
-    OWNED ──its last owner lets go──> RELEASED ──nothing needs its lineage──> gone
-      └───────────────nothing needs its lineage, or it was put───────────────↗
-
-A released row has no values, only the specs that could make them again; see
-`lineage` for what needs them.
+* a run that a dead node had not ended, if its owner lives: event ``task_retried``;
+* an element whose values are lost, once a node waits for it: ``task_reconstructed``;
+* an element whose result was on its way to its owner from a node that died
+  (the owner's node reports the gap): ``task_reconstructed``.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterator
-from operator import attrgetter
+from collections.abc import Set
+from functools import partial
 
-from raytwin.runtime.control.core.addresses import node_of
-from raytwin.runtime.control.core.ids import STREAM_BASE, split_object_id
+from msgspec.structs import replace
+
+from raytwin.runtime.control.core.config import Config
+from raytwin.runtime.control.core.context import Context
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, STREAM_BASE, job_of
 from raytwin.runtime.control.core.range_set import Ranges
-from raytwin.runtime.control.core.task_ranges import attempt_of, part_of, task_of, without
-from raytwin.runtime.control.messages import DROPPED, Location, TaskSpec
-from raytwin.runtime.control.messages.errors import Failure, Loss, LossCause
+from raytwin.runtime.control.core.task_ranges import attempt_of, needs_of, part_of
+from raytwin.runtime.control.gcs.array_row import Done, inside_of
+from raytwin.runtime.control.gcs.array_store import ORPHANED_S, ArrayStore
+from raytwin.runtime.control.gcs.event_log import Log
+from raytwin.runtime.control.gcs.job_table import without_ended
+from raytwin.runtime.control.gcs.object_waiters import ObjectWaiters
+from raytwin.runtime.control.gcs.pubsub import PubSub
+from raytwin.runtime.control.gcs.reconstruction import ActorReplays, Reconstruction
+from raytwin.runtime.control.gcs.row_release import RowRelease
+from raytwin.runtime.control.gcs.task_history import TaskHistory
+from raytwin.runtime.control.messages import (
+    NOWHERE,
+    ClaimTasks,
+    ForwardResults,
+    LocateObjects,
+    Location,
+    ObjectLocations,
+    ObjectsMissing,
+    OwnersFound,
+    SeekOwners,
+    TasksClaimed,
+    TaskSpec,
+    TaskUpdates,
+)
+from raytwin.runtime.control.messages.errors import Loss, LossCause, Unmade
 
-_start = attrgetter("start")
+JOB_ENDED = Loss(LossCause.JOB_ENDED)
+
+Ended = tuple[bytes, int, int, tuple[int, ...]]
+"""array, start, count, sizes"""
 
 
-class Done:
-    """A range that has ended on a node."""
-
-    __slots__ = ("count", "lost", "node", "sizes", "start")
+class TaskObjectTable:
+    """The task and object tables of the GCS, or of one shard of it."""
 
     def __init__(
         self,
-        start: int,
-        count: int,
-        node: int,
-        sizes: tuple[int, ...],
-        lost: Loss | None = None,
+        ctx: Context,
+        config: Config,
+        store: ArrayStore,
+        pubsub: PubSub,
+        actors: ActorReplays,
+        log: Log,
+        ended: Set[bytes],
+        history: TaskHistory | None = None,
     ) -> None:
-        self.start = start
-        self.count = count
-        self.node = node
-        self.sizes = sizes
-        """Per return value, 0 for small ones; empty: all are small."""
-        self.lost = lost
-        """Why its values are not on `node` any more; None while they are."""
+        """`ended`: the jobs that have ended, the job table's; late updates of them are ignored.
 
-
-class ArrayRow:
-    """All that the GCS knows of one array."""
-
-    __slots__ = (
-        "accepted", "actor", "again", "asked", "barren", "copies", "deps", "done", "former",
-        "inner", "lineage", "overlaps", "owners", "put", "released",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.owners: dict[int, str] = {}
-        """Node -> the client there that waits for the results; several if a parent
-        ran again on another node. Each holds a copy of every small value."""
-        self.asked: tuple[int, ...] = ()
-        """Nodes that were asked to pass what they have on to a later owner."""
-        self.former = ""
-        """The last owner of a released row."""
-        self.released = False
-        self.put = False
-        """A client made it, so no task can make it again."""
-        self.actor: bytes | None = None
-        """The actor whose call made it; empty if it is not known which."""
-        self.accepted: list[tuple[TaskSpec, int]] = []
-        self.lineage: list[TaskSpec] = []
-        """What was accepted once, where no node is to be waited for any more."""
-        self.deps: tuple[bytes, ...] = ()
-        """The arrays that its tasks have as inputs."""
-        self.again: Ranges | None = None
-        """Elements that were placed again and have not ended."""
-        self.done: list[Done] = []
-        """By start."""
-        self.overlaps = False
-        """Some elements ran twice, so ranges in `done` may overlap."""
-        self.inner: tuple[bytes, ...] = ()
-        """Of values that have references inside: the arrays that arguments named."""
-        self.barren: Failure | None = None
-        """The error of an input without which it cannot be made again; None: none is lost."""
-        self.copies: dict[bytes, dict[int, int]] = {}
-        """Object -> {node: size} of copies beyond the first."""
-
-    # -- what happens to it ------------------------------------------------------
-
-    def accept(self, spec: TaskSpec, node: int) -> None:
-        """Note that a node has a range to run."""
-        self.accepted.append((spec, node))
-        self.outdated(spec)
-
-    def outdated(self, newer: TaskSpec) -> None:
-        """Forget the specs that `newer`, the same range placed again, stands for."""
-        if attempt_of(newer):
-            end = newer.start + newer.count
-            self.lineage = [
-                s for s in self.lineage if s.start < newer.start or s.start + s.count > end
-            ]
-
-    def finish(self, done: Done) -> None:
-        """Note a range that has ended; it stands for lost ones that it covers."""
-        end = done.start + done.count
-        at = bisect_right(self.done, done.start, key=_start)
-        while at < len(self.done) and self.done[at].lost and _end(self.done[at]) <= end:
-            del self.done[at]
-        while at and self.done[at - 1].lost and self.done[at - 1].start == done.start:
-            if _end(self.done[at - 1]) > end:
-                break
-            at -= 1
-            del self.done[at]
-        if at and _end(self.done[at - 1]) > done.start:
-            self.overlaps = True
-        if at < len(self.done) and self.done[at].start < end:
-            self.overlaps = True
-        self.done.insert(at, done)
-
-    def copied(self, oid: bytes, node: int, size: int) -> None:
-        """Note a further copy of an object, or that it was dropped."""
-        self.copies.setdefault(oid, {})[node] = size
-
-    def lose_node(self, node: int, why: Loss) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
-        """A node is gone with all it held; return what it had not done: (spec, gaps)."""
-        unfinished = self.unfinished_at(node)
-        self.lineage += [spec for spec, at in self.accepted if at == node]
-        self.accepted = [(spec, at) for spec, at in self.accepted if at != node]
-        for done in self.done:
-            if done.node == node and not done.lost:
-                done.lost = why
-        for oid in [oid for oid, nodes in self.copies.items() if node in nodes]:
-            self.uncopied(oid, node)
-        return unfinished
-
-    def lose_object(self, oid: bytes, node: int, why: Loss) -> None:
-        """A living node does not have what the table says it has."""
-        # It may have other parts of the array, and is told when that is freed.
-        self.copied(oid, node, DROPPED)
-        _, index, _ = split_object_id(oid)
-        for done in self.ended(index):
-            if done.node == node and not done.lost:
-                done.lost = why
-                self._retire(node, done.start, _end(done))
-
-    def forget_node(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
-        """An owner's node has freed all that it had; return what will not end there.
-
-        Those are (spec, gaps) of runs that were the owner's own: nobody hears of them.
+        `history` keeps the rows of arrays that lose their last owner.
         """
-        unfinished = [
-            (spec, gaps)
-            for spec, gaps in self.unfinished_at(node)
-            if node_of(spec.owner) == node and not attempt_of(spec)
-        ]
-        over = [spec for spec, _ in unfinished]
-        self.accepted = [
-            entry for entry in self.accepted if not any(entry[0] is spec for spec in over)
-        ]
-        self.lineage += over
-        for done in self.done:
-            if done.node == node and not done.lost:
-                done.lost = Loss(LossCause.LET_GO)
-                self._retire(node, done.start, _end(done))
-        for oid in [oid for oid, nodes in self.copies.items() if node in nodes]:
-            self.uncopied(oid, node)
-        return unfinished
+        self.store = store
+        self.waiters = ObjectWaiters(ctx, pubsub)
+        self.reconstruction = Reconstruction(ctx, config, store, self.waiters, actors, log)
+        self.owners = RowRelease(ctx, store, self.waiters, self.reconstruction, history)
+        self._ctx = ctx
+        self._ended = ended
+        self._history = history
 
-    def _retire(self, node: int, start: int, end: int) -> None:
-        """A run that has ended on a node is lineage and no more."""
-        accepted: list[tuple[TaskSpec, int]] = []
-        for spec, at in self.accepted:
-            low, high = max(start, spec.start), min(end, spec.start + spec.count)
-            if at != node or low >= high:
-                accepted.append((spec, at))
+    def sizes(self) -> dict[str, int]:
+        """Return how much is in the tables; orphans wait `ORPHANED_S` for a new owner."""
+        rows = self.store.rows
+        orphans = sum(not row.released and not row.owners for row in rows.values())
+        return {
+            "arrays": len(rows) - orphans,
+            "orphans": orphans,
+            "awaited": len(self.waiters.arrays),
+            "unheard": len(self.reconstruction.lookup),
+            "tombstones": len(self.store.tombstones),
+        }
+
+    # -- updates ---------------------------------------------------------------
+
+    def on_updates(self, source: str, message: TaskUpdates) -> None:
+        """Enter rows that a node, or the global scheduler, reports."""
+        node, store = message.node, self.store
+        current = (0, store.incarnation(node)) if node in store.alive else ()
+        alive = message.incarnation in current
+        if source == f"node:{node}" and not alive:
+            return  # it was declared dead, and its tasks run elsewhere
+        message = without_ended(message, self._ended)
+        for spec in message.added:
+            moved = message.left >= 0 and self._leave(spec, message.left)
+            self._accept(spec, node, alive, moved)
+        for array, size in message.puts:
+            row = store.row(array)
+            row.put = True
+            self.owners.adopt(array, row, f"node:{node}")
+            row.finish(Done(0, 1, node, (size,) if size else ()))
+            self.reconstruction.on_made(array, row, 0, 1)
+        late = self._add_calls(node, message.calls)
+        for array, why in message.unreconstructable:
+            if array in store.rows:
+                store.rows[array].unreconstructable = why
+        self._add_done(node, message.done, frozenset(message.holding), late)
+        for oid, size in message.copies:
+            self._add_copy(node, oid, size)
+        bereaved = frozenset(message.bereaved)
+        for array in message.released:
+            self.owners.release(array, node, array in bereaved)
+        for array in message.handed:
+            self.owners.hand_over(array, node)
+        for array in store.lineage.overweight():
+            self.owners.drop(array, -1)
+
+    def _add_calls(self, node: int, calls: list[tuple[bytes, str, bytes]]) -> set[bytes]:
+        """Give rows to actors' calls; return those whose owner has released them already."""
+        late: set[bytes] = set()
+        for array, owner, actor in calls:
+            if self.store.was_released_by(array, owner) and not self.store.is_dead(owner):
+                # An actor that was rebuilt has replayed the call. A dead owner's task may run
+                # again and ask for the result, so that one is kept.
+                late.add(array)
+                self.store.free_at(array, node)
                 continue
-            self.lineage.append(part_of(spec, low, high - low))
-            if spec.start < low:
-                accepted.append((part_of(spec, spec.start, low - spec.start), at))
-            if high < spec.start + spec.count:
-                accepted.append((part_of(spec, high, spec.start + spec.count - high), at))
-        self.accepted = accepted
+            row = self.store.row(array)
+            # The owner's node reports small items of a stream, and may not know the actor.
+            row.actor = actor or row.actor or b""
+            self.owners.adopt(array, row, owner)
+        return late
 
-    def leave(self, spec: TaskSpec, node: int) -> bool:
-        """A range that waited on a node has left it; return whether it was there.
-
-        Elements may be there twice, as their parent ran twice: one of the runs leaves.
-        """
-        end = spec.start + spec.count
-        staying: list[tuple[TaskSpec, int]] = []
-        gone = 0
-        for known, at in self.accepted:
-            low, high = max(spec.start, known.start), min(end, known.start + known.count)
-            if at != node or known.owner != spec.owner or low >= high or gone >= spec.count:
-                staying.append((known, at))
+    def _add_done(
+        self, node: int, done: list[Ended], holding: frozenset[bytes], late: set[bytes]
+    ) -> None:
+        """Enter ranges that have ended; values in `holding` contain references."""
+        store = self.store
+        for array, start, count, sizes in _items_first(done):
+            if array in late:
                 continue
-            gone += high - low
-            staying += [(part, at) for part in without(known, spec)]
-        self.accepted = staying
-        return gone > 0
+            if array in store.tombstones:
+                # The items of a stream are results, but their task goes on.
+                if start < STREAM_BASE:
+                    store.bury(array, node, count)
+                if array not in store.rows:
+                    continue
+            if array not in store.rows:
+                # Its log entry is late, or its row was dropped before its time.
+                self._ctx.after(ORPHANED_S, partial(self.owners.drop_orphans, [array]))
+            row = store.row(array)
+            row.finish(Done(start, count, node, sizes))
+            if array in holding:
+                row.inner = inside_of(row)
+            self.reconstruction.on_made(array, row, start, count)
 
-    def uncopied(self, oid: bytes, node: int) -> None:
-        """A further copy is gone."""
-        nodes = self.copies.get(oid, {})
-        nodes.pop(node, None)
-        if not nodes:
-            self.copies.pop(oid, None)
+    def _add_copy(self, node: int, oid: bytes, size: int) -> None:
+        """Enter a copy of an object, or that a node has dropped its copy."""
+        array = oid[:ARRAY_BYTES]
+        row = self.store.rows.get(array)
+        if row is None or self.store.is_void(array, row):
+            # Released while the copy was on its way.
+            self.store.free_at(array, node)
+            return
+        row.copied(oid, node, size)
+        if self.waiters.has(oid):
+            # Every other copy was lost when the object was asked for.
+            location = row.locate(oid, self.store.alive)
+            if location is not None and location.nodes:
+                self.waiters.notify(location)
 
-    def forget_values(self, alive: set[int], owner_node: int) -> None:
-        """Every value is freed: keep the specs, and the runs that have not ended.
-
-        Those on the last owner's node have, as far as they were its own.
-        """
-        left: list[tuple[TaskSpec, int]] = []
-        for node in dict.fromkeys(node for _, node in self.accepted if node in alive):
-            for spec, gaps in self._still_at(node):
-                if node != owner_node or node_of(spec.owner) != node:
-                    left += [(part_of(spec, start, count), node) for start, count in gaps]
-        self.lineage += [spec for spec, _ in self.accepted]
-        self.accepted = left
-        self.done = []
-        self.overlaps = False
-        self.copies = {}
-
-    # -- questions ---------------------------------------------------------------
-
-    def locate(self, oid: bytes, alive: set[int]) -> Location | None:
-        """Return where the object is, None while it has not been made."""
-        _, index, ret = split_object_id(oid)
-        copies = self.copies.get(oid, {})
-        nodes = dict.fromkeys(n for n, s in copies.items() if n in alive and s != DROPPED)
-        size = max(0, max(copies.values(), default=0))
-        made = False
-        gone: Loss | None = None
-        primary = -1
-        for done in self.ended(index):
-            made = True
-            size = max(size, done.sizes[ret] if done.sizes else 0)
-            if done.node in alive and not done.lost:
-                nodes[done.node] = None
-                primary = done.node
-            else:
-                gone = done.lost or Loss(LossCause.NODE_DIED, done.node)
-        if made and size == 0 and (self.again is None or index not in self.again):
-            # Its owners were sent it, and one that did not get it has said so.
-            told = [n for n in self.owners if n in alive and copies.get(n) != DROPPED]
-            nodes.update(dict.fromkeys(told))
-        if nodes:
-            return Location(oid, tuple(nodes), size, primary=primary)
-        return Location(oid, (), size, lost=gone) if made else None
-
-    def ended(self, index: int) -> Iterator[Done]:
-        """Yield the runs of an element that have ended, the last by start first."""
-        at = bisect_right(self.done, index, key=_start) - 1
-        for done in reversed(self.done[0 if self.overlaps else max(at, 0) : at + 1]):
-            if index < _end(done):
-                yield done
-
-    def pending(self, index: int, alive: set[int]) -> bool:
-        """Whether the element is under way: placed again, or accepted and not ended."""
-        index = task_of(index)
-        if self.again is not None and index in self.again:
+    def _leave(self, spec: TaskSpec, node: int) -> bool:
+        """A queued range has left a node; return whether the table knew that it was there."""
+        array = spec.array
+        row = self.store.rows.get(array)
+        if row is not None and row.leave(spec, node):
+            if node not in row.holders() and node not in row.owners and node in self.store.alive:
+                self.store.free_at(array, node)
             return True
-        at = {n for s, n in self.accepted if s.start <= index < s.start + s.count and n in alive}
-        return bool(at) and not at <= {done.node for done in self.ended(index) if not done.lost}
+        if node in self.store.tombstones.get(array, ()):
+            self.store.bury(array, node, spec.count)
+        return False
 
-    def recipe(self, index: int) -> TaskSpec | None:
-        """Return the last spec by which the element was to be made, if any is known."""
-        found: TaskSpec | None = None
-        index = task_of(index)
-        for spec in [*self.lineage, *(spec for spec, _ in self.accepted)]:
-            newer = found is None or attempt_of(spec) >= attempt_of(found)
-            if newer and spec.start <= index < spec.start + spec.count:
-                found = spec
-        return found
+    def _accept(self, spec: TaskSpec, node: int, alive: bool, moved: bool) -> None:
+        """Enter a range that a node accepted; a dead node's runs again."""
+        array = spec.array
+        row = self.store.rows.get(array)
+        released = row is None and self.store.released.was_released_by(array, spec.owner)
+        if row is None and (attempt_of(spec) or released):
+            # Placed again while its result was on its way: no owner waits for this run.
+            if alive:
+                left = self.store.tombstones.setdefault(array, {})
+                left[node] = left.get(node, 0) + spec.count
+            self.store.lineage.refuse(spec, ARRAY_BYTES)
+            return
+        row = self.store.row(array)
+        if spec.deps or spec.extra is not None:
+            self.store.lineage.use(array, row, needs_of(spec), ARRAY_BYTES)
+        late = row.released and spec.owner == row.former
+        if not attempt_of(spec) and not late and not moved:
+            self.owners.adopt(array, row, spec.owner)
+        owner = self.store.owner_of(row)
+        if alive:
+            row.accept(spec, node)
+            heirs = [owner] if owner and self.store.is_dead(spec.owner) else []
+            if moved or attempt_of(spec):
+                # A later owner asked the node that the range has left; and a range is placed
+                # again for one owner, which may die before the others.
+                heirs = list(row.owners.values())
+            for heir in heirs:
+                if heir != spec.owner:
+                    asked = ForwardResults(array, spec.start, spec.count, heir)
+                    self._ctx.send(f"node:{node}", asked)
+                    row.asked += (node,) if moved and node not in row.asked else ()
+            return
+        row.outdated(spec)
+        row.lineage.append(spec)
+        if row.again is not None:
+            row.again.remove(spec.start, spec.count)
+        if owner:
+            reason = self.store.death_of(node)
+            self.reconstruction.run_again(array, row, spec, spec.start, spec.count, owner, reason)
+        self.reconstruction.seek(array, row, self.waiters.of(array))
+        self.reconstruction.settle(array, row)
 
-    def unrepeated(self, index: int) -> bool:
-        """Whether a stream's task has ended where it has not yielded this item of it."""
-        if index < STREAM_BASE:
-            return False
-        ended = {done.node for done in self.ended(task_of(index)) if not done.lost}
-        return bool(ended) and ended.isdisjoint(done.node for done in self.ended(index))
+    def end_job(self, job: bytes) -> None:
+        """Forget all rows of a job that has ended; the nodes drop its values by themselves."""
+        for array, row in [item for item in self.store.rows.items() if job_of(item[0]) == job]:
+            if self._history is not None and (row.accepted or row.lineage):
+                self._history.add(array, row)
+            row.accepted, row.done, row.copies = [], [], {}
+            if array in self.store.rows:
+                self.owners.drop(array, -1)
+        for array in [array for array in self.waiters.arrays if job_of(array) == job]:
+            self.waiters.notify_lost(array, JOB_ENDED)
+        for array in [array for array in self.store.tombstones if job_of(array) == job]:
+            del self.store.tombstones[array]
+        self.store.released.end_job(job)
 
-    def was_let_go(self, index: int) -> bool:
-        """Whether an element is to be made again though no fault has taken it."""
-        ended = list(self.ended(index))
-        if not ended:
-            return self.released
-        return all(d.lost is not None and d.lost.cause is LossCause.LET_GO for d in ended)
+    def on_node_died(self, node: int, reason: str) -> None:
+        """Place the node's unfinished ranges again; the values that only it held are lost."""
+        for array in [a for a, left in self.store.tombstones.items() if node in left]:
+            self.store.bury(array, node, self.store.tombstones[array][node])
+        self.waiters.drop_deserted()
+        self.reconstruction.lookup.on_node_died(node)
+        orphans = []
+        lost: dict[int, list[bytes]] = {}
+        """Owner's node -> results of calls that the dead node held."""
+        why = Loss(LossCause.NODE_DIED, node, reason)
+        for array, row in list(self.store.rows.items()):
+            unfinished = row.lose_node(node, why)
+            if node in row.owners:
+                row.former = row.owners.pop(node)
+                if not row.owners:
+                    orphans.append(array)
+            if row.actor is not None and any(done.lost == why for done in row.done):
+                for at in row.owners:
+                    lost.setdefault(at, []).append(array)
+            owner = self.store.owner_of(row)
+            for spec, gaps in unfinished:
+                for start, count in gaps:
+                    if row.again is not None:
+                        row.again.remove(start, count)
+                    if owner:
+                        self.reconstruction.rerun(array, row, spec, start, count, owner, reason)
+                    elif row.released:
+                        why_not = Loss(LossCause.MAKER_DIED, node, reason)
+                        row.finish(Done(start, count, node, (), why_not))
+            self.reconstruction.seek(array, row, self.waiters.of(array))
+            self.reconstruction.settle(array, row)
+        if orphans:
+            self._ctx.after(ORPHANED_S, partial(self.owners.drop_orphans, orphans))
+        for at, arrays in lost.items():
+            # An actor rebuilt on the dead node may have replayed a call whose result its owner
+            # had released before, and the node died before it could tell the owner's node.
+            self._ctx.send(f"node:{at}", SeekOwners([], arrays))
 
-    def is_untold(self, oid: bytes, alive: set[int]) -> bool:
-        """Whether a call has ended, and nobody has told of this item of it.
+    def on_owners_found(self, source: str, message: OwnersFound) -> None:
+        """A node says which arrays its clients own, and which they do not own any more."""
+        for array, owner, sizes in message.kept:
+            if job_of(array) in self._ended:
+                continue
+            row = self.store.rows.get(array)
+            if row is None:
+                self._add_partial_result(array, owner, sizes)
+            elif not row.released and message.node not in row.owners:
+                # The caller ran on another node at first, which has said the same.
+                self.owners.adopt(array, row, owner)
+        for array in message.gone:
+            self._note_gone(array, Loss(LossCause.UNTOLD))
+        # An owner has reported all that it knows of an array that has a row.
+        reported = [array for array in message.owned if array in self.store.rows]
+        if reported:
+            owned = [array for array in message.owned if array not in self.store.rows]
+            message = replace(message, owned=owned, others=message.others + reported)
+        self.reconstruction.lookup.on_found(source, message)
+        for array in message.let_go:
+            row = self.store.rows.get(array)
+            if row is not None and all(done.lost for done in row.done):
+                self.owners.release(array, message.node, False)
 
-        Its owner's node tells of the end; of a large item the node that has it, which may be
-        about to, or may have died before it did.
+    def _add_partial_result(self, array: bytes, owner: str, sizes: tuple[int, ...]) -> None:
+        """Enter a call's results, of which the node died that should have reported them.
+
+        The owner has the small values; the large ones are lost.
         """
-        _, index, _ = split_object_id(oid)
-        if index < STREAM_BASE or self.actor is None or self.released:
-            return False
-        has_ended = self.end_of_task(index, alive) >= 0
-        return has_ended and self.locate(oid, alive) is None
+        row = self.store.row(array)
+        row.actor = b""
+        self.owners.adopt(array, row, owner)
+        row.finish(Done(0, 1, NOWHERE, sizes, Loss(LossCause.UNTOLD)))
+        self.reconstruction.on_made(array, row, 0, 1)
+        self.reconstruction.seek(array, row, self.waiters.of(array))
 
-    def end_of_task(self, index: int, alive: set[int]) -> int:
-        """Return a living node where the task of an element has ended; -1 if there is none."""
-        ended = (done.node for done in self.ended(task_of(index)) if not done.lost)
-        return next((node for node in ended if node in alive), -1)
+    def _note_gone(self, array: bytes, why: Loss) -> None:
+        """Note that a call's result is lost, which its node died before it could report.
 
-    def live_owner(self, alive: set[int]) -> str:
-        """Return the last client that waits for it on a living node, if any does."""
-        return next((o for n, o in reversed(self.owners.items()) if n in alive), "")
-
-    def unfinished_at(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
-        """Return what a node had accepted and not done: (spec, gaps).
-
-        What has ended elsewhere does not count: that run had another owner.
+        A task's array has a row before another node can know of it. A `get` of the lost result
+        raises, as that of a dropped row does, unless an actor that is being rebuilt replays it.
         """
-        specs = [spec for spec, at in self.accepted if at == node]
-        if not specs:
-            return []
-        ended = Ranges()
-        for done in self.done:
-            if done.node == node and not done.lost:
-                ended.add(done.start, done.count)
-        found = [(spec, ended.missing(spec.start, spec.count)) for spec in specs]
-        left = sum(count for _, gaps in found for _, count in gaps)
-        if left < self.outstanding().get(node, 0):
-            # Some element was there twice and ended once: nobody knows for whom.
-            return [(spec, [(spec.start, spec.count)]) for spec in specs]
-        return [(spec, gaps) for spec, gaps in found if gaps]
+        if array not in self.store.rows:
+            gone_on = replace(why, unmade=Unmade.ACTOR_WENT_ON)
+            self.store.released.note_gone(array, gone_on)
 
-    def _still_at(self, node: int) -> list[tuple[TaskSpec, list[tuple[int, int]]]]:
-        """Return as much as is outstanding at a node: (spec, gaps).
+    def on_objects_missing(self, source: str, message: ObjectsMissing) -> None:
+        """A node does not have what the table says it has."""
+        why = Loss(LossCause.COPY_MISSING, message.node, message.reason)
+        for oid in message.objects:
+            row = self.store.rows.get(oid[:ARRAY_BYTES])
+            if row is None:
+                self._note_gone(oid[:ARRAY_BYTES], why)
+            elif message.node in self.store.alive:
+                # An owner's node has the object until the owner releases it; the report of that
+                # is on its way.
+                let_go = message.node in row.owners and not message.reason
+                row.lose_object(oid, message.node, Loss(LossCause.LET_GO) if let_go else why)
 
-        Of elements that are there twice, the first run is taken to have ended first.
-        """
-        unfinished = self.unfinished_at(node)
-        count = sum(count for _, gaps in unfinished for _, count in gaps)
-        if count == self.outstanding().get(node, 0):
-            return unfinished
-        runs = [(spec, Ranges()) for spec, at in self.accepted if at == node]
-        for spec, left in runs:
-            left.add(spec.start, spec.count)
-        for done in self.done:
-            ended = [(done.start, done.count)] if done.node == node and not done.lost else []
-            for _, left in runs:
-                others = [gap for start, count in ended for gap in left.missing(start, count)]
-                for start, count in ended:
-                    left.remove(start, count)
-                ended = others
-        return [(spec, list(left)) for spec, left in runs if left.size]
+    def on_claim(self, source: str, message: ClaimTasks) -> None:
+        """A task that runs again submits its children: what exists is not made twice."""
+        run: list[TaskSpec] = []
+        for spec in message.tasks:
+            if job_of(spec.array) in self._ended:
+                continue
+            row = self.store.rows.get(spec.array)
+            if row is None or row.released:
+                # An earlier owner on this node has released it; the new one has not.
+                self.store.released.forget(spec.array)
+                if row is not None:
+                    row.former = ""
+                run.append(spec)
+                continue
+            if row.unreconstructable:
+                # It lacked an input, which its owner's task has put or submitted again by now.
+                self.store.free_values(spec.array, row, -1)
+            self.owners.adopt(spec.array, row, spec.owner)
+            there = Ranges()
+            end = spec.start + spec.count
+            ranges = [(d.start, d.count, d.node) for d in row.done if not d.lost]
+            ranges += [(s.start, s.count, at) for s, at in row.accepted]
+            at_nodes: dict[int, None] = {}
+            for start, count, node in ranges:
+                if node in self.store.alive and start < end and spec.start < start + count:
+                    there.add(start, count)
+                    at_nodes[node] = None
+            for start, count in row.again or ():
+                there.add(start, count)
+            heir = ForwardResults(spec.array, spec.start, spec.count, spec.owner)
+            for node in at_nodes:
+                self._ctx.send(f"node:{node}", heir)
+            row.asked += tuple(node for node in at_nodes if node not in row.asked)
+            gaps = there.missing(spec.start, spec.count)
+            run += [part_of(spec, start, count) for start, count in gaps]
+        if run:
+            self._ctx.send(source, TasksClaimed(run))
 
-    def holders(self) -> set[int]:
-        """Return every node that may hold something of the array."""
-        nodes = {done.node for done in self.done if not done.lost}
-        nodes.update(node for _, node in self.accepted)
-        for copies in self.copies.values():
-            nodes.update(copies)
-        return nodes
-
-    def outstanding(self) -> dict[int, int]:
-        """Return {node: elements} of what was accepted there and has not ended there.
-
-        Ended elsewhere does not count: an element whose owner's task ran again is
-        accepted twice, and each run ends where it is.
-        """
-        found: Counter[int] = Counter()
-        for spec, node in self.accepted:
-            found[node] += spec.count
-        for done in self.done:
-            # The items of a stream are results, but their task goes on.
-            if not done.lost and done.start < STREAM_BASE:
-                found[done.node] -= done.count
-        return {node: left for node, left in found.items() if left > 0}
-
-
-def inside_of(row: ArrayRow) -> tuple[bytes, ...]:
-    """Return the arrays that arguments of a row's tasks name: their values may refer to these."""
-    specs = [*row.lineage, *(spec for spec, _ in row.accepted)]
-    extras = [spec.extra for spec in specs if spec.extra is not None]
-    return tuple(dict.fromkeys(array for extra in extras for array in extra.inside))
+    def on_locate(self, source: str, message: LocateObjects) -> None:
+        """Say where objects are; lost ones are reconstructed for nodes that subscribe."""
+        found: list[Location] = []
+        absent: dict[bytes, list[bytes]] = {}
+        for oid in message.objects:
+            array = oid[:ARRAY_BYTES]
+            row = self.store.rows.get(array)
+            location = row.locate(oid, self.store.alive) if row is not None else None
+            if location is not None and (location.nodes or not message.subscribe):
+                found.append(location)
+            elif not message.subscribe:
+                found.append(Location(oid, (), 0))
+            elif job_of(array) in self._ended:
+                found.append(Location(oid, (), 0, lost=JOB_ENDED))
+            elif row is not None and self.store.is_void(array, row):
+                found.append(Location(oid, (), 0, lost=self.store.released.why(array)))
+            else:
+                self.waiters.add(oid, source)
+                absent.setdefault(array, []).append(oid)
+        if found:
+            self._ctx.send(source, ObjectLocations(found))
+        for array, oids in absent.items():
+            row = self.store.rows.get(array)
+            if row is not None:
+                self.reconstruction.seek(array, row, oids)
+            else:
+                self.reconstruction.await_row(array)
 
 
-def _end(done: Done) -> int:
-    return done.start + done.count
+def _items_first(done: list[Ended]) -> list[Ended]:
+    """Return the ranges that have ended, items of streams before the ends of their tasks.
+
+    A task that has ended without an item will not yield it any more.
+    """
+    if any(start >= STREAM_BASE for _, start, _, _ in done):
+        return sorted(done, key=lambda row: row[1] < STREAM_BASE)
+    return done

@@ -32,7 +32,7 @@ from raytwin.runtime.control.core.ids import STREAM_BASE
 from raytwin.runtime.control.core.task_ranges import attempt_of, needs_of, part_of
 from raytwin.runtime.control.core.worker_record import Worker
 from raytwin.runtime.control.gcs.actor_table import DEAD
-from raytwin.runtime.control.gcs.array_row import LOST_S
+from raytwin.runtime.control.gcs.array_store import LOST_S
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
 from raytwin.runtime.control.local_scheduler.spillback import Spillback
 from raytwin.runtime.control.messages import (

@@ -132,8 +132,8 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     empty ID where the actor is not known or did not make it. ``bereaved``: those of
     ``released`` whose owner has died. ``handed``: arrays whose owner here has died, and
     which somebody on another node has claimed. ``holding``: arrays in ``done`` whose values
-    have references inside. ``barren``: (array, error) of what cannot be made, as an input of
-    it is lost; the error says which and why.
+    have references inside. ``unreconstructable``: (array, error) of what cannot be made, as an
+    input of it is lost; the error says which and why.
     """
 
     node: int
@@ -147,7 +147,7 @@ class TaskUpdates(Struct, array_like=True, tag=35):
     bereaved: list[bytes] = []
     handed: list[bytes] = []
     holding: list[bytes] = []
-    barren: list[tuple[bytes, Failure]] = []
+    unreconstructable: list[tuple[bytes, Failure]] = []
     left: int = -1
     """From the global scheduler: the node that had accepted all of ``added`` until now."""
 

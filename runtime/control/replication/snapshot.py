@@ -38,9 +38,7 @@ from typing import Any
 import msgspec
 
 HOME = "raytwin.runtime.control."
-TRANSIENT = frozenset(
-    {"_handlers", "handlers", "policy", "on_branch_ended", "on_settled", "replays", "remakes"}
-)
+TRANSIENT = frozenset({"_handlers", "policy"})
 
 (
     _LIST, _TUPLE, _DICT, _SET, _DEQUE, _OBJECT, _AGAIN, _ANCHOR, _PLAIN, _COUNTER, _METHOD,

@@ -35,7 +35,7 @@ class Head:
         self.process.add("gcs", gcs)
         scheduler = GlobalScheduler(self.process.context("global"), config)
         self.process.add("global", scheduler)
-        self._links = Links(gcs.nodes.get)
+        self._links = Links(gcs.nodes.rows.get)
         self.process.add("links", self._links, journaled=False)
         Listener(self.process.reactor, listener, self._accept)
         gcs.start()

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable
 from raytwin.runtime.control.core.addresses import shard_address
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.task_ranges import attempt_of, needs_of
+from raytwin.runtime.control.gcs.array_row import ArrayRow
 from raytwin.runtime.control.gcs.lineage import Lineage
 from raytwin.runtime.control.gcs.sharding.router import (
     HINT,
@@ -33,7 +34,6 @@ from raytwin.runtime.control.gcs.sharding.router import (
     USED,
     shard_of,
 )
-from raytwin.runtime.control.gcs.task_object_table import ArrayRow
 from raytwin.runtime.control.messages import LineageChanges, TaskSpec
 
 HINT_S = 60.0

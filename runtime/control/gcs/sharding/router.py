@@ -245,7 +245,7 @@ _ROWS: tuple[tuple[str, Callable[[Any], bytes]], ...] = (
     ("puts", _first),
     ("calls", _first),
     ("holding", _itself),
-    ("barren", _first),
+    ("unreconstructable", _first),
 )
 
 

@@ -1,7 +1,7 @@
 """One shard of the GCS's tables, and what is left of the GCS besides the shards.
 
-`Shard` is a `Gcs` whose nodes are not its own to judge: it hears of them from
-`ShardedGcs`, whose tables of tasks, objects, functions and keys stay empty.
+`Shard` has the tables whose rows are spread; it hears of nodes and jobs from
+`ShardedGcs`, whose own tables of tasks, objects, functions and keys stay empty.
 What goes where is in `shards`; how inputs in other shards are kept, in
 `shard_lineage`. What keeps order between parts that have no channel in common:
 
@@ -24,23 +24,43 @@ from typing import Any
 from raytwin.runtime.control.core.addresses import shard_address
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.gcs.array_row import LOST_S
-from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.gcs.array_row import ArrayRow
+from raytwin.runtime.control.gcs.array_store import LOST_S, ArrayStore
+from raytwin.runtime.control.gcs.event_log import RemoteEventLog
+from raytwin.runtime.control.gcs.function_table import FunctionTable
+from raytwin.runtime.control.gcs.gcs import Gcs, Handler
+from raytwin.runtime.control.gcs.job_table import JobTable
+from raytwin.runtime.control.gcs.kv_table import KvTable
+from raytwin.runtime.control.gcs.pubsub import PubSub
 from raytwin.runtime.control.gcs.sharding.lineage import ShardLineage
 from raytwin.runtime.control.gcs.sharding.router import Between, Router
+from raytwin.runtime.control.gcs.task_history import TaskHistory
+from raytwin.runtime.control.gcs.task_object_table import TaskObjectTable
 from raytwin.runtime.control.messages import (
     ActorSettled,
     AskReplay,
     AssignTasks,
     CancelTask,
-    Event,
+    ClaimTasks,
+    ExportFunction,
+    FetchFunction,
+    FindTask,
     JobEnded,
+    KvDelete,
+    KvGet,
+    KvPut,
     LineageChanges,
+    LocateObjects,
     NodeChanged,
+    NodeInfo,
     NodesSeen,
+    ObjectsMissing,
+    OwnersFound,
     Query,
     QueryReply,
     Registered,
+    ResultsMissing,
+    RowLoaded,
     TaskSpec,
     TasksPlaced,
     TaskUpdates,
@@ -48,44 +68,106 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 
 
-class Shard(Gcs):
+class RemoteActors:
+    """The actor table as a shard knows it: the shard asks ``gcs``, and looks again later."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self.settled = b""
+        """An actor that is known, in this turn, not to be rebuilt."""
+        self.not_remade: dict[bytes, None] = {}
+        """Arrays that no actor makes again, by the last answer of ``gcs``."""
+
+    def replays(self, actor: bytes, call: bytes) -> bool:
+        """Whether the actor may be being rebuilt; the answer to the question calls again."""
+        if actor == self.settled:
+            return False
+        self._ctx.send("gcs", AskReplay(actor, call))
+        return True
+
+    def remakes(self, call: bytes) -> bool:
+        """Whether any actor may replay the call; the next look knows the answer."""
+        if call in self.not_remade:
+            del self.not_remade[call]
+            return False
+        self._ctx.send("gcs", AskReplay(b"", call))
+        return True
+
+
+class Shard:
     """The tables of shard `shard`."""
 
     def __init__(self, ctx: Context, config: Config, shard: int) -> None:
-        super().__init__(ctx, config)
-        self.lineage = self.table.lineage = ShardLineage(
+        self.ctx = ctx
+        self.nodes: dict[int, NodeInfo] = {}
+        """Every node that ``gcs`` has announced, by number."""
+        self._alive: set[int] = set()
+        self._changes = 0
+        """Changes of nodes that ``gcs`` has announced so far."""
+        self.pubsub = PubSub(ctx)
+        self.jobs = JobTable(ctx)
+        self.functions = FunctionTable(ctx, self.pubsub, self.jobs.ended)
+        self.kv = KvTable(ctx)
+        self.history = TaskHistory(ctx, -(-config.gcs_memory_max // config.gcs_shards))
+        self._events = RemoteEventLog(ctx)
+        self._actors = RemoteActors(ctx)
+        self.lineage = ShardLineage(
             ctx, config.lineage_bytes_max // config.gcs_shards, shard, config.gcs_shards,
             self._on_unused, self._on_unneeded,
         )  # fmt: skip
-        self._changes = 0
-        """Of nodes, heard of so far."""
+        self.table = TaskObjectTable(
+            ctx,
+            config,
+            ArrayStore(ctx, self.nodes, self._alive, self.lineage),
+            self.pubsub,
+            self._actors,
+            self._events.add,
+            self.jobs.ended,
+            self.history if config.task_history else None,
+        )
         self._cancels: dict[bytes, list[CancelTask]] = {}
-        """Of arrays without a row: what was placed may be on its way by another shard."""
-        self._settled = b""
-        """An actor that is known, in this turn, not to be rebuilt."""
-        self._unmade: dict[bytes, None] = {}
-        """Arrays that no actor makes again, as was just said."""
-        self.table.replays = self._ask_replay
-        self.table.remakes = self._ask_remake
-        self._handlers.update({
+        """Cancellations of arrays without a row, which may come by way of another shard."""
+        self._handlers: dict[type, Handler] = {
             NodeChanged: self._on_node_changed,
-            LineageChanges: self.lineage.on_changes,
-            TasksPlaced: self._on_placed,
-            ActorSettled: self._on_settled,
             JobEnded: self._on_job_ended,
-        })  # fmt: skip
+            ExportFunction: self.functions.on_export,
+            FetchFunction: self.functions.on_fetch,
+            TasksPlaced: self._on_placed,
+            TaskUpdates: self.table.on_updates,
+            LocateObjects: self.table.on_locate,
+            ObjectsMissing: self.table.on_objects_missing,
+            ResultsMissing: self.table.reconstruction.on_results_missing,
+            ClaimTasks: self.table.on_claim,
+            OwnersFound: self.table.on_owners_found,
+            CancelTask: self._on_cancel,
+            LineageChanges: self.lineage.on_changes,
+            ActorSettled: self._on_settled,
+            KvPut: self.kv.on_put,
+            KvGet: self.kv.on_get,
+            KvDelete: self.kv.on_delete,
+            FindTask: self.history.on_find,
+            RowLoaded: self.history.on_loaded,
+            Query: self._on_query,
+        }
 
-    def start(self) -> None:
-        """Who is alive is judged elsewhere."""
+    @property
+    def arrays(self) -> dict[bytes, ArrayRow]:
+        """The rows of the task and object tables."""
+        return self.table.store.rows
+
+    def handle(self, source: str, message: Any) -> None:
+        """Take one message; an unknown type is a programming error."""
+        self._handlers[type(message)](source, message)
 
     def end_turn(self) -> None:
         """Tell the other shards what changed for them."""
         self.lineage.end_turn()
 
-    def _log(self, kind: str, subject: str, detail: str = "", count: int = 1) -> None:
-        self.ctx.send("gcs", Event(kind, subject, detail, count))
+    def _on_query(self, source: str, message: Query) -> None:
+        """Answer how much is in the tables, the only question that ``gcs`` asks a shard."""
+        self.ctx.send(source, QueryReply(message.key, message.client, self.table.sizes()))
 
-    # -- nodes -----------------------------------------------------------------
+    # -- nodes and jobs ----------------------------------------------------------
 
     def _on_node_changed(self, source: str, message: NodeChanged) -> None:
         info = message.info
@@ -101,7 +183,8 @@ class Shard(Gcs):
 
     def _on_job_ended(self, source: str, message: JobEnded) -> None:
         self.jobs.end(message.job, message.reason)
-        self._forget_job(message.job, message.kept)
+        self.table.end_job(message.job)
+        self.functions.drop_ended(message.kept)
 
     # -- placements ------------------------------------------------------------
 
@@ -116,7 +199,7 @@ class Shard(Gcs):
             return
         node = message.node
         for spec in message.tasks:
-            self.table.overtaken(spec)
+            self.table.owners.overtaken(spec)
         log = TaskUpdates(
             node, message.tasks, [], [], [], incarnation=message.incarnation, left=message.left
         )
@@ -149,35 +232,21 @@ class Shard(Gcs):
     def _on_unused(self, array: bytes) -> None:
         row = self.arrays.get(array)
         if row is not None and row.released:
-            self.table.drop(array)
+            self.table.owners.drop(array, -1)
 
     def _on_unneeded(self, array: bytes) -> None:
-        self.table.unneeded(array)
-
-    def _ask_replay(self, actor: bytes, array: bytes) -> bool:
-        if actor == self._settled:
-            return False
-        self.ctx.send("gcs", AskReplay(actor, array))
-        return True
-
-    def _ask_remake(self, array: bytes) -> bool:
-        """Who asks looks again later, and knows the answer then."""
-        if array in self._unmade:
-            del self._unmade[array]
-            return False
-        self.ctx.send("gcs", AskReplay(b"", array))
-        return True
+        self.table.reconstruction.unneeded(array)
 
     def _on_settled(self, source: str, message: ActorSettled) -> None:
         if message.array:
-            if message.array in self.table.waited:
-                self._unmade[message.array] = None
+            if message.array in self.table.waiters.arrays:
+                self._actors.not_remade[message.array] = None
         elif not message.now:
-            self.table.on_actor_settled(message.actor)
+            self.table.reconstruction.on_actor_settled(message.actor)
         else:
-            self._settled = message.actor
-            self.table.seek_made_by(message.actor)
-            self._settled = b""
+            self._actors.settled = message.actor
+            self.table.reconstruction.seek_made_by(message.actor)
+            self._actors.settled = b""
 
 
 class _Gate(Between):
@@ -237,7 +306,6 @@ class ShardedGcs(Gcs):
             self.pubsub.subscribe("jobs", shard_address(shard))
         self._asking: dict[bytes, dict[str, None]] = {}
         """By actor that is being rebuilt: shards that want to hear when it is."""
-        self.actors.on_settled = self._on_settled
         self._sums: dict[int, _Sum] = {}
         """Questions about the tables, until every shard has answered."""
         self._questions = 0
@@ -281,7 +349,7 @@ class ShardedGcs(Gcs):
             answer = QueryReply(asked.query.key, asked.query.client, asked.rows)
             self.ctx.send(asked.source, answer)
 
-    def _on_settled(self, actor: bytes) -> None:
+    def _on_actor_settled(self, actor: bytes) -> None:
         for shard in self._asking.pop(actor, ()):
             self.ctx.send(shard, ActorSettled(actor, False))
 
