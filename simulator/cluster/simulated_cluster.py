@@ -34,6 +34,7 @@ from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import job_id, root_task_id
 from raytwin.runtime.control.gcs.gcs import Gcs
+from raytwin.runtime.control.gcs.sharding.shard import Shard
 from raytwin.runtime.control.messages import (
     ChainAck,
     ChainCommands,
@@ -249,15 +250,15 @@ class SimCluster:
         return found
 
     @property
-    def gcs_tables(self) -> list[Gcs]:
+    def gcs_tables(self) -> list[Gcs | Shard]:
         """The shards of the GCS; without shards, the GCS itself."""
         if self.config.gcs_shards == 1:
             return [self.gcs]
         assert self.replicas is not None
-        found = []
+        found: list[Gcs | Shard] = []
         for shard in range(1, self.config.chains):
             tables = self.replicas.tail_machine(shard).components[shard_address(shard)]
-            assert isinstance(tables, Gcs)
+            assert isinstance(tables, Shard)
             found.append(tables)
         return found
 
