@@ -39,7 +39,7 @@ from raytwin.runtime.control.gcs.sharding.shard import Shard, ShardedGcs, Sharde
 from raytwin.runtime.control.messages import errors
 from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.replication import state_machine
-from raytwin.runtime.control.replication.client import Chained
+from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.replication.snapshot import StateTypes
 from raytwin.runtime.control.replication.state_machine import Factory, Machine
 from raytwin.runtime.control.scheduling import (
@@ -83,14 +83,14 @@ def make_machine(config: Config, chain: int = 0) -> Machine:
 
 def make_node(
     ctx: Context, address: str, config: Config, make: Callable[[Context], NodeManager]
-) -> tuple[Component, list[Chained], NodeManager]:
+) -> tuple[Component, list[ChainClient], NodeManager]:
     """Make a local scheduler with what is between it and the GCS of this cluster.
 
     Returns the component that stands for all, the clients of chains among them, by
     chain, and the scheduler.
     """
     made: list[NodeManager] = []
-    chains: dict[int, Chained] = {}
+    chains: dict[int, ChainClient] = {}
 
     def scheduler(inner: Context) -> Component:
         made.append(make(inner))
@@ -106,7 +106,7 @@ def make_node(
         further = routed if config.gcs_shards > 1 else scheduler
         if chain < config.chains - 1:
             further = partial(chained, chain + 1)
-        chains[chain] = Chained(inner, address, further, chain)
+        chains[chain] = ChainClient(inner, address, further, chain)
         return chains[chain]
 
     component = chained(0, ctx) if config.chained else scheduler(ctx)

@@ -46,7 +46,7 @@ from raytwin.runtime.control.messages import (
     WorkerDied,
 )
 from raytwin.runtime.control.node.node_manager import NodeManager
-from raytwin.runtime.control.replication.client import Chained
+from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from raytwin.runtime.journal import Journal
 from raytwin.runtime.session import Session
@@ -104,7 +104,7 @@ class SimCluster:
         """The hub's hooks for asynchronous generators: see `sys.set_asyncgen_hooks`."""
         self.processes: dict[str, SimProcess] = {}
         self.schedulers: dict[int, NodeManager] = {}
-        self.chains: dict[int, list[Chained]] = {}
+        self.chains: dict[int, list[ChainClient]] = {}
         """By node: its clients of the GCS's chains, if the GCS is replicated."""
         self.stores: dict[int, SimStore] = {}
         self.resources: dict[int, dict[str, float]] = {}

@@ -46,7 +46,7 @@ from raytwin.runtime.control.messages import (
     StopReplica,
     StoreRows,
 )
-from raytwin.runtime.control.replication.client import Chained
+from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.replication.log import Recovered
 from raytwin.runtime.control.replication.master import LAUNCHER, Master
 from raytwin.runtime.control.replication.position import State
@@ -146,9 +146,9 @@ class SimReplicas:
         assert isinstance(replica, Replica)
         process.contexts[name].after(self.cluster.profile.latency_s, replica.report)
 
-    def _add_master(self, head: SimProcess, chain: int) -> Chained:
+    def _add_master(self, head: SimProcess, chain: int) -> ChainClient:
         address, config = master_of(chain), self.cluster.config
-        chained = Chained(
+        chained = ChainClient(
             head.context(address), address, lambda ctx: Master(ctx, config, chain), chain
         )
         assert isinstance(chained.inner, Master)
@@ -239,7 +239,7 @@ class SimReplicas:
         head.begin()
 
     def _leave_if_fenced(self, name: str, replica: Replica) -> None:
-        if replica.state is State.FENCED and name in self.cluster.processes:
+        if replica.place.state is State.FENCED and name in self.cluster.processes:
             self.kill(name)
 
     def kill(self, name: str) -> None:

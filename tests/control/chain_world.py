@@ -36,7 +36,7 @@ from raytwin.runtime.control.messages import (
     StopReplica,
     StoreRows,
 )
-from raytwin.runtime.control.replication.client import Chained
+from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.replication.log import Recovered
 from raytwin.runtime.control.replication.master import LAUNCHER, Master
 from raytwin.runtime.control.replication.position import State
@@ -174,7 +174,9 @@ class ChainWorld:
 
     def _begin_head(self) -> None:
         self.heads += 1
-        chained = Chained(self.context(MASTER), MASTER, lambda inner: Master(inner, self.config))
+        chained = ChainClient(
+            self.context(MASTER), MASTER, lambda inner: Master(inner, self.config)
+        )
         self.components[MASTER] = chained
         self.master: Master = chained.inner  # type: ignore[assignment]
         self.components[LAUNCHER] = self
@@ -190,7 +192,7 @@ class ChainWorld:
         self.at(self.rng.uniform(0, 0.01), partial(self._tell, MASTER, found))
         for address, component in list(self.components.items()):
             back: Any = component.report if isinstance(component, Replica) else None
-            if isinstance(component, Chained) and address != MASTER:
+            if isinstance(component, ChainClient) and address != MASTER:
                 back = component.start
             if back is not None and self.heads > 1:
                 self.at(self.rng.uniform(0, 0.05), partial(self.turn_of, component, address, back))
@@ -249,8 +251,8 @@ class ChainWorld:
         made = self.contexts[address] = ChainContext(self, address, skew_s)
         return made
 
-    def client(self, address: str, inner: Callable[[Any], Any]) -> Chained:
-        chained = Chained(self.context(address), address, inner)
+    def client(self, address: str, inner: Callable[[Any], Any]) -> ChainClient:
+        chained = ChainClient(self.context(address), address, inner)
         self.components[address] = chained
         self.turn(address, chained.start)
         return chained
@@ -278,7 +280,7 @@ class ChainWorld:
                 self._write(address, component, messages)
                 continue
             self._transmit(address, to, Encoder.encode(Frame(address, to, messages)))
-        if isinstance(component, Replica) and component.state is State.FENCED:
+        if isinstance(component, Replica) and component.place.state is State.FENCED:
             del self.components[address]
 
     def _write(self, name: str, replica: Any, messages: list[Any]) -> None:

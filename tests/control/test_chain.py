@@ -27,10 +27,10 @@ from raytwin.runtime.control.messages import (
     ReplicaJoined,
     ReplicasFound,
 )
-from raytwin.runtime.control.replication.client import Chained
+from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.replication.master import Master
-from raytwin.runtime.control.replication.master_recovery import Succession
-from raytwin.runtime.control.replication.position import State
+from raytwin.runtime.control.replication.master_recovery import MasterRecovery
+from raytwin.runtime.control.replication.position import Position, State
 from raytwin.runtime.control.replication.replica import MASTER, Replica
 from raytwin.runtime.control.replication.state_machine import Factory, Machine
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
@@ -164,7 +164,7 @@ def run_users(world: ChainWorld, users: int, keys: int, count: int) -> list[User
 
 
 def serving(world: ChainWorld) -> list[Replica]:
-    return [r for r in world.replicas().values() if r.state is State.SERVING]
+    return [r for r in world.replicas().values() if r.place.state is State.SERVING]
 
 
 def kill_sometimes(world: ChainWorld, kills: int) -> None:
@@ -281,25 +281,25 @@ def run_heads(seed: int, replicas: int) -> ChainWorld:
 
 def _counts_who_joins(patch: pytest.MonkeyPatch) -> None:
     """A replica that has not got all of the state is taken for one that has."""
-    before = Succession.chain
+    before = MasterRecovery.chain
 
-    def chain(asking: Succession) -> tuple[int, list[ReplicaInfo]]:
+    def chain(asking: MasterRecovery) -> tuple[int, list[ReplicaInfo]]:
         epoch, members = before(asking)
         reports = asking.reports.values()
         return epoch, [*(r.info for r in reports if r.epoch and not r.serving), *members]
 
-    patch.setattr(Succession, "chain", chain)
+    patch.setattr(MasterRecovery, "chain", chain)
 
 
 def _forgets_the_order(patch: pytest.MonkeyPatch) -> None:
     """The new chain is made of those who are left in any order."""
-    before = Succession.chain
+    before = MasterRecovery.chain
 
-    def chain(asking: Succession) -> tuple[int, list[ReplicaInfo]]:
+    def chain(asking: MasterRecovery) -> tuple[int, list[ReplicaInfo]]:
         epoch, members = before(asking)
         return epoch, members[::-1]
 
-    patch.setattr(Succession, "chain", chain)
+    patch.setattr(MasterRecovery, "chain", chain)
 
 
 def _goes_on_in_the_same_epochs(patch: pytest.MonkeyPatch) -> None:
@@ -314,8 +314,8 @@ def _goes_on_in_the_same_epochs(patch: pytest.MonkeyPatch) -> None:
 
 def _begins_anew(patch: pytest.MonkeyPatch) -> None:
     """Who hears of no replica that has the state begins without it."""
-    patch.setattr(Succession, "serving", property(lambda asking: False))
-    patch.setattr(Succession, "untouched", lambda asking, before: True)
+    patch.setattr(MasterRecovery, "serving", property(lambda asking: False))
+    patch.setattr(MasterRecovery, "untouched", lambda asking, before: True)
 
 
 @pytest.mark.parametrize(
@@ -381,13 +381,13 @@ def _answers_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
 
 def _goes_on_with_any_file(patch: pytest.MonkeyPatch) -> None:
     """Not the longest of the latest chain, but the oldest replica's."""
-    before = Succession.revive
+    before = MasterRecovery.revive
 
-    def revive(asking: Succession) -> str:
+    def revive(asking: MasterRecovery) -> str:
         asking.kept = dict(list(asking.kept.items())[:1])
         return before(asking)
 
-    patch.setattr(Succession, "revive", revive)
+    patch.setattr(MasterRecovery, "revive", revive)
 
 
 def _keeps_files_of_those_who_join(patch: pytest.MonkeyPatch) -> None:
@@ -395,8 +395,8 @@ def _keeps_files_of_those_who_join(patch: pytest.MonkeyPatch) -> None:
     before = Replica._log_epoch
 
     def log_epoch(replica: Replica) -> None:
-        if replica.state is State.JOINING:
-            replica.ctx.send(STORAGE, LogEpoch(replica.epoch + 1, [replica.info.name], True))
+        if replica.place.state is State.JOINING:
+            replica.ctx.send(STORAGE, LogEpoch(replica.place.epoch + 1, [replica.info.name], True))
         else:
             before(replica)
 
@@ -428,7 +428,7 @@ def test_replicas_are_killed_in_these_tests() -> None:
 
 def _answers_too_early(patch: pytest.MonkeyPatch) -> None:
     """A middle replica answers as well, before the tail has it."""
-    patch.setattr(Replica, "is_tail", property(lambda r: r.state is State.SERVING))
+    patch.setattr(Position, "is_tail", property(lambda p: p.state is State.SERVING))
 
 
 def _forgets_what_joins(patch: pytest.MonkeyPatch) -> None:
@@ -459,14 +459,14 @@ def _applies_twice(patch: pytest.MonkeyPatch) -> None:
 
 def _loses_requests(patch: pytest.MonkeyPatch) -> None:
     """A client does not send again what nobody has confirmed."""
-    before = Chained._on_configured
+    before = ChainClient._on_configured
 
-    def configured(client: Chained, message: ChainConfigured) -> None:
+    def configured(client: ChainClient, message: ChainConfigured) -> None:
         if client.epoch:
             client.unconfirmed.clear()
         before(client, message)
 
-    patch.setattr(Chained, "_on_configured", configured)
+    patch.setattr(ChainClient, "_on_configured", configured)
 
 
 @pytest.mark.parametrize(

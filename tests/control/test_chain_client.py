@@ -1,4 +1,4 @@
-"""`Chained`: what a client of a chain takes from it."""
+"""`ChainClient`: what a client of a chain takes from it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.messages import ChainOutput, Event, Frame
-from raytwin.runtime.control.replication.client import Chained
+from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.replication.state_machine import encode_frames
 from tests.control.alone import Alone
 
@@ -30,7 +30,7 @@ class Inner:
 def test_an_answer_to_its_former_process_is_none_to_it() -> None:
     ctx = Alone()
     ctx.time_s = 7.5
-    client = Chained(ctx, "node:1", Inner)
+    client = ChainClient(ctx, "node:1", Inner)
     client.request("gcs", Event("first", "it"))
     client.end_turn()
     body = encode_frames([Frame("gcs", "node:1", [Event("hello", "it")])])

@@ -33,7 +33,7 @@ from raytwin.runtime.control.replication import state_transfer
 from raytwin.runtime.control.replication.position import State
 from raytwin.runtime.control.replication.replica import Replica
 from raytwin.runtime.control.replication.state_machine import Machine
-from raytwin.runtime.control.replication.state_transfer import Feed
+from raytwin.runtime.control.replication.state_transfer import StateTransfer
 from raytwin.runtime.processes.head.gcs_storage import GcsStorage
 from raytwin.simulator.cluster.simulated_replicas import SimFile, SimStorage
 from tests.control.chain_world import ChainWorld
@@ -184,22 +184,22 @@ def _reads_what_is_not_written(patch: pytest.MonkeyPatch) -> None:
 
 
 def _takes_what_an_earlier_feed_has_asked(patch: pytest.MonkeyPatch) -> None:
-    before = Feed.on_rows
+    before = StateTransfer.on_rows
 
-    def on_rows(feed: Feed, read: ColdRows) -> bool:
+    def on_rows(feed: StateTransfer, read: ColdRows) -> bool:
         return before(feed, ColdRows(feed._epoch, read.rows, read.place, read.until))
 
-    patch.setattr(Feed, "on_rows", on_rows)
+    patch.setattr(StateTransfer, "on_rows", on_rows)
 
 
 def _reads_once(patch: pytest.MonkeyPatch) -> None:
     """What was flushed between the first read and the snapshot is nobody's."""
-    before = Feed._read_rows
+    before = StateTransfer._read_rows
 
-    def read(feed: Feed, until: int | None) -> None:
+    def read(feed: StateTransfer, until: int | None) -> None:
         before(feed, feed._until if feed.taken else until)
 
-    patch.setattr(Feed, "_read_rows", read)
+    patch.setattr(StateTransfer, "_read_rows", read)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_it_joins_although_rows_are_flushed_all_the_while(storage: Any) -> None:
     def flush() -> None:
         # In a round trip, which is two of these, more than is sent at once.
         for number in (next(numbers) for _ in range(20)):
-            tail.turn(put(tail.replica.epoch, number, 10))
+            tail.turn(put(tail.replica.place.epoch, number, 10))
 
     for _ in range(40):
         flush()
@@ -364,7 +364,7 @@ def test_it_joins_although_rows_are_flushed_all_the_while(storage: Any) -> None:
 
     flow(tail, new, busy)
     assert joined(tail, 2)
-    assert new.replica.state is State.JOINING
+    assert new.replica.place.state is State.JOINING
     assert new.rows() == tail.rows()
     assert set(tail.rows().values()) == {1}
     # Many batches at a time: there were 800 of a row each when it began.

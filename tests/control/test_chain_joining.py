@@ -154,7 +154,7 @@ def test_it_acknowledges_nothing_that_it_no_longer_has(together: bool) -> None:
     assert [m for _, m in new.take(head) if isinstance(m, ChainAck)] == []
     new.turn(*parts)
     flow(head, new)
-    assert new.replica.state is State.JOINING
+    assert new.replica.place.state is State.JOINING
     assert new.replica.machine.index == new.logged == 21
     gcs: Any = new.replica.machine.components["gcs"]
     assert gcs.kv.values[b"key21"] == bytes(10)

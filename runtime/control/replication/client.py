@@ -1,6 +1,6 @@
 """A component whose ``gcs`` and ``global`` are a chain: it need not know.
 
-`Chained` wraps a component. What that sends to ``gcs`` or ``global`` in a turn
+`ChainClient` wraps a component. What that sends to ``gcs`` or ``global`` in a turn
 becomes one request to the chain's head; what the chain's tail answers is handed
 to it as if ``gcs`` or ``global`` had said it. Requests and outputs are numbered
 (see `replicated`), so each takes effect once, in order, whichever replicas die::
@@ -69,7 +69,7 @@ class _InnerContext:
 
     rng: random.Random
 
-    def __init__(self, chained: Chained) -> None:
+    def __init__(self, chained: ChainClient) -> None:
         self._chained = chained
         self._ctx = chained.ctx
         self._machine = chained.machine
@@ -94,7 +94,7 @@ class _InnerContext:
         return self._ctx.after(delay_s, callback)
 
 
-class Chained:
+class ChainClient:
     """Runs a component as a client of a chain; is a component itself.
 
     A client of several chains is one in another: each takes what its own chain says.
@@ -180,7 +180,7 @@ class Chained:
             "names": list(self.members),
             "joining": self._joining,
         }
-        return [row, *(self.inner.rows() if isinstance(self.inner, Chained) else ())]
+        return [row, *(self.inner.rows() if isinstance(self.inner, ChainClient) else ())]
 
     def _send(self, sequence: int, body: bytes) -> None:
         if self.members:

@@ -51,7 +51,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.control.replication.master_recovery import (
     EPOCHS_PER_LIFE,
-    Succession,
+    MasterRecovery,
     number_of,
 )
 
@@ -81,7 +81,7 @@ class Master:
         self._first_names = self._names + config.gcs_replicas
         self._heard: dict[str, float] = {}
         self._checked_s = 0.0
-        self._asking: Succession | None = Succession()
+        self._asking: MasterRecovery | None = MasterRecovery()
         self._unneeded: set[str] = set()
         """What is on disk, and nobody needs as soon as the chain goes on."""
 
@@ -176,7 +176,7 @@ class Master:
         if self.joining is not None:
             self._ready[self.joining.name] = self.joining
             self.joining = None
-        self._asking = Succession()
+        self._asking = MasterRecovery()
         self._asking.await_(name)
         self._revive(name)
 

@@ -41,7 +41,7 @@ def number_of(name: str) -> int:
     return int(name.partition(".")[2])
 
 
-class Succession:
+class MasterRecovery:
     """What replicas have said of themselves, until all that live have."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A replica's place in its chain: what it is, and who is next to it.
+"""A replica's position in its chain: its state, its epoch and its neighbours.
 
 ========= ========================================= ==========================
 state     what it does                              leaves it when
@@ -10,7 +10,7 @@ SERVING   by its place: HEAD numbers, TAIL answers  configured without it
 FENCED    nothing, ever                             --
 ========= ========================================= ==========================
 
-A member's place is of an epoch: `chain_master` decides on it, `chain.Replica` acts on it.
+The master decides on the chain of each epoch; the replica acts by its position in it.
 """
 
 from __future__ import annotations
@@ -29,47 +29,48 @@ class State(Enum):
     FENCED = "fenced"
 
 
-class Member:
-    """Who a replica is to the others of its chain."""
+class Position:
+    """A replica's state in the epoch that it knows of, and the members of that epoch."""
 
-    def __init__(self, info: ReplicaInfo, epoch: int, members: list[str]) -> None:
-        """`epoch` and `members` are the latest that it knows of; 0 and none if it is new."""
-        self.info = info
+    def __init__(self, name: str, epoch: int, members: list[str]) -> None:
+        """`epoch` and `members` are the latest that the replica knows; 0 and none if new."""
+        self.name = name
         self.state = State.NEW
         self.epoch = epoch
         self.members = members
-        self.places: dict[str, ReplicaInfo] = {}
+        self.infos: dict[str, ReplicaInfo] = {}
         """Where every replica of the chain listens, by name."""
-        self._joining = ""
+        self.joining = ""
+        """The replica that joins behind the tail; empty if none does."""
 
-    def _take_place(self, message: ChainConfigured) -> None:
-        """A new epoch begins; what that means for its state is the replica's to say."""
+    def configure(self, message: ChainConfigured) -> None:
+        """Enter a new epoch; the replica sets the state that follows from it."""
         self.epoch = message.epoch
         self.members = [info.name for info in message.members]
-        self._joining = message.joining.name if message.joining is not None else ""
-        self.places = {
+        self.joining = message.joining.name if message.joining is not None else ""
+        self.infos = {
             info.name: info for info in (*message.members, message.joining) if info is not None
         }
 
     @property
     def is_head(self) -> bool:
         """Whether this replica numbers requests."""
-        return self.state is State.SERVING and self.members[0] == self.info.name
+        return self.state is State.SERVING and self.members[0] == self.name
 
     @property
     def is_tail(self) -> bool:
         """Whether this replica lets outputs out."""
-        return self.state is State.SERVING and self.members[-1] == self.info.name
+        return self.state is State.SERVING and self.members[-1] == self.name
 
     @property
     def predecessor(self) -> str:
-        """From whom a member that is not the head has the commands."""
-        return self.members[self.members.index(self.info.name) - 1]
+        """The member that sends this one its commands; the head has none."""
+        return self.members[self.members.index(self.name) - 1]
 
     @property
     def successor(self) -> str:
-        """Who gets the commands next: a member, or who joins behind the tail."""
-        at = self.members.index(self.info.name) + 1
+        """The replica that this one sends commands to: a member, or the one that joins."""
+        at = self.members.index(self.name) + 1
         if at < len(self.members):
             return self.members[at]
-        return self._joining
+        return self.joining

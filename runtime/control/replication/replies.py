@@ -1,4 +1,4 @@
-"""What the tail of a chain owes its clients, and sends them.
+"""The tail's replies: outputs that it owes clients, and sends them.
 
 ::
 
@@ -7,8 +7,9 @@
     all outputs up to that one ─────────┘     ↑                          ChainOutput
                                               └── some may not leave yet ─────┘
 
-Outputs are in the machine's sessions until their client has confirmed them, so another tail
-can send them again. Here is only which life of a client is attached, and how far it got.
+The machine's sessions keep outputs until the client has confirmed them, so another tail can
+send them again. `Replies` knows only which life of a client is attached, and the last output
+sent to it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from raytwin.runtime.control.messages import ChainAttach, ChainOutput
 from raytwin.runtime.control.replication.state_machine import Machine
 
 
-class Answers:
+class Replies:
     """The clients of one replica, for the time that it is the tail."""
 
     def __init__(self, ctx: Context) -> None:
@@ -32,31 +33,31 @@ class Answers:
         """The tail's clients: which life of each, and the last output sent to it."""
 
     def attach(self, message: ChainAttach) -> None:
-        """A client is there."""
+        """Note a client that has attached, and owe it a reply."""
         self._attached[message.client] = (message.born, message.received)
         self._owed[message.client] = None
 
     def owe(self, clients: Iterable[str]) -> None:
-        """Answer them as soon as that may be."""
+        """Reply to these clients once their outputs may leave."""
         for client in clients:
             self._owed[client] = None
 
     def owe_nobody(self) -> None:
-        """Another replica answers."""
+        """Forget what is owed: another replica is the tail."""
         self._owed.clear()
 
     def detach(self) -> None:
-        """In a new epoch every client says once more how far it has come."""
+        """Forget all clients: in a new epoch each attaches again."""
         self._attached.clear()
 
     def detach_head(self) -> None:
-        """The head's clients are other ones now: who has their addresses has not had what
-        was sent to these."""
+        """Forget the clients of the head's process, which a new process replaces: it has not
+        got the outputs that were sent to the old one."""
         nodes = {c: a for c, a in self._attached.items() if c.startswith("node:")}
         self._attached = nodes
 
     def send(self, machine: Machine, limit: int) -> None:
-        """Send clients what they lack and may have: outputs of commands up to `limit`."""
+        """Send clients the outputs of commands up to `limit` that they lack."""
         owed, self._owed = self._owed, {}
         for client in owed:
             session = machine.sessions.get(client)
@@ -64,15 +65,15 @@ class Answers:
             if session is None or client not in self._attached or session.born != born:
                 continue  # it will attach, or its first request is on its way
             applied = session.applied if session.applied_index <= limit else 0
-            told = False
+            sent_any = False
             skip = len(session.outbox) - (session.sent - sent)
             for output in islice(session.outbox, max(0, skip), None):
                 if output.index > limit:
                     break
                 self._ctx.send(client, ChainOutput(applied, output.sequence, output.body, born))
                 sent = output.sequence
-                told = True
-            if not told and applied:
+                sent_any = True
+            if not sent_any and applied:
                 self._ctx.send(client, ChainOutput(applied, 0, b"", born))
             self._attached[client] = (born, sent)
             if sent < session.sent or not applied:

@@ -1,4 +1,4 @@
-"""What a tail sends to the replica that joins its chain: flushed rows, then a snapshot.
+"""State transfer from the tail to a replica that joins: flushed rows, then a snapshot.
 
 ::
 
@@ -9,14 +9,14 @@
 
 Rows are sent where there are some, `ROWS_BYTES` at a time, the oldest first, in two passes:
 
-1. All that there are when the feed begins. The tail keeps nothing for the joining one yet,
-   and serves as if it were not there.
-2. The snapshot is taken; all that was flushed since, up to the snapshot.
+1. All rows at the beginning. The tail keeps no commands for the joining replica yet, and
+   serves as if it were not there.
+2. The tail takes the snapshot, and sends the rows flushed since the first pass began.
 
-The snapshot's parts follow, then the commands since. What is flushed after the snapshot is in
-it or in those commands, and whoever has taken those flushes it itself. So each row is written
-once, in the order of its flushing; who has the snapshot in its log has the rows; there is an
-end to what is sent, however much is flushed meanwhile; and no row waits behind commands, of
+The snapshot's parts follow, then the commands since. A row that is flushed after the snapshot
+is in it or in those commands, and the replica that applies them flushes it itself. So each row
+is written once, in the order of flushing; a replica that has the snapshot in its log has the
+rows; the transfer ends, however much is flushed meanwhile; and no row waits behind commands, of
 which a loaded chain has seconds of work under way.
 """
 
@@ -38,8 +38,8 @@ ROWS = -1
 """The part of a snapshot that flushed rows are, for who has taken some."""
 
 
-class Feed:
-    """The rows of a storage and a snapshot, on their way."""
+class StateTransfer:
+    """One transfer, from the tail to one joining replica in one epoch."""
 
     def __init__(
         self,
@@ -50,18 +50,19 @@ class Feed:
         snapshot: Callable[[], tuple[bytes, int]],
         storage: str,
     ) -> None:
-        """`snapshot` returns the state and the command it is after; when it has, `storage`
-        was sent all that was flushed up to there and nothing else.
+        """`snapshot` returns the state and its last command; by then `storage` was sent the rows
+        flushed up to there and no others.
 
-        `storage`: whose rows are sent, too; empty: there are none. `master` is told when
-        the replica has joined."""
+        `storage`: the address whose rows are sent, too; empty for none. `master`: notified when
+        the replica has joined.
+        """
         self.ctx = ctx
         self.to = to
         self._master = master
         self.acked = -1
-        """What it has applied; -1 before it has the snapshot."""
+        """The last command that the replica has applied; -1 before it has the snapshot."""
         self.answered = -1
-        """What it has to have before it has joined; -1 once that was so."""
+        """The command that the replica must apply to have joined; -1 once it has."""
         self._epoch = epoch
         self._snapshot = snapshot
         self._index = 0
@@ -71,12 +72,12 @@ class Feed:
         self._sent = 0
         self._storage = storage
         self._place = 0
-        """Of the rows that were sent last, this pass has more up to `_until`."""
+        """The batch of rows sent last; this pass sends those up to `_until`."""
         self._until = 0
 
     @property
     def taken(self) -> bool:
-        """Whether there is the snapshot: from here on commands are kept for it."""
+        """Whether the snapshot is taken: from here on the tail keeps commands for the replica."""
         return self._parts > 0
 
     @property
@@ -85,9 +86,9 @@ class Feed:
         return self.taken and self._sent == self._parts
 
     def begin(self) -> bool:
-        """Send what may be under way; return whether the snapshot's last part is.
+        """Send what may be under way; return whether that includes the snapshot's last part.
 
-        Whoever is told so, here and below, sends the commands since the snapshot.
+        On True, here and below, the caller sends the commands since the snapshot.
         """
         if self._storage:
             self._read_rows(None)
@@ -103,7 +104,7 @@ class Feed:
         self.ctx.send(self._storage, ReadRows(self._epoch, self._place, until))
 
     def on_rows(self, read: ColdRows) -> bool:
-        """The storage has read rows, for this feed or an earlier one."""
+        """Take rows that the storage has read, for this transfer or an earlier one."""
         if read.epoch != self._epoch:
             return False
         self._place, self._until = read.place, read.until
@@ -113,7 +114,7 @@ class Feed:
         return False
 
     def _on_written(self) -> bool:
-        """It has the rows up to here."""
+        """The replica has written the rows up to `_place`."""
         if self._place < self._until:
             self._read_rows(self._until)
         elif not self.taken:
@@ -124,7 +125,7 @@ class Feed:
         return False
 
     def on_taken(self, part: int) -> bool:
-        """It has a part, or rows."""
+        """The replica has taken a part of the snapshot, or rows."""
         if part == ROWS:
             return self._on_written()
         return not self.over and self._send_parts(part)
@@ -141,7 +142,7 @@ class Feed:
         return self.over
 
     def on_ack(self, index: int, applied: int) -> None:
-        """It says how far it has come; who feeds it has come to `applied`."""
+        """The replica has applied commands up to `index`, the tail up to `applied`."""
         if self.acked < 0:
             self.answered = applied
         self.acked = index

@@ -29,7 +29,7 @@ from raytwin.runtime.control.messages import (
     StartReplica,
     StopReplica,
 )
-from raytwin.runtime.control.replication.client import Chained
+from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.replication.master import LAUNCHER, Master
 from raytwin.runtime.processes.net import wire
 from raytwin.runtime.processes.net.admission import (
@@ -80,9 +80,9 @@ class ChainHead:
             for relay in relays:
                 relay.start()
 
-    def _add_master(self, settings: HeadSettings, chain: int) -> Chained:
+    def _add_master(self, settings: HeadSettings, chain: int) -> ChainClient:
         address = master_of(chain)
-        chained = Chained(
+        chained = ChainClient(
             self.process.context(address),
             address,
             lambda ctx: self.make_master(settings, ctx, chain),

@@ -94,7 +94,7 @@ class ReplicaProcess:
         process.run_turns()
         while not process.stopped:
             process.step(None)
-            if self.replica.state is State.FENCED:
+            if self.replica.place.state is State.FENCED:
                 log.warning("leaving: the chain goes on without this replica")
                 process.stop("fenced")
 

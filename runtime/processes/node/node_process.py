@@ -11,7 +11,7 @@ from raytwin.runtime.control.core.addresses import chain_of, master_of
 from raytwin.runtime.control.core.context import Component, Context
 from raytwin.runtime.control.messages import Frame, NodeChanged, NodeInfo, ReplicaLost
 from raytwin.runtime.control.node.node_manager import NodeManager
-from raytwin.runtime.control.replication.client import Chained
+from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.replication.replica import MASTER
 from raytwin.runtime.processes.net.admission import (
     DRIVER_TO_NODE,
@@ -110,7 +110,7 @@ class Node:
 
     def _make_scheduler(
         self, settings: NodeSettings
-    ) -> tuple[Component, list[Chained], NodeManager]:
+    ) -> tuple[Component, list[ChainClient], NodeManager]:
         """Make the node manager; if the GCS is a chain, behind a client of the chain."""
 
         def make(ctx: Context) -> NodeManager:
