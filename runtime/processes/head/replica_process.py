@@ -150,7 +150,7 @@ class ReplicaProcess:
 
     def _dial(self, destination: str) -> Connection | None:
         """Return a new connection to another replica; None for other addresses."""
-        info = self.replica.places.get(destination)
+        info = self.replica.place.infos.get(destination)
         if info is None:
             return None
         connection = DialedConnection(
