@@ -190,7 +190,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]]
         ("resources:", "RaySystemError", "has not ended"),
     ),
     "nothing is released": (mutant_without(ReleaseManager, "release_all"), ("stores:", "tables:")),
-    "the GCS never releases": (mutant_without(ArrayTable, "_release"), ("tables:", "stores:")),
+    "the GCS never releases": (mutant_without(RowRelease, "release"), ("tables:", "stores:")),
     "inputs are mixed up": (mixed_up, ("value ",)),
     "a dead node's work is forgotten": (
         seen_twice,

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.gcs.array_row import ORPHANED_S
+from raytwin.runtime.control.gcs.array_store import ORPHANED_S
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
 from raytwin.runtime.control.objects.owned_objects import OwnedObjects
