@@ -18,6 +18,7 @@ from raytwin.runtime.control.actors.reply_cache import ReplyCache
 from raytwin.runtime.control.client.submitter import Submitter
 from raytwin.runtime.control.core.resources import ResourcePool, parse_demand
 from raytwin.runtime.control.gcs.node_table import NodeTable
+from raytwin.runtime.control.gcs.row_release import RowRelease
 from raytwin.runtime.control.gcs.task_object_table import TaskObjectTable
 from raytwin.runtime.control.local_scheduler.bundles import Bundles
 from raytwin.runtime.control.local_scheduler.dependencies import TaskInputs
