@@ -1,20 +1,20 @@
-"""Arrays that somebody waits for and of which the object table has not heard that they are made.
+"""Owner lookup: the GCS asks every node who owns an array that is awaited and has no row.
 
-Most are on their way: their owner's node has not told of them yet, or a call of an
-actor is to make them, of which the table hears only when it has ended. Others will
-never come, as their owner died before its node told of them. So, of each::
+Most such arrays are on their way: the owner's node has not reported them yet, or an actor's call
+makes them, which the table learns when the call has ended. Others never come, as the owner's node
+died before it reported them. So, for each array::
 
-    watch ──> wait ──> ask every living node: is its owner yours? ──> all have answered
-               ↑                                                        │         │
-               └───── one says yes: wait, twice as long as before ──────┘     nobody: lost
+    watch ──> wait ──> ask every living node: do you have its owner? ──> all have answered
+               ↑                                                          │         │
+               └────── one says yes: wait, twice as long as before ───────┘      none: lost
 
-A row that comes meanwhile ends it at the next step. Of what was put and has been let go
-of the first wait is left out (`OwnerLookup.ask`): nobody but a new owner can put it again.
+A row that comes meanwhile ends the lookup at its next step. `OwnerLookup.ask` leaves out the first
+wait, for an array that was put and released: only a new owner can put it again.
 
-The item of a call that has ended may lack in a row that has come: its owner's node tells of
-the end, and of a large item the node that has it, or nobody, as that died before it did. Then
-a wait is no use (`OwnerLookup.ask_all`). Every node tells what it knows before it answers; so when
-all living ones have answered, whosever it is, nobody has it.
+A row may lack an item of a call that has ended: the owner's node reports the end, and the node
+that has a large item reports that, unless it died before. A wait does not help then
+(`OwnerLookup.ask_all`). Each node reports what it knows before it answers; so when all living
+nodes have answered, no node has the item.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from raytwin.runtime.control.messages import OwnersFound, SeekOwners
 
 
 class OwnerLookup:
-    """The arrays without a row that are awaited, and who was asked for their owners."""
+    """The awaited arrays without a row, and the nodes that were asked for their owners."""
 
     def __init__(
         self,
@@ -43,17 +43,17 @@ class OwnerLookup:
         self._missing = missing
         """Whether an array is awaited and has no row, or one that lacks what is awaited."""
         self._lost = lost
-        """Called with an array that nobody owns, or nobody has told of."""
+        """Called with an array that no node owns, or whose item no node has."""
         self._waits_s: dict[bytes, float] = {}
-        """How long the next wait of an array is."""
+        """Array -> its next wait, in seconds."""
         self._asked: dict[bytes, dict[int, None]] = {}
-        """Of those that are asked for: which nodes have not answered."""
+        """Array -> the nodes that have not answered yet."""
 
     def __len__(self) -> int:
         return len(self._waits_s)
 
     def watch(self, arrays: Iterable[bytes]) -> None:
-        """Somebody begins to wait for arrays that have no row."""
+        """Look up arrays without a row, after a wait."""
         new = [array for array in arrays if array not in self._waits_s]
         for array in new:
             self._waits_s[array] = 2 * self._wait_s
@@ -61,13 +61,13 @@ class OwnerLookup:
             self._ctx.after(self._wait_s, partial(self._ask, new))
 
     def ask(self, array: bytes) -> None:
-        """The same, of one that only a new owner could bring back: the nodes are asked at once."""
+        """Look up an array that only a new owner can put again: ask the nodes at once."""
         if array not in self._waits_s:
             self._waits_s[array] = self._wait_s
             self._ask([array])
 
     def ask_all(self, array: bytes) -> None:
-        """The same, of one whose row lacks what is awaited; it may have been watched before."""
+        """Look up an array whose row lacks an awaited item; it may be watched already."""
         if array not in self._asked:
             self._waits_s.setdefault(array, self._wait_s)
             self._ask([array])
@@ -89,7 +89,7 @@ class OwnerLookup:
             self._judge(array)
 
     def on_found(self, source: str, message: OwnersFound) -> None:
-        """A node says which of the arrays its clients own."""
+        """Take a node's answer: which of the arrays its clients own."""
         again: dict[float, list[bytes]] = {}
         for array in message.owned:
             if self._asked.pop(array, None) is not None:
@@ -102,7 +102,7 @@ class OwnerLookup:
             self._answered(array, message.node)
 
     def on_node_died(self, node: int) -> None:
-        """It will not answer, and what it owned has no owner."""
+        """Count a dead node as one that owns none of the arrays."""
         for array in list(self._asked):
             self._answered(array, node)
 

@@ -1,4 +1,4 @@
-"""Publish and subscribe: who wants to hear of what."""
+"""Publish and subscribe: channels of addresses that receive a table's changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from raytwin.runtime.control.core.context import Context
 
 
 class PubSub:
-    """Channels of subscribers, told in the order in which they subscribed."""
+    """Channels of subscribers; each message goes to them in the order of their subscriptions."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -26,11 +26,11 @@ class PubSub:
                 self._ctx.send(address, message)
 
     def has(self, channel: Hashable) -> bool:
-        """Whether anybody listens to a channel."""
+        """Whether a channel has a subscriber."""
         return channel in self._channels
 
     def close(self, channel: Hashable) -> list[str]:
-        """Drop a channel and return who had subscribed."""
+        """Drop a channel and return its subscribers."""
         return list(self._channels.pop(channel, ()))
 
     def drop(self, address: str) -> None:
