@@ -1,3 +1,40 @@
-"""Actors: the queue of calls, the caller's side, reconstruction, the reply cache."""
+"""Actors: stateful workers whose methods run in order, and whose state survives failures.
+
+The paper's actor is a chain of *stateful edges* in the lineage: each method call depends on the
+state that the call before it left. An actor lives on one node, in a worker of its own. Every node
+has both sides: the **callers' side** sends its clients' calls to the actors' nodes, the **actor's
+side** queues calls, gives them to the worker, logs them and replies::
+
+    caller's node                                 actor's node
+    CallSubmitter ──ActorCalls────────────> CallQueue ──RunTasks──> worker
+         ↑   ↑                                  ↑  └──cached?──┐       │ TasksDone
+         │   └──TaskResults── CallReplies <─────┼──────────────┘       │
+         │                       ↑  └───────────┼──────────────────────┘
+         │                  CallsLogged      replayed calls
+         │                       │              │
+        GCS ─ActorChanged        └──LogCalls──> GCS ──ActorLineage──> ActorReconstruction
+
+State: the callers' side has a `CallRoute` for each actor that its clients call: where the actor
+is, and the calls that are queued, sent or to be sent again. The actor's side has an
+`ActorRecord` for each incarnation of an actor here, with its `ReplyCache`.
+
+An actor that may restart is **logged**: a reply leaves its node only when the GCS has the call
+in the actor's lineage. After a failure the GCS places a new *incarnation*, whose node restores
+the last checkpoint and replays the calls since. Calls without a reply are sent again if
+`max_task_retries` allows it, else the new incarnation is only asked for the reply.
+
+Promises (G3): the state of an actor is the fold of its logged calls, and each call takes effect
+once, however often a caller that runs again makes it; the calls of one caller start in the order
+in which it made them. A client never sees a reply that a reconstructed actor does not know.
+
+- `actor_manager`: the life of a node's actors; the messages of the actor's side
+- `actor_record`: one incarnation of an actor
+- `call_queue`: calls from their callers to the worker
+- `call_replies`: replies from the worker to the log, the callers and the cache
+- `reply_cache`: calls that an actor has taken, for callers that repeat one
+- `reconstruction`: checkpoint and replay
+- `call_submitter`, `call_route`: the callers' side
+- `node_services`: what the actors use of the node's other parts
+"""
 
 from __future__ import annotations

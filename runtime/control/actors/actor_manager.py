@@ -11,13 +11,13 @@ The life of an actor here, from `AssignTasks` with its creation::
     RESTORING (not the first time) its last checkpoint, then the calls logged since
        ↓
     ALIVE     ──its worker died──> ended; the GCS decides whether it starts again
-       ├────────it leaves────────> its worker's end is its own, for good
-       └─────nobody calls it─────> ended; its worker leaves when what runs has ended
+       ├──────it exits itself────> ended for good, once its worker has ended
+       └─no client has a handle──> ended; its worker ends after the calls that run
 
 The parts of the manager::
 
     ActorCalls ──> `CallQueue` ──> worker ──TasksDone──> `CallReplies` ──> callers
-                      ↑    └──made before──────────────────↑
+                      ↑    └──repeated─────────────────────↑
     ActorLineage ──> `ActorReconstruction` ────replayed────┘
 
 Each actor is an `ActorRecord`, which the parts share, and has a `ReplyCache`.
@@ -77,7 +77,7 @@ from raytwin.runtime.control.observability.timeline import ACTOR, CALL, REPLAY
 
 
 class ActorManager:
-    """Runs the actors of one node, on workers that its scheduler gives it."""
+    """Runs the actors of one node, each on a worker of its own."""
 
     def __init__(self, ctx: Context, node: int, services: NodeServices) -> None:
         self._ctx = ctx
@@ -127,7 +127,7 @@ class ActorManager:
         return True
 
     def ready(self, spec: TaskSpec) -> None:
-        """Its class and arguments are here."""
+        """An actor's class and the constructor's arguments are here."""
         actor = self._of_creation(spec)
         if actor is None:
             self._services.inputs.unclaim(spec)
@@ -138,13 +138,13 @@ class ActorManager:
             self._create(actor)
 
     def pass_on(self, spec: TaskSpec) -> None:
-        """It has to run elsewhere, or not at all: it is not here any more."""
+        """Forget an actor that has to run elsewhere, or not at all."""
         actor = self._of_creation(spec)
         if actor is not None:
             self._forget(actor)
 
     def creation_failed(self, spec: TaskSpec, error: ObjectValue) -> None:
-        """An argument of its constructor is an error."""
+        """An argument of an actor's constructor is an error."""
         actor = self._of_creation(spec)
         if actor is not None:
             result = RangeResult(actor.id, 0, 1, error.status, error.payload, self._node)
@@ -157,21 +157,21 @@ class ActorManager:
     def withdraw(
         self, chosen: Callable[[TaskSpec], bool], most: int | None = None
     ) -> list[TaskSpec]:
-        """Take out such actors, up to `most` of those chosen, and return their creations."""
+        """Forget queued actors that are `chosen`, up to `most`; return their creation tasks."""
         waiting = list(islice((actor for actor in self.queued if chosen(actor.spec)), most))
         for actor in waiting:
             self._forget(actor)
         return [actor.spec for actor in waiting]
 
     def begin(self, actor: ActorRecord, worker: Worker) -> None:
-        """Give an actor its worker; its resources are taken."""
+        """Give an actor, whose resources are taken, its worker."""
         actor.worker = worker
         worker.actor = actor.id
         actor.state = ActorState.CREATING
         self._create(actor)
 
     def _create(self, actor: ActorRecord) -> None:
-        """Run its constructor; if an input had to make room meanwhile, `ready` does it."""
+        """Run the constructor; if an input was evicted meanwhile, `ready` does it later."""
         worker = actor.worker
         assert worker is not None
         values = self._services.inputs.take(actor.spec, worker.address)
@@ -194,14 +194,14 @@ class ActorManager:
     @staticmethod
     def _why_unmade(actor: ActorRecord, result: RangeResult) -> Failure:
         if result.status == USER_ERROR:
-            # Its constructor's own error would be the system's.
+            # The status is the argument's: errors of the constructor itself are system errors.
             return actor.death(ActorDeath(DeathCause.ARGUMENT_RAISED))
         return unpack(result.payload)
 
     # -- calls -------------------------------------------------------------------
 
     def on_calls(self, message: ActorCalls) -> None:
-        """Calls for an actor; those for another incarnation are their sender's to repeat."""
+        """Take calls for an actor; the sender repeats those for another incarnation."""
         actor = self._current(message.actor, message.incarnation)
         if actor is None:
             return
@@ -222,16 +222,16 @@ class ActorManager:
         if actor is None:
             for result in results:
                 self._services.contained_references.drop(result)
-            return  # it was stopped; nobody waits for it
+            return  # the actor was stopped
         for result, timing in zip(results, timings, strict=True):
             self._reported(actor, result, timing)
 
     def _reported(self, actor: ActorRecord, result: RangeResult, timing: Timing) -> None:
-        """Take an actor's report of its creation, of a call or of a run of calls."""
+        """Take an actor's report of its creation, of a call or of a batch of calls."""
         worker = actor.worker
         if worker is None:
             self._services.contained_references.drop(result)
-            return  # it ended for what it reported before
+            return  # an earlier result of the same report ended it
         ran = self._services.timeline.ran
         if result.calls:
             ran(worker.number, timing, actor.running[result.array].spec, result, CALL)
@@ -240,11 +240,11 @@ class ActorManager:
             ran(worker.number, timing, actor.spec, result, ACTOR)
             self._on_created(actor, result)
         elif result.array not in actor.running:
-            # Its owner has sent it to the worker, too, and that way was the shorter one.
+            # The driver has sent the call to the worker directly, and the worker was faster.
             actor.unclaimed[result.array] = result, timing
         else:
             if actor.logged or result.status == NOT_BEGUN:
-                # Of the others, all that matters is the same in the whole run.
+                # The other cases are the same for all calls of a batch.
                 actor.take_apart(result.array)
             if result.status != NOT_BEGUN:
                 kind = REPLAY if result.array in actor.replaying else CALL
@@ -273,7 +273,7 @@ class ActorManager:
             self.replies.yielded(actor, item)
 
     def on_lineage(self, message: ActorLineage) -> None:
-        """A piece of what an actor is rebuilt from."""
+        """Take a part of an actor's checkpoint and lineage."""
         actor = self._current(message.actor, message.incarnation)
         if actor is not None:
             self.reconstruction.on_lineage(actor, message)
@@ -292,7 +292,7 @@ class ActorManager:
             )
 
     def end_turn(self) -> None:
-        """Hand out calls and log what took effect, one message an actor."""
+        """Give calls to workers, and log calls that took effect, one message an actor."""
         while self.unsent:
             dirty = list(self.unsent.values())
             self.unsent.clear()
@@ -303,7 +303,7 @@ class ActorManager:
     # -- actors that end ---------------------------------------------------------
 
     def end(self, actor: bytes, incarnation: int, why: Unsendable) -> None:
-        """End an actor for good: it cannot go on, and could not be rebuilt either."""
+        """End an actor for good: it cannot go on, nor be reconstructed."""
         ended = self._current(actor, incarnation)
         if ended is not None:
             self._end_for_good(ended, ActorDeath(DeathCause.UNSENDABLE, root=why))
@@ -330,7 +330,7 @@ class ActorManager:
             return
         death = ActorDeath(DeathCause.WORKER_DIED, detail=reason)
         self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, death))
-        # The GCS logs them before it hears of this, or wants the actor stopped.
+        # The GCS logs the calls before it takes this message, or stops the actor.
         self._forget(actor, await_log=bool(actor.held))
 
     def on_exit(self, worker: Worker, message: ExitActor) -> None:
@@ -348,10 +348,10 @@ class ActorManager:
                 self._leaves(worker)
 
     def _has_left(self, actor: ActorRecord) -> None:
-        """Its process is gone, by its own will."""
+        """The worker of an actor that exited has ended."""
         assert actor.leaving is not None
         self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, actor.leaving, True))
-        self.replies.let_out(actor)
+        self.replies.send_held(actor)
         self._forget(actor)
 
     def on_stop(self, message: StopActor) -> None:
@@ -367,14 +367,14 @@ class ActorManager:
             self.replies.discard(ended)
 
     def on_drain(self, source: str, message: DrainCalls) -> None:
-        """An actor is dead for good: its callers on another node want to be sure of it."""
+        """Send a dead actor's held replies: a caller's node drains it before it fails calls."""
         actor = self.actors.get(message.actor)
         if actor is not None and actor.incarnation <= message.incarnation:
-            self.replies.let_out(actor)
+            self.replies.send_held(actor)
             self._drop(actor, "it was stopped")
         ended = self.replies.take_ended(message.actor, message.incarnation)
         if ended is not None:
-            self.replies.let_out(ended)
+            self.replies.send_held(ended)
         self._ctx.send(source, CallsDrained(message.actor))
 
     def _drop(self, actor: ActorRecord, reason: str, again: bool = False) -> None:
@@ -386,7 +386,7 @@ class ActorManager:
             self._services.worker_failure.end(worker, reason)
 
     def _dismiss(self, actor: ActorRecord) -> None:
-        """End an actor that nobody can call any more, in good order."""
+        """End an actor to which no client has a handle, after the calls that run."""
         worker = actor.worker
         assert worker is not None, "it is alive"
         self._forget(actor)
@@ -394,7 +394,7 @@ class ActorManager:
         self._leaves(worker)
 
     def _leaves(self, worker: Worker) -> None:
-        """Its process ends by itself, unless that takes too long."""
+        """Kill a worker that ends by itself if that takes too long."""
         limit_s = self._services.config.actor_end_s
 
         def end() -> None:
@@ -405,7 +405,7 @@ class ActorManager:
         self._ctx.after(limit_s, end)
 
     def _forget(self, actor: ActorRecord, await_log: bool = False) -> None:
-        """Forget an actor; `await_log`: but for its replies that wait for the log."""
+        """Forget an actor; `await_log`: keep its replies that wait for the log."""
         del self.actors[actor.id]
         self._services.pool.end_hold(actor.spec.demand)
         self.unsent.pop(actor.id, None)
@@ -440,14 +440,14 @@ class ActorManager:
         return found if found is not None and found.incarnation == incarnation else None
 
     def is_repeating(self, worker: Worker) -> bool:
-        """Whether what an actor's worker submits may have been submitted before."""
+        """Whether an actor's worker may submit tasks that it has submitted before."""
         actor = self.actors.get(worker.actor)
         if actor is None or not actor.incarnation:
             return False
         return actor.state is not ActorState.ALIVE or bool(actor.repeated)
 
     def may_restart(self, worker: Worker) -> bool:
-        """Whether the actor that a dead worker was starts again, as far as is known here."""
+        """Whether the actor of a dead worker starts again, as far as this node knows."""
         actor = self._of_worker(worker)
         if actor is None:
             return worker.restarts

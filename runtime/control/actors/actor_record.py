@@ -1,4 +1,4 @@
-"""What a node knows of one of its actors, and of one call that waits for it."""
+"""One incarnation of an actor on its node, and the calls that wait for it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class QueuedCall:
         self.known: dict[bytes, ObjectValue] = {}
         """Small inputs that came with the call, by object."""
         self.missing = 0
-        """How many inputs are not here."""
+        """How many inputs are not in memory."""
         self.failed: ObjectValue | None = None
         """The error that an input is."""
 
@@ -99,7 +99,7 @@ class ActorRecord:
         self.held: OrderedDict[bytes, HeldReply] = OrderedDict()
         """Replies that wait for the log, by call, in order."""
         self.replies = ReplyCache(budget)
-        # What it is rebuilt from:
+        # Reconstruction:
         self.checkpoint = RestoreActor(b"", 0)
         self.lineage: list[CallRecord] = []
         """Calls to replay."""
@@ -117,11 +117,11 @@ class ActorRecord:
         """When the next of these begins at the latest."""
 
     def death(self, why: ActorDeath) -> ActorDeath:
-        """Return why it is dead with its name and ID, as its callers are told."""
+        """Return the reason of its death with its name and ID, for its callers."""
         return replace(why, name=self.spec.name, actor=self.id)
 
     def take_apart(self, call: bytes) -> None:
-        """Make single calls of the run that a running call is in, if it is in one.
+        """Make single calls of the batch that a running call is in, if it is in one.
 
         What happens to this call does not happen to the others.
         """

@@ -1,10 +1,10 @@
 """The calls of a node's actors, from their callers to the worker.
 
-    come ──made before?──yes──> `CallReplies.repeat`
-             │ no
-             ↓
-    in its caller's queue ──> inputs here ──> first in the queue ──> given to the worker
-                                  └─ one is an error: that is the reply
+    ActorCalls ──made before?──yes──> `CallReplies.repeat`
+                     │ no
+                     ↓
+          in its caller's queue ──> inputs here ──> first in the queue ──> to the worker
+                                        └─ one is an error: that is the reply
 
 The calls of one caller start in the order in which it made them: one whose inputs are not
 here holds up those behind it, of that caller alone.
@@ -79,11 +79,11 @@ class CallQueue:
     # -- calls that come ---------------------------------------------------------
 
     def on_calls(self, actor: ActorRecord, message: ActorCalls) -> None:
-        """Calls for an actor that takes calls."""
+        """Take calls for an actor."""
         again = 0
         for number, spec in enumerate(message.tasks):
             if is_run(spec):
-                if not self._take_run(actor, spec):
+                if not self._take_batch(actor, spec):
                     for single in singles([spec]):
                         self._take(actor, single)
                 continue
@@ -122,31 +122,30 @@ class CallQueue:
         refused = ActorOfOtherJob(actor.spec.name, actor.id, owner, job)
         return call_failed(spec, refused, self._node)
 
-    def _take_run(self, actor: ActorRecord, run: TaskSpec) -> bool:
-        """Hand a run of calls on if none of them waits or came before; else do nothing."""
-        calls = arrays_of(run)
+    def _take_batch(self, actor: ActorRecord, batch: TaskSpec) -> bool:
+        """Give the worker a batch of calls if none waits or came before; else do nothing."""
+        calls = arrays_of(batch)
         if (
-            self._services.access.is_over(run.array)
-            or not (actor.info.name or same_job(run.array, actor.id))
-            or actor.callers.get(run.owner)
+            self._services.access.is_over(batch.array)
+            or not (actor.info.name or same_job(batch.array, actor.id))
+            or actor.callers.get(batch.owner)
             or not actor.running.keys().isdisjoint(calls)
             or not actor.waiting.keys().isdisjoint(calls)
             or not actor.held.keys().isdisjoint(calls)
             or actor.replies.knows_any(calls)
         ):
             return False
-        assignment = Assignment(run)
+        assignment = Assignment(batch)
         actor.running.update(dict.fromkeys(calls, assignment))
         actor.batch.append(assignment)
         self._dirty[actor.id] = actor
         return True
 
     def _take_over(self, actor: ActorRecord, old: QueuedCall, spec: TaskSpec) -> None:
-        """A caller that runs again has made a call that waits: the new one counts.
+        """A caller that runs again has made a call that waits: it takes the old one's place.
 
-        The new call takes the old one's place. It moves, with all that its caller had called
-        after it then, to the queue of the caller of now, who will make these calls again as
-        well: they run behind it.
+        The call moves to the queue of the caller of now, and so do the calls behind it that
+        the old caller made: the new caller makes them again, too.
         """
         calls = actor.callers[old.caller]
         at = calls.index(old)
@@ -200,8 +199,7 @@ class CallQueue:
         def arrived(value: ObjectValue) -> None:
             call.missing -= 1
             if value.status != OK:
-                # Of several errors, that of the first argument: whichever came last would
-                # be one or the other.
+                # Of several errors the call gets that of the first argument, whichever came last.
                 at = call.spec.deps.index(value.object)
                 if call.failed is None or at < call.spec.deps.index(call.failed.object):
                     call.failed = value
@@ -225,7 +223,7 @@ class CallQueue:
             begins = call.failed is None and not actor.leaving
             left = self._services.objects.local.evicted(spec.deps) if begins else []
             if left:
-                # They had to make room while the call waited for its turn.
+                # They were evicted while the call waited for its turn.
                 self._want(actor, call, left)
                 return
             calls.popleft()
@@ -242,7 +240,7 @@ class CallQueue:
             for oid in spec.deps:
                 value = call.known.get(oid) or self._services.objects.local.lookup(oid)
                 if value is None:
-                    # Released meanwhile: its owner has died.
+                    # The object was released meanwhile: its owner has died.
                     gone = Loss(LossCause.OWNER_DIED, object=oid)
                     self._input_failed(actor, spec, failed_value(gone, oid))
                     break
@@ -253,7 +251,7 @@ class CallQueue:
             actor.callers.pop(caller, None)
 
     def _withdraw(self, call: QueuedCall) -> None:
-        """A call was taken out of its queue."""
+        """Give up the inputs of a call that was taken out of its queue."""
         call.missing = -1  # what arrives for it later is not counted to zero
         self._services.inputs.unclaim(call.spec)
 
@@ -267,7 +265,7 @@ class CallQueue:
         self._replies.finish(actor, end, spec.owner, b"")
 
     def _too_late(self, actor: ActorRecord, spec: TaskSpec) -> None:
-        """The actor leaves: say so at once, since a call that runs may wait for this one."""
+        """The actor leaves: reply at once, since a call that runs may wait for this one."""
         assert actor.leaving is not None
         why = actor.death(actor.leaving)
         self._input_failed(actor, spec, failed_value(why, spec.array))
@@ -341,7 +339,7 @@ class CallQueue:
                 self._services.objects.local.unpin(value.object, actor.worker.address)
         if not actor.leaving:
             self._cancelled(actor, assignment.spec)
-        elif assignment.spec.array not in actor.replaying:  # whose callers have an answer
+        elif assignment.spec.array not in actor.replaying:  # replayed calls were replied to
             self._too_late(actor, assignment.spec)
 
     def _cancelled(self, actor: ActorRecord, spec: TaskSpec) -> None:
@@ -364,7 +362,7 @@ class CallQueue:
             self.advance(actor, caller)
 
     def unclaim(self, actor: ActorRecord) -> None:
-        """An actor has ended: nobody here needs the inputs of its calls."""
+        """An actor has ended: give up the inputs of its calls."""
         for calls in actor.callers.values():
             for call in calls:
                 self._services.inputs.unclaim(call.spec)

@@ -1,11 +1,11 @@
-"""What becomes of the replies of a node's actors.
+"""The replies of a node's actors: logged, sent, and sent again.
 
     a call ends ──the actor never restarts──────────────────> the reply leaves
         └─it may restart: LogCalls ──> GCS ──CallsLogged──────────┘
-    a call is repeated ──> `ReplyCache`: the reply, a place among those who wait, or an error
+    a call is repeated ──> `ReplyCache`: the reply, a place among the waiters, or an error
 
-A reply leaves only when its call is in the actor's lineage, so what anybody has seen
-can be rebuilt. It goes to the client that made the call last, and to all who wait besides.
+A reply leaves only when its call is in the actor's lineage, so every reply that a client has
+seen can be reconstructed. It goes to the client that made the call last, and to all waiters.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class CallReplies:
             self._leave(actor, reply, spec.owner)
             return
         small = tuple(value for value in assignment.values if not value.size)
-        # Its large values outlive the worker from here on: once it is logged they count.
+        # Its large values have to outlive the worker: once the call is logged they exist.
         self._services.unsealed.seal(reply)
         actor.records.append(CallRecord(spec, reply, small))
         actor.held[spec.array] = HeldReply(number, reply, spec.owner)
         self._dirty[actor.id] = actor
 
     def ended_together(self, actor: ActorRecord, run: RangeResult) -> None:
-        """Calls took effect one after another, with small values."""
+        """The calls of a batch took effect one after another, with small values."""
         assert not actor.logged
         calls = split(run.calls)
         running = list(map(actor.running.pop, calls))
@@ -82,13 +82,13 @@ class CallReplies:
         self._leave(actor, reply, owner)
 
     def _leave(self, actor: ActorRecord, reply: RangeResult, owner: str) -> None:
-        """A reply becomes known: the cache keeps it from now on."""
+        """Put a reply into the cache and send it."""
         if may_call_again(owner) and not actor.ended:
             actor.replies.keep(reply)
         self.finish(actor, reply, owner, actor.id)
 
     def finish(self, actor: ActorRecord, reply: RangeResult, owner: str, made_by: bytes) -> None:
-        """Send a reply to all who wait for it."""
+        """Send a reply to the owner and to all waiters."""
         results = self._services.results
         results.finish_call(reply, owner, made_by)
         for waiter in actor.replies.take_waiters(reply.array):
@@ -101,7 +101,7 @@ class CallReplies:
         actor.replies.add_item(item.array, item)
         self._services.results.finish_item(item, owner, actor.id)
         if item.array in actor.replaying:
-            return  # who waits for the replay gets all items at its end
+            return  # the waiters of a replay get all items at its end
         for waiter in actor.replies.waiters(item.array):
             if self._may_live(waiter):
                 self._services.results.finish_item(item, waiter, actor.id, fresh=False)
@@ -121,7 +121,7 @@ class CallReplies:
             actor.records = []
 
     def on_logged(self, actor: ActorRecord | None, message: CallsLogged) -> None:
-        """The replies leave whose calls the GCS has logged; None: the actor has ended."""
+        """Send the replies whose calls the GCS has logged; `actor` is None if it has ended."""
         key = message.actor, message.incarnation
         actor = actor or self._ended.get(key)
         if actor is None:
@@ -135,14 +135,14 @@ class CallReplies:
         self._ended.pop(key, None)
 
     def await_log(self, actor: ActorRecord) -> None:
-        """Keep what a dead actor's replies need until the GCS has logged their calls."""
+        """Keep a dead actor's record until the GCS has logged its calls."""
         self._ended[actor.id, actor.incarnation] = actor
 
     def take_ended(self, actor: bytes, incarnation: int) -> ActorRecord | None:
         """Return an ended actor whose replies still wait, and forget it."""
         return self._ended.pop((actor, incarnation), None)
 
-    def let_out(self, actor: ActorRecord) -> None:
+    def send_held(self, actor: ActorRecord) -> None:
         """Send the replies that wait for the log: the actor does not start again."""
         replies = list(actor.held.values())
         actor.held.clear()
@@ -150,7 +150,7 @@ class CallReplies:
             self.finish(actor, held.reply, held.owner, actor.id)
 
     def discard(self, actor: ActorRecord) -> None:
-        """Free the replies that wait for the log: what is not logged never took effect."""
+        """Free the replies that wait for the log: calls that are not logged never took effect."""
         for held in actor.held.values():
             self._services.unsealed.free(held.reply)
             self._services.contained_references.drop(held.reply)
@@ -159,7 +159,7 @@ class CallReplies:
     # -- calls that are repeated -------------------------------------------------
 
     def repeat(self, actor: ActorRecord, spec: TaskSpec) -> bool:
-        """Reply to a call that was made before; return whether it was: it does not run again."""
+        """Reply to a call that was made before; return False if it was not, and is to run."""
         call = spec.array
         cached = actor.replies.find(call)
         if cached is not None and cached.state is not CallState.RUNNING:
@@ -187,7 +187,7 @@ class CallReplies:
         return True
 
     def reply(self, actor: ActorRecord, spec: TaskSpec, cached: CachedCall) -> None:
-        """Send the owner of a repeated call, which has ended, what is left of its reply."""
+        """Send the owner of a repeated call that has ended the reply, or the error of its loss."""
         if cached.state is CallState.EXECUTED:
             reply = forgotten(spec, self._node)
         else:

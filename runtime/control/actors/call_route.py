@@ -1,9 +1,9 @@
-"""What a node knows of one actor, and the calls that its clients have under way to it.
+"""One actor as its callers' node sees it, and the calls that are under way to it.
 
 A caller that runs again makes its calls again. If it ran on another node meanwhile, the
-actor's node has sent a reply there, to the client that called last (`ReplyCache`). So this
-node sends a call without a reply once more, for its caller of now; the actor's node lets that
-one take the place of the first, or replies to it, and runs it once::
+actor's node has replied to the client there, which called last (`ReplyCache`). So this node
+sends a call without a reply once more, for its caller of now. On the actor's node that one
+takes the place of the first, or gets the reply; the call runs once::
 
     submitted again ──it waits here, or leaves with this turn──> takes the other's place
                     ──it was sent──────────────────────────────> sent again as it was, as soon
@@ -19,7 +19,7 @@ from raytwin.runtime.control.messages.errors import Failure
 
 
 class CallRoute:
-    """What this node knows of one actor, and which calls are under way."""
+    """Where one actor is, and the calls that are under way to it."""
 
     __slots__ = (
         "actor", "again", "asked", "cancelled", "early", "incarnation", "logged", "node", "out",
@@ -41,26 +41,27 @@ class CallRoute:
         self.out: list[TaskSpec] = []
         """Calls to send with this turn."""
         self.again = 0
-        """So many of the first of them are sent once more."""
+        """How many calls at the front of `out` were sent to an earlier incarnation."""
         self.probes: list[TaskSpec] = []
+        """Calls to ask this incarnation for, which is not to run them."""
         self.cancelled: list[bytes] = []
         """Calls to cancel as soon as it takes calls: they may have begun before."""
         self.asked: set[bytes] = set()
-        """Calls that it was asked to cancel: no later incarnation is to run them, as its word
-        that one has not begun may still be on its way."""
+        """Calls that the actor was asked to cancel. No later incarnation is to run them: the reply
+        that one has not begun may be lost with this incarnation."""
         self.probed: set[bytes] = set()
-        """Calls that this incarnation is asked for, and is not to run."""
+        """Calls that this incarnation was asked for."""
         self.repeated: dict[bytes, TaskSpec] = {}
         """Calls that were sent, and submitted again since."""
         self.starting: tuple[int, int] | None = None
-        """The node and incarnation that is being rebuilt, once that may be asked."""
+        """Node and incarnation of an actor that is being reconstructed, once it may be asked."""
         self.early: list[TaskSpec] = []
         """Calls to ask it for with this turn."""
         self.received: list[bytes] = []
-        """Calls whose result is here, and the GCS wants to know."""
+        """Calls with results to acknowledge to the GCS, which keeps their replies until then."""
 
     def take_apart(self) -> None:
-        """From here on every call is looked at: none is in a run any more."""
+        """Make single calls of all batches."""
         runs = {id(spec): spec for spec in (*self.sent.values(), *self.out) if is_run(spec)}
         if not runs:
             return
@@ -78,7 +79,7 @@ class CallRoute:
         return [spec.array for spec in probes if spec.array in self.asked]
 
     def submit_again(self, spec: TaskSpec) -> None:
-        """Take a call once more that has no result."""
+        """Take a call without a result that its caller makes again."""
         call = spec.array
         old = self.sent.get(call)
         if old is None:
@@ -87,7 +88,7 @@ class CallRoute:
         if is_run(old):
             self.take_apart()
             old = self.sent[call]
-        # What is left of these is the actor's, however often its caller runs.
+        # Retries count the actor's failures, however often its caller runs.
         spec.retries = old.retries
         self.sent[call] = spec
         for leaving in (self.out, self.probes):
@@ -98,10 +99,7 @@ class CallRoute:
         self.repeated[call] = spec
 
     def send_repeated(self) -> None:
-        """Have what was submitted again leave with this turn, if the actor takes calls.
-
-        That goes before what its callers have called since.
-        """
+        """Put repeated calls in front of the calls of this turn, if the actor takes calls."""
         if self.state != ALIVE or not self.repeated:
             return
         repeated, self.repeated = self.repeated, {}

@@ -1,16 +1,16 @@
-"""The caller's side of actors on a node: sends its clients' calls to the actors' nodes.
+"""The callers' side of actors on a node: sends its clients' calls to the actors' nodes.
 
-All clients of a node share one way to an actor, which keeps their calls in order::
+All clients of a node share one `CallRoute` to an actor, which keeps their calls in order::
 
-    submit ──> WAITING ──actor is ALIVE──> SENT ──its result passes by──> done
+    submit ──> WAITING ──actor is ALIVE──> SENT ──the result comes──> done
                   ↑                          │
                   │   the actor starts anew: ├── retries left: sent again, first
                   │                          └── none left: a probe: its result if
                   │                              it took effect, else an error
-                  └─ while the actor is being rebuilt: its node is asked for the reply
-                     (`actor_reconstruction`), if the call may have taken effect before
-                     the actor is DEAD: ActorDiedError for all, once its node has
-                     sent what was still to come (`DrainCalls`)
+                  ├─ the actor is being reconstructed: its node is asked for the reply
+                  │  (`reconstruction`), if the call may have taken effect before
+                  └─ the actor is DEAD: ActorDiedError for all, once its node has
+                     sent all replies that it has (`DrainCalls`)
 
 So a call is lost neither with the actor's worker nor with its node, and it never takes effect
 twice: the actor's node knows the calls of the incarnation (`ReplyCache`), and the GCS those
@@ -54,7 +54,7 @@ BURIED_MAX = 65_536
 
 
 class CallSubmitter:
-    """Sends calls to actors, again where it has to."""
+    """Sends calls to actors, and sends them again to new incarnations."""
 
     def __init__(
         self,
@@ -70,23 +70,23 @@ class CallSubmitter:
         self._node = node
         self._config = config
         self._deliver = deliver
-        """Hands calls to actors of this very node."""
+        """Passes calls on to actors of this node."""
         self._fail = fail
         """Ends a call with an error: result and owner."""
         self._cancel = cancel
-        """Cancels a call of an actor of this very node."""
+        """Cancels a call of an actor of this node."""
         self.on_alive: Callable[[bytes], None] = lambda actor: None
-        """Told of an actor that takes calls now, or does when a client creates it once more."""
+        """Called with an actor that takes calls now, also if a client creates it once more."""
         self._dead = dead
-        """Told of an actor that is dead, and why."""
+        """Called with an actor that is dead, and the reason."""
         self._routes: dict[bytes, CallRoute] = {}
-        """By actor, but for those that are buried."""
+        """By actor, without those in `_buried`."""
         self._buried: BoundedMap[bytes, CallRoute] = BoundedMap(BURIED_MAX)
-        """By actor: dead ones, from which nothing more comes."""
+        """By actor: dead ones that have sent all replies."""
         self._under_way: dict[bytes, CallRoute] = {}
         """By call."""
         self._draining: dict[bytes, CallRoute] = {}
-        """By actor: dead ones, results of which may be on their way from their node."""
+        """By actor: dead ones whose node may still send replies."""
         self._dead_nodes: set[int] = set()
         self.unsent: dict[bytes, CallRoute] = {}
         """Routes that have something to send at the end of the turn."""
@@ -137,7 +137,7 @@ class CallSubmitter:
                 self.submit(single)
 
     def watch(self, actor: bytes) -> CallRoute:
-        """Be told where an actor is; return what is known of it."""
+        """Have the GCS report where an actor is; return its route."""
         route = self._routes.get(actor) or self._buried.get(actor)
         if route is None:
             route = self._routes[actor] = CallRoute(actor)
@@ -145,22 +145,22 @@ class CallSubmitter:
         return route
 
     def created(self, actor: bytes) -> None:
-        """A client of this node creates the actor, maybe once more: ask anew where it is."""
+        """A client of this node creates the actor, maybe once more: ask the GCS where it is."""
         self._buried.pop(actor, None)
         if self.watch(actor).state == ALIVE:
             self.on_alive(actor)
 
     def killed(self, actor: bytes) -> None:
-        """A client of this node kills the actor: what it calls from now on comes after that.
+        """A client of this node kills the actor.
 
-        Such calls wait until the GCS says what has become of the actor.
+        Later calls wait until the GCS reports whether the actor is dead or starts again.
         """
         route = self._routes.get(actor)
         if route is not None and route.state == ALIVE:
             route.state = PENDING
 
     def cancel(self, call: bytes) -> bool:
-        """A client of this node cancels what may be a call; return whether it is one."""
+        """Cancel a call of a client of this node; return False if it is no call under way."""
         route = self._under_way.get(call)
         if route is None:
             return False
@@ -173,8 +173,8 @@ class CallSubmitter:
             self.forget(call)
             self._fail(cancelled_result(spec, self._node), spec.owner)
         elif route.state == ALIVE:
-            # Its worker may have begun it. Behind the call itself:
-            self._let_out(route)
+            # The worker may run it. The cancellation goes behind the call itself:
+            self._send_calls(route)
             route.asked.add(call)
             message = CancelCall(route.actor, call)
             if route.node == self._node:
@@ -186,7 +186,7 @@ class CallSubmitter:
         return True
 
     def received(self, call: bytes) -> bool:
-        """A result passes by; return whether it is that of a call under way."""
+        """A result has come; return whether it is that of a call under way."""
         route = self._under_way.pop(call, None)
         if route is None:
             return False
@@ -203,7 +203,7 @@ class CallSubmitter:
         return True
 
     def all_received(self, calls: Sequence[bytes]) -> bool:
-        """As `received` of all of these if they are under way; else nothing is done."""
+        """`received` for each of these if all are under way; else do nothing."""
         under_way = self._under_way
         routes = set(map(under_way.get, calls))
         route = routes.pop()
@@ -220,7 +220,7 @@ class CallSubmitter:
         return not self._under_way.keys().isdisjoint(calls)
 
     def forget(self, call: bytes) -> None:
-        """Its owner is gone: nobody waits for the result."""
+        """The owner released a call, or died: no client waits for the result."""
         route = self._under_way.pop(call, None)
         if route is not None:
             route.sent.pop(call, None)
@@ -235,7 +235,7 @@ class CallSubmitter:
                 self.forget(array)
 
     def on_changed(self, message: ActorChanged) -> None:
-        """The GCS says where an actor is, or that it is not."""
+        """The GCS reports that an actor is alive, starts, or is dead."""
         route = self._routes.get(message.actor) or self._buried.get(message.actor)
         if route is None:
             return
@@ -251,11 +251,11 @@ class CallSubmitter:
         route.starting = None
         route.take_apart()
         if route.state == DEAD:
-            # What was to leave with this turn does not.
+            # Calls that were to leave at the end of this turn do not.
             route.out, route.probes, route.again = [], [], 0
             there = route.node not in (-1, self._node) and route.node not in self._dead_nodes
             if route.sent and there:
-                # The news may have overtaken results of calls that took effect before.
+                # The GCS's message may have overtaken replies from the actor's node.
                 self._draining[route.actor] = route
                 self._ctx.send(f"node:{route.node}", DrainCalls(route.actor, route.incarnation))
             else:
@@ -267,7 +267,7 @@ class CallSubmitter:
             self._cancel_late(route)
             self.on_alive(route.actor)
         elif route.state == ALIVE:
-            # Somebody wanted to kill it, and may not.
+            # A kill was refused.
             self.unsent[route.actor] = route
             waiting, route.waiting = route.waiting, []
             for spec in waiting:
@@ -279,17 +279,17 @@ class CallSubmitter:
             self._ask(route, [*route.sent.values(), *route.waiting])
 
     def _ask(self, route: CallRoute, calls: Sequence[TaskSpec]) -> None:
-        """Ask an actor that is being rebuilt for replies; see `actor_reconstruction`.
+        """Ask an actor that is being reconstructed for replies; see `reconstruction`.
 
-        Calls that may have taken effect for an earlier run of their caller go, without
-        arguments.
+        It sends, without arguments, calls that may have taken effect for an earlier run of
+        their caller.
         """
         if route.starting is not None:
             asked = [call for call in calls if may_call_again(call.owner)]
             route.early += [replace(call, args=b"", deps=()) for call in asked]
             self.unsent[route.actor] = route
 
-    def _let_out_early(self, route: CallRoute) -> None:
+    def _send_early(self, route: CallRoute) -> None:
         early, route.early = route.early, []
         if early and route.starting is not None:
             node, incarnation = route.starting
@@ -306,13 +306,13 @@ class CallSubmitter:
             self.cancel(call)
 
     def on_drained(self, actor: bytes) -> None:
-        """A dead actor's node has sent all that there was to send."""
+        """A dead actor's node has sent all replies."""
         route = self._draining.pop(actor, None)
         if route is not None:
             self._bury(route)
 
     def on_node_changed(self, node: int, alive: bool) -> None:
-        """From a node that is gone nothing more comes."""
+        """A dead node sends no more replies of dead actors."""
         if alive:
             self._dead_nodes.discard(node)
             return
@@ -321,17 +321,17 @@ class CallSubmitter:
             self.on_drained(actor)
 
     def end_turn(self) -> None:
-        """Let out the calls of this turn, one message an actor."""
+        """Send the calls of this turn, one message an actor."""
         if self.unwatched:
             self._ctx.send("gcs", WatchActors(self.unwatched))
             self.unwatched = []
         while self.unsent:
             dirty, self.unsent = self.unsent, {}
             for route in dirty.values():
-                self._let_out_early(route)
-                self._let_out(route)
+                self._send_early(route)
+                self._send_calls(route)
 
-    def _let_out(self, route: CallRoute) -> None:
+    def _send_calls(self, route: CallRoute) -> None:
         route.send_repeated()
         out, route.out = route.out, []
         probes, route.probes = route.probes, []
@@ -346,7 +346,7 @@ class CallSubmitter:
             )
             return
         for piece in cut(out, task_bytes):
-            # Those that are sent again are the first.
+            # Calls that are sent again are the first.
             calls = ActorCalls(route.actor, route.incarnation, piece, [], min(again, len(piece)))
             again -= calls.again
             self._ctx.send(f"node:{route.node}", calls)
@@ -364,14 +364,14 @@ class CallSubmitter:
     def _send_again(self, route: CallRoute) -> None:
         again, route.sent = list(route.sent.values()), {}
         waiting, route.waiting = route.waiting, []
-        # What was to leave with this turn is among the calls that are sent again.
+        # Calls that were to leave at the end of this turn are in `sent`, too.
         fresh = {spec.array for spec in route.out}
         route.out, route.probes, route.again = [], [], 0
         route.probed, route.repeated = set(), {}
         for spec in again:
             if spec.array in fresh or (spec.retries != 0 and spec.array not in route.asked):
                 if spec.array not in fresh:
-                    # Fresh ones are the last.
+                    # Fresh calls are the last ones.
                     route.again += 1
                     if spec.retries > 0:
                         spec.retries -= 1
@@ -397,7 +397,7 @@ class CallSubmitter:
         self._dead(route.actor, route.reason)
 
     def _end(self, spec: TaskSpec, failure: Failure | None) -> None:
-        assert failure is not None, "its actor is dead, and nobody said why"
+        assert failure is not None, "its actor is dead for no reason"
         self._fail(call_failed(spec, failure, self._node), spec.owner)
 
     def _acknowledge(self) -> None:

@@ -1,24 +1,24 @@
-"""How an actor that starts anew gets its state back: a checkpoint, then its calls.
+"""How a new incarnation of an actor gets its state: a checkpoint, then the calls since.
 
     ActorLineage ──checkpoint──> RestoreActor ─┐
         │                                      ├──> the worker ──> each call is replayed
         └──calls since──> one after another ───┘                        │ all have ended
                                                                         └──> ALIVE
 
-A replayed call takes effect for the state alone: its callers have the reply, or ask for it
-again. Its large values may be lost, so those that are missing here are kept.
+A replayed call changes the state alone: its callers have the reply, or ask for it again. Its
+large values may be lost, so the node keeps those that it does not have.
 
-While the actor is being rebuilt, its node replies to calls of earlier incarnations: a
-replayed call may need a value that was lost, and whose task runs again and makes its calls
-of this actor again. It would wait for the actor, and the actor for it. So the GCS tells
-all watchers which node has the lineage, and the nodes of callers ask that one::
+During reconstruction the node replies to calls of earlier incarnations. For a replayed call
+may need a lost value whose task runs again and repeats its calls of this actor: the task would
+wait for the actor, and the actor for the task. So the GCS tells all watchers which node has
+the lineage, and the nodes of callers ask that node::
 
     GCS ──ActorChanged, STARTING──> caller's node ──ActorCalls.early──> the actor's node
                                         ↑                                │ before the checkpoint,
                                         └───────────TaskResults──────────┘ or when replayed
 
-What such a task has seen took effect before the call that needs its value, so the replay
-comes to it. Calls that did not take effect stay with their callers until the actor is ALIVE.
+The calls of such a task took effect before the call that needs its value, so the replay has
+them first. Calls that did not take effect stay with their callers until the actor is ALIVE.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ REPLAY_PATIENCE_S = 1.0
 
 
 class ActorReconstruction:
-    """Rebuilds a node's actors from their lineage."""
+    """Reconstructs a node's actors from their lineage."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ActorReconstruction:
         replies: CallReplies,
         fail: Callable[[ActorRecord, ActorDeath], None],
     ) -> None:
-        """`fail` ends an actor that cannot be rebuilt, and says why."""
+        """`fail` ends an actor that cannot be reconstructed, with the reason."""
         self._ctx = ctx
         self._node = node
         self._services = services
@@ -75,7 +75,7 @@ class ActorReconstruction:
         """Replayed calls of all actors that the event log does not have yet."""
 
     def on_lineage(self, actor: ActorRecord, message: ActorLineage) -> None:
-        """A piece of what an actor is rebuilt from."""
+        """Take a part of an actor's checkpoint and lineage."""
         if actor.lineage_here:
             return
         if message.checkpoint:
@@ -107,7 +107,7 @@ class ActorReconstruction:
             self._replies.reply(actor, spec, cached)
 
     def restore(self, actor: ActorRecord) -> None:
-        """Begin, if the constructor has run and the lineage is here."""
+        """Begin, once the constructor has run and the lineage is here."""
         if actor.state is not ActorState.RESTORING or not actor.lineage_here:
             return
         assert actor.worker is not None
@@ -127,12 +127,11 @@ class ActorReconstruction:
             self._restored(actor)
 
     def _replay_next(self, actor: ActorRecord) -> None:
-        """Replay one after another what once ran beside one another, in the order it ended.
+        """Replay the calls of a concurrent actor one by one, in the order in which they ended.
 
-        So the state is the one before where calls that overlapped did not depend on how
-        they took turns; nothing records that.
-        A call that does not end may wait for what a later one did before that
-        ended: then the next one runs beside it.
+        The state is the same if calls that overlapped did not depend on their interleaving,
+        which is not recorded. A call that does not end in time may wait for a later one: then
+        the next one runs beside it.
         """
         if actor.patience is not None:
             actor.patience.cancel()
@@ -151,7 +150,7 @@ class ActorReconstruction:
         assert cached is not None and cached.reply is not None
         before = cached.reply
         was_cancelled = before.cancelled >= 0
-        # Where large values find no room this time, who waits for them has to hear it.
+        # Keep also the error if large values find no room this time: waiters get it.
         kept = not was_cancelled and (any(reply.sizes) or reply.status == SYSTEM_ERROR)
         if not kept:
             self._services.contained_references.drop(reply)
@@ -159,8 +158,8 @@ class ActorReconstruction:
             return
         if kept:
             kept = self._services.results.replayed(reply, spec.owner, actor.id)
-        # Of large values that are not kept there are others here, or nobody had any use for
-        # them: then they are lost to who asks once more.
+        # Large values that are not kept are here already, or their owner released them: then
+        # a caller that repeats the call gets the error that they are lost.
         counts = not was_cancelled and (kept or reply.status != SYSTEM_ERROR)
         actor.replies.replayed(spec.array, reply if counts else None)
         for waiter in actor.replies.take_waiters(spec.array):
@@ -173,10 +172,10 @@ class ActorReconstruction:
     def _has_strayed(
         self, actor: ActorRecord, spec: TaskSpec, before: RangeResult, reply: RangeResult
     ) -> bool:
-        """End an actor whose call raises when it is replayed, and did not before.
+        """End an actor whose call raises in the replay, and did not before.
 
-        Something that it needs is gone, or it is not deterministic: its state is another one.
-        Of a concurrent actor that may be for want of what overlapped with the call.
+        The call is not deterministic, or misses something: the state differs. The calls of
+        a concurrent actor may raise since the calls that overlapped with them are missing.
         """
         if (
             reply.status != USER_ERROR
@@ -193,7 +192,7 @@ class ActorReconstruction:
         self._ctx.send("gcs", started)
 
     def on_heartbeat(self) -> None:
-        """Tell the event log of replays: rarely, and before the node can be missed for long."""
+        """Send the number of replays to the event log, at most once a heartbeat."""
         if self._replays:
             text = f"{self._replays} calls"
             self._ctx.send("gcs", Event(REPLAYED, f"node:{self._node}", text, self._replays))

@@ -104,7 +104,7 @@ class ReplyCache:
       that they have yielded: the first caller's node has the only other copy of small ones;
     - calls that the actor's lineage contains, of drivers too, from its arrival on: earlier
       incarnations executed them, and this one replays those after the checkpoint;
-    - who waits for a call besides the client that made it last.
+    - waiters: clients that wait for a call besides the one that made it last.
 
     ======== ================================== ======================================
     state    the call                           a repeated call gets
