@@ -1,3 +1,48 @@
-"""The local scheduler of a node: from a submitted task to a worker that runs it."""
+"""The local scheduler of a node: from a submitted task to a worker that runs it.
 
-from __future__ import annotations
+This is the bottom half of the paper's bottom-up scheduler (section 4.2.2): a driver or worker
+submits to its node, which keeps the task unless its queue is over a threshold or it lacks the
+resources; then the global scheduler (`scheduling`) places it. Ranges of a task array are one
+`TaskSpec` throughout and split only where they must.
+
+The way of a range::
+
+    SubmitTasks ──> `Submission` ──`Spillback`: keep?──no──> PlaceTasks to the global scheduler
+                        │ yes
+    AssignTasks ──> `Assignments`
+                        ↓
+                    `TaskInputs`     waits for its function and its inputs
+                        ↓
+                    `ReadyQueue`     a lane per job and demand, oldest first
+                        ↓
+                    `WorkerLeases`   RunTasks: a leased worker gets up to ``ahead_s`` of work
+                        ↓
+                    `Dispatcher`     TasksDone, TakenBack, Blocked: done, or queued again
+
+State: waiting and ready ranges, the workers with their leases and assigned ranges, the mean
+time of each function, the bundles of placement groups. All of it is lost with the node; the
+GCS then places again what the node had accepted.
+
+Messages in: SubmitTasks, AssignTasks, TasksClaimed, WorkerReady, TasksDone, StreamItems,
+TakenBack, Blocked, Unblocked, CancelTask, MoveTasks, PrepareBundle, CommitBundle, ReturnBundle,
+ExportFunction, FunctionBlob. Out: PlaceTasks, ClaimTasks, TasksMoved, BundlePrepared, RunTasks,
+TakeBack, Resume, StartWorker, StopWorker, KillWorker, FetchFunction.
+
+Promises: resources are never oversubscribed, and free again when nothing runs (G5); an accepted
+range ends with a result or an error, or another node takes it over; only failures of the system
+are retried (G4).
+
+| module | what it does |
+|---|---|
+| `submission` | takes what clients submit: new, submitted before, or refused |
+| `spillback` | keeps a range on this node, or passes it on |
+| `assignments` | takes what the global scheduler assigned to this node |
+| `dependencies` | holds a range until its function and its inputs are here |
+| `ready_queue` | ranges that could run now |
+| `worker_pool` | starts and stops workers |
+| `worker_leases` | leases workers to ready ranges |
+| `dispatcher` | hears from workers: done, taken back, blocked, died |
+| `cancellation` | takes tasks back, with their children |
+| `starvation` | reports ranges that another node could run sooner |
+| `bundles` | reserves resources for placement groups |
+"""

@@ -1,18 +1,16 @@
-"""Ranges that a node has accepted: what it kept, and what the global scheduler gave it.
+"""Assignments: the ranges that the global scheduler has given to a node.
 
 ::
 
-    kept of a submission ──┐
-                           ├──> the timeline, then `TaskInputs` until it could run
-    AssignTasks ───────────┘
-         ├─ for a former life of this node: placed again by who gave it, not taken
-         ├─ its job is over: not taken
-         ├─ an actor that is here already: not taken
-         └─ its owner was a client of this node that is gone: taken, and its result kept for
-            others, who ask the GCS for it
+    AssignTasks ──> `TaskInputs`, until it could run
+         ├─ for an earlier incarnation of this node: ignored, as the GCS places it again
+         ├─ its job has ended: ignored
+         ├─ an actor that is here already: ignored
+         └─ its owner was a client of this node and is gone: accepted, and its result kept for
+            borrowers, which ask the GCS for it
 
-What fails before it has run, as an input is lost, its function is not there or it was
-cancelled, comes back here and ends with that error.
+A range that fails before it has run (an input is lost, or it was cancelled) ends here with that
+error.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from raytwin.runtime.control.objects.result_manager import ResultManager
 
 
 class Assignments:
-    """Takes ranges that are to run on one node."""
+    """Takes the ranges assigned to one node, and ends those that cannot run."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a node's workers say, from READY to done, and what becomes of what a dead one had.
+"""The dispatcher hears from a node's workers, from READY to done, and retries a dead one's tasks.
 
 The life of a worker::
 
@@ -8,11 +8,11 @@ The life of a worker::
                                                       ↓    │
                                                       BLOCKED
 
-What is given to whom is in `leases`, who is there at all in `worker_supply`. A task that
-blocks gives its CPUs back, and what is behind it is taken back. Once it need not wait any
-more it goes on at once: its CPUs may be in use by then, and nothing else begins on the node
-until all that runs fits again. What a worker had that died
-runs again: the running range element by element, since only one of them brought it down.
+`WorkerLeases` hands ranges out, `WorkerPool` starts and stops the workers. A task that blocks
+gives its CPUs back, and the worker gives back the ranges behind it. An unblocked task goes on at
+once, even if its CPUs are in use by then; the node starts nothing else until all running tasks
+fit again. The ranges of a worker that died run again: the running range element by element,
+since only one of its elements brought the worker down.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Keep or pass on: how much of a submitted range a node runs itself.
+"""Spillback: how much of a submitted range a node keeps, and how much it passes on.
 
 ::
 
-    a range ──says where it has to run──> `strategies`: all, some or none of it
-            ──in another job's placement group──> none: that group's table says if it may
-            ──in one that a client here removed──> none: that table says it is gone
-            ──else──> `policies`, by what this node looks like to it (`LocalView`)
+    a range ──with a strategy──> `strategies`: the node keeps all of it or none
+            ──in another job's placement group──> none: the global scheduler may refuse it
+            ──in a group that a client here has removed──> none: the global scheduler ends it
+            ──else──> the policy decides by a view of this node (`LocalView`)
 
-Tasks that come in one message are mostly alike: between them only the queue changes, so
-the view of the one before is used again until `forget`.
+Tasks of one message are mostly alike, and only the queue changes between them, so `Spillback`
+reuses the view of the task before until `forget`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NONE = (b"", "")
 
 
 class Spillback:
-    """What one node keeps of what its clients submit."""
+    """Decides how much of a range one node keeps."""
 
     def __init__(
         self,
@@ -44,17 +44,16 @@ class Spillback:
         self._dispatcher = dispatcher
         self._bundles = bundles
         self._view_of = _NONE
-        """Function and demand of the task before in this message, none outside of one."""
+        """Function and demand of the task before in this message."""
         self._view = LocalView(alone=True, feasible=False, queue=0, slots=0, mean_task_s=0.0)
 
     def forget(self) -> None:
-        """What comes next is of another message: means and free resources may be others."""
+        """End a message: means and free resources may have changed before the next one."""
         self._view_of = _NONE
 
     def of(self, spec: TaskSpec) -> int:
         """Return how many elements of a range stay here, from its start on."""
         if spec.extra is None and self._view_of == (spec.function, spec.demand):
-            # As the one before in this message: only the queue has changed.
             self._view.queue = self._dispatcher.queue
             return self._policy.keep(self._view, spec.count)
         feasible = self._pool.feasible(spec.demand)

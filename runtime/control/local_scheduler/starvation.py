@@ -1,36 +1,23 @@
-"""What waits on a node that has no room for it, while another node has: it moves there.
+"""Starvation: ranges and actors that wait on a node without room for them, reported to move.
 
-::
+Every heartbeat reports the demands that starve (`Load.starving`). If another node has room, the
+global scheduler answers with `MoveTasks`, and this node passes its oldest such ranges and actors
+on with `TasksMoved`; the other side is `scheduling.migration`. A lane starves if none of its
+ranges has started for `STARVING_S` and for `STARVING_TASKS` mean task times, or at once if the
+node's actors and placement groups leave no room for its demand. If the tasks that run here are
+expected to take longer than the policy's ``spill_wait_s``, that is the limit instead.
 
-    a node (`Starving`)                      the global scheduler (`Moving`)
-    what waits, and does not fit,
-    until it starves (below) ──Heartbeat──────────> does another node have room,
-                                                    by its last heartbeat?
-    its oldest ranges and actors <──MoveTasks──────── yes
-         └───────────TasksMoved───────────────────> each goes where there is room; if there
-                                                    is none any more, where it waits least
+A range stays here if its strategy names this node; if it has begun here before, since this node
+knows its children; if it waits for inputs, since it may start any time; if moving its inputs
+would take longer than it has waited. A range that has begun moves all the same if a placement
+group has taken the resources that it needs: it is marked (`TaskExtra.begun`), and claims its
+children at the GCS as if the GCS had placed it again. A node that is merely busy passes nothing
+on, since it starts one task after another.
 
-    what cannot run here as long
-    as the actors and placement
-    groups live that are here ──Heartbeat─────────> can it, on another node? Then as above
+A cancellation may reach this node after it has passed the range on; the node sends it behind
+the range once (`follow`).
 
-Who has accepted a range is changed in the GCS by one message (`TaskUpdates.left`), so at any
-moment the death of a node has what it has accepted placed again, once. An actor is placed
-as it was before. What comes from a node that is known to be dead is dropped here, since the
-GCS has placed it again.
-
-A cancellation goes to who has accepted the range, and may find that it has just been passed
-on: then it is sent behind it, once.
-
-What has to run on its node stays, as does what has begun there before, since what that has
-submitted is known there, unless a placement group has what it needs. Then it is marked
-(`TaskExtra.begun`), and claims its children at the GCS, as if that had placed it again. What
-waits for inputs stays, too: it may start any time. Nothing moves from a node that is merely
-busy: that starts one task after another. Where what runs is expected to go on for longer than
-the policy lets a task wait, that is how long one starves; else `STARVING_S`. Neither does a task
-move whose inputs would take longer to follow than it has waited, or is to wait.
-
-The cost is a look at each lane with every heartbeat, and nothing a task.
+Cost: a look at each lane with every heartbeat, nothing per task.
 """
 
 from __future__ import annotations
@@ -56,17 +43,17 @@ from raytwin.runtime.control.scheduling.policies import UNTIMED_BANDWIDTH
 from raytwin.runtime.control.scheduling.strategies import SPREAD, is_hard, strategy_of
 
 STARVING_S = 1.0
-"""So long nothing of a lane has started, and"""
+"""A lane starves after so long without a start, and"""
 STARVING_TASKS = 2.0
-"""not for so many times as long as a task takes here either."""
+"""after so many mean task times."""
 LOOK_MAX = 256
-"""Actors and ranges of a lane that are looked at."""
+"""Ranges of a lane, and actors, that one look considers."""
 REMEMBER_S = 10.0
-"""How long a node knows what it has passed on: until the GCS does, which is told at once."""
+"""How long a node remembers what it has passed on; the GCS knows it long before."""
 
 
 class Starvation:
-    """What has waited too long on one node."""
+    """Finds the ranges and actors that starve on one node, and passes them on."""
 
     def __init__(
         self,
@@ -94,17 +81,17 @@ class Starvation:
         self._objects = objects
         self._log = log
         self._heads: dict[Lane, tuple[object, float]] = {}
-        """What is first in each lane, and since when."""
+        """The first entry of each lane, and since when it is first."""
         self._queued: dict[ActorRecord, float] = {}
-        """Since when actors wait."""
+        """Since when each queued actor waits."""
         self._moved: dict[bytes, list[tuple[float, TaskSpec]]] = {}
-        """By array: what was passed on, and when."""
+        """Ranges that were passed on, by array, each with the time."""
 
     def handlers(self) -> Handlers:
         return {MoveTasks: self.on_move}
 
     def look(self) -> dict[str, int]:
-        """Return {demand: elements} of what starves here."""
+        """Return {demand: elements} that starve here."""
         now = self._ctx.now()
         if self._moved:
             self._forget(now)
@@ -137,9 +124,9 @@ class Starvation:
         return {demand: count for demand, count in found.items() if count}
 
     def on_move(self, source: str, message: MoveTasks) -> None:
-        """Another node has room for so many."""
+        """Pass on up to so many elements: another node has room for them."""
         if self._pool.fits(message.demand):
-            return  # so has this one, by now
+            return  # this node has room itself by now
         moved = self._actors.withdraw(
             lambda spec: spec.demand == message.demand and self._may_move(spec), message.count
         )
@@ -161,7 +148,7 @@ class Starvation:
             self._ctx.send("global", TasksMoved(self._node, self._incarnation, moved))
 
     def _choice(self, lane: Lane) -> Callable[[TaskSpec], bool]:
-        """Return what tells which ranges of a lane had better run elsewhere."""
+        """Return a filter for the ranges of a lane that had better run elsewhere."""
         if not self._pool.usable(lane[1]):
             return self._may_move
         now = self._ctx.now()
@@ -172,9 +159,10 @@ class Starvation:
         return lambda spec: self._may_move(spec) and sum(map(here, spec.deps)) <= bytes_max
 
     def _may_move(self, spec: TaskSpec) -> bool:
-        """Whether a range may run elsewhere: what it has submitted is found here at once.
+        """Whether a range may run elsewhere.
 
-        If a placement group has what it needs, it may never run here.
+        One that has begun stays with its children, unless placement groups have taken the
+        resources that it needs.
         """
         if not self._pool.feasible(spec.demand):
             return not is_hard(strategy_of(spec))
@@ -182,7 +170,7 @@ class Starvation:
         return not begun and strategy_of(spec) in ("", SPREAD)
 
     def follow(self, message: CancelTask) -> bool:
-        """Whether what is to be cancelled was passed on, so that the message has to follow it."""
+        """Whether this node has passed on what a message cancels, so the message must follow."""
         found = False
         for entry in self._moved.get(message.array, ())[:]:
             if cut(entry[1], message)[1] is not None:

@@ -1,13 +1,13 @@
-"""Leases: which of a node's workers runs which of its ready ranges.
+"""Worker leases: which of a node's workers runs which of its ready ranges.
 
 A leased worker holds the resources of one demand, and ranges of that demand worth
 ``ahead_s``. Where tasks of several jobs wait, the next lease goes to the job that holds
 the fewest here. Workers beyond those that a node starts with come when a demand fits and
-none is idle (`worker_supply`).
+none is idle (`WorkerPool`).
 
-What is behind a task that takes far longer than thought is taken back, for another worker
-or another node, and nothing is given behind such a task: a watch looks twice before it asks
-for that.
+A range behind a task that takes far longer than its function's mean is taken back, for another
+worker or another node, and a worker with such a task gets nothing more. A watch looks twice
+before it takes ranges back.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from raytwin.runtime.control.local_scheduler.worker_pool import WorkerPool
 from raytwin.runtime.control.messages import Assignment, FunctionBlob, RunTasks
 
 WORKERS_WITHOUT_CPU_MAX = 64
-"""How many workers a node starts for tasks that need no CPU and do not wait."""
+"""Running workers, at most, that a node starts for tasks that need no CPU."""
 STUCK_AHEADS = 4
-"""After so many ``ahead_s`` without news, twice, what was given ahead is taken back."""
+"""Ranges behind a task are taken back after so many ``ahead_s`` without a report, twice."""
 
 
 _WEIGHTS = tuple(1 - 0.9**count for count in range(11))
@@ -65,18 +65,18 @@ class WorkerLeases:
         self.mean_task_s = 0.0
         self._watch: Timer | None = None
         self._beat_s = -inf
-        """When the last heartbeat in time was,"""
+        """When the last heartbeat in time was sent."""
         self._listened_s = -inf
-        """and the one before. What a worker was to run before that had left by then, and what it
-        has sent before the last one is here."""
+        """When the one before was sent. By the last one, workers had received every assignment
+        made before this time, and their reports from before it had arrived."""
 
     @property
     def busy_s(self) -> float:
-        """How long it may be until one of the tasks that run here ends; 0 if none runs.
+        """Estimated seconds until one of the running tasks ends; 0 if none runs.
 
-        What has taken longer than others of its function is taken to last as long again, if
-        its worker has been silent while this scheduler listened. That may be busy for longer
-        than the task, with what it hands out or with news that come before.
+        A task that has run for longer than its function's mean is expected to run as long again,
+        if its worker was silent between two heartbeats in time: a late heartbeat means that this
+        scheduler was busy, and the worker's report may be waiting.
         """
         if not self.assigned:
             return 0.0
@@ -260,8 +260,7 @@ class WorkerLeases:
         # Nothing here may look at all queued actors each time that a worker is ready.
         if len(queued) <= self._pool.starting:
             return
-        # Those that fit one by one may not fit together: none starts in vain for long,
-        # idle workers take tasks as well.
+        # They may not all fit together; a worker too many takes tasks, or is stopped.
         fitting = sum(self._resources.fits(actor.spec.demand) for actor in queued)
         for _ in range(fitting - self._pool.starting):
             self._pool.start_worker()
@@ -282,18 +281,18 @@ class WorkerLeases:
             self._pool.start_worker()
 
     def drain(self, worker: Worker) -> None:
-        """Take a worker's lease away once nothing is left; an actor's lasts as long as that."""
+        """End a worker's lease once it has no range left; an actor keeps its lease for life."""
         if worker.state is not State.LEASED or worker.actor or worker.assigned:
             return
         if worker.is_killed:
-            return  # whatever it got now would die with it
+            return  # a new range would die with it
         # The lease ends here and may begin again in this turn's dispatch, so
         # that the oldest waiting demand comes first.
         self._resources.give(worker.demand)
         self._pool.make_idle(worker, bool(self._ready.size))
 
     def _watch_stuck(self) -> None:
-        """Have a look later if a task may wait behind a longer one than thought."""
+        """Start the watch if a worker has a range behind another."""
         if self._watch is None and self.assigned > self._leased():
             self._start_watch(1)
 
@@ -302,7 +301,7 @@ class WorkerLeases:
         self._watch = self._ctx.after(quiet_s, lambda: self._on_watch(look))
 
     def _quiet_since_s(self) -> float:
-        """Who was not heard of since then runs something far longer than it was given ahead."""
+        """Return the time since which a worker that is not stuck has reported something."""
         return self._ctx.now() - STUCK_AHEADS * self._config.ahead_s
 
     def _leased(self) -> int:

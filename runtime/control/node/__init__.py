@@ -20,11 +20,11 @@ part                  takes
 `Canceller`           CancelTask
 `Bundles`             PrepareBundle, CommitBundle, ReturnBundle
 `Starvation`          MoveTasks
-`Results`             TaskResults
-`ReleaseManager`           Release, FreeObjects
-`ObjectManager`          PutObjects, WantObjects, Unpin, RefUpdates, PullObject,
+`ResultManager`       TaskResults
+`ReleaseManager`      Release, FreeObjects
+`ObjectManager`       PutObjects, WantObjects, Unpin, RefUpdates, PullObject,
                       ObjectPayload, ObjectLocations, SeekOwners
-`Places`              AllocateObject, Allocated, NoRoom, AbandonObject
+`UnsealedObjects`     AllocateObject, Allocated, NoRoom, AbandonObject
 `PullManager`         Fetched
 `Eviction`            Spilled
 `CallSubmitter`       ActorChanged, CallsDrained

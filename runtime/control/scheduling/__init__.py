@@ -1,3 +1,32 @@
-"""The global scheduler: policies, placement of actors, placement groups."""
+"""The global scheduler: places the tasks, actors and bundles that no local scheduler keeps.
 
-from __future__ import annotations
+This is the upper half of the paper's bottom-up scheduler (section 4.2.2). Among the nodes that
+can run a task it chooses the one with the least estimated wait: queue length x mean task time,
+plus bytes of remote inputs / mean bandwidth. Queue lengths and both means come with heartbeats,
+places and sizes of inputs from the GCS. The rule is a `Policy`; programs choose one by name.
+
+State: the nodes with their last load and what was sent since, ranges that no node can run,
+ranges whose inputs are being located, actors' places, placement groups. None of it is durable:
+it logs every assignment in the GCS before it sends it, so the GCS can place again what a dead
+node had, and keeps no copy.
+
+Messages in: PlaceTasks, LoadChanged, NodeChanged, ObjectLocations, TasksMoved, ActorChanged,
+CancelTask, CreateGroup, RemoveGroup, BundlePrepared, JobEnded, Query. Out: AssignTasks, MoveTasks,
+PrepareBundle, CommitBundle, ReturnBundle and CancelTask to nodes; TaskUpdates, ActorPlaced,
+ActorFailed, LocateObjects and Event to the GCS; TaskResults to the owner of a range that ends here.
+
+Promises: no range or actor is lost or placed twice; what no node can run waits for one that can,
+unless its strategy rules out every node that may come; a placement group is reserved whole or not
+at all.
+
+| module | what it does |
+|---|---|
+| `global_scheduler` | places ranges and actors, and dispatches the messages |
+| `policies` | where a range runs: one small class a policy |
+| `strategies` | where a range has to run, if its task says so |
+| `node_views` | what is known of each node, and what a policy sees of it |
+| `actor_placement` | which node starts an actor |
+| `migration` | moves ranges from a node where they starve to one with room |
+| `placement_groups` | reserves bundles all together or not at all |
+| `bundle_packing` | which node gets which bundle |
+"""

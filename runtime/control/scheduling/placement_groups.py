@@ -9,7 +9,7 @@ The life of a group, at the global scheduler (`GroupTable`)::
                        └──────── the bundles that were there <──────────────┘
     RemoveGroup ──> REMOVED, until `REMOVED_MAX` others have been, too
 
-Where its bundles go is in `bundle_placement`; what a node does with one in `bundles`; by which
+Where its bundles go is in `bundle_packing`; what a node does with one in `bundles`; by which
 resources a task demands to run in one, so that schedulers need to know nothing of groups, in
 `group_names`. A task whose group is not placed waits at the global scheduler, with those that
 no node can run.
@@ -20,7 +20,7 @@ that the table does not know comes for one that is gone: removed, or ended with 
 
 A group is its job's: other jobs can neither run anything in it nor remove it, unless it is
 detached. Which it is the table knows alone, so a node keeps nothing of what another job has
-in a group (`Keeping`), and the global scheduler refuses it. Nor does it keep what a client
+in a group (`Spillback`), and the global scheduler refuses it. Nor does it keep what a client
 submits that has just removed the group.
 
 A name is one group's at a time, among those that a job may see: its own and all detached
