@@ -1,26 +1,19 @@
-"""What a backend implements: `Backend` for the API, `World` for a session.
+"""What a backend implements, and what it is given to export.
 
-`api` speaks to a `Backend`. Backends that run raytwin's own control
-plane share one, `session.Session`, and differ in the `World`
-under it: real processes or virtual time. A backend with a control plane of its
-own (Ray) implements `Backend` itself.
+Backends that run raytwin's own control plane share one, `session.session.Session`, and
+differ in the `World` under it: real processes or virtual time. A backend with a control plane
+of its own (Ray) implements `Backend` itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
-from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.messages import ActorInfo, TaskExtra, TaskSpec
-from raytwin.runtime.control.worker.executor import Executor
-from raytwin.runtime.execution.environment import Environment
 
 if TYPE_CHECKING:
-    import asyncio
-
     from raytwin.runtime.api.actor_call import ActorCall
     from raytwin.runtime.api.options.actor_options import ActorOptions
     from raytwin.runtime.api.options.task_options import TaskOptions
@@ -78,8 +71,9 @@ class Backend(Protocol):
     env_vars: tuple[tuple[str, str], ...]
     """Of every task of this driver."""
 
-    actor: tuple[bytes, ActorInfo | None] | None
-    """The ID and description of the actor that the calling code is part of."""
+    @property
+    def actor(self) -> tuple[bytes, ActorInfo | None] | None:
+        """The ID and description of the actor that the calling code is part of."""
 
     def task_id(self) -> bytes | None:
         """Return the ID of the task or call that calls; None in a driver."""
@@ -242,116 +236,3 @@ class Backend(Protocol):
 
     def shutdown(self) -> None:
         """End the cluster, or leave it."""
-
-
-class Serialized(Protocol):
-    """A value on its way into a message or the object store."""
-
-    nbytes: int
-    contained: Sequence[Any]
-    """What has put itself into `World.sink` meanwhile: references."""
-
-    def to_bytes(self) -> bytes:
-        """Return it as the payload of a message."""
-
-
-class World(Protocol):
-    """What a session needs besides the control plane: time, memory, waiting.
-
-    Entering a world (``with world:``) begins a turn of the client and leaving
-    it ends the turn, so that what was sent within goes out.
-    """
-
-    name: str
-    one_thread: bool
-    """See `Backend.one_thread`."""
-    client: Client
-    executor: Executor | None
-    """None in a driver."""
-    sink: ContextVar[list[Any] | None]
-    """Not None where a value is being serialized."""
-    environment: Environment
-    """Of the running task."""
-
-    def __enter__(self) -> Any: ...
-    def __exit__(self, *exc: object) -> None: ...
-
-    def block(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Let the world go on until `ready()`; return whether it came to be.
-
-        Raises RaySystemError if the cluster is gone.
-        """
-
-    def spawn(self, run: Callable[[], None], most: int) -> None:
-        """Run something beside the program that calls: a thread, or what stands for one.
-
-        Threads are kept and used again, so there are never more than `most`, as long as no
-        more than that is under way.
-        """
-
-    unwinding: tuple[type[BaseException], ...]
-    """What the world ends user code with whose process is gone."""
-
-    def is_for_driver(self, error: BaseException) -> bool:
-        """Whether a handler of a signal has raised it, and the driver is in this process."""
-
-    def start_event_loop(
-        self, failed: Callable[[BaseException], None]
-    ) -> asyncio.AbstractEventLoop:
-        """Return an event loop that runs beside the program, until the process ends.
-
-        The thread that runs it is from then on the one that runs tasks.
-        `failed` is called if something ends the loop: a coroutine raised SystemExit.
-        """
-
-    def run_exit_handlers(self) -> None:
-        """Call what the process's program has registered with `atexit`, the last first.
-
-        What they raise is printed.
-        """
-
-    def nudge(self) -> None:
-        """Make those who `block` look again: something changed without a message."""
-
-    def due(self) -> Callable[[], bool]:
-        """Return a quick test for: should a running range report by now?"""
-
-    def on_task_thread(self) -> bool:
-        """Whether the caller is the thread that runs tasks, and may be interrupted."""
-
-    def look_again(self) -> None:
-        """Have those in `block` ask again whether they are `ready`."""
-
-    def charge(self, what: str, count: int) -> None:
-        """Account for the CPU time of an API call, where time is virtual."""
-
-    def now(self) -> float: ...
-    def sleep(self, seconds: float) -> None: ...
-    def compute(self, seconds: float) -> None: ...
-    def blob(self, nbytes: int) -> Any: ...
-
-    def serialize(self, value: Any) -> Serialized: ...
-    def serialize_values(self, values: list[Any]) -> Serialized:
-        """Serialize a task's values, each to be loaded whether others can or not; see `frames`."""
-
-    def deserialize(self, payload: bytes) -> Any: ...
-
-    def dumps_function(self, function: Callable[..., Any]) -> bytes: ...
-    @property
-    def functions(self) -> object:
-        """Whose IDs of functions these are: those of one simulated cluster mean nothing to
-        another."""
-
-    def identity_of(self, blob: bytes) -> bytes:
-        """Return of what a function's ID is the digest: its serialized form, or what stands
-        for it."""
-
-    def loads_function(self, blob: bytes) -> Callable[..., Any]: ...
-
-    def write(self, oid: bytes, offset: int, value: Serialized) -> None:
-        """Write a large value where the store gave it room."""
-
-    def read(self, oid: bytes, offset: int, size: int, released: Callable[[], None]) -> Any:
-        """Return a large value; `released` is called when no view of it is left."""
-
-    def close(self) -> None: ...

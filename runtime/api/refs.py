@@ -123,7 +123,7 @@ class ObjectRef(metaclass=_Kind):
 
 def _restore(oid: bytes, owner: str) -> ObjectRef:
     """Make the reference anew in whatever session deserializes it."""
-    holder: RefHolder = backend_of_caller()
+    holder: RefHolder = backend_of_caller().references
     holder.ref_received(oid, owner)
     return ObjectRef(oid, holder)
 

@@ -1,4 +1,4 @@
-"""What the event loop of an actor does with its calls: each is a coroutine of it."""
+"""The coroutines of an actor that has async methods: one for each call, in its event loop."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 from raytwin.runtime.api.actors import ActorExit
 from raytwin.runtime.control.messages import Assignment, TaskSpec
+from raytwin.runtime.execution.actor_instance import ActorInstance
+from raytwin.runtime.execution.call_execution import CallRunner
 from raytwin.runtime.execution.returns import close, returned
-from raytwin.runtime.session.numbering import frame_of_call
+from raytwin.runtime.session.task_context import current_call
 
 if TYPE_CHECKING:
     import asyncio
-
-    from raytwin.runtime.execution.actor_execution import ActorRunner
-    from raytwin.runtime.execution.task_execution import TaskRunner
 
 
 class CallCoroutines:
     """Runs calls beside one another in one event loop."""
 
     def __init__(
-        self, actor: ActorRunner, tasks: TaskRunner, loop: asyncio.AbstractEventLoop
+        self, actor: ActorInstance, calls: CallRunner, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._actor = actor
-        self._tasks = tasks
-        self._executor = tasks.executor
-        self._world = tasks.world
+        self._calls = calls
+        self._executor = calls.executor
+        self._world = calls.world
         self._loop = loop
         self._running: dict[bytes, asyncio.Task[None]] = {}
         """The calls that run, by array."""
@@ -51,25 +50,25 @@ class CallCoroutines:
         self._running.pop(array, None)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
-            self._actor.broken(error)  # no call's own; what is none ends the loop
+            self._actor.broken(error)  # the runtime's; a BaseException ends the loop
 
     async def _run(self, assignment: Assignment) -> None:
         import asyncio
 
         spec = assignment.spec
         if self._executor.leaving:
-            # One before it has ended the actor: it does not begin.
+            # A call before this one has ended the actor.
             with self._world:
                 self._executor.refuse(spec)
             self._actor.ended()
             return
-        frame = self._actor.frame(spec)
-        frame_of_call.set(frame)
+        context = self._actor.call_context(spec)
+        current_call.set(context)
         started_s = self._world.now()
-        tasks = self._tasks
+        calls = self._calls
         interrupted = True
         try:
-            value = tasks.prepare(assignment, self._actor.method(spec))()
+            value = calls.prepare(assignment, self._actor.method(spec))()
             if spec.extra is not None and spec.extra.stream:
                 interrupted = hasattr(value, "__aiter__")
                 value = await self._stream(assignment, value)
@@ -80,13 +79,13 @@ class CallCoroutines:
         except ActorExit as leaving:
             self._actor.exit(leaving)
         except asyncio.CancelledError:
-            # By `cancel`, or its own: something that it awaited was cancelled.
-            tasks.reports.cancelled(spec, started_s)
+            # By `cancel`, or by the program: it awaited something that was cancelled.
+            calls.reports.cancelled(spec, started_s)
         except Exception as error:
             if self._executor.is_cancelled(spec.array):
-                tasks.reports.cancelled(spec, started_s)
+                calls.reports.cancelled(spec, started_s)
             else:
-                tasks.reports.error(spec, started_s, error)
+                calls.reports.error(spec, started_s, error)
         except self._world.unwinding:
             raise
         except BaseException as error:
@@ -95,25 +94,25 @@ class CallCoroutines:
             self._actor.crashed(error)
         else:
             self._report(spec, started_s, values, interrupted)
-        frame.over = True
+        context.over = True
         self._took_effect(spec)
         self._actor.ended()
 
     def _report(
         self, spec: TaskSpec, started_s: float, values: list[Any], interrupted: bool
     ) -> None:
-        """Report a value; the program's own code writes it."""
+        """Report a value. To serialize it runs the program's code, which may end the actor."""
         try:
             if self._executor.is_cancelled(spec.array):
                 values.clear()
-                self._tasks.reports.cancelled(spec, started_s, interrupted)
+                self._calls.reports.cancelled(spec, started_s, interrupted)
             else:
-                self._tasks.reports.values(spec, started_s, values)
+                self._calls.reports.values(spec, started_s, values)
         except ActorExit as leaving:
             self._actor.exit(leaving)
 
     def _took_effect(self, spec: TaskSpec) -> None:
-        """Count a call; the program's own code saves the actor's state."""
+        """Count a call. A checkpoint runs the program's code, which may end the actor."""
         if self._executor.exiting:
             return
         try:
@@ -122,19 +121,19 @@ class CallCoroutines:
             self._actor.exit(leaving)
 
     async def _stream(self, assignment: Assignment, items: Any) -> int:
-        """Report items as they come; return how many. An error is the last item.
+        """Report items as they are yielded; return how many. An error is the last item.
 
-        A cancelled one ends where it would yield the next.
+        A cancelled stream ends where it would yield the next item.
         """
         spec, count = assignment.spec, 0
-        tasks = self._tasks
+        calls = self._calls
         try:
             if hasattr(items, "__aiter__"):
                 async for item in items:
                     if self._executor.is_cancelled(spec.array):
                         await items.aclose()
                         break
-                    tasks.reports.item(spec, count, item)
+                    calls.reports.item(spec, count, item)
                     count += 1
                     if count == assignment.cancelled:
                         # It is replayed, and was cancelled where it waits next.
@@ -144,17 +143,17 @@ class CallCoroutines:
                     if self._executor.is_cancelled(spec.array):
                         close(items)
                         break
-                    tasks.reports.item(spec, count, item)
+                    calls.reports.item(spec, count, item)
                     count += 1
         except Exception as error:
             if self._executor.is_cancelled(spec.array):
                 raise
-            tasks.reports.last(spec, count, error)
+            calls.reports.last(spec, count, error)
             count += 1
         return count
 
     def cancel_soon(self, call: bytes) -> None:
-        """A call that runs is to be cancelled; called within a turn, by any thread."""
+        """Cancel a call that runs; called within a turn, by any thread."""
         self._loop.call_soon_threadsafe(self._cancel, call)
 
     def _cancel(self, call: bytes) -> None:
@@ -162,7 +161,7 @@ class CallCoroutines:
         if task is not None:
             coroutine: Any = task.get_coro()
             if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-                # It would never begin, so that nothing would report its end.
+                # A coroutine that is cancelled before it begins would not report its end.
                 self._loop.call_soon(self._cancel, call)
                 return
             task.cancel()

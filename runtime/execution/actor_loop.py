@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from raytwin.runtime.api.backend import World
+from raytwin.runtime.session.world import World
 
 if TYPE_CHECKING:
     import asyncio

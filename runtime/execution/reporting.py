@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from raytwin.runtime.api.backend import World
 from raytwin.runtime.api.exceptions import ObjectStoreFullError
 from raytwin.runtime.api.options.checks import encodable
 from raytwin.runtime.api.refs import ObjectRef
@@ -31,9 +30,15 @@ from raytwin.runtime.control.messages.errors import ActorDeath, Cancellation, De
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.tracebacks import users_frames
 from raytwin.runtime.execution.user_errors import ConstructorFailed
-from raytwin.runtime.session import Session
+from raytwin.runtime.session.session import Session
 from raytwin.runtime.session.task_specs import ANY
 from raytwin.runtime.session.values import looks_large
+from raytwin.runtime.session.world import World
+
+_PLAIN_BYTES = 16
+"""The size of a number in a list's serialized form, at most."""
+_PLAIN_BYTES_MAX = 1024
+"""Longer values are reported at once."""
 
 
 class Reporter:
@@ -75,7 +80,9 @@ class Reporter:
                 if payload.contained or self.session.client.references.counter.loans:
                     if payload.contained:
                         with self.world:
-                            result.refs = self.session.hand_over(spec.array, payload.contained)
+                            result.refs = self.session.references.hand_over(
+                                spec.array, payload.contained
+                            )
                     del payload
                     given.clear()
                     values = given
@@ -107,7 +114,7 @@ class Reporter:
                     offsets.append(-1)
                     continue
                 oid = object_id(spec.array, index, ret)
-                offsets.append(self.session.store(oid, serialized))
+                offsets.append(self.session.values.store(oid, serialized))
                 sizes.append(serialized.nbytes)
                 small.append(None)
             payload = self.world.serialize_values(small).to_bytes()
@@ -125,7 +132,7 @@ class Reporter:
         )  # fmt: skip
         if contained:
             with self.world:
-                result.refs = self.session.hand_over(spec.array, contained)
+                result.refs = self.session.references.hand_over(spec.array, contained)
         if contained or self.session.client.references.counter.loans:
             contained.clear()
             small.clear()
@@ -168,7 +175,7 @@ class Reporter:
             self._send_item(spec, index, OK, payload.to_bytes(), contained=payload.contained)
             return
         serialized = self.world.serialize(value)
-        offset = self.session.store(item_id(spec.array, index), serialized)
+        offset = self.session.values.store(item_id(spec.array, index), serialized)
         self._send_item(spec, index, OK, b"", (serialized.nbytes,), (offset,), serialized.contained)
 
     def _send_item(
@@ -181,11 +188,11 @@ class Reporter:
         )
         self.world.charge("put", 1)
         with self.world:
-            self.session.collect()
+            self.session.references.collect()
             if contained:
-                result.refs = self.session.hand_over(spec.array, contained)
+                result.refs = self.session.references.hand_over(spec.array, contained)
             self.executor.items([result])
-        self.session.interrupt_here()
+        self.session.waits.interrupt_here()
 
     # -- errors -----------------------------------------------------------------
 
@@ -209,7 +216,7 @@ class Reporter:
         """What a failed try has made ends before the next one begins: a named actor, say."""
         traceback.clear_frames(error.__traceback__)
         with self.world:
-            self.session.collect()
+            self.session.references.collect()
             self.session.client.buffer.flush_all()
 
     def cancelled(self, spec: TaskSpec, started_s: float, interrupted: bool = True) -> float:
@@ -249,7 +256,7 @@ class Reporter:
         try:
             # Serialized on its own, so that a cause which cannot be loaded
             # where it is raised again does not take the traceback along.
-            cause = self.session.dumps(error)
+            cause = self.session.references.dumps(error)
         except Exception as failed:
             cause = None
             lines.append(f"(the exception itself could not be serialized: {failed})\n")
@@ -264,7 +271,7 @@ class Reporter:
         now_s = self.world.now()
         timing = Timing(spec.name, started_s, now_s - started_s, result.count)
         with self.world:
-            self.session.collect()
+            self.session.references.collect()
             borrowing = self.session.client.references.counter
             if borrowing.guarded:
                 kept = borrowing.kept_by(spec.array)
@@ -282,6 +289,32 @@ class Reporter:
     def _base_of(self, spec: TaskSpec) -> int:
         """Return the first element of a range that is not reported."""
         return spec.start if self.executor.concurrent else self.executor.base
+
+
+def plain_bytes(value: Any) -> int:
+    """Return about how long a value is in a list's serialized form; -1 if it is not plain.
+
+    A plain value is short and cannot change, so that it may be serialized later.
+    """
+    kind = type(value)
+    if kind is bytes or kind is str:
+        nbytes = _PLAIN_BYTES + 4 * len(value)
+    elif kind is int:
+        nbytes = _PLAIN_BYTES + value.bit_length()
+    elif value is None or kind is float or kind is bool:
+        return _PLAIN_BYTES
+    else:
+        return -1
+    return nbytes if nbytes <= _PLAIN_BYTES_MAX else -1
+
+
+def again(caught: list[BaseException]) -> Any:
+    """Raise a caught error where it can be reported.
+
+    Not from a variable: its traceback would refer to it, and all that it keeps alive
+    would be so until the garbage collector finds the circle.
+    """
+    raise caught.pop()
 
 
 def one_of(spec: TaskSpec, index: int) -> TaskSpec:

@@ -24,15 +24,6 @@ def was_cancelled(error: BaseException) -> bool:
     return asyncio is not None and isinstance(error, asyncio.CancelledError)
 
 
-def retrieve_error_of_task() -> None:
-    """Have asyncio not complain that nobody looks at what its running task ends with."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is not None and asyncio._get_running_loop() is not None:
-        task = asyncio.current_task()
-        if task is not None:
-            task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
-
-
 def is_error(error: BaseException) -> bool:
     """Whether an error is the call's own; the process goes on."""
     return isinstance(error, Exception) or was_cancelled(error)

@@ -1,12 +1,11 @@
 """Values as `concurrent.futures.Future`s, and so for asyncio.
 
-In real time one thread per session waits for all of them, as long as there are
-any: `FutureDesk`. In virtual time nothing happens while nobody waits, so there
-the simulation is run by whoever asks for the result or for a call-back, or waits
-by `concurrent.futures`: `LazyFuture`. An event loop in a simulated driver
-therefore awaits references in the order in which it comes to them; virtual time
-passes meanwhile, its own timers are in real time. The next item of a stream is waited
-for in the same ways.
+In real time one thread per session waits for all pending futures: `FutureDesk`. In virtual time
+nothing happens while no code waits, so a `LazyFuture` runs the simulation when the program asks
+for its result, adds a callback, or waits for it by `concurrent.futures`. An event loop in a
+simulated driver therefore awaits references in the order in which it reaches them: virtual time
+passes meanwhile, while the loop's own timers are in real time. A future of a stream's next item
+works in the same ways.
 """
 
 from __future__ import annotations
@@ -16,24 +15,38 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures._base import _AsCompletedWaiter
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.api.refs import ObjectRef
 from raytwin.runtime.control.client.owned_arrays import Waiter
 from raytwin.runtime.control.core.ids import object_id
 from raytwin.runtime.control.core.stream_ids import item_id
+from raytwin.runtime.session.session_references import SessionReferences
+from raytwin.runtime.session.stream_items import StreamItems
+from raytwin.runtime.session.values import Values
+from raytwin.runtime.session.waiting import Waits
 
-if TYPE_CHECKING:
-    from raytwin.runtime.session.values import Values
+
+class SessionParts(Protocol):
+    """The parts of a session that futures need."""
+
+    @property
+    def references(self) -> SessionReferences: ...
+    @property
+    def waits(self) -> Waits: ...
+    @property
+    def values(self) -> Values: ...
+    @property
+    def streams(self) -> StreamItems: ...
 
 
 class NotifyingWaiter(Waiter):
-    """A waiter that says when nothing is missing any more."""
+    """A waiter that adds itself to a list when nothing is missing any more."""
 
     __slots__ = ("_missing", "done", "future", "ref")
     may_miss = 0
-    """How many of the things that it waits for need not come."""
+    """How many of the awaited objects need not come."""
 
     def __init__(self, ref: ObjectRef, future: Future[Any], done: list[NotifyingWaiter]) -> None:
         self._missing = 0
@@ -61,20 +74,21 @@ class NotifyingWaiter(Waiter):
         """The objects that it waits for."""
         return (self.ref.binary(),)
 
-    def watch(self, session: Values) -> None:
+    def watch(self, session: SessionParts) -> None:
         """Begin to wait; in a turn."""
-        session.collect()
-        session.client.buffer.flush()
-        session.client.waits.watch(self.awaited, waiter=self)
+        session.references.collect()
+        client = session.references.client
+        client.buffer.flush()
+        client.waits.watch(self.awaited, waiter=self)
 
-    def leave(self, session: Values) -> None:
-        """Wait no more."""
-        with session.world:
-            session.client.waits.unwatch(self.awaited, self)
+    def leave(self, session: SessionParts) -> None:
+        """Stop waiting."""
+        with session.references.world:
+            session.references.client.waits.unwatch(self.awaited, self)
 
-    def value(self, session: Values) -> Any:
-        """Return what it has waited for."""
-        return session.get([self.ref], None)[0]
+    def value(self, session: SessionParts) -> Any:
+        """Return the value. Raises its task's error."""
+        return session.values.get([self.ref], None)[0]
 
 
 class ItemWaiter(NotifyingWaiter):
@@ -84,13 +98,13 @@ class ItemWaiter(NotifyingWaiter):
     may_miss = 1
 
     def __init__(
-        self, session: Values, array: bytes, index: int, done: list[NotifyingWaiter]
+        self, session: SessionParts, array: bytes, index: int, done: list[NotifyingWaiter]
     ) -> None:
-        client = session.client
-        self._entry = client.entries[array]
+        self._entry = session.references.client.entries[array]
         self._index = index
-        # The stream lives as long as it is waited for.
-        super().__init__(ObjectRef(object_id(array, 0, 0), session), Future(), done)
+        # The waiter keeps the stream alive.
+        end = ObjectRef(object_id(array, 0, 0), session.references)
+        super().__init__(end, Future(), done)
         self.fetch = False
         self._awaited = (self.ref.binary(), item_id(array, index))
 
@@ -98,30 +112,31 @@ class ItemWaiter(NotifyingWaiter):
     def awaited(self) -> tuple[bytes, ...]:
         return self._awaited
 
-    def value(self, session: Values) -> ObjectRef | None:
-        """Return what `next_item` does."""
-        # The other one may never come, and a stream has many items.
+    def value(self, session: SessionParts) -> ObjectRef | None:
+        """Return the item's reference; None: the stream has ended before it."""
+        # The other of the two objects may never come, and a stream has many items.
         self.leave(session)
-        return session.item_of(self._entry, self._index)
+        return session.streams.item_of(self._entry, self._index)
 
 
 class FutureDesk:
     """Completes the futures of one session of a real backend."""
 
-    def __init__(self, session: Values) -> None:
+    def __init__(self, session: SessionParts) -> None:
         self._session = session
+        self._world = session.references.world
         self._done: list[NotifyingWaiter] = []
         self._pending: set[NotifyingWaiter] = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopping = False
         self.lasting = False
-        """What is asked for in a call goes on when that has ended: in an event loop."""
+        """Futures outlive the call that asks for them: in an actor's event loop."""
 
     def future(self, ref: ObjectRef) -> Future[Any]:
         """Return a future of a reference's value.
 
-        It has RaySystemError once the cluster is gone, or the task that asked has ended.
+        Its error is RaySystemError once the cluster is gone, or the task that asked has ended.
         """
         waiter = NotifyingWaiter(ref, Future(), self._done)
         self._begin(waiter)
@@ -135,12 +150,12 @@ class FutureDesk:
         return waiter.future
 
     def _begin(self, waiter: NotifyingWaiter) -> bool:
-        """Wait for something; return whether it is there already."""
-        # Known before it can be done, and whoever takes it out completes it.
+        """Begin to wait; return whether the value is there already."""
+        # Pending before it can be done: the thread that takes it out completes it.
         with self._lock:
             self._pending.add(waiter)
         try:
-            with self._session.world:
+            with self._world:
                 waiter.watch(self._session)
         except BaseException:
             self._take(waiter)
@@ -148,7 +163,7 @@ class FutureDesk:
         if waiter.ready:
             if self._take(waiter):
                 self._complete(waiter)
-            # If it has come since, and no thread has looked.
+            # It may have added itself, and the thread has not taken it out.
             with suppress(ValueError):
                 self._done.remove(waiter)
             return True
@@ -167,35 +182,34 @@ class FutureDesk:
         return known
 
     def _forget(self, waiter: ItemWaiter, future: Future[Any]) -> None:
-        """Nobody waits for an item any more, if its future was cancelled."""
+        """Stop waiting for an item whose future was cancelled."""
         if future.cancelled():
             self._take(waiter)
             waiter.leave(self._session)
 
     def abandon(self) -> None:
-        """The task has ended: what it has not waited for is nobody's."""
+        """Give up the futures of a task that has ended."""
         thread = self._thread
         if thread is None or self.lasting:
             return
         self._stopping = True
-        self._session.world.look_again()
+        self._world.look_again()
         thread.join()
         self._stopping = False
-        # In this order: what another thread asks for from now on is pending before it is done.
+        # In this order: another thread's new future is pending before it can be done.
         self._done.clear()
         given_up = self._give_up("the task that asked for this value has ended")
-        # What they wait for is nobody's any more, though it may come yet.
         for waiter in given_up:
             waiter.leave(self._session)
-        with self._session.world:
+        with self._world:
             self._done[:] = [waiter for waiter in self._done if waiter not in given_up]
 
     def _run(self) -> None:
         try:
             while True:
-                self._session.wait_until(lambda: bool(self._done) or self._stopping)
+                self._session.waits.until(lambda: bool(self._done) or self._stopping, None)
                 while (waiter := self._next_done()) is not None:
-                    # It was at nothing for a moment, and then a large value was fetched.
+                    # A large value may have been lost again, and is fetched once more.
                     if not waiter.ready:
                         continue
                     if self._take(waiter):
@@ -212,13 +226,13 @@ class FutureDesk:
                     self._thread = None
 
     def _next_done(self) -> NotifyingWaiter | None:
-        # Who asks takes out what was there already: there may be none any more.
+        # `_begin` removes waiters too: the list may be empty by now.
         with suppress(IndexError):
             return self._done.pop()
         return None
 
     def _give_up(self, reason: str) -> set[NotifyingWaiter]:
-        """What is pending will have no value; tell those that wait for it, and return them."""
+        """Set an error on all pending futures; return their waiters."""
         with self._lock:
             given_up, self._pending = self._pending, set()
             if self._thread is threading.current_thread():
@@ -235,13 +249,13 @@ class FutureDesk:
 
 
 class LazyFuture(Future[Any]):
-    """A future in virtual time: asking for it is what lets time pass."""
+    """A future in virtual time: to ask for its result lets time pass."""
 
-    def __init__(self, session: Values, ref: ObjectRef) -> None:
+    def __init__(self, session: SessionParts, ref: ObjectRef) -> None:
         super().__init__()
         self._session = session
         self._ref = ref
-        # Here `concurrent.futures.wait` and `as_completed` put what they wait with.
+        # `concurrent.futures.wait` and `as_completed` add their waiters to this list.
         self._waiters = _Waiters(self)
 
     def done(self) -> bool:
@@ -260,12 +274,12 @@ class LazyFuture(Future[Any]):
         import asyncio
 
         if not super().done():
-            # Without a loop the program goes on in real time, perhaps to give its CPU up.
+            # Without a loop the program itself waits here, and may give up its CPU.
             self.settle(keeps_cpu=asyncio._get_running_loop() is not None)
         super().add_done_callback(fn)
 
     def look(self, timeout_s: float | None) -> bool:
-        """Wait for so long at most, and settle the future if it can be; return if it is."""
+        """Wait for `timeout_s` at most; return whether the future is settled."""
         return bool(settle_first([self], timeout_s)) or super().done()
 
     def _get(self, timeout_s: float | None) -> None:
@@ -278,22 +292,22 @@ class LazyFuture(Future[Any]):
 
     def settle(self, keeps_cpu: bool = True) -> None:
         """Wait for the value, however long that takes."""
-        with self._session.world:
-            pass  # a thread that may not wait has the error, and not the future
+        with self._session.references.world:
+            pass  # a thread that may not wait gets the error here, the future stays pending
 
         def value() -> Any:
-            with self._session.keeping_cpu() if keeps_cpu else nullcontext():
-                return self._session.get([self._ref], None)[0]
+            with self._session.waits.keeping_cpu() if keeps_cpu else nullcontext():
+                return self._session.values.get([self._ref], None)[0]
 
         settle(self, value)
 
 
-def item_waited_for(session: Values, array: bytes, index: int) -> Future[ObjectRef | None]:
-    """Return a future of what `next_item` returns, which is there: it lets time pass first."""
+def item_waited_for(session: SessionParts, array: bytes, index: int) -> Future[ObjectRef | None]:
+    """Let time pass until a stream's item is there; return a settled future of it."""
 
     def item() -> ObjectRef | None:
-        with session.keeping_cpu():
-            return session.next_item(array, index, None)
+        with session.waits.keeping_cpu():
+            return session.streams.next_item(array, index, None)
 
     future: Future[ObjectRef | None] = Future()
     settle(future, item)
@@ -311,11 +325,11 @@ def settle_first(futures: list[LazyFuture], timeout_s: float | None) -> bool:
     session = pending[0]._session
     refs = list(dict.fromkeys(future._ref for future in pending))
     try:
-        with session.keeping_cpu():
-            ready = set(session.wait(refs, 1, timeout_s, True)[0])
+        with session.waits.keeping_cpu():
+            ready = set(session.waits.wait(refs, 1, timeout_s, True)[0])
         if ready and len(refs) > 1:
-            # Others may be there by now, too.
-            ready.update(session.wait(refs, len(refs), 0.0, True)[0])
+            # Others may be ready by now, too.
+            ready.update(session.waits.wait(refs, len(refs), 0.0, True)[0])
     except RaySystemError as error:
         for future in pending:
             future.set_exception(error)
@@ -327,7 +341,7 @@ def settle_first(futures: list[LazyFuture], timeout_s: float | None) -> bool:
 
 
 class _Waiters(list[Any]):
-    """The waiters of a lazy future; to each it adds that waiting lets time pass."""
+    """The waiters of a lazy future; it replaces each one's event by a `_RunningEvent`."""
 
     def __init__(self, future: LazyFuture) -> None:
         super().__init__()
@@ -341,29 +355,27 @@ class _Waiters(list[Any]):
 
 
 class _RunningEvent(threading.Event):
-    """Set by one or several futures: to wait for it runs the simulation."""
+    """Set by one or several futures; to wait for it runs the simulation."""
 
     def __init__(self, raises: bool) -> None:
         super().__init__()
         self.futures: list[LazyFuture] = []
         self._raises = raises
-        """`as_completed` would find by the machine's clock that it is not too late yet."""
+        """At the time-out: `as_completed` would ask the machine's clock, and wait again."""
         self._until_s: float | None = None
 
     def wait(self, timeout: float | None = None) -> bool:
-        # They come from a set, whose order differs from one run to the next.
+        # They were in a set, whose order differs from one run to the next.
         self.futures.sort(key=lambda future: future._ref.binary())
-        session = self.futures[0]._session
+        world = self.futures[0]._session.references.world
         if timeout is not None and self._until_s is None:
             # In whole milliseconds: a part of it may have passed in real time.
-            self._until_s = session.world.now() + round(timeout, 3)
+            self._until_s = world.now() + round(timeout, 3)
         while not self.is_set():
             self.futures = [future for future in self.futures if not Future.done(future)]
             if not self.futures:
                 return super().wait(timeout)  # for what other futures are among them
-            left_s = (
-                None if self._until_s is None else max(0.0, self._until_s - session.world.now())
-            )
+            left_s = None if self._until_s is None else max(0.0, self._until_s - world.now())
             if not settle_first(self.futures, left_s):
                 if self._raises:
                     raise TimeoutError(f"{len(self.futures)} futures unfinished")
@@ -372,7 +384,7 @@ class _RunningEvent(threading.Event):
 
 
 def settle(future: Future[Any], get: Callable[[], Any]) -> None:
-    """Give a future a value, or the error that comes instead."""
+    """Set a future to the value that `get` returns, or to the error that it raises."""
     try:
         value = get()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Actors as a session has them: made, found, called, ended, and the one that it is."""
+"""Actors: created, looked up, called and ended; and the actor that this worker is."""
 
 from __future__ import annotations
 
@@ -7,28 +7,50 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+from msgspec.structs import replace
+
 from raytwin.runtime.api.actor_call import ActorCall
 from raytwin.runtime.api.actors import ActorExit
-from raytwin.runtime.api.backend import ActorDefinition, World
-from raytwin.runtime.api.exceptions import ActorAlreadyExistsError, RaySystemError
+from raytwin.runtime.api.backend import ActorDefinition
+from raytwin.runtime.api.exceptions import (
+    ActorAlreadyExistsError,
+    PendingCallsLimitExceeded,
+    RaySystemError,
+)
 from raytwin.runtime.api.options.actor_options import ActorOptions
+from raytwin.runtime.api.options.task_options import exception_classes
 from raytwin.runtime.api.refs import ObjectRef, counted_ref
-from raytwin.runtime.api.streams import ObjectRefGenerator
+from raytwin.runtime.api.streams import ObjectRefGenerator, StreamHolder
 from raytwin.runtime.control.core.ids import FIRST, object_id
 from raytwin.runtime.control.messages import ActorInfo, TaskExtra, TaskSpec
 from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
-from raytwin.runtime.execution.user_errors import retrieve_error_of_task
-from raytwin.runtime.session.numbering import frame_of_call
-from raytwin.runtime.session.session_references import arrays_of
-from raytwin.runtime.session.submitting import Submitting, with_inside
-from raytwin.runtime.session.task_specs import pending_calls, specify
+from raytwin.runtime.session.session_references import SessionReferences, arrays_of
+from raytwin.runtime.session.task_context import TaskContext, current_call
+from raytwin.runtime.session.task_specs import retry_on, specify
+from raytwin.runtime.session.task_submitter import TaskSubmitter, with_inside
+from raytwin.runtime.session.waiting import Waits
 
 
-class ActorCalls(Submitting):
+class SessionActors:
     """Creates actors and calls them."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(
+        self,
+        references: SessionReferences,
+        context: TaskContext,
+        waits: Waits,
+        tasks: TaskSubmitter,
+        streams: StreamHolder,
+    ) -> None:
+        self.world = references.world
+        self.client = references.client
+        self._references = references
+        self._context = context
+        self._waits = waits
+        self._tasks = tasks
+        self._streams = streams
+        self._pending: dict[bytes, list[bytes]] = {}
+        """By actor that has ``max_pending_calls``, the calls of this process that are pending."""
         self.loaded: Callable[[bytes], Any] = self._never_loaded
         """Return the function or class of an ID, in a worker."""
         self.actor_function = b""
@@ -42,10 +64,10 @@ class ActorCalls(Submitting):
         kwargs: dict[str, Any],
         options: ActorOptions,
     ) -> tuple[bytes, ObjectRef, bytes]:
-        self._check_open()
-        key, blob = self._serialized(actor_class)
+        self._references.check_open()
+        key, blob = self._tasks.exported(actor_class)
         held: list[ObjectRef] = []
-        payload, deps = self._pack(args, kwargs, held)
+        payload, deps = self._tasks.pack(args, kwargs, held)
         info = ActorInfo(
             options.max_restarts,
             actor_class.concurrency,
@@ -53,17 +75,17 @@ class ActorCalls(Submitting):
             options.name,
             options.namespace,
             options.lifetime == "detached",
-            self.dumps(actor_class.description()) if options.name else b"",
+            self._references.dumps(actor_class.description()) if options.name else b"",
         )
-        demand, extra = specify(self, options.task, 0)
+        demand, extra = specify(self._references, self._context, options.task, 0)
         extra = extra or TaskExtra()
         extra.actor = info
         extra.inside = holds = arrays_of(held)
         with self.world:
-            self.collect()
+            self._references.collect()
             self.world.charge("submit", 1)
             self.client.submitter.export(key, blob)
-            array = self._next_array()
+            array = self._context.next_array()
             spec = TaskSpec(
                 array, 0, 1, key, payload, self.client.address, demand, deps, 1, 0, -1,
                 actor_class.class_name, extra,
@@ -71,12 +93,12 @@ class ActorCalls(Submitting):
             keeper = array if options.max_restarts else b""
             if not options.name:
                 self.client.submitter.submit(array, [spec], 1, 1, holds, keeper)
-                return array, ObjectRef(object_id(array, 0, 0), self), b""
+                return array, self._handle(array), b""
             reply_key, waiter = self.client.requests.find_actor(
                 options.namespace, options.name, spec, keeper, holds
             )
-            ref = ObjectRef(object_id(array, 0, 0), self)
-        self._block(waiter, None)
+            ref = self._handle(array)
+        self._waits.block(waiter, None)
         with self.world:
             found = self.client.requests.replies.pop(reply_key)
             if found.created or found.actor == array:
@@ -84,20 +106,20 @@ class ActorCalls(Submitting):
             self.client.submitter.disown(array)
         if not options.get_if_exists:
             raise ActorAlreadyExistsError(f"there is an actor named {options.name!r} already")
-        return found.actor, ObjectRef(object_id(found.actor, 0, 0), self), found.handle
+        return found.actor, self._handle(found.actor), found.handle
 
     def call_actor(
         self, call: ActorCall, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[ObjectRef] | ObjectRefGenerator:
-        self._check_open()
+        self._references.check_open()
         held: list[ObjectRef] = []
-        payload, deps = self._pack(args, kwargs, held) if args or kwargs else (b"", ())
+        payload, deps = self._tasks.pack(args, kwargs, held) if args or kwargs else (b"", ())
         with self.world:
-            self.collect()
+            self._references.collect()
             self.world.charge("submit", 1)
             returns = call.returns
-            pending = pending_calls(self, call) if call.limited else None
-            array = self._next_array()
+            pending = self._pending_calls(call) if call.limited else None
+            array = self._context.next_array()
             if pending is not None:
                 pending.append(array)
             keeper = call.actor if call.rebuilt else b""
@@ -106,7 +128,7 @@ class ActorCalls(Submitting):
                     array, call.extra, call.name, call.retries, payload, call.hold, keeper
                 )
                 entry.refs += 1
-                return [counted_ref(array + FIRST, self)]
+                return [counted_ref(array + FIRST, self._references)]
             spec = TaskSpec(
                 array, 0, 1, b"", payload, self.client.address, "", deps, returns, call.retries,
                 -1, call.name, call.extra,
@@ -120,22 +142,23 @@ class ActorCalls(Submitting):
             entry.is_call = True
             if call.extra.stream:
                 entry.items = {} if entry.items is None else entry.items
-                return ObjectRefGenerator(ObjectRef(object_id(array, 0, 0), self), self)
-            return self._refs_to(entry)
+                end = ObjectRef(object_id(array, 0, 0), self._references)
+                return ObjectRefGenerator(end, self._streams)
+            return self._references.refs_to(entry)
 
     def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:
-        self._check_open()
+        self._references.check_open()
         with self.world:
             key, waiter = self.client.requests.find_actor(namespace, name, None)
-        self._block(waiter, None)
+        self._waits.block(waiter, None)
         with self.world:
             found = self.client.requests.replies.pop(key)
             if not found.actor:
                 return None
-            return found.actor, ObjectRef(object_id(found.actor, 0, 0), self), found.handle
+            return found.actor, self._handle(found.actor), found.handle
 
     def kill_actor(self, actor: bytes, restart: bool) -> None:
-        self._check_open()
+        self._references.check_open()
         with self.world:
             self.client.submitter.kill_actor(actor, restart)
 
@@ -144,22 +167,23 @@ class ActorCalls(Submitting):
             raise TypeError("exit_actor is for the methods of actors")
         why = ActorDeath(DeathCause.EXITED)
         with self.world:
-            # Said here: what a thread or a task of asyncio's raises, no call of the actor does.
+            # Here, since an exception in a thread or an asyncio task ends no call of the actor.
             self.world.executor.leave(why)
         self.world.nudge()
-        retrieve_error_of_task()
+        _retrieve_error_of_task()
         in_loop = (
             "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None
         )
-        if frame_of_call.get() is None and get_ident() != self._thread and not in_loop:
+        if current_call.get() is None and get_ident() != self._context.thread and not in_loop:
             raise SystemExit  # a thread of the actor's own ends without a word
         raise ActorExit(why)
 
     def own_actor(self) -> tuple[ObjectRef, type]:
-        assert self.actor is not None, "it is no actor"
+        actor = self._context.actor
+        assert actor is not None, "it is no actor"
         with self.world:
-            self.client.references.counter.receive(self.actor[0], self.actor_owner)
-        return ObjectRef(object_id(self.actor[0], 0, 0), self), self.loaded(self.actor_function)
+            self.client.references.counter.receive(actor[0], self.actor_owner)
+        return self._handle(actor[0]), self.loaded(self.actor_function)
 
     def function_name(self, spec: TaskSpec) -> str:
         key, method = spec.function, ""
@@ -169,6 +193,40 @@ class ActorCalls(Submitting):
         name = getattr(function, "__qualname__", None) or repr(function)
         return f"{getattr(function, '__module__', '?')}.{name}{method}"
 
+    def _handle(self, actor: bytes) -> ObjectRef:
+        """Return the reference that a handle holds: the value of the actor's creation."""
+        return ObjectRef(object_id(actor, 0, 0), self._references)
+
+    def _pending_calls(self, call: ActorCall) -> list[bytes] | None:
+        """Return the list to add a new call to, None if the actor does not limit its calls.
+
+        Also serializes the errors that the call is retried for. Raises
+        PendingCallsLimitExceeded.
+        """
+        if call.retry_exceptions and not call.extra.retry_on:
+            classes = exception_classes(call.retry_exceptions)
+            call.extra = replace(call.extra, retry_on=retry_on(self._references, classes))
+        if not call.pending_max:
+            return None
+        entries = self.client.entries
+        pending = self._pending.setdefault(call.actor, [])
+        pending[:] = [a for a in pending if (entry := entries.get(a)) is not None and entry.missing]
+        if len(pending) >= call.pending_max:
+            raise PendingCallsLimitExceeded(
+                f"{call.name}: {len(pending)} calls of this actor are pending, and"
+                f" max_pending_calls is {call.pending_max}"
+            )
+        return pending
+
     @staticmethod
     def _never_loaded(key: bytes) -> Any:
         raise RaySystemError("a driver runs no functions")
+
+
+def _retrieve_error_of_task() -> None:
+    """Keep asyncio from logging that nobody retrieves the error of its running task."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        task = asyncio.current_task()
+        if task is not None:
+            task.add_done_callback(lambda done: None if done.cancelled() else done.exception())

@@ -1,12 +1,11 @@
-"""What a session knows of its references, and when they are counted.
+"""The references of one process: when they are counted, and in what they arrive.
 
-References are dropped by the garbage collector, at any moment and on any
-thread: they are noted in a queue and counted at the next call (`collect`), or
-by whoever `on_drop` tells.
+The garbage collector drops references at any moment and on any thread. A dropped reference
+is queued; the next call of the API counts it (`collect`), and `on_drop` is called for a
+process that makes no calls.
 
-References inside of what is unpickled are found the other way round: each says
-so when it is made (`ref_received`), on the thread that unpickles, and whoever
-has unpickled says what it was a part of.
+A reference that is unpickled announces itself when it is made (`ref_received`), on the thread
+that unpickles; that thread then names the value or arguments which it was part of.
 """
 
 from __future__ import annotations
@@ -16,44 +15,45 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
-from raytwin.runtime.api.backend import World
 from raytwin.runtime.api.exceptions import RaySystemError
-from raytwin.runtime.api.init_context import ClusterContext
 from raytwin.runtime.api.refs import ObjectRef, any_closed, counted_ref
 from raytwin.runtime.control.client.owned_arrays import Entry
 from raytwin.runtime.control.core.ids import ARRAY_BYTES, FIRST, object_id
 from raytwin.runtime.control.messages import ResultRefs
 from raytwin.runtime.session.wait_group import WaitGroup
+from raytwin.runtime.session.world import World
 
 GONE = "the cluster is gone: shut down"
 
 
-class References(ClusterContext):
-    """The references of one process: added, dropped, sent and received ones."""
+class SessionReferences:
+    """Counts references; every `ObjectRef` of the process has this as its holder."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.client = world.client
         self.client.references.collect = self.collect
         self.closed = False
-        self._dropped: deque[bytes] = deque()
-        self.uncounted = self._dropped
-        """References that were dropped and that no call has counted yet."""
-        self._unviewed: deque[bytes] = deque()
+        """The cluster is gone, and with it every value."""
+        self.dropped: deque[bytes] = deque()
+        """References that the collector has dropped and no call has counted yet."""
+        self.unviewed: deque[bytes] = deque()
+        """Large values of which the last view is gone; their pins are to be released."""
+        self.inputs_done: deque[bytes] = deque()
+        """Large inputs of tasks of which the last view is gone."""
         self.received: deque[tuple[int, bytes]] = deque()
         """Threads, and arrays of references that they have unpickled just now."""
-        self._inputs_done: deque[bytes] = deque()
         self.on_drop: Callable[[], None] | None = None
-        """Called by whoever drops a reference, at any moment and on any thread."""
-        self._group: WaitGroup | None = None
-        """What was waited for last, and is left."""
+        """Called at each drop, at any moment and on any thread."""
+        self.wait_group: WaitGroup | None = None
+        """What the program waited for last, and is left."""
 
     def ref_added(self, oid: bytes) -> None:
         with self.world:
             self.client.references.add_ref(oid)
 
     def ref_dropped(self, oid: bytes) -> None:
-        self._dropped.append(oid)
+        self.dropped.append(oid)
         if self.on_drop is not None:
             self.on_drop()
 
@@ -88,17 +88,17 @@ class References(ClusterContext):
         return mine
 
     def came_in_value(self, oid: bytes) -> None:
-        """An object's value was unpickled that had references inside."""
+        """Register the references that an object's value had inside."""
         with self.world:
             self.client.references.counter.came_in_value(oid[:ARRAY_BYTES], self._take_received())
 
     def came_in_arguments(self, task: bytes) -> None:
-        """A task's arguments were unpickled, and references were inside."""
+        """Register the references that a task's arguments had inside."""
         with self.world:
             self.client.references.counter.came_in_arguments(task, self._take_received())
 
     def hand_over(self, array: bytes, contained: Sequence[ObjectRef]) -> ResultRefs:
-        """References are inside a value of an array that goes to this node; in a turn."""
+        """Pin the references inside a value for the array that contains it; in a turn."""
         arrays = [inside for inside in arrays_of(contained) if inside != array]
         return ResultRefs(
             (),
@@ -107,7 +107,7 @@ class References(ClusterContext):
         )
 
     def dumps(self, value: Any) -> bytes:
-        """Serialize what nobody looks after: the references inside are pinned."""
+        """Serialize a value that no object or task keeps; pin the references inside."""
         serialized = self.world.serialize(value)
         if serialized.contained:
             with self.world:
@@ -116,9 +116,9 @@ class References(ClusterContext):
         return serialized.to_bytes()
 
     def dumps_lasting(self, value: Any) -> bytes:
-        """Serialize what is to outlive this process; the references inside are pinned.
+        """Serialize a value that outlives this process; pin the references inside.
 
-        Raises ValueError if this process owns what one of them leads to, which ends with it.
+        Raises ValueError if this process owns one of those objects: they end with their owner.
         """
         serialized = self.world.serialize(value)
         if serialized.contained:
@@ -136,41 +136,41 @@ class References(ClusterContext):
         return serialized.to_bytes()
 
     def collect(self) -> None:
-        """Count what the garbage collector has dropped; call it within a turn."""
-        if self._group is not None and self._group.abandoned():
-            self._keep(None)
-        dropped, unviewed = self._dropped, self._unviewed
+        """Count what the garbage collector has dropped; in a turn."""
+        if self.wait_group is not None and self.wait_group.abandoned():
+            self.keep_group(None)
+        dropped, unviewed = self.dropped, self.unviewed
         if dropped:
             self.client.references.drop_refs(dropped)
         while unviewed:
             self.client.pins.drop_view(unviewed.popleft())
-        while self._inputs_done:
-            self.client.buffer.unpin(self._inputs_done.popleft())
+        while self.inputs_done:
+            self.client.buffer.unpin(self.inputs_done.popleft())
 
     def has_drops(self) -> bool:
-        """Whether something is to be counted that no call has counted yet."""
-        return bool(self._dropped or self._unviewed) or self._group is not None
+        """Whether `tidy` would release anything."""
+        return bool(self.dropped or self.unviewed) or self.wait_group is not None
 
     def tidy(self) -> None:
         """Count what was dropped, while the program makes no calls; in a turn.
 
-        What is waited for is forgotten: it is cheap to remember only for a loop.
+        The wait group is dissolved: keeping it pays only within a loop of `wait`.
         """
-        self._keep(None)
+        self.keep_group(None)
         self.collect()
 
-    def _keep(self, group: WaitGroup | None) -> None:
-        """Remember what is likely to be waited for next, in place of what was."""
-        before, self._group = self._group, group if group else None
+    def keep_group(self, group: WaitGroup | None) -> None:
+        """Keep the group that the next `wait` is likely to be given; dissolve the one before."""
+        before, self.wait_group = self.wait_group, group if group else None
         if before is not None:
             before.dissolve()
 
-    def _check_open(self, refs: Sequence[ObjectRef] = ()) -> None:
+    def check_open(self, refs: Sequence[ObjectRef] = ()) -> None:
         """Raise RaySystemError if the cluster of this session or of a reference is gone."""
         if self.closed or (refs and any_closed(refs)):
             raise RaySystemError(GONE)
 
-    def _refs_to(self, entry: Entry) -> list[ObjectRef]:
+    def refs_to(self, entry: Entry) -> list[ObjectRef]:
         """Return a reference to each value of a single task; call it in a turn."""
         entry.refs += entry.returns
         if entry.returns == 1:

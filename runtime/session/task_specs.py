@@ -1,39 +1,36 @@
-"""From checked options to what a `TaskSpec` says of them."""
+"""From checked options to the demand and the extra of a `TaskSpec`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from msgspec.structs import replace
-
-from raytwin.runtime.api.exceptions import PendingCallsLimitExceeded
 from raytwin.runtime.api.options.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
     PlacementGroupSchedulingStrategy,
 )
-from raytwin.runtime.api.options.task_options import TaskOptions, exception_classes
+from raytwin.runtime.api.options.task_options import TaskOptions
 from raytwin.runtime.control.core.group_resources import demand_in
 from raytwin.runtime.control.core.resources import UNIT, parse_demand
 from raytwin.runtime.control.messages import TaskExtra
 from raytwin.runtime.control.scheduling.strategies import SPREAD, affinity
-
-if TYPE_CHECKING:
-    from raytwin.runtime.api.actor_call import ActorCall
-    from raytwin.runtime.session.submitting import Submitting
+from raytwin.runtime.session.session_references import SessionReferences
+from raytwin.runtime.session.task_context import TaskContext
 
 CAPTURE = "/capture"
 ANY = b"*"
 """`TaskExtra.retry_on` for ``retry_exceptions=True``."""
 
 
-def specify(session: Submitting, options: TaskOptions, stream: int) -> tuple[str, TaskExtra | None]:
+def specify(
+    references: SessionReferences, context: TaskContext, options: TaskOptions, stream: int
+) -> tuple[str, TaskExtra | None]:
     """Return the demand and the extra of a task that is submitted now.
 
-    What the submitting task was given for its children comes from
-    `Numbering.inherited`. Raises ValueError for a node or a placement group that
-    cannot be.
+    The task inherits environment variables and a capturing placement group from the task that
+    submits it. Raises ValueError for a node's ID that is none and for a placement group that
+    cannot hold the task.
     """
-    inherited = session.inherited()
+    inherited = context.inherited()
     if options.plain and not stream and inherited is None:
         return options.demand, None
     extra = TaskExtra(stream=stream)
@@ -42,7 +39,7 @@ def specify(session: Submitting, options: TaskOptions, stream: int) -> tuple[str
     if inherited is not None:
         env = {**dict(inherited.env), **env}
     extra.env = tuple(sorted(env.items()))
-    extra.retry_on = _retry_on(session, options.retry_exceptions)
+    extra.retry_on = retry_on(references, options.retry_exceptions)
     strategy = options.scheduling_strategy
     if isinstance(strategy, NodeAffinitySchedulingStrategy):
         if not strategy.node_id.isdecimal():
@@ -81,32 +78,10 @@ def _into_group(strategy: PlacementGroupSchedulingStrategy, demand: str, extra: 
         extra.group += CAPTURE
 
 
-def pending_calls(session: Submitting, call: ActorCall) -> list[bytes]:
-    """Return where a call that is made now is to be noted, if its actor limits them.
-
-    Also completes what the call says of the errors that it is tried again for. Raises
-    PendingCallsLimitExceeded.
-    """
-    if call.retry_exceptions and not call.extra.retry_on:
-        call.extra = replace(
-            call.extra, retry_on=_retry_on(session, exception_classes(call.retry_exceptions))
-        )
-    if not call.pending_max:
-        return []
-    entries = session.client.entries
-    noted = session.calls_pending.setdefault(call.actor, [])
-    noted[:] = [a for a in noted if (entry := entries.get(a)) is not None and entry.missing]
-    if len(noted) >= call.pending_max:
-        raise PendingCallsLimitExceeded(
-            f"{call.name}: {len(noted)} calls of this actor are pending, and max_pending_calls"
-            f" is {call.pending_max}"
-        )
-    return noted
-
-
-def _retry_on(session: Submitting, classes: Any) -> bytes:
+def retry_on(references: SessionReferences, classes: Any) -> bytes:
+    """Return the exception classes that a task is retried for, serialized; empty for none."""
     if classes is True:
         return ANY
     if not classes:
         return b""
-    return session.dumps(classes)
+    return references.dumps(classes)

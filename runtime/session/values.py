@@ -1,17 +1,15 @@
-"""Values: into the store and out of it, and the errors that stand for them.
+"""`put` and `get`: values into the object store and out of it, and the errors of failed tasks.
 
-A small value rides in messages, as the serialized list that its range's results
-are. A large one is written into the node's store: allocate, write, then say so
-(`put`), and is looked at where it is; its pin is given back when no view is left.
+A small value rides in messages, in the serialized list of its range's results. A large one is
+written into the node's store in three steps: allocate, write, seal (`Client.put`). A reader
+sees a large value where it is, and unpins it when no view of it is left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import Any
 
-from raytwin.runtime.api.backend import Serialized, World
 from raytwin.runtime.api.exceptions import (
     GetTimeoutError,
     RaySystemError,
@@ -20,46 +18,47 @@ from raytwin.runtime.api.exceptions import (
 )
 from raytwin.runtime.api.failures import exception_of
 from raytwin.runtime.api.refs import ObjectRef, ObjectRefArray
-from raytwin.runtime.api.streams import Place
 from raytwin.runtime.control.client.owned_arrays import Entry, Waiter
 from raytwin.runtime.control.core.ids import object_id
-from raytwin.runtime.control.core.stream_ids import item_id
 from raytwin.runtime.control.messages import OK, USER_ERROR, ObjectValue, RangeResult
 from raytwin.runtime.control.messages.errors import unpack
-from raytwin.runtime.session.futures import FutureDesk
-from raytwin.runtime.session.numbering import Numbering
-from raytwin.runtime.session.session_references import GONE
-from raytwin.runtime.session.waiting import Waiting
+from raytwin.runtime.session.session_references import GONE, SessionReferences
+from raytwin.runtime.session.task_context import TaskContext
+from raytwin.runtime.session.waiting import Waits
+from raytwin.runtime.session.world import Serialized
 
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
 _ITEM_BYTES = 4
-"""Of an item of a container, at least: a number's."""
+"""The serialized size of an item of a container, at least: that of a number."""
 _FOREIGN_MAX = 3
-"""Errors of others, after which a `get` of many does not look among its own any more."""
+"""Errors of other objects, after which a `get` of many leaves telling them apart to the client."""
 
 
-class Values(Numbering, Waiting):
-    """`put` and `get`, and what a worker does with inputs and results."""
+class Values:
+    """Stores and loads values; a worker also loads its tasks' inputs here."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.futures = FutureDesk(self)
+    def __init__(self, references: SessionReferences, waits: Waits, context: TaskContext) -> None:
+        self.world = references.world
+        self.client = references.client
+        self._references = references
+        self._waits = waits
+        self._context = context
 
     def put(self, value: Any) -> ObjectRef:
-        self._check_open()
+        self._references.check_open()
         serialized, large = self._serialized_for_put(value)
         with self.world:
-            self.collect()
+            self._references.collect()
             self.world.charge("put", 1)
-            array = self._next_put()
+            array = self._context.next_put()
             if not large:
                 payload = serialized.to_bytes()
                 node = int(self.client.node.partition(":")[2])
                 result = RangeResult(array, 0, 1, OK, payload, node)
                 if serialized.contained:
-                    result.refs = self.hand_over(array, serialized.contained)
-                return self._refs_to(self.client.submitter.put(result))[0]
-        return self._put_large(array, serialized)
+                    result.refs = self._references.hand_over(array, serialized.contained)
+                return self._references.refs_to(self.client.submitter.put(result))[0]
+        return self.put_large(array, serialized)
 
     def _serialized_for_put(self, value: Any) -> tuple[Serialized, bool]:
         """Return a value as it is stored, and whether it is large: a small one is in a list."""
@@ -73,16 +72,17 @@ class Values(Numbering, Waiting):
             return self.world.serialize(value), True
         return serialized, False
 
-    def _put_large(self, array: bytes, value: Serialized) -> ObjectRef:
+    def put_large(self, array: bytes, value: Serialized) -> ObjectRef:
+        """Store a value as the one object of an array. Raises ObjectStoreFullError."""
         oid = object_id(array, 0, 0)
         offset = self.store(oid, value)
         with self.world:
             node = int(self.client.node.partition(":")[2])
             result = RangeResult(array, 0, 1, OK, b"", node, 1, (value.nbytes,), (offset,))
             if value.contained:
-                result.refs = self.hand_over(array, value.contained)
+                result.refs = self._references.hand_over(array, value.contained)
             self.client.submitter.put(result)
-            return ObjectRef(oid, self)
+            return ObjectRef(oid, self._references)
 
     def store(self, oid: bytes, value: Serialized) -> int:
         """Write a large value into the store and return where.
@@ -103,24 +103,24 @@ class Values(Numbering, Waiting):
 
     def _allocate(self, oid: bytes, nbytes: int) -> int:
         with self.world:
-            self.collect()
+            self._references.collect()
             # What is dropped here makes room first.
             self.client.buffer.flush()
             waiter = self.client.requests.allocate(oid, nbytes)
-        self._block(waiter, None)
+        self._waits.block(waiter, None)
         return self.client.requests.allocations.pop(oid)
 
     # -- getting ---------------------------------------------------------------
 
     def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
-        self._check_open(refs)
+        self._references.check_open(refs)
         oids = list(map(ObjectRef.binary, refs))
         client = self.client
         with self.world:
-            self.collect()
+            self._references.collect()
             self.world.charge("get", len(oids))
             client.buffer.flush_held()
-            # One that is here is common, and needs nothing of what waiting takes.
+            # The common case, a single value that is here, needs no waiter.
             value = client.waits.value(oids[0]) if len(oids) == 1 else None
             plain = client.waits.plain_entries(oids) if value is None else None
             errors = client.waits.errors
@@ -139,7 +139,7 @@ class Values(Numbering, Waiting):
                 left_s = max(0.0, timeout_s - (self.world.now() - began_s))
         with self.world:
             waiter = client.waits.watch(oids)
-            # They may arrive as soon as this turn ends: what was so in it decides.
+            # Values may arrive as soon as this turn ends, so the turn decides.
             here = not waiter.missing
             if here:
                 values = self._look_at(oids)
@@ -158,7 +158,7 @@ class Values(Numbering, Waiting):
         finally:
             for value in values:
                 if value.size:
-                    self._unviewed.append(value.object)
+                    self._references.unviewed.append(value.object)
         return found
 
     def _await(
@@ -169,9 +169,9 @@ class Values(Numbering, Waiting):
         timeout_s: float | None,
         left_s: float | None,
     ) -> list[ObjectValue]:
-        """Wait for values; raise the error that one of them is, or GetTimeoutError.
+        """Wait for values; raise the error of the first task that failed, or GetTimeoutError.
 
-        Of `timeout_s` so much is left. One error is enough: see `client_waits`.
+        `left_s` of `timeout_s` is left. One error ends the wait: see `Client.fail_early`.
         """
         client = self.client
         failed: ObjectValue | None = None
@@ -183,7 +183,7 @@ class Values(Numbering, Waiting):
             return failed is not None or not waiter.missing
 
         try:
-            self._wait_until(done, left_s)
+            self._waits.until(done, left_s)
             with self.world:
                 if not waiter.missing:
                     return self._look_at(oids)
@@ -198,26 +198,26 @@ class Values(Numbering, Waiting):
         raise _too_late(late, len(oids), timeout_s)
 
     def _get_one(self, oid: bytes, entry: Entry, timeout_s: float | None) -> list[Any] | None:
-        """`_get_plain` of a single one."""
-        if not self._wait_until(lambda: entry.result is not None, timeout_s):
+        """As `_get_plain`, for a single value."""
+        if not self._waits.until(lambda: entry.result is not None, timeout_s):
             raise _too_late(1, 1, timeout_s)
         result = entry.result
         assert result is not None
         if result.sizes or result.status != OK:
             return None
         value = self.world.deserialize(result.payload)[entry.position]
-        if self.received:
-            self.came_in_value(oid)
+        if self._references.received:
+            self._references.came_in_value(oid)
         return [value]
 
     def _get_plain(
         self, oids: Sequence[bytes], entries: list[Entry], errors: int, timeout_s: float | None
     ) -> list[Any] | None:
-        """`get` of own single values; None once one of any is large, or an error.
+        """Get values of single tasks that this process owns; None once one is large or an error.
 
-        `errors` had come to the client when these entries were found.
+        `errors` is how many errors the client had when these entries were found.
         """
-        # What is done stays done: only the last that is not is looked at.
+        # A task that is done stays done: only the last one that is not is examined.
         left = len(entries)
         client = self.client
         large = client.results.large
@@ -233,18 +233,18 @@ class Values(Numbering, Waiting):
             while left and entries[left - 1].result is not None:
                 left -= 1
             if client.waits.errors != errors:
-                # One of these, or of what nobody here waits for; if of that many fail, `watch`
-                # tells them apart.
+                # One of these tasks has failed, or another one; after a few of the others
+                # `watch` tells them apart at less cost.
                 errors = client.waits.errors
                 foreign += 1
                 failed = foreign > _FOREIGN_MAX or any_failed()
-            # Large values are fetched as they are made: that is for `watch` to do.
+            # `watch` has large values fetched as they are made.
             return not left or failed or client.results.large != large
 
         if not ready():
             if errors and any_failed():
                 return None
-            if not self._wait_until(ready, timeout_s):
+            if not self._waits.until(ready, timeout_s):
                 late = sum(entry.result is None for entry in entries)
                 raise _too_late(late, len(oids), timeout_s)
         if left:
@@ -258,20 +258,20 @@ class Values(Numbering, Waiting):
             assert result is not None
             if result.sizes or result.status != OK:
                 return None
-            # What was handed out is loaded again: everybody gets one of his own.
+            # A value that was returned already is loaded again: each reference gets its own.
             if result.payload is not payload or position in taken:
                 payload = result.payload
                 values = self.world.deserialize(payload)
                 taken.clear()
             found.append(values[position])
             taken.add(position)
-            if self.received:
-                self.came_in_value(oid)
+            if self._references.received:
+                self._references.came_in_value(oid)
                 payload = None
         return found
 
     def _look_at(self, oids: Sequence[bytes]) -> list[ObjectValue]:
-        """Return the values, which are here; large ones count as looked at from now on."""
+        """Return the values, which are here; pin the large ones for a view."""
         found = []
         for value in self.client.waits.values(oids):
             assert value is not None, "a value vanished while it was awaited"
@@ -284,19 +284,19 @@ class Values(Numbering, Waiting):
         count = len(refs)
         if not count:
             return []
-        if self.closed or refs._holder is not self:
+        if self._references.closed or refs._holder is not self._references:
             raise RaySystemError(GONE)
         began_s = self.world.now()
         client = self.client
         with self.world:
-            self.collect()
+            self._references.collect()
             self.world.charge("get", 1)
             client.buffer.flush()
             entry = client.entries[refs._array]
             waiter = client.waits.watch_array(entry)
         if waiter.missing:
             try:
-                self._wait_until(lambda: not waiter.missing or waiter.failed, timeout_s)
+                self._waits.until(lambda: not waiter.missing or waiter.failed, timeout_s)
             finally:
                 with self.world:
                     client.waits.unwatch_array(entry, waiter)
@@ -325,113 +325,44 @@ class Values(Numbering, Waiting):
                 first = result.position
                 found = self.world.deserialize(result.payload)
                 values += found[first + skip : first + result.count]
-                if self.received:
-                    self.came_in_value(result.array)
+                if self._references.received:
+                    self._references.came_in_value(result.array)
         return values
-
-    def next_item(self, array: bytes, index: int, timeout_s: float | None) -> ObjectRef | None:
-        self._check_open()
-        client = self.client
-        oid = item_id(array, index)
-        with self.world:
-            self.collect()
-            client.buffer.flush()
-            entry = client.entries[array]
-        assert entry.items is not None
-
-        def ready() -> bool:
-            return entry.result is not None or client.waits.made(oid)
-
-        if not ready() and not self._wait_until(ready, timeout_s):
-            raise GetTimeoutError(f"item {index} was not there after {timeout_s} s")
-        ref = self.item_of(entry, index)
-        if ref is not None and ref.binary() == oid and not client.waits.made(oid):
-            self._wait_until(lambda: client.waits.made(oid), timeout_s)
-        return ref
-
-    def take_item(self, array: bytes, place: Place) -> ObjectRef | None:
-        self._check_open()
-        client = self.client
-        with self.world:
-            self.collect()
-            client.buffer.flush()
-            entry = client.entries[array]
-        taken = -1
-
-        def take() -> bool:
-            nonlocal taken
-            # It is asked again, and by whoever lets time pass for those that wait.
-            if taken < 0:
-                index = place.index
-                ready = entry.result is not None or client.waits.made(item_id(array, index))
-                if ready and place.take(index):
-                    taken = index
-            return taken >= 0
-
-        try:
-            with self.world:
-                take()
-            if taken < 0:
-                self._wait_until(take, None)
-            return self.next_item(array, taken, None)
-        except BaseException:
-            if taken >= 0:
-                place.give_back(taken)
-                self.world.nudge()
-            raise
-
-    def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
-        self._check_open()
-        return self.futures.item(array, index)
-
-    def item_of(self, entry: Entry, index: int) -> ObjectRef | None:
-        """Return what is next in a stream that has come so far, or ended; None: the end."""
-        oid = item_id(entry.array, index)
-        if self.client.waits.made(oid):
-            return ObjectRef(oid, self)
-        assert entry.result is not None and entry.items is not None
-        if entry.result.status != OK:
-            # The system failed: the end of the stream says so, once.
-            if index != len(entry.items):
-                return None
-            return ObjectRef(object_id(entry.array, 0, 0), self)
-        if index >= self.world.deserialize(entry.result.payload)[0]:
-            return None
-        # It ran again, and the item is on its way from the first run.
-        return ObjectRef(oid, self)
 
     # -- decoding --------------------------------------------------------------
 
     def _decode_viewed(self, value: ObjectValue) -> Any:
-        """Return a large value that `_look_at` has given."""
+        """Load a large value that `_look_at` has pinned."""
         oid = value.object
-        read = self.world.read(oid, value.offset, value.size, lambda: self._unviewed.append(oid))
-        if self.received:
-            self.came_in_value(oid)
+        unviewed = self._references.unviewed
+        read = self.world.read(oid, value.offset, value.size, lambda: unviewed.append(oid))
+        if self._references.received:
+            self._references.came_in_value(oid)
         return read
 
     def decode(self, value: ObjectValue) -> Any:
-        """Return a small value, or raise the error that it is."""
+        """Load a small value, or raise the error of its task."""
         if value.status != OK:
             raise self.error_of(value.status, value.payload, value.object)
         decoded = self.world.deserialize(value.payload)[value.position]
-        if self.received:
-            self.came_in_value(value.object)
+        if self._references.received:
+            self._references.came_in_value(value.object)
         return decoded
 
     def decode_input(self, value: ObjectValue) -> Any:
-        """Return a task's input, which its node has pinned for this one use."""
+        """Load a task's input, which the node has pinned for this task."""
         if not value.size:
             if value.status != OK:
                 raise self.error_of(value.status, value.payload)
             return self.world.deserialize(value.payload)[value.position]
         oid = value.object
-        return self.world.read(oid, value.offset, value.size, lambda: self._inputs_done.append(oid))
+        done = self._references.inputs_done
+        return self.world.read(oid, value.offset, value.size, lambda: done.append(oid))
 
     def skip_input(self, value: ObjectValue) -> None:
-        """The task will not use an input after all."""
+        """Release the pin of an input that the task will not load."""
         if value.size:
-            self._inputs_done.append(value.object)
+            self._references.inputs_done.append(value.object)
 
     def error_of(self, status: int, payload: bytes, oid: bytes = b"") -> BaseException:
         """Return the exception that a failed range stands for."""

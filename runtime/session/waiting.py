@@ -1,12 +1,11 @@
-"""Waiting: what gives up a worker's CPU, and what `wait` returns.
+"""Waiting: when a task gives up its CPU, and what `wait` returns.
 
-The thread that runs a task gives up its CPU while it waits in `get` or `wait`, and
-asks for it back before it goes on. Any other thread's wait is none of the task's: the
-CPU is in use meanwhile, and the task may end before. So is what stands for another
-thread's wait in virtual time (`keeping_cpu`). What the system waits for on its own
-behalf (room, a reply) keeps the CPU, too: `_block`.
+The thread that runs a task gives up the task's CPU while it waits in `get` or `wait`, and
+takes it back before it goes on. A wait of any other thread keeps the CPU, which the task
+uses meanwhile; so does a wait that stands for another thread's in virtual time
+(`keeping_cpu`), and the runtime's own wait for room in the store or for a reply (`block`).
 
-A long list is remembered from one `wait` to the next: see `wait_group`.
+A long list is kept from one `wait` to the next: see `wait_group`.
 """
 
 from __future__ import annotations
@@ -15,21 +14,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from raytwin.runtime.api.backend import World
 from raytwin.runtime.api.refs import ObjectRef
 from raytwin.runtime.api.streams import ObjectRefGenerator
 from raytwin.runtime.control.client.owned_arrays import Waiter
 from raytwin.runtime.control.core.stream_ids import item_id
 from raytwin.runtime.control.worker.executor import Executor
-from raytwin.runtime.session.session_references import References
+from raytwin.runtime.session.session_references import SessionReferences
 from raytwin.runtime.session.wait_group import KEPT_MIN, WaitGroup
 
 
-class Waiting(References):
-    """Lets time pass until something is there."""
+class Waits:
+    """Lets time pass until a value, an item of a stream or a reply is there."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, references: SessionReferences) -> None:
+        self.world = references.world
+        self.client = references.client
+        self._references = references
         self._keeps_cpu = False
 
     def wait(
@@ -39,11 +39,11 @@ class Waiting(References):
         timeout_s: float | None,
         fetch_local: bool,
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
-        self._check_open(refs)
+        self._references.check_open(refs)
         client = self.client
         if len(refs) >= KEPT_MIN:
             with self.world:
-                self._keep(None)
+                self._references.keep_group(None)
                 group = WaitGroup(client, refs, fetch_local)
             return self._wait_in(group, num_returns, timeout_s)
         here = client.waits.value if fetch_local else client.waits.made
@@ -58,7 +58,7 @@ class Waiting(References):
             return ready
 
         with self.world:
-            self.collect()
+            self._references.collect()
             self.world.charge("wait", 1)
             client.buffer.flush()
             ready = ready_now()
@@ -72,7 +72,7 @@ class Waiting(References):
             may_miss = len(refs) - num_returns
             try:
                 if timeout_s != 0:
-                    self._wait_until(lambda: waiter.missing <= may_miss, timeout_s)
+                    self.until(lambda: waiter.missing <= may_miss, timeout_s)
             finally:
                 with self.world:
                     client.waits.unwatch(oids, waiter)
@@ -93,7 +93,7 @@ class Waiting(References):
     ) -> tuple[list[Any], list[Any]]:
         client = self.client
         refs = [w for w in waitables if isinstance(w, ObjectRef)]
-        self._check_open(refs)
+        self._references.check_open(refs)
         here = client.waits.value if fetch_local else client.waits.made
 
         def is_ready(waitable: ObjectRef | ObjectRefGenerator) -> bool:
@@ -108,14 +108,14 @@ class Waiting(References):
 
         oids = [ref.binary() for ref in refs]
         with self.world:
-            self.collect()
+            self._references.collect()
             self.world.charge("wait", 1)
             client.buffer.flush()
             waiter = client.waits.watch(oids, fetch_local)
             awaited = client.pins.begin_get(oids)
         try:
             if timeout_s != 0:
-                self._wait_until(enough, timeout_s)
+                self.until(enough, timeout_s)
         finally:
             with self.world:
                 client.waits.unwatch(oids, waiter)
@@ -134,22 +134,23 @@ class Waiting(References):
         timeout_s: float | None,
         fetch_local: bool,
     ) -> tuple[list[ObjectRef], list[ObjectRef]] | None:
-        group = self._group
-        if group is None or self.closed:
+        references = self._references
+        group = references.wait_group
+        if group is None or references.closed:
             return None
         with self.world:
             # Another thread may have been quicker.
-            if self._group is not group or not group.accepts(refs, fetch_local):
+            if references.wait_group is not group or not group.accepts(refs, fetch_local):
                 return None
             if not 1 <= num_returns <= len(group):
                 return None
-            self._group = None
+            references.wait_group = None
             if group.ready() >= num_returns:
                 # In a loop over many that are done nothing else happens.
-                self.collect()
+                self._references.collect()
                 self.world.charge("wait", 1)
                 found = group.take(num_returns)
-                self._keep(group)
+                self._references.keep_group(group)
                 return found
         return self._wait_in(group, num_returns, timeout_s)
 
@@ -159,45 +160,45 @@ class Waiting(References):
         """Wait for references of a group that no other thread uses, and keep the group."""
         world = self.world
         with world:
-            self.collect()
+            self._references.collect()
             world.charge("wait", 1)
             if group.ready() >= num_returns:
                 found = group.take(num_returns)
-                self._keep(group)
+                self._references.keep_group(group)
                 return found
             self.client.buffer.flush()
         done = False
         try:
             if timeout_s != 0:
-                self._wait_until(lambda: group.ready() >= num_returns, timeout_s)
+                self.until(lambda: group.ready() >= num_returns, timeout_s)
             done = True
         finally:
             with world:
                 group.ready()
                 if done:
                     found = group.take(num_returns)
-                    self._keep(group)
+                    self._references.keep_group(group)
                 else:
                     group.dissolve()
         return found
 
     # -- giving up the CPU -----------------------------------------------------
 
-    def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Wait for a condition, as `get` does."""
-        self._wait_until(ready, None)
-
     @contextmanager
     def keeping_cpu(self) -> Iterator[None]:
-        """Where the running task waits in here, its CPU stays taken."""
+        """Let the running task keep its CPU while it waits in this context."""
         before, self._keeps_cpu = self._keeps_cpu, True
         try:
             yield
         finally:
             self._keeps_cpu = before
 
-    def _wait_until(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait as user code does: who runs a task gives up its CPU meanwhile."""
+    def until(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait as user code does: the running task gives up its CPU meanwhile.
+
+        Return whether the condition came true. Raises RaySystemError if the cluster is gone,
+        KeyboardInterrupt if the calling task was cancelled.
+        """
         world = self.world
         executor = world.executor
         if executor is None or executor.running is None or not world.on_task_thread():
@@ -216,7 +217,7 @@ class Waiting(References):
         return done
 
     def _take_cpu_back(self, executor: Executor) -> None:
-        """Go on only with the CPU."""
+        """Return once the node has given the CPU back."""
         with self.world:
             if not executor.suspended:
                 return
@@ -231,8 +232,8 @@ class Waiting(References):
             executor.interrupt = False
             raise KeyboardInterrupt
 
-    def _block(self, waiter: Waiter, timeout_s: float | None) -> bool:
-        """Wait for the system itself: the CPU stays taken."""
+    def block(self, waiter: Waiter, timeout_s: float | None) -> bool:
+        """Wait for the runtime itself: the task keeps its CPU."""
         if not waiter.missing:
             return True
         return self.world.block(lambda: not waiter.missing, timeout_s)

@@ -13,9 +13,9 @@ from raytwin.runtime.api.backend import Backend
 from raytwin.runtime.api.current import set_current
 from raytwin.runtime.api.options.init_options import check_file, check_names
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.session import Session
 from raytwin.runtime.session.cluster_config import cluster_config
 from raytwin.runtime.session.node_resources import node_resources
+from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.operable_cluster import OperableCluster
 from raytwin.simulator.cluster.simulated_cluster import SimCluster
 from raytwin.simulator.machine.costs import load_profile

@@ -49,8 +49,8 @@ from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
 from raytwin.runtime.journal import Journal
-from raytwin.runtime.session import Session
 from raytwin.runtime.session.node_resources import FIRST_DRIVER
+from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.simulated_drivers import SimDoor, SimDriver, SimSession
 from raytwin.simulator.cluster.simulated_links import SimLinks
 from raytwin.simulator.cluster.simulated_replicas import SimReplicas

@@ -17,8 +17,8 @@ from greenlet import GreenletExit, getcurrent
 from raytwin.runtime.api.refs import ObjectRef
 from raytwin.runtime.control.core.ids import job_id
 from raytwin.runtime.control.messages import JobEnded, JobInfo, JobRegistered, RegisterJob
-from raytwin.runtime.session import Session
 from raytwin.runtime.session.futures import LazyFuture, item_waited_for
+from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.programs.virtual_world import ProgramGreenlet, SimWorld
 

@@ -31,9 +31,9 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.task_execution import TaskRunner
 from raytwin.runtime.execution.user_errors import exit_code
-from raytwin.runtime.session import Session
 from raytwin.runtime.session.futures import LazyFuture, item_waited_for
 from raytwin.runtime.session.node_resources import FIRST_DRIVER
+from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.cluster_port import ClusterPort
 from raytwin.simulator.machine.simulated_process import SimProcess
 from raytwin.simulator.programs.event_loop import VirtualEventLoop
@@ -162,7 +162,7 @@ def _work(world: SimWorld, session: Session, executor: Executor, runner: TaskRun
             begins = runner.has_room() and not executor.exiting
             assignment = executor.next() if begins else None
             if assignment is None:
-                session.collect()
+                session.references.collect()
                 client.buffer.flush()
         if assignment is not None:
             runner.run(assignment)

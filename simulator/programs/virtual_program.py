@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
 from raytwin.runtime.control.client.client import Client
-from raytwin.runtime.session import Session
+from raytwin.runtime.session.session import Session
 from raytwin.simulator.machine.costs import Profile
 from raytwin.simulator.machine.simulated_process import ProcessPort, SimProcess
 from raytwin.simulator.programs.function_names import Functions

@@ -10,7 +10,8 @@ import pytest
 import raytwin as ray
 from raytwin.runtime.api.exceptions import ActorDiedError, RayActorError
 from raytwin.runtime.execution import actor_threads
-from raytwin.runtime.execution.actor_execution import ActorRunner
+from raytwin.runtime.execution.actor_instance import ActorInstance
+from raytwin.runtime.execution.actor_threads import CallThread
 
 
 def break_once(where: Any, name: str) -> None:
@@ -47,14 +48,14 @@ class Threads:
 
     def leave(self, breaks: bool) -> None:
         if breaks:
-            break_once(ActorRunner, "next_beside")
+            break_once(CallThread, "next_beside")
         ray.exit_actor()
 
 
 @ray.remote
 class Coroutines:
     async def breaks(self) -> int:
-        break_once(ActorRunner, "took_effect")
+        break_once(ActorInstance, "took_effect")
         return 1
 
     async def untellable(self) -> None:

@@ -254,7 +254,7 @@ def test_what_was_taken_by_who_was_interrupted_is_the_next_ones(
 
     session: Any = current()
     with monkeypatch.context() as patch:
-        patch.setattr(session, "_wait_until", interrupted)
+        patch.setattr(session.waits, "until", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(stream)
     assert [ray.get(ref, timeout=LIMIT_S) for ref in stream] == [0, 1, 2, 3]

@@ -11,8 +11,9 @@ import pytest
 
 import raytwin as ray
 from raytwin.runtime.api.current import current
-from raytwin.runtime.session import Session, futures
+from raytwin.runtime.session import futures
 from raytwin.runtime.session.futures import FutureDesk
+from raytwin.runtime.session.session import Session
 
 LIMIT_S = 20.0
 PAUSE_S = 0.3

@@ -15,7 +15,7 @@ import pytest
 import raytwin as ray
 from raytwin.chaos.fuzz.oracle.invariants import Watch
 from raytwin.runtime.api.exceptions import TaskCancelledError
-from raytwin.runtime.session import Session
+from raytwin.runtime.session.session import Session
 from raytwin.simulator.cluster.simulated_worker import SimWorkerSession
 
 LIMIT_S = 30.0

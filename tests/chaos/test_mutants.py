@@ -116,7 +116,7 @@ def placed_anywhere(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_at_a_time(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ActorRunner, "has_room", lambda self: not self._running)
+    patch.setattr(ActorRunner, "has_room", lambda self: not self._actor.running)
 
 
 def all_at_once(patch: pytest.MonkeyPatch) -> None:

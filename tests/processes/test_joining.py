@@ -117,7 +117,8 @@ def test_modules_and_the_directory_are_the_joining_program_s(
             return only_here.NAME, os.getcwd()
         os.chdir(os.environ["DIRECTORY"])
         sys.path.insert(0, os.environ["DIRECTORY"])
-        session.setup = __import__("raytwin.runtime.session.job_setup", fromlist=["x"]).describe()
+        job_setup = __import__("raytwin.runtime.session.job_setup", fromlist=["x"])
+        session.tasks.setup = job_setup.describe()
         refs = [look.options(scheduling_strategy="SPREAD").remote() for _ in range(4)]
         say({(name, os.path.basename(path)) for name, path in ray.get(refs)})
         """

@@ -13,7 +13,7 @@ import pytest
 
 import raytwin as ray
 from raytwin import ObjectRef
-from raytwin.runtime.session import Session
+from raytwin.runtime.session.session import Session
 from raytwin.runtime.session.wait_group import KEPT_MIN
 from tests.processes.helpers import LIMIT_S, eventually
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from raytwin.runtime.control.messages import SnapshotPart
-from raytwin.runtime.session import Session
+from raytwin.runtime.session.gcs_client import GcsClient
 from raytwin.scenarios.figures import fig10a, fig10b
 from raytwin.scenarios.measure.scenario import Outcome, Request, UsageError
 from raytwin.simulator.cluster.simulated_replicas import ReplicaCosts
@@ -47,13 +47,13 @@ def test_the_simulated_client_is_not_kept_waiting() -> None:
 def test_every_write_is_read_back_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """All keys that were written are asked for, and one that is not there is found out."""
     asked: list[bytes] = []
-    real = Session.kv_get
+    real = GcsClient.kv_get
 
-    def forgetful(session: Session, key: bytes) -> bytes | None:
+    def forgetful(gcs: GcsClient, key: bytes) -> bytes | None:
         asked.append(key)
-        return None if key == fig10a._key(3) else real(session, key)
+        return None if key == fig10a._key(3) else real(gcs, key)
 
-    monkeypatch.setattr(Session, "kv_get", forgetful)
+    monkeypatch.setattr(GcsClient, "kv_get", forgetful)
     monkeypatch.setattr(fig10a, "READ_BACK_MAX", 100, raising=False)
     outcome = run_10a("sim", "tail")
     assert len(asked) == outcome.metrics["writes_tail_killed"] > 100

@@ -107,7 +107,7 @@ def at_end(session: Any) -> list[str]:
     Takes the driver's session, of `sim` or `local`.
     """
     with session.world:
-        session.collect()
+        session.references.collect()
         session.client.buffer.flush()
     return _at_end_of_sim(session) if session.name == "sim" else _at_end_of_local(session)
 

@@ -143,7 +143,7 @@ def run_case(
             _compare(report, expected, outcomes, injector.injections, session)
             del outcomes
         report.faults = len(injector.injections)
-        if session._dropped or gc.isenabled():
+        if session.references.dropped or gc.isenabled():
             gc.collect(0)
         _finish_plan(session, injector)
         report.failures += invariants.settled(lambda: invariants.at_end(session), api.sleep)

@@ -14,7 +14,7 @@ from raytwin.runtime.processes.client.direct_channel import ChannelFromWorkers
 from raytwin.runtime.processes.client.local_world import LocalWorld
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
-from raytwin.runtime.session import Session
+from raytwin.runtime.session.session import Session
 from raytwin.runtime.store.arena import Arena
 
 
@@ -33,7 +33,7 @@ class DriverSession(Session):
 
         Closes no descriptor, because the child shares the parent's epoll set.
         """
-        self.closed = True
+        self.references.closed = True
         if connected() is self:
             set_current(None)
 
@@ -74,8 +74,9 @@ def make_driver(
     if from_workers is not None:
         world.from_workers = ChannelFromWorkers(process, address, from_workers)
     session = DriverSession(world, cluster_address) if make is None else make(world)
-    session.on_drop = world.on_drop
-    world.has_drops, world.tidy = session.has_drops, session.tidy
+    references = session.references
+    references.on_drop = world.on_drop
+    world.has_drops, world.tidy = references.has_drops, references.tidy
     set_current(session)
     world.start()
     return session

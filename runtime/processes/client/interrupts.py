@@ -19,18 +19,18 @@ from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.core.ids import task_id
 from raytwin.runtime.control.messages import CancelTask
 from raytwin.runtime.control.worker.executor import Executor
-from raytwin.runtime.execution import task_execution
+from raytwin.runtime.execution import call_execution, task_execution
 from raytwin.runtime.processes.client.local_world import LocalWorld
-from raytwin.runtime.session import Session
+from raytwin.runtime.session.session import Session
 
 _RUNTIME = str(Path(__file__).absolute().parents[2])
-_EXECUTION = task_execution.__file__
+_EXECUTION = {task_execution.__file__, call_execution.__file__}
 _LIBRARY = {str(Path(_RUNTIME, "api", "util", "pool.py"))}
 """Files of the runtime that run as tasks, like a program's own."""
 _HARMLESS = {
     function.__code__
     for function in (
-        calls.sleep, calls.compute, Session.sleep, Session.compute, LocalWorld.sleep,
+        calls.sleep, calls.compute, Session.sleep, LocalWorld.sleep,
         LocalWorld.compute,
     )
 }  # fmt: skip
@@ -74,8 +74,8 @@ def _in_user_code(frame: FrameType | None) -> bool:
     top = frame
     while frame is not None:
         path = frame.f_code.co_filename
-        if path == _EXECUTION:
-            # In the loop itself no task runs.
+        if path in _EXECUTION:
+            # In these files themselves no task runs.
             return frame is not top
         inside = path.startswith(_RUNTIME) and path not in _LIBRARY
         if inside and frame.f_code not in _HARMLESS:

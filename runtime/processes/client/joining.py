@@ -92,7 +92,7 @@ def _enter(sock: socket.socket, cluster: ClusterFile) -> DriverSession:
     session = make_driver(
         welcome.address, welcome.node, welcome.config, root, sock, arena, cluster.address
     )
-    session.setup = job_setup.describe()
+    session.tasks.setup = job_setup.describe()
     return session
 
 

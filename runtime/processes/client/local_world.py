@@ -34,13 +34,13 @@ from raytwin.runtime.api.exceptions import RaySystemError
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.messages import Frame
 from raytwin.runtime.control.worker.executor import Executor
-from raytwin.runtime.execution.environment import Environment
 from raytwin.runtime.processes.client.call_threads import CallThreads
 from raytwin.runtime.processes.client.direct_channel import ChannelFromWorkers
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.serialization import serialization
 from raytwin.runtime.serialization.real_blob import Blob
+from raytwin.runtime.session.environment import Environment
 from raytwin.runtime.store.arena import Arena
 from raytwin.runtime.store.copying import Copier
 from raytwin.runtime.store.untouched import ArenaWriter

@@ -30,7 +30,7 @@ from raytwin.runtime.processes.client.local_world import LocalWorld
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.processes.net.process_settings import WorkerSettings, set_up_logging
-from raytwin.runtime.session import Session
+from raytwin.runtime.session.session import Session
 from raytwin.runtime.store.arena import Arena
 
 # Made before the fork: msgspec takes a millisecond to inspect a class.
@@ -96,8 +96,9 @@ class Worker:
             process.direct_channels[settings.direct_to] = way
             executor.direct_to, executor.open_way = settings.direct_to, way.open_back
         self.session = session = Session(world)
-        session.on_drop = world.on_drop
-        world.has_drops, world.tidy = lambda: bool(session.uncounted), session.collect
+        references = session.references
+        references.on_drop = world.on_drop
+        world.has_drops, world.tidy = lambda: bool(references.dropped), references.collect
         self.runner = TaskRunner(world, session, executor, settings.node)
         executor.before_results = self._before_results
 
@@ -129,7 +130,7 @@ class Worker:
     def before_waiting(self) -> None:
         """Send all messages that were held back for batching, before the worker waits."""
         with self.world:
-            self.session.collect()
+            self.session.references.collect()
             self.client.buffer.flush_held()
 
 

@@ -19,9 +19,9 @@ from raytwin.runtime.processes.client.driver_sessions import DriverSession, make
 from raytwin.runtime.processes.client.local_world import LocalWorld
 from raytwin.runtime.processes.net.heap_trim import trim
 from raytwin.runtime.processes.spawn.local_cluster import NODES_MAX, LocalCluster
-from raytwin.runtime.session import Session
 from raytwin.runtime.session.cluster_config import cluster_config
 from raytwin.runtime.session.node_resources import FIRST_DRIVER, node_resources
+from raytwin.runtime.session.session import Session
 
 START_TIMEOUT_S = 60.0
 STORE_SHARE = 0.3

@@ -1,12 +1,13 @@
-"""Which task calls, and the numbers that it gives to what it makes.
+"""Which task the calling code belongs to, and the IDs of the children that it makes.
 
-The IDs of what a task submits and puts follow from its own ID and a counter
-(see `ids`), so a task that runs again names the same children. The counter is
-the client's, which starts anew with every element that the worker runs; calls
-of an actor that run beside one another, or in its event loop, have one each, in a `Frame`.
-What a thread that a task or actor has started makes, or what a call has set going and has not
-waited for, comes in an order of its own. A task that runs again must not take it for its own
-child, so the worker numbers it under its own address, which no other worker ever has.
+The IDs of the tasks that a task submits and of the objects that it puts follow from its own
+ID and a counter (see `ids`), so that a task which runs again names the same children. The
+client counts for the element that the worker runs. Calls of an actor that run at the same
+time, or in its event loop, count in a `CallContext` each.
+
+A thread that a task has started, or a coroutine that a call has left running, makes children
+in an order that differs from run to run. A task that runs again must not take them for its
+own children, so the worker numbers them under its own address, which no other worker ever has.
 """
 
 from __future__ import annotations
@@ -14,16 +15,15 @@ from __future__ import annotations
 from contextvars import ContextVar
 from threading import get_ident
 
-from raytwin.runtime.api.backend import World
 from raytwin.runtime.control.core.ids import adopted, array_id, put_id, root_task_id, task_id
 from raytwin.runtime.control.messages import ActorInfo, TaskExtra, TaskSpec
-from raytwin.runtime.session.session_references import References
+from raytwin.runtime.session.world import World
 
 
-class Frame:
-    """A call that runs beside others in one worker: it numbers its own children.
+class CallContext:
+    """A call that runs at the same time as others in one worker: it numbers its own children.
 
-    They belong to the worker's job, whoever's the call is.
+    The children belong to the job of the worker, also if another job has made the call.
     """
 
     __slots__ = ("children", "over", "parent", "puts", "task")
@@ -34,33 +34,34 @@ class Frame:
         self.children = 0
         self.puts = 0
         self.over = False
-        """The call has ended: what goes on of it makes things outside of all calls."""
+        """The call has ended: a coroutine that it left running is outside of all calls."""
 
 
-frame_of_call: ContextVar[Frame | None] = ContextVar("frame_of_call", default=None)
+current_call: ContextVar[CallContext | None] = ContextVar("current_call", default=None)
 
 
-class Numbering(References):
-    """Knows the running task, and numbers its children."""
+class TaskContext:
+    """The running task of a worker, or a driver; it numbers the children."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world)
+        self.world = world
+        self.client = world.client
         self.actor: tuple[bytes, ActorInfo | None] | None = None
         self.actor_stands: tuple[str, TaskExtra | None] = ("", None)
-        """The demand and the extra that the actor was made with: they hold for its calls."""
+        """The demand and the extra of the actor's creation: they hold for its calls."""
         self.env_vars: tuple[tuple[str, str], ...] = ()
         """Of every task that this driver submits."""
         self._element: tuple[bytes, int, int] | None = None
-        """Array, index and try."""
-        self._thread = get_ident()
-        """The one that runs tasks one after another, which makes the session."""
+        """Array, index and try of the element that the client counts for."""
+        self.thread = get_ident()
+        """The thread that runs tasks one after another; it makes the session."""
         self._strays = 0
-        """What the worker has made outside of its tasks and calls."""
+        """How many children were made outside of all tasks and calls."""
 
     def task_id(self) -> bytes | None:
-        frame = frame_of_call.get()
-        if frame is not None:
-            return frame.task
+        call = current_call.get()
+        if call is not None:
+            return call.task
         task = self.running_task()
         return None if task is None else task[1]
 
@@ -90,12 +91,12 @@ class Numbering(References):
             return None
         spec = executor.running
         if spec is None or (spec.extra is not None and spec.extra.call):
-            # Calls that run beside one another are not known one by one: the same for all.
+            # Calls that run at the same time are not told apart: the same holds for all.
             return self.actor_stands if self.actor is not None else None
         return spec.demand, spec.extra
 
     def inherited(self) -> TaskExtra | None:
-        """Return what the children of the running task or actor get, None for nothing."""
+        """Return what children inherit from the running task or actor, None for nothing."""
         standing = self.standing()
         if standing is not None:
             extra = standing[1]
@@ -103,7 +104,7 @@ class Numbering(References):
         return TaskExtra(env=self.env_vars) if self.env_vars else None
 
     def _enter_element(self) -> None:
-        """In a worker, children are numbered within the element that runs, and its try."""
+        """Have the client count for the element and the try that the worker runs."""
         executor = self.world.executor
         assert executor is not None and executor.running is not None
         extra = executor.running.extra
@@ -113,38 +114,38 @@ class Numbering(References):
             self._element = element
             self.client.submitter.begin_task(task_id(*element[:2]), tries)
 
-    def _next_array(self) -> bytes:
+    def next_array(self) -> bytes:
         """Return the ID of the next task, call, actor or group."""
         if self.world.executor is None:
             return self.client.submitter.next_array()
-        frame = frame_of_call.get()
-        if frame is not None and not frame.over:
-            frame.children += 1
-            return array_id(frame.parent, frame.children)
-        if frame is not None or self._is_outside():
+        call = current_call.get()
+        if call is not None and not call.over:
+            call.children += 1
+            return array_id(call.parent, call.children)
+        if call is not None or self._is_outside():
             return array_id(self._outside(), self._strays)
         self._enter_element()
         return self.client.submitter.next_child()
 
-    def _next_put(self) -> bytes:
+    def next_put(self) -> bytes:
         """Return the ID of the next put."""
         if self.world.executor is None:
             return self.client.submitter.next_put()
-        frame = frame_of_call.get()
-        if frame is not None and not frame.over:
-            frame.puts += 1
-            return put_id(frame.parent, frame.puts)
-        if frame is not None or self._is_outside():
+        call = current_call.get()
+        if call is not None and not call.over:
+            call.puts += 1
+            return put_id(call.parent, call.puts)
+        if call is not None or self._is_outside():
             return put_id(self._outside(), self._strays)
         self._enter_element()
         return self.client.submitter.next_put()
 
     def _is_outside(self) -> bool:
-        """Whether no task or call of this worker calls, but a thread that one has started."""
+        """Whether a thread calls that a task has started, and not the task itself."""
         executor = self.world.executor
-        return executor is not None and (executor.running is None or get_ident() != self._thread)
+        return executor is not None and (executor.running is None or get_ident() != self.thread)
 
     def _outside(self) -> bytes:
-        """Return the parent of what this worker makes outside of its tasks, and count it."""
+        """Count a child made outside of all tasks; return the parent of its ID."""
         self._strays += 1
         return root_task_id(self.client.address, self.client.submitter.job)

@@ -1,8 +1,8 @@
-"""Submitting: from a call's arguments to the task specs that travel.
+"""Submitting tasks: from a call's arguments to task specs.
 
-References among the arguments become inputs, and so do arguments that are too
-large to ride in messages; `Input` stands for each where it was. A sequence that is
-mapped travels in chunks, each small enough for a message.
+References among the arguments become dependencies, and so do arguments that are too large to
+ride in messages; an `Input` takes the place of each. A sequence that is mapped travels in
+chunks, each small enough for a message.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from raytwin.runtime.api.backend import Definition, FunctionDefinition, World
+from raytwin.runtime.api.backend import Definition, FunctionDefinition
 from raytwin.runtime.api.failures import exception_of
 from raytwin.runtime.api.options.task_options import TaskOptions
 from raytwin.runtime.api.refs import ObjectRef, ObjectRefArray
-from raytwin.runtime.api.streams import ObjectRefGenerator
+from raytwin.runtime.api.streams import ObjectRefGenerator, StreamHolder
 from raytwin.runtime.control.core.access import foreign_object
 from raytwin.runtime.control.core.ids import ELEMENTS_MAX, function_id, object_id, same_job
 from raytwin.runtime.control.messages import STREAM, TaskExtra, TaskSpec
 from raytwin.runtime.control.messages.errors import unpack
 from raytwin.runtime.serialization.dependency_placeholders import Input
 from raytwin.runtime.session import job_setup
-from raytwin.runtime.session.session_references import arrays_of
+from raytwin.runtime.session.session_references import SessionReferences, arrays_of
+from raytwin.runtime.session.task_context import TaskContext
 from raytwin.runtime.session.task_specs import specify
 from raytwin.runtime.session.values import Values
 
@@ -32,18 +33,28 @@ SEQUENCE_CHUNK = 1024
 SUBMIT_SPECS_MAX = 64
 """Ranges submitted in one message, so that no message grows without bound."""
 FUNCTION_BYTES_MAX = 32 * 1024 * 1024
-"""Functions travel in messages, whatever they close over included."""
+"""A function travels in one message with all that it closes over."""
 
 
-class Submitting(Values):
-    """Submits tasks and task arrays."""
+class TaskSubmitter:
+    """Submits tasks and task arrays; exports functions and serializes arguments."""
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(
+        self,
+        references: SessionReferences,
+        context: TaskContext,
+        values: Values,
+        streams: StreamHolder,
+    ) -> None:
+        self.world = references.world
+        self.client = references.client
+        self._references = references
+        self._context = context
+        self._values = values
+        self._streams = streams
+        """The holder of the streams that tasks return."""
         self.setup = b""
         """What functions carry for the workers of a job that joined; see `job_setup`."""
-        self.calls_pending: dict[bytes, list[bytes]] = {}
-        """By actor that limits them, the calls that were made from here."""
 
     def submit(
         self,
@@ -52,21 +63,21 @@ class Submitting(Values):
         kwargs: dict[str, Any],
         options: TaskOptions,
     ) -> list[ObjectRef] | ObjectRefGenerator:
-        self._check_open()
+        self._references.check_open()
         stream = options.stream if options.stream >= 0 else function.stream
-        if options.plain and not stream and self._leaves_nothing:
+        if options.plain and not stream and self._inherits_nothing:
             demand, extra = options.demand, None
         else:
-            demand, extra = specify(self, options, stream)
-        key, blob = self._serialized(function)
+            demand, extra = specify(self._references, self._context, options, stream)
+        key, blob = self.exported(function)
         held: list[ObjectRef] = []
-        payload, deps = self._pack(args, kwargs, held) if args or kwargs else (b"", ())
+        payload, deps = self.pack(args, kwargs, held) if args or kwargs else (b"", ())
         with self.world:
-            self.collect()
+            self._references.collect()
             self.world.charge("submit", 1)
             client = self.client
             client.submitter.export(key, blob)
-            array = self._next_array()
+            array = self._context.next_array()
             spec = TaskSpec(
                 array, 0, 1, key, payload, client.address, demand, deps,
                 options.num_returns, options.max_retries, -1,
@@ -80,34 +91,35 @@ class Submitting(Values):
             if stream:
                 entry.items = {} if entry.items is None else entry.items
             if stream == STREAM:
-                return ObjectRefGenerator(ObjectRef(object_id(array, 0, 0), self), self)
-            return self._refs_to(entry)
+                end = ObjectRef(object_id(array, 0, 0), self._references)
+                return ObjectRefGenerator(end, self._streams)
+            return self._references.refs_to(entry)
 
     @property
-    def _leaves_nothing(self) -> bool:
-        """Whether tasks that are submitted now have nothing from whoever submits them."""
-        return not self.env_vars and self.world.executor is None
+    def _inherits_nothing(self) -> bool:
+        """Whether tasks that are submitted now inherit nothing: no task submits them."""
+        return not self._context.env_vars and self.world.executor is None
 
     def map(
         self, function: FunctionDefinition, items: Sequence[Any], star: bool, options: TaskOptions
     ) -> ObjectRefArray:
-        self._check_open()
+        self._references.check_open()
         count = len(items)
         stream = options.stream if options.stream >= 0 else function.stream
         if stream:
             raise ValueError("a task array has one return value per task, not a stream")
-        demand, extra = specify(self, options, 0)
+        demand, extra = specify(self._references, self._context, options, 0)
         if count > ELEMENTS_MAX:
             raise ValueError(f"a task array has at most {ELEMENTS_MAX} tasks, not {count}")
         if not count:
-            return ObjectRefArray(b"", 0, 1, self)
-        key, blob = self._serialized(function)
+            return ObjectRefArray(b"", 0, 1, self._references)
+        key, blob = self.exported(function)
         held: list[ObjectRef] = []
         packed = self._pack_items(items, star, held)
         with self.world:
-            self.collect()
+            self._references.collect()
             self.client.submitter.export(key, blob)
-            array = self._next_array()
+            array = self._context.next_array()
             name = options.name or function.function_name
             holds: tuple[bytes, ...] = ()
             if held:
@@ -126,14 +138,14 @@ class Submitting(Values):
                     array, specs[at : at + SUBMIT_SPECS_MAX], count, 1, holds
                 )
                 holds = ()
-            return ObjectRefArray(array, count, 1, self)
+            return ObjectRefArray(array, count, 1, self._references)
 
     # -- task arrays -----------------------------------------------------------
 
     def _pack_items(
         self, items: Sequence[Any], star: bool, held: list[ObjectRef]
     ) -> list[tuple[int, int, int, bytes, tuple[bytes, ...]]]:
-        """Return (start, count, first, args, deps) of the ranges of an array."""
+        """Return (start, count, first item, args, dependencies) of the ranges of an array."""
         if isinstance(items, range):
             payload = self.world.serialize((False, items)).to_bytes()
             return [(0, len(items), 0, payload, ())]
@@ -143,7 +155,7 @@ class Submitting(Values):
             if any(_has_ref(item, star) for item in chunk):
                 # An element with inputs is a range of its own: it waits alone.
                 for offset, item in enumerate(chunk):
-                    args, deps = self._pack(tuple(item) if star else (item,), {}, held)
+                    args, deps = self.pack(tuple(item) if star else (item,), {}, held)
                     packed.append((start + offset, 1, -1, args, deps))
                 continue
             packed += self._pack_chunk(start, chunk, star, held)
@@ -168,8 +180,11 @@ class Submitting(Values):
 
     # -- functions -------------------------------------------------------------
 
-    def _serialized(self, function: Definition) -> tuple[bytes, bytes]:
-        """Return (ID, serialized form) of a function or class."""
+    def exported(self, function: Definition) -> tuple[bytes, bytes]:
+        """Return (ID, serialized form) of a function or class.
+
+        Raises ValueError if it is longer than `FUNCTION_BYTES_MAX`.
+        """
         job, scope = self.client.submitter.job, self.world.functions
         exported = function.exported
         if exported is None or exported[0] != job or exported[1] is not scope:
@@ -186,16 +201,16 @@ class Submitting(Values):
 
     # -- arguments -------------------------------------------------------------
 
-    def _pack(
+    def pack(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         held: list[ObjectRef],
     ) -> tuple[bytes, tuple[bytes, ...]]:
-        """Serialize arguments; references among them become inputs.
+        """Serialize arguments; return them and the IDs of the dependencies.
 
-        Large arguments become objects, and inputs too. `held` keeps them, and what
-        is inside arguments, until the task is submitted, and then the task does.
+        Large arguments become objects, and dependencies too. `held` keeps these, and the
+        references inside arguments, until the task is submitted and keeps them itself.
         """
         if not args and not kwargs:
             return b"", ()
@@ -228,7 +243,7 @@ class Submitting(Values):
     def _as_input(self, value: Any, deps: list[bytes]) -> Any:
         if type(value) is not ObjectRef:
             return value
-        self._check_open([value])
+        self._references.check_open([value])
         if not same_job(value.binary(), self.client.submitter.job):
             raise exception_of(
                 unpack(foreign_object(value.binary(), self.client.submitter.job).payload)
@@ -243,15 +258,15 @@ class Submitting(Values):
         if serialized.nbytes <= self.client.config.inline_bytes_max:
             return value
         with self.world:
-            array = self._next_put()
-        ref = self._put_large(array, serialized)
+            array = self._context.next_put()
+        ref = self._values.put_large(array, serialized)
         held.append(ref)
         deps.append(ref.binary())
         return Input(len(deps) - 1)
 
 
 def with_inside(extra: TaskExtra | None, arrays: tuple[bytes, ...]) -> TaskExtra:
-    """Return a task's extra that says which arrays are inside its arguments."""
+    """Return a task's extra with the arrays whose references are inside its arguments."""
     return TaskExtra(inside=arrays) if extra is None else replace(extra, inside=arrays)
 
 

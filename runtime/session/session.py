@@ -1,0 +1,172 @@
+"""The session of a driver or worker: the backend of raytwin's own runtime, in both worlds."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from raytwin.runtime.api.init_context import ClusterContext
+from raytwin.runtime.api.options.checks import encodable
+from raytwin.runtime.api.refs import ObjectRef
+from raytwin.runtime.control.core.addresses import node_of
+from raytwin.runtime.control.core.ids import ARRAY_BYTES, job_number
+from raytwin.runtime.control.messages import ActorInfo
+from raytwin.runtime.session.futures import FutureDesk
+from raytwin.runtime.session.gcs_client import GcsClient
+from raytwin.runtime.session.session_actors import SessionActors
+from raytwin.runtime.session.session_references import SessionReferences
+from raytwin.runtime.session.stream_items import StreamItems
+from raytwin.runtime.session.task_context import TaskContext
+from raytwin.runtime.session.task_submitter import TaskSubmitter
+from raytwin.runtime.session.values import Values
+from raytwin.runtime.session.waiting import Waits
+from raytwin.runtime.session.world import World
+
+
+class Session(ClusterContext):
+    """Composes the parts, and offers their methods as those of a `Backend`."""
+
+    def __init__(self, world: World, end_cluster: Callable[[], None] | None = None) -> None:
+        """Open the session of a world's client; `end_cluster` is called by `shutdown`."""
+        self.world = world
+        self.client = world.client
+        self.name = world.name
+        self.one_thread = world.one_thread
+        self.address = world.client.address
+        self.node = node_of(world.client.address)
+        self.namespace = ""
+        """The driver's, where it has chosen one."""
+        self.before_shutdown: list[Callable[[], None]] = []
+        """Called when the session begins to end, while all still works."""
+        self._end_cluster = end_cluster
+
+        self.references = references = SessionReferences(world)
+        self.waits = waits = Waits(references)
+        self.context = context = TaskContext(world)
+        self.values = values = Values(references, waits, context)
+        self.streams = streams = StreamItems(references, waits)
+        self.tasks = tasks = TaskSubmitter(references, context, values, self)
+        self.actors = actors = SessionActors(references, context, waits, tasks, self)
+        self.gcs = gcs = GcsClient(references, waits, context)
+        self.futures = FutureDesk(self)
+
+        # A method that only passes on would cost each call of the API a second one.
+        self.task_id = context.task_id
+        self.running_task = context.running_task
+        self.is_cancelled = context.is_cancelled
+        self.standing = context.standing
+        self.submit = tasks.submit
+        self.map = tasks.map
+        self.get = values.get
+        self.get_array = values.get_array
+        self.put = values.put
+        self.wait = waits.wait
+        self.wait_again = waits.wait_again
+        self.wait_mixed = waits.wait_mixed
+        self.next_item = streams.next_item
+        self.take_item = streams.take_item
+        self.create_actor = actors.create_actor
+        self.call_actor = actors.call_actor
+        self.find_actor = actors.find_actor
+        self.kill_actor = actors.kill_actor
+        self.exit_actor = actors.exit_actor
+        self.own_actor = actors.own_actor
+        self.function_name = actors.function_name
+        self.query = gcs.query
+        self.create_group = gcs.create_group
+        self.remove_group = gcs.remove_group
+        self.kv_put = gcs.kv_put
+        self.kv_get = gcs.kv_get
+        self.kv_delete = gcs.kv_delete
+        self.find_task = gcs.find_task
+        self.now = world.now
+        self.compute = world.compute
+        self.blob = world.blob
+
+    @property
+    def closed(self) -> bool:
+        """Whether the cluster is gone, or the session has ended."""
+        return self.references.closed
+
+    @property
+    def env_vars(self) -> tuple[tuple[str, str], ...]:
+        """The environment variables of every task of this driver: (name, value)."""
+        return self.context.env_vars
+
+    @env_vars.setter
+    def env_vars(self, variables: tuple[tuple[str, str], ...]) -> None:
+        self.context.env_vars = variables
+
+    @property
+    def actor(self) -> tuple[bytes, ActorInfo | None] | None:
+        """The ID and description of the actor that the calling code is part of."""
+        return self.context.actor
+
+    # -- futures ---------------------------------------------------------------
+
+    def future(self, ref: ObjectRef) -> Future[Any]:
+        """Return a future of an object's value. Raises RaySystemError if the cluster is gone."""
+        self.references.check_open([ref])
+        return self.futures.future(ref)
+
+    def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
+        """Return a future of what `next_item` returns."""
+        self.references.check_open()
+        return self.futures.item(array, index)
+
+    # -- jobs ------------------------------------------------------------------
+
+    @property
+    def job_number(self) -> int:
+        """The number of the calling code's job."""
+        return job_number(self.client.submitter.job)
+
+    def describe_job(self, namespace: str) -> None:
+        """Register this driver's job; names without a namespace are in this one."""
+        self.namespace = namespace
+        with self.world:
+            self.client.submitter.describe_job(
+                namespace, encodable(" ".join(sys.argv)), os.getpid()
+            )
+
+    def job_namespace(self) -> str:
+        """Return the namespace of names that the calling code's job gives and looks up."""
+        if not self.namespace:
+            for number, _, _, namespace, *_ in self.query("jobs"):
+                if number == self.job_number:
+                    self.namespace = namespace
+        return self.namespace
+
+    def cancel(self, ref: ObjectRef, force: bool, recursive: bool) -> None:
+        """Cancel the task that makes an object. Raises ValueError for `force` and a call."""
+        self.references.check_open([ref])
+        with self.world:
+            self.references.collect()
+            entry = self.client.entries.get(ref.binary()[:ARRAY_BYTES])
+            if force and entry is not None and entry.is_call:
+                raise ValueError("force=True would end the actor: to cancel a call leave it out")
+            self.client.submitter.cancel(ref.binary(), force, recursive)
+
+    # -- time, and the end -----------------------------------------------------
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass; count the references that were dropped before."""
+        if self.references.dropped:
+            with self.world:
+                self.references.collect()
+        self.world.sleep(seconds)
+
+    def shutdown(self) -> None:
+        """End the session, and the cluster if this driver has started it."""
+        if self.closed:
+            return
+        for called in self.before_shutdown:
+            called()
+        self.references.closed = True
+        self.world.close()
+        self.client.waits.forget_waiters()
+        if self._end_cluster is not None:
+            self._end_cluster()
