@@ -198,8 +198,9 @@ class Asked:
 
     def __init__(self, patch: pytest.MonkeyPatch, *names: str) -> None:
         self.times = 0
+        session = current()
         for name in names:
-            patch.setattr(type(current()), name, self._counting(getattr(type(current()), name)))
+            patch.setattr(session, name, self._counting(getattr(session, name)))
 
     def _counting(self, ask: Any) -> Any:
         def counting(*args: Any) -> Any:

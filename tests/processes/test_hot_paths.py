@@ -46,7 +46,7 @@ LEFT = ["contextlib.__exit__"]
 """What `noted` itself has called in the end."""
 
 
-def test_a_driver_puts_and_submits_without_what_only_workers_need(cluster: Any) -> None:
+def test_a_driver_puts_and_submits_without_generators_for_contexts(cluster: Any) -> None:
     @ray.remote
     def double(number: int) -> int:
         return 2 * number
@@ -60,7 +60,6 @@ def test_a_driver_puts_and_submits_without_what_only_workers_need(cluster: Any) 
         "raytwin.runtime.api.remote_function.remote",
     } <= names
     assert of_contextlib(names) == LEFT
-    assert "raytwin.runtime.serialization.pickling.__enter__" not in names
 
 
 def test_a_worker_puts_and_submits_without_generators_for_contexts(cluster: Any) -> None:
@@ -77,7 +76,7 @@ def test_a_worker_puts_and_submits_without_generators_for_contexts(cluster: Any)
 
     names, values = ray.get(nested.remote())
     assert values == [3, 8]
-    assert "raytwin.runtime.serialization.pickling.__enter__" in names
+    assert "raytwin.runtime.session.values.put" in names
     assert of_contextlib(names) == LEFT
 
 
