@@ -12,8 +12,8 @@ from statistics import median
 from typing import Any
 
 from raytwin.reports.figures import all_rows, number
-from raytwin.scenarios.measure.results import Result
-from raytwin.scenarios.measure.scenario import Compare, Row, Where, matches
+from raytwin.scenarios.core.results import Result
+from raytwin.scenarios.core.scenario import Compare, Row, Where, matches
 
 
 @dataclass(frozen=True)

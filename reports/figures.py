@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from raytwin.scenarios.measure.results import Result, ResultError
-from raytwin.scenarios.measure.scenario import FigureSpec, Row, matches
+from raytwin.scenarios.core.results import Result, ResultError
+from raytwin.scenarios.core.scenario import FigureSpec, Row, matches
 
 DRAWABLE_MAX = 1e100
 """Beyond it axes run out of floats; nothing that was measured is there."""

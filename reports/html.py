@@ -23,8 +23,8 @@ from raytwin.reports import plots
 from raytwin.reports.fidelity import Fidelity, judge
 from raytwin.reports.figures import Figure, build, check_columns
 from raytwin.reports.numbers import percent, short, with_unit
-from raytwin.scenarios.measure.results import Result, ResultError
-from raytwin.scenarios.measure.scenario import BACKENDS, FigureSpec, Scenario
+from raytwin.scenarios.core.results import Result, ResultError
+from raytwin.scenarios.core.scenario import BACKENDS, FigureSpec, Scenario
 
 ROWS_SHOWN_MAX = 400
 """More rows than this are left to rows.csv, and the report says so."""

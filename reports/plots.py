@@ -26,7 +26,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from raytwin.reports.figures import MEASURED, SIMULATED, Curve, Figure
 from raytwin.reports.numbers import short
-from raytwin.scenarios.measure.scenario import PublishedPoint
+from raytwin.scenarios.core.scenario import PublishedPoint
 
 WIDE_IN = (9.4, 4.7)
 NARROW_IN = (4.2, 3.9)

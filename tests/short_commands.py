@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import raytwin.scenarios.bench
 from raytwin.scenarios.cli.main import main
-from raytwin.scenarios.figures import registry
+from raytwin.scenarios.measure import registry
 
 FIGURE = "fig11b"
 

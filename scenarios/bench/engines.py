@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raytwin.scenarios.measure.scenario import UsageError, did_you_mean
+from raytwin.scenarios.core.scenario import UsageError, did_you_mean
 
 CPUS = 2
 STORE_BYTES = 2 << 30

@@ -17,8 +17,8 @@ from raytwin.scenarios.bench.conversation import Conversation
 from raytwin.scenarios.bench.engines import ENGINES, OURS, check_peers
 from raytwin.scenarios.bench.large import LARGE
 from raytwin.scenarios.bench.limits import LIMITS, Limits
-from raytwin.scenarios.measure import results
-from raytwin.scenarios.measure.scenario import Progress, UsageError, did_you_mean
+from raytwin.scenarios.core import results
+from raytwin.scenarios.core.scenario import Progress, UsageError, did_you_mean
 
 NAMES = (*FRESH, *CASES)
 """What is measured if nothing is named ..."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from raytwin.runtime.api import current, lifecycle
 from raytwin.runtime.api.exceptions import RaySystemError
-from raytwin.scenarios.measure.scenario import UsageError
+from raytwin.scenarios.core.scenario import UsageError
 
 
 def keep(options: dict[str, Any], say: Callable[[str], None]) -> int:

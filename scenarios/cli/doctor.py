@@ -20,7 +20,7 @@ from importlib import metadata
 
 import psutil
 
-from raytwin.scenarios.measure import measured_host
+from raytwin.scenarios.core import measured_host
 
 LOCAL, SIM = "local", "sim"
 LIBRARIES = ("simpy", "greenlet", "msgspec", "cloudpickle", "numpy", "pandas", "matplotlib")

@@ -20,7 +20,7 @@ from typing import Any
 from raytwin.runtime.api import lifecycle, modules
 from raytwin.scenarios.cli import spawned
 from raytwin.scenarios.cli.cli_signals import Interrupted
-from raytwin.scenarios.measure.scenario import UsageError
+from raytwin.scenarios.core.scenario import UsageError
 
 
 def execute(script: Path, args: Sequence[str], options: dict[str, Any]) -> int:

@@ -14,10 +14,10 @@ import typer
 from raytwin.scenarios.cli.cli_signals import Interrupted
 
 # In the order of the help: a command is there once its module is.
-from raytwin.scenarios.cli.commands import figures, measure, programs
+from raytwin.scenarios.cli.commands import figure_commands, measure_commands, script_commands
 from raytwin.scenarios.cli.commands.line import app
 
-__all__ = ["app", "figures", "main", "measure", "programs"]
+__all__ = ["app", "figure_commands", "main", "measure_commands", "script_commands"]
 
 
 @app.callback(invoke_without_command=True)
@@ -30,7 +30,7 @@ def front(
     `raytwin reproduce --quick` runs every figure and ends with a report to open in a browser.
     """
     if version:
-        from raytwin.scenarios.measure.measured_host import raytwin_version
+        from raytwin.scenarios.core.measured_host import raytwin_version
 
         print(f"raytwin {raytwin_version()}")
     elif ctx.invoked_subcommand is None:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
-from raytwin.scenarios.measure.scenario import Progress
+from raytwin.scenarios.core.scenario import Progress
 
 LINE_INTERVAL_S = 5.0
 

@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 
 import raytwin as ray
-from raytwin.scenarios.measure import run_trace
-from raytwin.scenarios.measure.scenario import Check, FigureSpec, Option, Outcome, Request, Scenario
+from raytwin.scenarios.core import run_trace
+from raytwin.scenarios.core.scenario import Check, FigureSpec, Option, Outcome, Request, Scenario
 from raytwin.scenarios.workloads.programs import empty
 
 WINDOW = 1_000

@@ -12,9 +12,9 @@ from raytwin.chaos.faults.attach import attach
 from raytwin.chaos.faults.injector import Injection, timeline
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.targets.node import Node
-from raytwin.scenarios.measure import executions, run_trace
-from raytwin.scenarios.measure.executions import Executions
-from raytwin.scenarios.measure.scenario import (
+from raytwin.scenarios.core import executions, run_trace
+from raytwin.scenarios.core.executions import Executions
+from raytwin.scenarios.core.scenario import (
     Check,
     Compare,
     FigureSpec,

@@ -11,9 +11,9 @@ from raytwin.chaos.faults.attach import attach
 from raytwin.chaos.faults.injector import timeline
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.runtime.api.current import current
-from raytwin.scenarios.measure import executions, run_trace
-from raytwin.scenarios.measure.executions import Execution, Executions
-from raytwin.scenarios.measure.scenario import (
+from raytwin.scenarios.core import executions, run_trace
+from raytwin.scenarios.core.executions import Execution, Executions
+from raytwin.scenarios.core.scenario import (
     Check,
     FigureSpec,
     Option,

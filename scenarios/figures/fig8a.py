@@ -7,8 +7,8 @@ import statistics
 from typing import Any
 
 import raytwin as ray
-from raytwin.scenarios.measure import run_trace
-from raytwin.scenarios.measure.scenario import (
+from raytwin.scenarios.core import run_trace
+from raytwin.scenarios.core.scenario import (
     Check,
     Compare,
     FigureSpec,

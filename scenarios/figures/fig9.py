@@ -11,8 +11,8 @@ import numpy as np
 
 import raytwin as ray
 from raytwin.runtime.store.copying import Copier
-from raytwin.scenarios.measure import run_trace
-from raytwin.scenarios.measure.scenario import (
+from raytwin.scenarios.core import run_trace
+from raytwin.scenarios.core.scenario import (
     Check,
     Compare,
     FigureSpec,

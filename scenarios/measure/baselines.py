@@ -31,10 +31,9 @@ import msgspec
 
 import raytwin as ray
 from raytwin.runtime.api.current import on_connect
-from raytwin.scenarios.figures import registry
-from raytwin.scenarios.measure import results
-from raytwin.scenarios.measure.results import ResultError
-from raytwin.scenarios.measure.scenario import (
+from raytwin.scenarios.core import results
+from raytwin.scenarios.core.results import ResultError
+from raytwin.scenarios.core.scenario import (
     SCALES,
     Check,
     Progress,
@@ -43,6 +42,7 @@ from raytwin.scenarios.measure.scenario import (
     UsageError,
     did_you_mean,
 )
+from raytwin.scenarios.measure import registry
 from raytwin.simulator.machine.role_counts import Counts
 
 FOLDER = Path(__file__).absolute().parents[1] / "baselines"

@@ -25,8 +25,8 @@ import psutil
 import raytwin as ray
 from raytwin.runtime.store.copying import Copier
 from raytwin.scenarios.bench.limits import Limits
+from raytwin.scenarios.core.scenario import Progress
 from raytwin.scenarios.measure.fit import LEAST_S, Load, fit
-from raytwin.scenarios.measure.scenario import Progress
 from raytwin.scenarios.workloads.calibration_loads import LOADS, WINDOW
 from raytwin.scenarios.workloads.programs import empty
 

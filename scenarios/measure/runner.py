@@ -20,10 +20,9 @@ from raytwin.chaos.faults.attach import every_cluster
 from raytwin.chaos.faults.injector import Injection, timeline
 from raytwin.chaos.faults.plan import Plan, PlanError, load
 from raytwin.runtime.api.exceptions import RayError
-from raytwin.scenarios.figures import registry
-from raytwin.scenarios.measure import measured_host, results
-from raytwin.scenarios.measure.results import CheckRecord, Record, Result, ResultError
-from raytwin.scenarios.measure.scenario import (
+from raytwin.scenarios.core import measured_host, results
+from raytwin.scenarios.core.results import CheckRecord, Record, Result, ResultError
+from raytwin.scenarios.core.scenario import (
     BACKENDS,
     SCALES,
     Check,
@@ -34,6 +33,7 @@ from raytwin.scenarios.measure.scenario import (
     UsageError,
     did_you_mean,
 )
+from raytwin.scenarios.measure import registry
 
 PROFILE = "profile.json"
 LOAD_MAX = 0.25

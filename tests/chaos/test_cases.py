@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from raytwin.chaos.fuzz.generate.bodies import Beside, Handing
 from raytwin.chaos.fuzz.generate.cases import Case, draw_case
-from raytwin.chaos.fuzz.run.campaign_seed import run_case
+from raytwin.chaos.fuzz.programs.program import Beside, Handing
+from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.runtime.api.exceptions import WorkerCrashedError
 from raytwin.runtime.control.core.direct_calls import DirectCalls
 
@@ -54,7 +54,7 @@ def test_calls_that_are_awaited_go_directly(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_is_cancelled_is_told_from_what_took_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [case for case in map(draw_case, range(60)) if _cancels(case)]
     assert all(run_case(case).failures == [] for case in cases[:5])
-    monkeypatch.setattr("raytwin.chaos.fuzz.run.programs.TaskCancelledError", WorkerCrashedError)
+    monkeypatch.setattr("raytwin.chaos.fuzz.run.api_engine.TaskCancelledError", WorkerCrashedError)
     wrong = [line for case in cases[:5] for line in run_case(case).failures]
     assert any(" and not 1" in line for line in wrong), "calls that never ran were counted"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raytwin.chaos.fuzz.generate.cases import draw_case
-from raytwin.chaos.fuzz.run.campaign_seed import run_case
+from raytwin.chaos.fuzz.run.case_run import run_case
 
 KILLS = 3
 ALONE: dict[str, Any] = {

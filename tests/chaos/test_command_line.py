@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+from raytwin.scenarios.core.scenario import Request
 from raytwin.scenarios.figures import fig11a
-from raytwin.scenarios.measure.scenario import Request
 from tests.processes.helpers import LIMIT_S, eventually
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,10 +15,10 @@ import pytest
 from raytwin.chaos.faults.injector import Injection
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.chaos.faults.targets.node import Node
-from raytwin.chaos.fuzz.generate.bodies import LARGE_BYTES, Body, Call, Op, Teller
 from raytwin.chaos.fuzz.generate.cases import Case
 from raytwin.chaos.fuzz.generate.drawing import draw, lasting, with_actors, with_children
-from raytwin.chaos.fuzz.run import campaign_seed
+from raytwin.chaos.fuzz.programs.program import LARGE_BYTES, Body, Call, Op, Teller
+from raytwin.chaos.fuzz.run import case_run
 
 MADE_OF_A_PUT = (
     Op("call", (), 0, Call(1, 0.1, retries=-1)),
@@ -58,24 +58,24 @@ def test_what_is_made_of_a_put_is_made_again_while_there_is_the_put(
     kill_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made_again: list[str] = []
-    compare = campaign_seed._compare
+    compare = case_run._compare
 
     def watched(
-        report: campaign_seed.Report,
+        report: case_run.Report,
         expected: list[object],
         outcomes: list[object],
         injections: list[Injection],
         session: object,
     ) -> None:
-        rows = campaign_seed._events(session)
+        rows = case_run._events(session)
         made_again.extend(row[2] for row in rows if row[1] == "task_reconstructed")
         compare(report, expected, outcomes, injections, session)
 
-    monkeypatch.setattr(campaign_seed, "_compare", watched)
-    let_go = campaign_seed.run_case(case_of(MADE_OF_A_PUT, kill_s))
+    monkeypatch.setattr(case_run, "_compare", watched)
+    let_go = case_run.run_case(case_of(MADE_OF_A_PUT, kill_s))
     assert let_go.excused == 1, "the call has raised that it is lost"
     assert len(let_go.failures) == 1, "and the next one does not know of it"
-    held = campaign_seed.run_case(case_of(lasting(MADE_OF_A_PUT, roomy=True), kill_s))
+    held = case_run.run_case(case_of(lasting(MADE_OF_A_PUT, roomy=True), kill_s))
     assert (held.failures, held.excused) == ([], 0)
     assert made_again == ["k2r-1", "k2r-1"], "both times the only copy was lost"
 

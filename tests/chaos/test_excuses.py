@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from raytwin.chaos.fuzz.generate.bodies import Teller
-from raytwin.chaos.fuzz.generate.cases import STORE_BYTES
-from raytwin.chaos.fuzz.oracle.ended import Ended
 from raytwin.chaos.fuzz.oracle.invariants import Violation
-from raytwin.chaos.fuzz.oracle.outcomes import Stream
-from raytwin.chaos.fuzz.run.campaign_seed import excuse
+from raytwin.chaos.fuzz.oracle.legitimate_errors import excuse
+from raytwin.chaos.fuzz.oracle.program_ends import ProgramEnds
+from raytwin.chaos.fuzz.programs.outcomes import Stream
+from raytwin.chaos.fuzz.programs.program import Teller
 from raytwin.runtime.api.exceptions import ObjectLostError, RaySystemError
 from raytwin.runtime.api.failures import exception_of
 from raytwin.runtime.control.messages.errors import (
@@ -183,8 +182,8 @@ def test_so_may_what_was_interrupted(interrupted: bool) -> None:
 @pytest.mark.parametrize(("cause", "ok"), [(FullCause.IN_USE, True), (FullCause.TOO_LARGE, False)])
 def test_a_small_store_may_be_full_of_what_is_in_use(cause: FullCause, ok: bool) -> None:
     full = StoreFull(cause, 500, 400)
-    assert (told(full, 0, 0, store_bytes=STORE_BYTES // 2) == "") == ok
-    assert told(full, 0, 0, store_bytes=STORE_BYTES)
+    assert (told(full, 0, 0, small_stores=True) == "") == ok
+    assert told(full, 0, 0, small_stores=False)
 
 
 # -- what the program itself ends ----------------------------------------------------
@@ -195,8 +194,8 @@ KILLED = ActorDeath(DeathCause.KILLED, "a1r1")
 LEFT = ActorDeath(DeathCause.EXITED, "a1r1")
 
 
-def what_ended(**more: Any) -> Ended:
-    ended = Ended()
+def what_ended(**more: Any) -> ProgramEnds:
+    ended = ProgramEnds()
     for actor, restart in more.get("kills", ()):
         ended.kill(actor, restart)
     for actor in more.get("left", ()):

@@ -12,9 +12,9 @@ import pytest
 from raytwin.chaos.faults.plan import from_data
 from raytwin.chaos.fuzz.generate import cases
 from raytwin.chaos.fuzz.generate.cases import draw_case
+from raytwin.chaos.fuzz.run.api_engine import Api
 from raytwin.chaos.fuzz.run.campaign import run_seeds, write_failure
-from raytwin.chaos.fuzz.run.campaign_seed import run_case
-from raytwin.chaos.fuzz.run.programs import Api
+from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.simulator.cluster.simulated_cluster import SimCluster
 
 FAILED = Path(__file__).with_name("failed_seeds.txt")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from raytwin.chaos.faults.plan import Plan
-from raytwin.chaos.fuzz.generate.bodies import Body
 from raytwin.chaos.fuzz.generate.cases import Case, draw_plan
 from raytwin.chaos.fuzz.generate.holders import with_holders
-from raytwin.chaos.fuzz.run.campaign_seed import run_case
+from raytwin.chaos.fuzz.programs.program import Body
+from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.runtime.control.core.resources import ResourcePool
 from raytwin.runtime.control.core.worker_record import State, Worker
 from raytwin.runtime.control.local_scheduler.dispatcher import Dispatcher

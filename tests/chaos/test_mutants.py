@@ -9,9 +9,9 @@ import pytest
 
 from raytwin.chaos.fuzz.generate import cases
 from raytwin.chaos.fuzz.generate.cases import draw_case
-from raytwin.chaos.fuzz.run import campaign_seed
+from raytwin.chaos.fuzz.run import case_run
 from raytwin.chaos.fuzz.run.campaign import run_seeds
-from raytwin.chaos.fuzz.run.campaign_seed import run_case
+from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.runtime.control.actors.call_replies import CallReplies
 from raytwin.runtime.control.actors.reconstruction import ActorReconstruction
 from raytwin.runtime.control.actors.reply_cache import ReplyCache
@@ -176,7 +176,7 @@ def test_a_defect_of_what_is_drawn_later_is_caught(
     feature, break_it, signs = LATER_MUTANTS[name]
     for each in cases.KINDS:
         monkeypatch.setattr(cases, each.upper(), float(each.upper() == feature))
-    monkeypatch.setattr(campaign_seed, "LIMIT_S", 20.0)
+    monkeypatch.setattr(case_run, "LIMIT_S", 20.0)
     break_it(monkeypatch)
     failures = first_failures(range(31_100, 31_160))
     assert failures, "no seed saw it"

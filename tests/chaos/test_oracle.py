@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from raytwin.chaos.fuzz.generate.bodies import Body, Call, Op, Teller
-from raytwin.chaos.fuzz.oracle.outcomes import Boom, digest, mix
 from raytwin.chaos.fuzz.oracle.sequential import Sequential
-from raytwin.chaos.fuzz.run.interpreter import Told, run_body
+from raytwin.chaos.fuzz.programs.interpreter import Told, run_body
+from raytwin.chaos.fuzz.programs.outcomes import Boom, digest, mix
+from raytwin.chaos.fuzz.programs.program import Body, Call, Op, Teller
 
 
 def test_the_oracle_hands_errors_on() -> None:

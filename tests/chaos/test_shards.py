@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from raytwin.chaos.fuzz.generate.cases import draw_case
-from raytwin.chaos.fuzz.run.campaign_seed import run_case
+from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.runtime.control.core.addresses import is_relay
 from raytwin.runtime.control.gcs.sharding import shard
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raytwin.chaos.fuzz.generate.cases import draw_case
-from raytwin.chaos.fuzz.run.campaign_seed import run_case
+from raytwin.chaos.fuzz.run.case_run import run_case
 from raytwin.runtime.control.assembly import make_machine
 from raytwin.runtime.control.core.addresses import shard_address
 from raytwin.runtime.control.core.config import Config

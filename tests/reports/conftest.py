@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from raytwin.reports.html import render
-from raytwin.scenarios.measure import results, runner
-from raytwin.scenarios.measure.scenario import Request
+from raytwin.scenarios.core import results
+from raytwin.scenarios.core.scenario import Request
+from raytwin.scenarios.measure import runner
 from tests.scenarios import synthetic
 
 

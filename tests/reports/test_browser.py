@@ -143,7 +143,7 @@ def test_prints_in_light(page: Any) -> None:
 
 def test_injection_does_not_run(browser: Any, tmp_path: Path) -> None:
     from raytwin.reports.html import render
-    from raytwin.scenarios.measure.results import Record, Result
+    from raytwin.scenarios.core.results import Record, Result
     from tests.reports.test_html import EVIL
     from tests.scenarios import synthetic
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raytwin.reports.fidelity import judge
-from raytwin.scenarios.measure.results import Record, Result, ResultError
-from raytwin.scenarios.measure.scenario import Compare, Row
+from raytwin.scenarios.core.results import Record, Result, ResultError
+from raytwin.scenarios.core.scenario import Compare, Row
 
 COMPARE = Compare(("nodes",), "rate", predicted={"series": "host"}, aim_percent=10)
 

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from raytwin.reports.figures import MEASURED, SIMULATED, build, check_columns
-from raytwin.scenarios.measure.results import Record, Result, ResultError
-from raytwin.scenarios.measure.scenario import FigureSpec, PublishedPoint, Row
+from raytwin.scenarios.core.results import Record, Result, ResultError
+from raytwin.scenarios.core.scenario import FigureSpec, PublishedPoint, Row
 
 SPEC = FigureSpec("t", "nodes", "rate", "nodes", "rate", series=("policy",))
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raytwin.reports.html import ROWS_SHOWN_MAX, render
-from raytwin.scenarios.measure.results import CheckRecord, Record, Result, ResultError
-from raytwin.scenarios.measure.scenario import FigureSpec
+from raytwin.scenarios.core.results import CheckRecord, Record, Result, ResultError
+from raytwin.scenarios.core.scenario import FigureSpec
 from tests.reports.conftest import run_all
 from tests.scenarios import synthetic
 

@@ -10,8 +10,8 @@ import pytest
 
 from raytwin.reports import plots
 from raytwin.reports.figures import Figure, build
-from raytwin.scenarios.measure.results import Result
-from raytwin.scenarios.measure.scenario import PublishedPoint
+from raytwin.scenarios.core.results import Result
+from raytwin.scenarios.core.scenario import PublishedPoint
 from tests.scenarios.synthetic import PLACEMENT, SCALING
 
 

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from raytwin.scenarios.figures import registry
+from raytwin.scenarios.measure import registry
 from tests.scenarios import synthetic
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import random
 import time
 
-from raytwin.scenarios.figures import registry
-from raytwin.scenarios.measure.scenario import (
+from raytwin.scenarios.core.scenario import (
     Check,
     Compare,
     FigureSpec,
@@ -22,6 +21,7 @@ from raytwin.scenarios.measure.scenario import (
     Scenario,
     UsageError,
 )
+from raytwin.scenarios.measure import registry
 
 
 def run_scaling(request: Request) -> Outcome:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raytwin.scenarios.measure.scenario import (
+from raytwin.scenarios.core.scenario import (
     Option,
     UsageError,
     did_you_mean,

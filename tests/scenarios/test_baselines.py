@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 
 import raytwin as ray
 from raytwin.scenarios.cli.main import app
+from raytwin.scenarios.core.scenario import Check, Outcome, Request, Scenario, Silent
 from raytwin.scenarios.measure import baselines
 from raytwin.scenarios.measure.baselines import FOLDER, LONG, Subject, chosen
-from raytwin.scenarios.measure.scenario import Check, Outcome, Request, Scenario, Silent
 from raytwin.scenarios.workloads.programs import bag_of_tasks
 from raytwin.simulator.cluster.simulated_cluster import SimCluster
 
@@ -54,7 +54,7 @@ BAG = Scenario("bag", "A bag of tasks", "None", ("sim",), run_bag, about="")
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the baselines of a small scenario, the only one there is."""
-    monkeypatch.setattr("raytwin.scenarios.figures.registry.scenarios", lambda: {"bag": BAG})
+    monkeypatch.setattr("raytwin.scenarios.measure.registry.scenarios", lambda: {"bag": BAG})
     done = raytwin("--update", "--dir", tmp_path)
     assert done.exit_code == 0, done.output
     assert {path.name for path in tmp_path.iterdir()} == {"bag.quick.json", "bag.full.json"}
@@ -140,7 +140,7 @@ def test_figures_that_fail_their_own_check_are_not_kept(
         return Outcome(rows=[], checks=[Check("it is fast", False, "1 task/s")])
 
     failing = Scenario("bag", "A bag of tasks", "None", ("sim",), run, about="")
-    monkeypatch.setattr("raytwin.scenarios.figures.registry.scenarios", lambda: {"bag": failing})
+    monkeypatch.setattr("raytwin.scenarios.measure.registry.scenarios", lambda: {"bag": failing})
     before = (kept / "bag.quick.json").read_bytes()
     for what in ("--check", "--update"):
         done = raytwin(what, "--dir", kept)

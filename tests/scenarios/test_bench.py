@@ -16,7 +16,7 @@ import raytwin
 from raytwin.scenarios.bench import Effort, cases, engines, large, run, run_bench
 from raytwin.scenarios.bench.engines import OURS
 from raytwin.scenarios.bench.limits import LIMITS, Limits
-from raytwin.scenarios.measure.scenario import Silent, UsageError
+from raytwin.scenarios.core.scenario import Silent, UsageError
 from tests.requirements import require
 
 HIGHER = cases.CASES["tasks_sync"]

@@ -21,7 +21,7 @@ import pytest
 from raytwin.scenarios.bench import BenchError, Effort, run, run_bench
 from raytwin.scenarios.bench.conversation import MARK, Conversation
 from raytwin.scenarios.bench.engines import OURS
-from raytwin.scenarios.measure.scenario import Silent
+from raytwin.scenarios.core.scenario import Silent
 from tests.requirements import require
 
 BRIEF = Effort(rounds=3, round_s=0.02, limit_s=0.01, fresh_rounds=1, settle_s=0.1)
@@ -256,7 +256,7 @@ def test_an_abandoned_cluster_takes_its_file_away(
 
 def test_killed_benchmark_leaves_nothing(tmp_path: Path) -> None:
     program = (
-        "from raytwin.scenarios.measure.scenario import Silent\n"
+        "from raytwin.scenarios.core.scenario import Silent\n"
         "from raytwin.scenarios.bench import Effort, run_bench\n"
         "run_bench([], None, Silent(), Effort(round_s=0.2, rounds=9999, names=('tasks_sync',)))\n"
     )

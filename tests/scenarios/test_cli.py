@@ -19,7 +19,7 @@ from raytwin.scenarios.cli import doctor
 from raytwin.scenarios.cli.cli_signals import Terminated
 from raytwin.scenarios.cli.commands.arguments import parse_nodes
 from raytwin.scenarios.cli.main import app
-from raytwin.scenarios.figures import registry
+from raytwin.scenarios.measure import registry
 from tests.scenarios import synthetic
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,11 +13,11 @@ from raytwin.runtime.control.core.ids import ARRAY_BYTES, object_id
 from raytwin.runtime.control.messages import OK
 from raytwin.runtime.control.observability.timeline import REPLAY, TASK
 from raytwin.scenarios.cli.main import app
+from raytwin.scenarios.core import results, run_trace
+from raytwin.scenarios.core.excerpt import excerpt
+from raytwin.scenarios.core.results import Record, Result
+from raytwin.scenarios.core.scenario import Request
 from raytwin.scenarios.figures import fig10a, fig11a, fig11b
-from raytwin.scenarios.measure import results, run_trace
-from raytwin.scenarios.measure.excerpt import excerpt
-from raytwin.scenarios.measure.results import Record, Result
-from raytwin.scenarios.measure.scenario import Request
 from tests.trace_format import check
 
 

@@ -11,9 +11,9 @@ import pytest
 
 import raytwin as ray
 from raytwin.runtime.control.core.ids import task_id
+from raytwin.scenarios.core import executions
+from raytwin.scenarios.core.scenario import Request
 from raytwin.scenarios.figures import fig11a, fig11b
-from raytwin.scenarios.measure import executions
-from raytwin.scenarios.measure.scenario import Request
 
 BACKENDS = pytest.mark.parametrize("backend", ["sim", "local"])
 

@@ -7,8 +7,8 @@ import pytest
 
 from raytwin.runtime.control.messages import SnapshotPart
 from raytwin.runtime.session.gcs_client import GcsClient
+from raytwin.scenarios.core.scenario import Outcome, Request, UsageError
 from raytwin.scenarios.figures import fig10a, fig10b
-from raytwin.scenarios.measure.scenario import Outcome, Request, UsageError
 from raytwin.simulator.cluster.simulated_replicas import ReplicaCosts
 from raytwin.simulator.machine.costs import load_profile
 

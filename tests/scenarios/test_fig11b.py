@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from raytwin.scenarios.core.executions import Execution, Executions
+from raytwin.scenarios.core.scenario import Request, UsageError
 from raytwin.scenarios.figures import fig11b
 from raytwin.scenarios.figures.fig11b import HOST, WITH, WITHOUT
-from raytwin.scenarios.measure.executions import Execution, Executions
-from raytwin.scenarios.measure.scenario import Request, UsageError
 
 SMALL = {
     "actors": 10, "steps": 8, "kill_step": 5, "period_s": 0.3, "method_s": 0.002,

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import raytwin as ray
+from raytwin.scenarios.core.scenario import Request
 from raytwin.scenarios.figures import fig8a, fig8b
-from raytwin.scenarios.measure.scenario import Request
 from raytwin.scenarios.workloads.programs import bag_of_tasks
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from raytwin.scenarios.core.scenario import Outcome, Request
 from raytwin.scenarios.figures import fig9
-from raytwin.scenarios.measure.scenario import Outcome, Request
 from raytwin.simulator.cluster import simulated_cluster
 from raytwin.simulator.machine.costs import load_profile
 

@@ -9,11 +9,11 @@ from types import ModuleType
 
 import pytest
 
-from raytwin.scenarios.figures import registry
+from raytwin.scenarios.measure import registry
 from tests.scenarios.synthetic import SCALING
 
 MODULE = """
-from raytwin.scenarios.measure.scenario import Outcome, Scenario
+from raytwin.scenarios.core.scenario import Outcome, Scenario
 SCENARIO = Scenario("{name}", "t", "f", ("sim",), lambda request: Outcome([]), "a")
 """
 

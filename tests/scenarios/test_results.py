@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from raytwin.scenarios.measure import results
-from raytwin.scenarios.measure.results import CheckRecord, Record, Result, ResultError
+from raytwin.scenarios.core import results
+from raytwin.scenarios.core.results import CheckRecord, Record, Result, ResultError
 
 NUMBERS = (
     st.none() | st.integers(-(10**17), 10**17) | st.floats(allow_nan=False, allow_infinity=False)

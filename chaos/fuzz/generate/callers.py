@@ -19,7 +19,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from raytwin.chaos.fuzz.generate.bodies import (
+from raytwin.chaos.fuzz.generate.kind import Kind
+from raytwin.chaos.fuzz.programs.program import (
     HANDED,
     LARGE_BYTES,
     Body,
@@ -31,7 +32,6 @@ from raytwin.chaos.fuzz.generate.bodies import (
     SumUp,
     Teller,
 )
-from raytwin.chaos.fuzz.generate.kind import Kind
 
 KEYS = 1_000_000
 """Keys and variables of these operations begin here."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 
-from raytwin.chaos.fuzz.generate.bodies import (
+from raytwin.chaos.fuzz.programs.program import (
     LARGE_BYTES,
     RETRIES,
     Body,

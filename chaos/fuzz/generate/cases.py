@@ -19,16 +19,16 @@ from raytwin.chaos.faults.targets.link import Link
 from raytwin.chaos.faults.targets.node import Node
 from raytwin.chaos.faults.targets.replica import Replica
 from raytwin.chaos.faults.targets.worker import Worker
-from raytwin.chaos.fuzz.generate.bodies import Body
 from raytwin.chaos.fuzz.generate.callers import with_awaited, with_callers
 from raytwin.chaos.fuzz.generate.cancels import with_cancels
+from raytwin.chaos.fuzz.generate.concurrent_calls import with_side_by_side
 from raytwin.chaos.fuzz.generate.drawing import draw, with_actors, with_children
 from raytwin.chaos.fuzz.generate.ends import with_ends
 from raytwin.chaos.fuzz.generate.groups import SLOTS, untouched, with_groups
 from raytwin.chaos.fuzz.generate.holders import with_holders
 from raytwin.chaos.fuzz.generate.several_values import with_several
-from raytwin.chaos.fuzz.generate.side_by_side import with_side_by_side
 from raytwin.chaos.fuzz.generate.streaming import with_streams
+from raytwin.chaos.fuzz.programs.program import Body
 from raytwin.runtime.control.core.config import Config
 
 HEARTBEAT_TIMEOUT_S = 0.5

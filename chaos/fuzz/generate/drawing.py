@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from raytwin.chaos.fuzz.generate.bodies import (
+from raytwin.chaos.fuzz.programs.program import (
     DEPTH_MAX,
     LARGE_BYTES,
     RETRIES,

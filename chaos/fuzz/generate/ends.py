@@ -17,8 +17,8 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 
-from raytwin.chaos.fuzz.generate.bodies import Body, Call, Handing, Leave, Mortal, Op, Teller
 from raytwin.chaos.fuzz.generate.kind import Kind
+from raytwin.chaos.fuzz.programs.program import Body, Call, Handing, Leave, Mortal, Op, Teller
 
 KEYS = 4_000_000
 """Keys and variables of these operations begin here."""

@@ -17,8 +17,8 @@ import random
 from dataclasses import dataclass, field
 
 from raytwin.chaos.faults.plan import Plan
-from raytwin.chaos.fuzz.generate.bodies import RETRIES, Body, Call, Group, Op, Placed, Teller
 from raytwin.chaos.fuzz.generate.kind import Kind
+from raytwin.chaos.fuzz.programs.program import RETRIES, Body, Call, Group, Op, Placed, Teller
 
 KEYS = 9_000_000
 """Keys and variables of these operations begin here."""

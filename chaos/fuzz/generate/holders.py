@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass
 
-from raytwin.chaos.fuzz.generate.bodies import RETRIES, Body, Call, Op, Teller
 from raytwin.chaos.fuzz.generate.kind import Kind
+from raytwin.chaos.fuzz.programs.program import FORCED, RETRIES, Body, Call, Holder, Op
 
 KEYS = 12_000_000
 """Keys and variables of these operations begin here."""
@@ -22,15 +21,6 @@ ROUNDS_MAX = 5
 """Of a program: each takes seconds, and other operations may be thousands."""
 ACTORS_MAX = 6
 """That a round has at a time."""
-FORCED = 1
-"""The ``count`` of an operation that cancels with force."""
-
-
-@dataclass(frozen=True)
-class Holder(Teller):
-    """An actor that needs CPUs as long as it lives."""
-
-    cpus: float = 1.0
 
 
 class _Round(Kind):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from raytwin.chaos.fuzz.generate.bodies import LARGE_BYTES, Body, Op, Teller
+from raytwin.chaos.fuzz.programs.program import LARGE_BYTES, Body, Op, Teller
 
 
 class Kind:

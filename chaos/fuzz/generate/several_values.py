@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from raytwin.chaos.fuzz.generate.bodies import LARGE_BYTES, RETRIES, Body, Call, Op
+from raytwin.chaos.fuzz.programs.program import LARGE_BYTES, RETRIES, Body, Call, Op
 
 KEYS = 20_000
 """Keys and variables of these operations begin here."""

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import random
 
-from raytwin.chaos.fuzz.generate.bodies import HANDED, Body, Call, Handing, Op, Teller
 from raytwin.chaos.fuzz.generate.kind import Kind
+from raytwin.chaos.fuzz.programs.program import HANDED, Body, Call, Handing, Op, Teller
 
 KEYS = 6_000_000
 """Keys and variables of these operations begin here."""

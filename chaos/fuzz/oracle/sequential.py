@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raytwin.chaos.fuzz.generate.bodies import Call, Group, Placed, Teller
-from raytwin.chaos.fuzz.oracle.outcomes import TALLIED, Boom, Stream, digest, in_place
-from raytwin.chaos.fuzz.run.interpreter import Told, run_task
+from raytwin.chaos.fuzz.programs.interpreter import Told, run_task
+from raytwin.chaos.fuzz.programs.outcomes import TALLIED, Boom, Stream, digest, in_place
+from raytwin.chaos.fuzz.programs.program import Call, Group, Placed, Teller
 
 
 class Sequential:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from raytwin.chaos.fuzz.generate.cases import draw_case
-from raytwin.chaos.fuzz.run.campaign_seed import Report, run_case
+from raytwin.chaos.fuzz.run.case_run import Report, run_case
 from raytwin.runtime.processes.spawn.forking import end_with
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from raytwin.runtime.api.options.checks import INTEGER_MAX
-from raytwin.scenarios.measure.scenario import UsageError, did_you_mean, parse_number
+from raytwin.scenarios.core.scenario import UsageError, did_you_mean, parse_number
 
 NODES_MAX = 100_000
 RESULTS = Path("results")

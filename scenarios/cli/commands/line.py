@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from raytwin.scenarios.cli.cli_signals import TERMINATED, Terminated, sigterm_raises
-from raytwin.scenarios.measure.scenario import UsageError
+from raytwin.scenarios.core.scenario import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +42,7 @@ class OneLine(TyperGroup):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run, and leave with the right exit code."""
-        from raytwin.scenarios.measure.results import ResultError
+        from raytwin.scenarios.core.results import ResultError
 
         standalone = extra.pop("standalone_mode", True)
         extra["standalone_mode"] = False
@@ -90,7 +90,7 @@ def open_console() -> Console:
 
 def writable(path: Path) -> Path:
     """Return `path` if a file can be put there. Raises UsageError."""
-    from raytwin.scenarios.measure import results
+    from raytwin.scenarios.core import results
 
     if path.is_dir():
         raise UsageError(f"{path} is a directory: give the name of a file")

@@ -15,7 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raytwin.chaos.fuzz.generate.bodies import (
+from raytwin.chaos.fuzz.programs.outcomes import Boom, digest, make, mix, parts_of
+from raytwin.chaos.fuzz.programs.program import (
+    FORCED,
     HANDED,
     Body,
     Call,
@@ -27,8 +29,6 @@ from raytwin.chaos.fuzz.generate.bodies import (
     SumUp,
     Teller,
 )
-from raytwin.chaos.fuzz.generate.holders import FORCED
-from raytwin.chaos.fuzz.oracle.outcomes import Boom, digest, make, mix, parts_of
 
 
 def run_task(

@@ -35,7 +35,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from raytwin.scenarios.measure.scenario import Cell, Row
+from raytwin.scenarios.core.scenario import Cell, Row
 
 T = TypeVar("T")
 

@@ -17,12 +17,23 @@ from functools import cache
 from typing import Any
 
 import raytwin.runtime.api as api
-from raytwin.chaos.fuzz.generate.bodies import Beside, Call, Gatherer, Group, Leave, Placed, Teller
-from raytwin.chaos.fuzz.generate.holders import Holder
-from raytwin.chaos.fuzz.generate.overlapping import Coroutines, Threads
-from raytwin.chaos.fuzz.oracle.ended import ARRAY_DIGITS, ended_here
-from raytwin.chaos.fuzz.oracle.outcomes import TALLIED, Boom, Stream, digest, mix, yielded
-from raytwin.chaos.fuzz.run.interpreter import Told, run_task, sum_of
+from raytwin.chaos.fuzz.oracle.program_ends import ARRAY_DIGITS, program_ends
+from raytwin.chaos.fuzz.programs.interpreter import Told, run_task, sum_of
+from raytwin.chaos.fuzz.programs.outcomes import TALLIED, Boom, Stream, digest, mix, yielded
+from raytwin.chaos.fuzz.programs.program import (
+    Beside,
+    Call,
+    Gatherer,
+    Group,
+    Holder,
+    Leave,
+    Placed,
+    Teller,
+    actor_name,
+    call_name,
+    task_name,
+)
+from raytwin.chaos.fuzz.run.concurrent_actors import Coroutines, Threads
 from raytwin.runtime.api.exceptions import (
     ActorDiedError,
     ActorPlacementGroupRemoved,
@@ -62,7 +73,7 @@ def forget() -> None:
     put_here.clear()
     told_here.clear()
     cancelled_here.clear()
-    ended_here.forget()
+    program_ends.forget()
     _started.clear()
     _groups.clear()
     _actor_class.cache_clear()
@@ -73,21 +84,6 @@ def give_back_groups() -> None:
     for group in _groups:
         remove_placement_group(group)
     _groups.clear()
-
-
-def task_name(call: Call) -> str:
-    """Return the task's name, by which errors call it."""
-    return f"k{call.key}r{call.retries}"
-
-
-def call_name(call: Call) -> str:
-    """Return the name of a call of an actor, likewise."""
-    return f"t{call.key}r{call.retries}"
-
-
-def actor_name(teller: Teller) -> str:
-    """Return the actor's class, by which errors call it."""
-    return f"a{teller.key}r{teller.restarts}"
 
 
 def _own(ref: Any, made: Any = None) -> Any:
@@ -191,7 +187,7 @@ class Api:
         return [misplaced(placement_group_table(group)) or TALLIED]
 
     def remove(self, group: Any) -> None:
-        ended_here.remove(group.id.hex())
+        program_ends.remove(group.id.hex())
         remove_placement_group(group)
         _groups.remove(group)
 
@@ -200,7 +196,7 @@ class Api:
         more = {"resources": dict(op.demand), "scheduling_strategy": where}
         if op.teller is not None:
             actor = self.actor(op.teller, **more)
-            ended_here.placed[actor_name(op.teller)] = group.id.hex()
+            program_ends.placed[actor_name(op.teller)] = group.id.hex()
             return actor
         assert op.call is not None
         if op.do == "map":
@@ -213,7 +209,7 @@ class Api:
     @staticmethod
     def within(made: Any, ref: Any) -> Any:
         """Note that what was made may end with its placement group; return it."""
-        ended_here.within.add(ref.hex()[:ARRAY_DIGITS])
+        program_ends.within.add(ref.hex()[:ARRAY_DIGITS])
         return made
 
     def actor(self, teller: Teller, **more: Any) -> Any:
@@ -224,14 +220,14 @@ class Api:
     def tell(self, actor: Any, call: Call, inputs: list[Any], actors: list[Any]) -> Any:
         name = call_name(call)
         if isinstance(call, Leave):
-            ended_here.leave(actor_name(_started[actor._actor_id]))
+            program_ends.leave(actor_name(_started[actor._actor_id]))
         if actors:
             ref = actor.tell_with.options(name=name).remote(actors, call, *inputs)
         else:
             ref = actor.tell.options(name=name).remote(call, *inputs)
         put_here.add(_own(ref).hex())
         teller = told_here[ref.hex()] = told_here[name] = _started[actor._actor_id]
-        if actor_name(teller) in ended_here.placed:
+        if actor_name(teller) in program_ends.placed:
             self.within(ref, ref)
         return ref
 
@@ -249,7 +245,7 @@ class Api:
         api.cancel(ref, force=force)
 
     def kill(self, actor: Any, restart: bool) -> None:
-        ended_here.kill(actor_name(_started[actor._actor_id]), restart)
+        program_ends.kill(actor_name(_started[actor._actor_id]), restart)
         api.kill(actor, no_restart=not restart)
 
     def leave(self) -> None:
@@ -305,7 +301,7 @@ class Api:
         except Exception as error:
             if not self.driver:
                 raise
-            ended_here.seen(error, ref.hex())
+            program_ends.seen(error, ref.hex())
             # A traceback would keep references alive.
             return error.with_traceback(None)
         return value if isinstance(value, Boom) else digest(value)

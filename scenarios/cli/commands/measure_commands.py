@@ -14,7 +14,7 @@ import typer
 
 from raytwin.scenarios.cli.commands.arguments import RESULTS, parse_names
 from raytwin.scenarios.cli.commands.line import app, escaped, open_console, plain, say, writable
-from raytwin.scenarios.measure.scenario import UsageError
+from raytwin.scenarios.core.scenario import UsageError
 
 PEERS = ("ray", "dask")
 
@@ -127,8 +127,8 @@ def baseline(
     if check == update:
         raise UsageError("give --check to compare, or --update to write")
     from raytwin.scenarios.cli import progress
+    from raytwin.scenarios.core.results import ResultError
     from raytwin.scenarios.measure import baselines
-    from raytwin.scenarios.measure.results import ResultError
 
     subjects = baselines.chosen(names or [], scale)
     folder = folder or baselines.FOLDER

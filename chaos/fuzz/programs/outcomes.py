@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from raytwin.chaos.fuzz.generate.bodies import Call
+from raytwin.chaos.fuzz.programs.program import Call
 
 TALLIED = 1
 """What a tally gives that is right."""

@@ -18,7 +18,7 @@ from raytwin.scenarios.cli.commands.arguments import (
     parse_settings,
 )
 from raytwin.scenarios.cli.commands.line import app, escaped, open_console, plain, typed, writable
-from raytwin.scenarios.measure.scenario import BACKENDS, UsageError
+from raytwin.scenarios.core.scenario import BACKENDS, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +31,7 @@ def list_scenarios() -> None:
     """List the scenarios, the backends that each supports, and their settings."""
     from rich.table import Table
 
-    from raytwin.scenarios.figures import registry
+    from raytwin.scenarios.measure import registry
 
     found = registry.scenarios()
     table = Table("scenario", "in the paper", "what", "backends", box=None, pad_edge=False)
@@ -116,8 +116,8 @@ def report(
 
     Example: `raytwin report results -o report.html`
     """
-    from raytwin.scenarios.figures import registry
-    from raytwin.scenarios.measure import results
+    from raytwin.scenarios.core import results
+    from raytwin.scenarios.measure import registry
 
     found = results.read_all(directory)
     path = writable(output or directory / "report.html")
@@ -146,7 +146,7 @@ def timeline(
 
     Example: `raytwin timeline results/fig11a -o fig11a.json`
     """
-    from raytwin.scenarios.measure import results, run_trace
+    from raytwin.scenarios.core import results, run_trace
 
     folders = run_trace.find(path)
     target = writable(output or (path if path.is_dir() else path.parent) / run_trace.FILE)
@@ -171,8 +171,8 @@ def reproduce(
 
     Example: `raytwin reproduce --quick --out results`
     """
-    from raytwin.scenarios.figures import registry
-    from raytwin.scenarios.measure import results, runner
+    from raytwin.scenarios.core import results
+    from raytwin.scenarios.measure import registry, runner
 
     known = registry.scenarios()
     jobs = runner.plan(list(known), scale="quick" if quick else "full", seed=seed)
@@ -234,7 +234,7 @@ def _print(console: Console, done: Done) -> None:
 def _report(found: Sequence[Any], known: Any, path: Path) -> None:
     """Write the report and say where it is."""
     from raytwin.reports.html import render
-    from raytwin.scenarios.measure import results
+    from raytwin.scenarios.core import results
 
     html = render(found, known)
     try:

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from raytwin.chaos.fuzz.generate.bodies import HANDED, Beside, Body, Call, Meet
-from raytwin.chaos.fuzz.oracle.outcomes import Boom, digest
-from raytwin.chaos.fuzz.run.interpreter import Told, run_body
+from raytwin.chaos.fuzz.programs.interpreter import Told, run_body
+from raytwin.chaos.fuzz.programs.outcomes import Boom, digest
+from raytwin.chaos.fuzz.programs.program import HANDED, Beside, Body, Call, Meet
 from raytwin.runtime.api.exceptions import RayTaskError
 
 PAUSE_S = 0.002

@@ -1,7 +1,7 @@
-"""Which scenarios there are: the modules of this package with a ``SCENARIO``.
+"""The registry of scenarios: the modules of `figures` that have a ``SCENARIO``.
 
-Each module but the machinery is imported, so one that is broken is an error
-when scenarios are listed and not one that quietly went missing.
+The registry imports every module there, so that a broken one raises when scenarios are
+listed instead of missing from the list.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import pkgutil
 import re
 
 from raytwin.scenarios import figures as package
-from raytwin.scenarios.measure.scenario import BACKENDS, Scenario
+from raytwin.scenarios.core.scenario import BACKENDS, Scenario
 
-MACHINERY = frozenset(("registry",))
 _FIGURE = re.compile(r"(fig|table)\d")
 
 
@@ -27,8 +26,6 @@ def scenarios() -> dict[str, Scenario]:
     """
     found: dict[str, Scenario] = {}
     for info in pkgutil.iter_modules(package.__path__):
-        if info.name in MACHINERY:
-            continue
         module = importlib.import_module(f"{package.__name__}.{info.name}")
         scenario = getattr(module, "SCENARIO", None)
         if scenario is not None:

@@ -99,6 +99,13 @@ class Beside(Gatherer):
     """They are coroutines, and threads if not."""
 
 
+@dataclass(frozen=True)
+class Holder(Teller):
+    """An actor that needs CPUs as long as it lives."""
+
+    cpus: float = 1.0
+
+
 class Mortal(Teller):
     """One that ends at the first call that does not take effect, so its values tell all."""
 
@@ -153,6 +160,8 @@ class Op:
 
 
 HANDED = -2
+FORCED = 1
+"""The ``count`` of a ``cancel`` with force."""
 
 
 @dataclass(frozen=True)
@@ -191,3 +200,18 @@ class Body:
     ops: tuple[Op, ...]
     tasks: int = field(default=0, compare=False)
     """How many tasks it has, nested ones included."""
+
+
+def task_name(call: Call) -> str:
+    """Return the task's name, by which errors call it."""
+    return f"k{call.key}r{call.retries}"
+
+
+def call_name(call: Call) -> str:
+    """Return the name of a call of an actor, likewise."""
+    return f"t{call.key}r{call.retries}"
+
+
+def actor_name(teller: Teller) -> str:
+    """Return the actor's class, by which errors call it."""
+    return f"a{teller.key}r{teller.restarts}"

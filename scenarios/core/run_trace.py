@@ -10,9 +10,9 @@ from typing import Any
 
 from raytwin.runtime.api import current
 from raytwin.runtime.api.trace import Recording
-from raytwin.scenarios.measure import results
-from raytwin.scenarios.measure.excerpt import CATEGORY, excerpt
-from raytwin.scenarios.measure.results import ResultError
+from raytwin.scenarios.core import results
+from raytwin.scenarios.core.excerpt import CATEGORY, excerpt
+from raytwin.scenarios.core.results import ResultError
 
 EVENTS_MAX = 5_000
 """Ranges, and other rows of each kind, that a scenario's timeline keeps beside failures."""

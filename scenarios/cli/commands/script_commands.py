@@ -12,7 +12,7 @@ from raytwin.runtime.api.options.checks import INTEGER_MAX
 from raytwin.scenarios.cli.cli_signals import leave_sigterm_alone
 from raytwin.scenarios.cli.commands.arguments import NODES_MAX
 from raytwin.scenarios.cli.commands.line import app, escaped, open_console
-from raytwin.scenarios.measure.scenario import BACKENDS, UsageError, did_you_mean
+from raytwin.scenarios.core.scenario import BACKENDS, UsageError, did_you_mean
 
 
 @app.command(

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import random
 
-from raytwin.chaos.fuzz.generate.bodies import (
+from raytwin.chaos.fuzz.generate.kind import Kind
+from raytwin.chaos.fuzz.programs.program import (
     HANDED,
     Beside,
     Body,
@@ -22,7 +23,6 @@ from raytwin.chaos.fuzz.generate.bodies import (
     SumUp,
     Teller,
 )
-from raytwin.chaos.fuzz.generate.kind import Kind
 
 KEYS = 7_000_000
 """Keys and variables of these operations begin here."""

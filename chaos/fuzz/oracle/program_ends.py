@@ -2,7 +2,7 @@
 
 A program kills actors, with and without a restart, lets them leave (`exit_actor`), and removes
 placement groups. An error that names one of these is legitimate if it came after that, and
-only then: `Ended.seen` is what an error is judged by that the driver has seen by now.
+only then: `ProgramEnds.seen` is what an error is judged by that the driver has seen by now.
 
 ============================ ===========================================================
 ActorDiedError: it was       is of an actor of r restarts that was killed for good, or
@@ -24,7 +24,7 @@ from raytwin.runtime.control.messages.errors import ActorDeath, DeathCause
 ARRAY_DIGITS = 2 * ARRAY_BYTES
 
 
-class Ended:
+class ProgramEnds:
     """What a program has ended so far; actors are called by their names."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Ended:
         """The group that an actor is in."""
         self.within: set[str] = set()
         """Arrays whose tasks run in a group, or that need one which does."""
-        self._seen: Ended | None = None
+        self._seen: ProgramEnds | None = None
 
     def forget(self) -> None:
         """Begin a program."""
@@ -73,10 +73,10 @@ class Ended:
         error.__dict__.setdefault("ended_then", self._seen)
         error.__dict__.setdefault("ended_value", value)
 
-    def then(self, error: BaseException) -> Ended:
+    def then(self, error: BaseException) -> ProgramEnds:
         """Return what was ended when an error was seen, all of it if nobody said."""
         found = error.__dict__.get("ended_then", self)
-        assert isinstance(found, Ended)
+        assert isinstance(found, ProgramEnds)
         return found
 
     def removed(self, actor: str) -> bool:
@@ -105,5 +105,5 @@ def times_again(name: str) -> int:
     return int(name.rpartition("r")[2])
 
 
-ended_here = Ended()
+program_ends = ProgramEnds()
 """What the program of this process has ended: in a simulation all that was."""

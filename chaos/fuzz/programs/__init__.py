@@ -1,0 +1,29 @@
+"""A random program as data, and what it means.
+
+A program is a `Body`: operations on numbered variables, in order. An operation submits a task
+or a call of an actor (`Call`, which may have a body of its own), puts a value, gets or waits,
+or drops variables. A body holds no code, so a generator can draw it, a report can print it, and
+a worker receives it as an argument.
+
+The interpreter gives a program its one meaning. It runs over an *engine* with a method for each
+operation: `run.api_engine` submits through the public API, as a driver or inside a task, and
+`oracle.sequential` runs each task in place. So the two engines cannot differ in what a program
+means; they differ only in what executes it.
+
+Promises:
+
+- The key and the inputs of a task decide its value, and nothing else does: no clock, no node,
+  no random number. A second execution of the task makes the same value.
+- An actor's state is the fold of its calls. A call that takes effect twice, or out of its
+  caller's order, raises.
+- A driver sees a list of outcomes, one for each value that it asked for: the digest of the
+  value, the `Boom` that the program raises on purpose, or the exception that came instead.
+
+Modules, the lower first:
+
+- `program`: the operations, tasks and actors of a program, and the names that errors give them.
+- `outcomes`: values, their digests, and the items of streams.
+- `interpreter`: executes bodies, tasks and actors' calls over an engine.
+"""
+
+from __future__ import annotations
