@@ -412,20 +412,9 @@ def import_graph(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
     }
 
 
-STILL_CYCLIC = (
-    "raytwin.runtime.execution",
-    "raytwin.runtime.session",
-)
-"""Within each of these, files may still import one another in a cycle."""
-
-
 def test_no_file_imports_itself_by_way_of_others() -> None:
     graph = import_graph(dict(sources()))
-    found = [
-        cycle
-        for cycle in cycles(graph)
-        if not any(all(within(module, package) for module in cycle) for package in STILL_CYCLIC)
-    ]
+    found = cycles(graph)
     arrows = [
         f"{module} -> {target}"
         for cycle in found
