@@ -39,10 +39,10 @@ def test_an_object_of_another_job_is_refused_with_the_reason(
                 lambda ref: Counter.remote(ref),
             ):
                 try:
-                    say("read", use(ObjectRef(bytes.fromhex(copied), session)))
+                    say("read", use(ObjectRef(bytes.fromhex(copied), session.references)))
                 except ray.exceptions.ObjectOfOtherJobError as error:
                     say(str(error).strip().splitlines()[-1])
-            ray.cancel(ObjectRef(bytes.fromhex(copied), session), force=True)
+            ray.cancel(ObjectRef(bytes.fromhex(copied), session.references), force=True)
         """,
     )
     other.tell(" ".join(ref.hex() for ref in refs))
