@@ -33,17 +33,17 @@ def test_what_is_placed_again_for_one_owner_is_for_the_others_as_well() -> None:
     assert table.ctx.take(ForwardResults, "node:2") == [heir]
 
 
-def test_who_has_let_go_of_an_array_is_not_taken_for_its_heir() -> None:
+def test_an_owner_that_has_released_an_array_does_not_claim_it_again() -> None:
     """The GCS asks for it when another owner lets go, and has not heard that this one has."""
     node = Node()
     node.turn(DRIVER, SubmitTasks([spec(1)]))
     heir = ForwardResults(array(1), 0, 1, DRIVER)
     node.turn("gcs", heir)
-    assert node.scheduler.results._heirs
+    assert node.scheduler.results._claims
     node.done(W1, (1, 0, 1))
     node.turn(DRIVER, Release([array(1)]))
     node.turn("gcs", heir)
-    assert not node.scheduler.results._heirs
+    assert not node.scheduler.results._claims
 
 
 @pytest.mark.parametrize("placed_first", [False, True])
