@@ -1,11 +1,5 @@
-"""Faults: plans, what carries them out, what must hold, and campaigns.
+"""Faults and the fuzz: what breaks a cluster, and what must hold nevertheless.
 
-======================= =======================================================
-`cluster`               what can be done to a running cluster, on any backend
-`plan`                  a fault plan: data, from Python or a JSON file
-`actions`, `targets`    one file each: what is done, and to what
-`injector`              carries a plan out; `sim_injector`, `local_injector`
-`invariants`            what must hold at the end, and always
-`programs`, `fuzz`      random programs under random plans, held to an oracle
-======================= =======================================================
+`faults` has plans, which are data, and the injectors that carry them out on both backends.
+`fuzz` draws programs and plans, and holds each run against a sequential one and the invariants.
 """

@@ -1,26 +1,25 @@
-"""Carrying a plan out: what injectors of all backends share.
+"""Carrying a plan out on a running cluster, in virtual and in real time.
 
-    WAITING ──its time comes──────────────────> DONE, or FAILED
-       ↑  └──its event occurs──> due later ──────↗
-
-A step that cannot be done when its time comes (its node is gone for good) is
-noted as failed and the plan goes on: a random plan need not know what its
-earlier steps lead to.
-
-A world has to call `due` with the clock's time when a step may be due, and
-`emit` with what occurs; where that happens is what `SimInjector` and
-`LocalInjector` differ in.
+A step that cannot be done when its time comes (its node was removed) is noted with the error, and
+the plan goes on: a random plan need not know what its earlier steps lead to.
 """
 
 from __future__ import annotations
 
 import heapq
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from raytwin.chaos.faults.actions import ACTIONS
-from raytwin.chaos.faults.plan import Plan, Step
+from raytwin.chaos.faults.plan import Plan, PlanError, Step
+from raytwin.runtime.api.current import on_connect
 from raytwin.runtime.api.exceptions import RaySystemError
+
+LOOK_S = 0.02
+"""How often the node table is looked at in real time while a step waits for a node."""
 
 
 @dataclass(frozen=True)
@@ -36,40 +35,29 @@ class Injection:
 
 
 class Injector:
-    """Which steps are due, and what has become of the others."""
+    """Which steps are due, and what has become of the others.
+
+    A world calls `due` when a step may be due, and `see` when a node has joined or died.
+    """
 
     def __init__(self, cluster: Any, plan: Plan, started_s: float) -> None:
         self.cluster = cluster
-        self.plan = plan
         self.started_s = started_s
         self.injections: list[Injection] = []
         self._due: list[tuple[float, int, Step]] = []
-        self._waiting: list[Step] = []
+        self._waiting = [step for step in plan.steps if step.at_s is None]
         self._count = 0
         for step in plan.steps:
-            if step.at_s is None:
-                self._waiting.append(step)
-            else:
+            if step.at_s is not None:
                 self._push(started_s + step.at_s, step)
-
-    def mark(self, name: str) -> None:
-        """The program has come to where steps of the plan wait for it."""
-        self.emit(f"mark:{name}", self.now())
-
-    def now(self) -> float:
-        """Return the time on the cluster's clock."""
-        raise NotImplementedError
 
     def next_due_s(self) -> float | None:
         """Return when the next step is due, None if none is as yet."""
         return self._due[0][0] if self._due else None
 
-    def waits_for(self, kind: str) -> bool:
-        """Whether a step waits for an event of that kind."""
-        return any(step.after.startswith(kind) for step in self._waiting)
-
-    def emit(self, event: str, now_s: float) -> None:
-        """Something has occurred: steps that wait for it become due."""
+    def see(self, node: int, alive: bool, now_s: float) -> None:
+        """A node has joined, or was declared dead: steps that wait for that become due."""
+        event = f"{'node_added' if alive else 'node_died'}:{node}"
         for step in [step for step in self._waiting if step.after == event]:
             self._waiting.remove(step)
             self._push(now_s + step.delay_s, step)
@@ -80,16 +68,133 @@ class Injector:
             _, _, step = heapq.heappop(self._due)
             error = ""
             try:
-                ACTIONS[step.action].apply(step.target, self.cluster, step.parameters)
+                getattr(step.target, step.action)(self.cluster, **step.parameters)
             except (ValueError, RuntimeError, RaySystemError) as failed:
                 error = str(failed)
             self.injections.append(Injection(now_s - self.started_s, now_s, step, error))
-            if step.name:
-                self.emit(f"step:{step.name}", now_s)
 
     def _push(self, due_s: float, step: Step) -> None:
         self._count += 1
         heapq.heappush(self._due, (due_s, self._count, step))
+
+
+class SimInjector(Injector):
+    """Carries a plan out on a simulated cluster: steps are events of the simulation."""
+
+    def __init__(self, cluster: Any, plan: Plan) -> None:
+        super().__init__(cluster, plan, cluster.env.now)
+        self._stopped = False
+        self._scheduled = 0
+        cluster.on_membership.append(self._on_node)
+        self._schedule()
+
+    def stop(self) -> None:
+        """Carry nothing out any more."""
+        if not self._stopped:
+            self._stopped = True
+            self.cluster.working -= self._scheduled
+            self.cluster.on_membership.remove(self._on_node)
+
+    def _on_node(self, node: int, alive: bool) -> None:
+        self.see(node, alive, self.cluster.env.now)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        """Make an event for the next step; a cluster to which more will happen is not stuck."""
+        due_s = self.next_due_s()
+        if due_s is None or self._stopped:
+            return
+        self._scheduled += 1
+        self.cluster.working += 1
+        event = self.cluster.env.timeout(max(0.0, due_s - self.cluster.env.now))
+        event.callbacks.append(self._on_due)
+
+    def _on_due(self, _: Any) -> None:
+        if self._stopped:
+            return
+        self._scheduled -= 1
+        self.cluster.working -= 1
+        self.due(self.cluster.env.now)
+        self._schedule()
+
+
+class LocalInjector(Injector):
+    """Carries a plan out on a cluster of processes, in a thread of its own.
+
+    `nodes` returns the node table's rows, for steps that wait for a node.
+    """
+
+    def __init__(self, cluster: Any, plan: Plan, nodes: Callable[[], list[dict[str, Any]]]) -> None:
+        super().__init__(cluster, plan, time.monotonic())
+        self._nodes = nodes
+        self._alive = {row["node"]: row["alive"] for row in nodes()}
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="raytwin-chaos", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Carry nothing out any more; return when nothing is under way."""
+        self._stopped.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            if self._waiting and not self._look():
+                return
+            self.due(time.monotonic())
+            due_s = self.next_due_s()
+            if due_s is None and not self._waiting:
+                return
+            left_s = LOOK_S if due_s is None else max(0.0, due_s - time.monotonic())
+            self._stopped.wait(min(LOOK_S, left_s) if self._waiting else left_s)
+
+    def _look(self) -> bool:
+        """See which nodes joined or died since the last look; False: the cluster is gone."""
+        now_s = time.monotonic()
+        try:
+            rows = self._nodes()
+        except RaySystemError:
+            return False
+        for row in rows:
+            node, alive = row["node"], row["alive"]
+            if alive != self._alive.get(node, False):
+                self._alive[node] = alive
+                self.see(node, alive, now_s)
+        return True
+
+
+def attach(session: Any, plan: Plan) -> SimInjector | LocalInjector:
+    """Apply a plan to a session's cluster from now on; return the injector.
+
+    Raises PlanError for a plan that the session's backend cannot follow.
+    """
+    if session.name not in ("sim", "local"):
+        raise PlanError(f"no faults on backend {session.name!r}: possible: sim, local")
+    plan.check_backend(session.name)
+    if session.name == "sim":
+        return SimInjector(session.cluster, plan)
+    return LocalInjector(session.cluster, plan, lambda: list(session.query("nodes")))
+
+
+@contextmanager
+def every_cluster(plan: Plan) -> Iterator[list[list[Injection]]]:
+    """Apply the plan to each cluster that is started within, from its start on.
+
+    Yields a list that grows by one list of injections for each cluster.
+    """
+    found: list[list[Injection]] = []
+
+    def begin(session: Any) -> None:
+        injector = attach(session, plan)
+        found.append(injector.injections)
+        session.before_shutdown.append(injector.stop)
+
+    on_connect.append(begin)
+    try:
+        yield found
+    finally:
+        on_connect.remove(begin)
 
 
 def timeline(injections: list[Injection]) -> list[dict[str, Any]]:

@@ -9,18 +9,12 @@ A plan is a list of steps, in Python or in a JSON file::
     ]}
 
 ``at_s`` is in seconds from the moment at which the plan is applied, on the
-cluster's clock. ``after`` names an event; the step follows its first occurrence,
-``delay_s`` seconds later:
+cluster's clock. ``after`` names an event, ``node_added:<n>`` (node n has joined) or
+``node_died:<n>`` (node n was declared dead); the step follows its first occurrence,
+``delay_s`` seconds later.
 
-=================== ===========================================================
-``node_added:<n>``  node n has joined
-``node_died:<n>``   node n was declared dead
-``step:<name>``     the step of this plan with that ``name`` was carried out
-``mark:<name>``     the program has said so: `Injector.mark`
-=================== ===========================================================
-
-The same plan applies to every backend; what a backend cannot do is said before
-anything is done (`check_backend`).
+The same plan applies to every backend; `check_backend` raises for a step that the
+backend cannot carry out, before anything is done.
 """
 
 from __future__ import annotations
@@ -33,12 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raytwin.chaos.faults.actions import ACTIONS
-from raytwin.chaos.faults.actions.parameters import is_amount
-from raytwin.chaos.faults.targets import TARGETS
+from raytwin.chaos.faults.targets import ACTIONS, TARGETS, is_amount
 
-_EVENT = re.compile(r"(node_added|node_died):\d+|(step|mark):\S+")
-_KEYS = ("at_s", "after", "delay_s", "action", "target", "parameters", "name")
+_EVENT = re.compile(r"(node_added|node_died):\d+")
+_KEYS = ("at_s", "after", "delay_s", "action", "target", "parameters")
 
 
 class PlanError(ValueError):
@@ -56,7 +48,6 @@ class Step:
     after: str = ""
     delay_s: float = 0.0
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    name: str = ""
 
     def __post_init__(self) -> None:
         if self.action not in ACTIONS:
@@ -72,15 +63,13 @@ class Step:
         if self.at_s is not None and not is_amount(self.at_s):
             raise PlanError(f"at_s of {self.at_s!r}: give seconds, a number of at least 0")
         if self.after and not _EVENT.fullmatch(self.after):
-            raise PlanError(
-                f"no event {self.after!r}: give node_added:1, node_died:1, step:name or mark:name"
-            )
+            raise PlanError(f"no event {self.after!r}: give node_added:1 or node_died:1")
         if not is_amount(self.delay_s) or (self.delay_s and not self.after):
             raise PlanError(
                 f"delay_s of {self.delay_s!r}: give seconds, a number of at least 0, with after"
             )
         try:
-            checked = ACTIONS[self.action].parameters(self.parameters)
+            checked = ACTIONS[self.action](self.parameters)
         except ValueError as error:
             raise PlanError(f"{self.action}: {error}") from None
         object.__setattr__(self, "parameters", checked)
@@ -99,22 +88,14 @@ class Step:
         data |= {"action": self.action, "target": str(self.target)}
         if self.parameters:
             data |= {"parameters": dict(self.parameters)}
-        return data | ({"name": self.name} if self.name else {})
+        return data
 
 
 class Plan:
-    """Steps, in the order given. Raises PlanError if they do not fit together."""
+    """Steps, in the order given."""
 
     def __init__(self, steps: Iterable[Step] = ()) -> None:
         self.steps = tuple(steps)
-        names = [step.name for step in self.steps if step.name]
-        for name in names:
-            if names.count(name) > 1:
-                raise PlanError(f"two steps are named {name!r}: give each a name of its own")
-        for step in self.steps:
-            kind, _, name = step.after.partition(":")
-            if kind == "step" and name not in names:
-                raise PlanError(f"{step} comes after {step.after}: {_instead(name, names)}")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and other.steps == self.steps
@@ -133,16 +114,6 @@ class Plan:
                     f"{step} does not work on {backend}: it does on"
                     f" {' and '.join(step.target.backends)}"
                 )
-
-    def scaled(self, factor: float) -> Plan:
-        """Return the plan with all its times multiplied."""
-        return Plan(
-            Step(
-                step.action, step.target, None if step.at_s is None else step.at_s * factor,
-                step.after, step.delay_s * factor, step.parameters, step.name,
-            )
-            for step in self.steps
-        )  # fmt: skip
 
     def to_data(self) -> dict[str, Any]:
         """Return the plan as data of JSON."""
@@ -182,9 +153,8 @@ def _step(number: int, data: Any) -> Step:
     for key in ("action", "target"):
         if not isinstance(data.get(key), str):
             raise PlanError(f"{where}it needs {key}, a text")
-    for key in ("after", "name"):
-        if not isinstance(data.get(key, ""), str):
-            raise PlanError(f"{where}{key} is a text")
+    if not isinstance(data.get("after", ""), str):
+        raise PlanError(f"{where}after is a text")
     if not isinstance(data.get("parameters", {}), dict):
         raise PlanError(f"{where}parameters is an object of names and values")
     try:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import raytwin as ray
-from raytwin.chaos.faults.attach import attach
-from raytwin.chaos.faults.injector import Injection, timeline
+from raytwin.chaos.faults.injector import Injection, attach, timeline
 from raytwin.chaos.faults.plan import Plan, Step
-from raytwin.chaos.faults.targets.node import Node
+from raytwin.chaos.faults.targets import Node
 from raytwin.scenarios.core import executions, run_trace
 from raytwin.scenarios.core.executions import Executions
 from raytwin.scenarios.core.scenario import (

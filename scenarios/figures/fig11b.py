@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import raytwin as ray
-from raytwin.chaos.faults.attach import attach
-from raytwin.chaos.faults.injector import timeline
+from raytwin.chaos.faults.injector import attach, timeline
 from raytwin.chaos.faults.plan import Plan, Step
 from raytwin.runtime.api.current import current
 from raytwin.scenarios.core import executions, run_trace

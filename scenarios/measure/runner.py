@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raytwin.chaos.faults.attach import every_cluster
-from raytwin.chaos.faults.injector import Injection, timeline
+from raytwin.chaos.faults.injector import Injection, every_cluster, timeline
 from raytwin.chaos.faults.plan import Plan, PlanError, load
 from raytwin.runtime.api.exceptions import RayError
 from raytwin.scenarios.core import measured_host, results

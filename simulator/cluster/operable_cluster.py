@@ -1,4 +1,4 @@
-"""Faults and other operations on a running simulated cluster: `cluster_operations`.
+"""Faults and other operations on a running simulated cluster: `chaos/faults/targets.py`.
 
 A process ends or stops at once, in the middle of its turn. Other processes learn of that one
 latency later, by what the kernel of a real host would report: a broken connection, or the

@@ -152,7 +152,7 @@ def test_a_plan_is_applied_to_a_scenario(tmp_path: Path) -> None:
         ('"at_s": 0.05, "action": "kill", "target": "worker:0.0"', 0, "2 times, in 2 clusters"),
         ('"at_s": 0.05, "action": "kill", "target": "node:77"', 1, "cluster 1: kill node:77"),
         ('"at_s": 5000, "action": "kill", "target": "worker:0.0"', 1, "it was never due"),
-        ('"after": "mark:x", "action": "kill", "target": "worker:0.0"', 1, "it was never due"),
+        ('"after": "node_died:7", "action": "kill", "target": "worker:0.0"', 1, "it was never due"),
     ],
 )
 def test_a_plan_that_was_not_carried_out_fails(

@@ -14,7 +14,7 @@ import pytest
 
 from raytwin.chaos.faults.injector import Injection
 from raytwin.chaos.faults.plan import Plan, Step
-from raytwin.chaos.faults.targets.node import Node
+from raytwin.chaos.faults.targets import Node
 from raytwin.chaos.fuzz.generate.cases import Case
 from raytwin.chaos.fuzz.generate.drawing import draw, lasting, with_actors, with_children
 from raytwin.chaos.fuzz.programs.program import LARGE_BYTES, Body, Call, Op, Teller

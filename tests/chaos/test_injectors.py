@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import raytwin as ray
-from raytwin.chaos.faults.attach import attach
+from raytwin.chaos.faults.injector import attach
 from raytwin.chaos.faults.plan import Plan, PlanError, Step
 from raytwin.chaos.fuzz.oracle.invariants import at_end, settled
 from tests.processes.helpers import LIMIT_S, eventually
@@ -68,19 +68,19 @@ def test_a_plan_with_everything(start: Any, backend: str) -> None:
         [
             Step("kill", "node:1", 0.1),
             Step("restart", "node:1", None, "node_died:1", 0.05),
-            Step("pause", "node:2", None, "node_added:1", 0.05, name="pause"),
-            Step("resume", "node:2", None, "step:pause", 0.1),
+            Step("pause", "node:2", None, "node_added:1", 0.05),
+            Step("resume", "node:2", None, "node_added:1", 0.15),
             Step("kill", "worker:0.0", 0.15),
             Step("pause", "worker:0.1", 0.2),
             Step("resume", "worker:0.1", 0.3),
             Step("add_node", "cluster", 0.2, parameters={"resources": {"CPU": 1}}),
-            Step("remove_node", "node:2", None, "mark:done"),
+            Step("remove_node", "node:2", None, "node_added:4"),
         ]
     )
     injector = attach(session, plan)
     doubles_are_right(300)
     await_nodes(n1=True, n2=True, n3=True)
-    injector.mark("done")
+    session.cluster.add_node({"CPU": 1})
     await_nodes(n2=False)
     doubles_are_right(20)
     clean(session)

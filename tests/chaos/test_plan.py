@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raytwin.chaos.faults.actions import ACTIONS
 from raytwin.chaos.faults.plan import Plan, PlanError, Step, from_data, load, parse
-from raytwin.chaos.faults.targets import TARGETS
+from raytwin.chaos.faults.targets import ACTIONS, TARGETS
 
 KILL = {"at_s": 1, "action": "kill", "target": "node:1"}
 
@@ -30,15 +29,15 @@ KILL = {"at_s": 1, "action": "kill", "target": "node:1"}
         ({**KILL, "at_s": -1}, "at least 0"),
         ({**KILL, "at_s": float("nan")}, "at least 0"),
         ({**KILL, "at_s": True}, "at least 0"),
-        ({**KILL, "after": "mark:x"}, "either at_s or after"),
+        ({**KILL, "after": "node_died:1"}, "either at_s or after"),
         ({"action": "kill", "target": "node:1"}, "either at_s or after"),
         ({"after": "noon", "action": "kill", "target": "node:1"}, "node_added:1"),
-        ({"after": "step:x", "action": "kill", "target": "node:1"}, "comes after step:x"),
+        ({"after": "step:x", "action": "kill", "target": "node:1"}, "no event 'step:x'"),
         ({**KILL, "delay_s": 1}, "with after"),
         ({**KILL, "parameters": {"hard": True}}, "it takes none"),
         ({**KILL, "tarqet": "node:1"}, "did you mean 'target'"),
         ({**KILL, "target": 3}, "it needs target"),
-        ({**KILL, "name": 3}, "name is a text"),
+        ({"after": 3, "action": "kill", "target": "node:1"}, "after is a text"),
         ({**KILL, "parameters": []}, "parameters is an object"),
         ({**KILL, "action": "latency", "target": "link:0>1"}, "give latency_ms"),
         (
@@ -69,23 +68,11 @@ def test_a_file(tmp_path: Path) -> None:
         load(tmp_path / "plan.json")
 
 
-def test_two_steps_of_one_name() -> None:
-    with pytest.raises(PlanError, match="a name of its own"):
-        Plan([Step("kill", "node:1", 1, name="a"), Step("kill", "node:2", 1, name="a")])
-
-
 def test_a_backend_that_cannot() -> None:
     plan = Plan([Step("latency", "link:0>1", 1, parameters={"latency_ms": 5})])
     plan.check_backend("sim")
     with pytest.raises(PlanError, match="does not work on local: it does on sim"):
         plan.check_backend("local")
-
-
-def test_scaled_times() -> None:
-    plan = Plan(
-        [Step("kill", "node:1", 10.0, name="a"), Step("restart", "node:1", None, "step:a", 4.0)]
-    ).scaled(0.5)
-    assert [(step.at_s, step.delay_s) for step in plan.steps] == [(5.0, 0.0), (None, 2.0)]
 
 
 seconds = st.floats(0, 1e6, allow_nan=False)
@@ -111,7 +98,7 @@ def steps(draw: Any) -> Step:
     given_parameters = draw(parameters.get(action, st.just({})))
     if draw(st.booleans()):
         return Step(action, target, draw(seconds), parameters=given_parameters)
-    after = draw(st.sampled_from(["node_died:3", "node_added:0", "mark:half-way"]))
+    after = draw(st.sampled_from(["node_died:3", "node_added:0"]))
     return Step(action, target, None, after, draw(seconds), given_parameters)
 
 
@@ -127,8 +114,9 @@ json_values = st.recursive(
     max_leaves=8,
 )
 nearly_steps = st.dictionaries(
-    st.sampled_from(["at_s", "after", "delay_s", "action", "target", "parameters", "name"]),
-    json_values | st.sampled_from(["kill", "node:1", "latency", "link:0>1", "mark:x", "pause"]),
+    st.sampled_from(["at_s", "after", "delay_s", "action", "target", "parameters"]),
+    json_values
+    | st.sampled_from(["kill", "node:1", "latency", "link:0>1", "node_died:1", "pause"]),
 )
 
 

@@ -12,13 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raytwin.chaos.faults.plan import Plan, Step
-from raytwin.chaos.faults.targets.actor import Actor
-from raytwin.chaos.faults.targets.cluster import WholeCluster
-from raytwin.chaos.faults.targets.head import Head
-from raytwin.chaos.faults.targets.link import Link
-from raytwin.chaos.faults.targets.node import Node
-from raytwin.chaos.faults.targets.replica import Replica
-from raytwin.chaos.faults.targets.worker import Worker
+from raytwin.chaos.faults.targets import Actor, Head, Link, Node, Replica, WholeCluster, Worker
 from raytwin.chaos.fuzz.generate.callers import with_awaited, with_callers
 from raytwin.chaos.fuzz.generate.cancels import with_cancels
 from raytwin.chaos.fuzz.generate.concurrent_calls import with_side_by_side

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import raytwin.runtime.api as api
-from raytwin.chaos.faults.attach import attach
-from raytwin.chaos.faults.injector import Injection
+from raytwin.chaos.faults.injector import Injection, attach
 from raytwin.chaos.fuzz.generate.cases import HEARTBEAT_TIMEOUT_S, STORE_BYTES, Case
 from raytwin.chaos.fuzz.generate.groups import SLOT
 from raytwin.chaos.fuzz.oracle import invariants

@@ -204,7 +204,7 @@ class LocalCluster:
             raise ValueError(f"chain {chain} has one member, who alone has the state")
         self.kill_replica(members[which % len(members)])
 
-    # -- operations on a running cluster: see `cluster_operations.Cluster` -------------
+    # -- operations on a running cluster: see `chaos/faults/targets.py` ----------------
 
     def add_node(self, resources: Mapping[str, float]) -> int:
         """Start a node and return its number; it joins when it is up."""
