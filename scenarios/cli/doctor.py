@@ -1,9 +1,7 @@
 """What works on this machine, tried and not guessed, and how to get the rest.
 
-`examine` maps shared memory, sends a file descriptor, runs a task on each
-backend, asks the Docker engine and starts the tools. What touches the system is
-a small program of its own, so what crashes there is a finding and no crash
-here. Nothing is installed or changed.
+`examine` runs a task on each backend, in a program of its own, so a crash there is a finding and
+no crash here. Nothing is installed or changed.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 
 import psutil
@@ -39,49 +38,6 @@ ray.init(backend=sys.argv[1], nodes=2, cpus_per_node=1)
 assert ray.get(double.remote(21)) == 42
 ray.shutdown()
 print("ran on a cluster of two nodes")
-"""
-
-_MEMFD = """
-import mmap, os
-descriptor = os.memfd_create("raytwin-doctor")
-os.ftruncate(descriptor, mmap.PAGESIZE)
-first, second = (mmap.mmap(descriptor, mmap.PAGESIZE) for _ in range(2))
-first[:4] = b"twin"
-assert second[:4] == b"twin", "two mappings of one file differ"
-print("a page written by one mapping is read by another")
-"""
-
-_DESCRIPTORS = """
-import os, socket
-left, right = socket.socketpair(socket.AF_UNIX)
-read_end, write_end = os.pipe()
-socket.send_fds(left, [b"x"], [write_end])
-_, arrived, _, _ = socket.recv_fds(right, 1, 1)
-os.write(arrived[0], b"twin")
-assert os.read(read_end, 4) == b"twin", "another descriptor arrived than was sent"
-print("sent, received and used")
-"""
-
-_DOCKER = """
-import http.client, os, socket, sys
-where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-kind, _, address = where.partition("://")
-try:
-    if kind == "unix":
-        link = socket.socket(socket.AF_UNIX)
-        link.settimeout(5)
-        link.connect(address)
-        engine = http.client.HTTPConnection("localhost")
-        engine.sock = link
-    else:
-        engine = http.client.HTTPConnection(address, timeout=5)
-    engine.request("GET", "/_ping")
-    answer = engine.getresponse()
-except (OSError, http.client.HTTPException) as error:
-    sys.exit(f"no answer at {where}: {error}")
-if answer.status != 200:
-    sys.exit(f"{where} answers {answer.status}")
-print(f"answers at {where}, API {answer.getheader('Api-Version', 'unknown')}")
 """
 
 
@@ -109,17 +65,15 @@ def examine() -> Iterator[Finding]:
         ("libraries", both, _libraries, "pip install raytwin"),
         ("cores", LOCAL, _cores, "give the container or machine a core"),
         ("memory", LOCAL, _memory, "free 1 GB of memory"),
-        ("memfd_create", LOCAL, _run(_MEMFD), "use Linux 3.17+ with glibc 2.27+"),
-        ("file descriptors over Unix sockets", LOCAL, _run(_DESCRIPTORS), "use Linux"),
-        ("/dev/shm", "large objects", _shm, "mount a tmpfs there (docker run --shm-size 2g)"),
         ("a task on sim", SIM, _run(_TASK, SIM), "mend what is missing above"),
-        ("a task on local", LOCAL, _run(_TASK, LOCAL), "mend what is missing above"),
-        ("ray", "bench --peers ray", _ray, "pip install 'raytwin[ray]'"),
-        ("dask", "bench --peers dask", _dask, "pip install 'raytwin[peers]'"),
-        ("Docker engine", "containers", _run(_DOCKER), "install Docker and join its group"),
-        ("toxiproxy-server", "link faults", _toxiproxy, "https://github.com/Shopify/toxiproxy"),
+        ("a task on local", LOCAL, _run(_TASK, LOCAL), "use Linux, and mend what is missing above"),
+        ("ray", "bench --peers ray", partial(_version, "ray"), "pip install 'raytwin[ray]'"),
+        (
+            "dask", "bench --peers dask", partial(_version, "distributed"),
+            "pip install 'raytwin[peers]'",
+        ),
         ("Chromium", "browser tests", _chromium, "apt install chromium, or set RAYTWIN_CHROMIUM"),
-    ]
+    ]  # fmt: skip
     for trial in trials:
         yield _try(*trial)
 
@@ -168,15 +122,6 @@ def _memory() -> str:
     return text
 
 
-def _shm() -> str:
-    space = os.statvfs("/dev/shm")
-    size, free = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
-    text = f"{free / 1e9:.2f} GB free of {size / 1e9:.2f} GB"
-    if free < 64e6:
-        raise Missing(text)
-    return text
-
-
 def _run(source: str, *arguments: str) -> Callable[[], str]:
     """Return a trial that is a program of its own, where even a crash is only a finding."""
 
@@ -196,40 +141,22 @@ def _run(source: str, *arguments: str) -> Callable[[], str]:
     return trial
 
 
-def _ray() -> str:
-    return _installed("ray")
-
-
-def _dask() -> str:
-    return _installed("distributed")
-
-
-def _installed(package: str) -> str:
+def _version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         raise Missing("not installed") from None
 
 
-def _toxiproxy() -> str:
-    return _tool("toxiproxy-server")
-
-
 def _chromium() -> str:
+    """Return the path and version of the first browser that is on PATH."""
     chosen = os.environ.get("RAYTWIN_CHROMIUM")
-    return _tool(*((chosen,) if chosen else BROWSERS))
-
-
-def _tool(*names: str) -> str:
-    """Return the path and version of the first of `names` that is on PATH."""
-    for name in names:
-        path = shutil.which(name)
-        if path is None:
-            continue
-        done = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=20, check=False
-        )
-        if done.returncode:
-            raise Missing(f"{path} does not start: exit code {done.returncode}")
-        return f"{path}, {done.stdout.strip() or 'version unknown'}"
-    raise Missing(f"not on PATH: {names[0]}")
+    for name in (chosen,) if chosen else BROWSERS:
+        if path := shutil.which(name):
+            done = subprocess.run(
+                [path, "--version"], capture_output=True, text=True, timeout=20, check=False
+            )
+            if done.returncode:
+                raise Missing(f"{path} does not start: exit code {done.returncode}")
+            return f"{path}, {done.stdout.strip() or 'version unknown'}"
+    raise Missing(f"not on PATH: {chosen or BROWSERS[0]}")

@@ -18,8 +18,6 @@ from types import ModuleType
 from typing import Any
 
 from raytwin.runtime.api import lifecycle, modules
-from raytwin.scenarios.cli import spawned
-from raytwin.scenarios.cli.cli_signals import Interrupted
 from raytwin.scenarios.core.scenario import UsageError
 
 
@@ -27,7 +25,7 @@ def execute(script: Path, args: Sequence[str], options: dict[str, Any]) -> int:
     """Run a script; return its exit code.
 
     ``options`` go before those of the script's ``init()``. Raises UsageError for
-    a script that cannot be read, Interrupted; SystemExit is the script's own.
+    a script that cannot be read; SystemExit is the script's own.
     """
     try:
         with io.open_code(str(script)) as file:
@@ -37,7 +35,6 @@ def execute(script: Path, args: Sequence[str], options: dict[str, Any]) -> int:
     lifecycle.OVERRIDES.update(options)
     modules.install("ray")
     os.environ[modules.AS_RAY] = "1"
-    spawned.install(options)
     main = ModuleType("__main__")
     # Absolute, as Python has it, in tracebacks too; `sys.argv` has what was given.
     path = os.path.abspath(script)
@@ -58,9 +55,7 @@ def execute(script: Path, args: Sequence[str], options: dict[str, Any]) -> int:
         # Without the frame above: it is not the script's.
         error.__traceback__ = here.tb_next if here is not None else None
         sys.excepthook(type(error), error, error.__traceback__)
-        if type(error) is KeyboardInterrupt:
-            raise Interrupted from None
-        return 1
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
     finally:
         sys.stdout.flush()
     return 0

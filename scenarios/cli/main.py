@@ -6,12 +6,9 @@ commands that need them, so that ``--help`` is quick.
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, NoReturn
 
 import typer
-
-from raytwin.scenarios.cli.cli_signals import Interrupted
 
 # In the order of the help: a command is there once its module is.
 from raytwin.scenarios.cli.commands import figure_commands, measure_commands, script_commands
@@ -38,14 +35,6 @@ def front(
 
 
 def main() -> NoReturn:
-    """Run the command line and exit.
-
-    After a script that Ctrl-C has ended as Python does then: by SIGINT, so that a shell
-    that runs it ends, too.
-    """
-    try:
-        app(prog_name="raytwin")
-    except Interrupted:
-        sys.excepthook = lambda *_: None
-        raise KeyboardInterrupt from None
+    """Run the command line and exit."""
+    app(prog_name="raytwin")
     raise AssertionError("the command line always exits")

@@ -16,8 +16,7 @@ from typer.testing import CliRunner, Result
 
 from raytwin.scenarios.bench import FULL, BenchError, Effort
 from raytwin.scenarios.cli import doctor
-from raytwin.scenarios.cli.cli_signals import Terminated
-from raytwin.scenarios.cli.commands.arguments import parse_nodes
+from raytwin.scenarios.cli.commands.line import Terminated, parse_nodes
 from raytwin.scenarios.cli.main import app
 from raytwin.scenarios.measure import registry
 from tests.scenarios import synthetic

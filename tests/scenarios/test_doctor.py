@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from raytwin.scenarios.cli import doctor
-
-
-@pytest.mark.parametrize("source", [doctor._MEMFD, doctor._DESCRIPTORS])
-def test_system_trials_work_here(source: str) -> None:
-    assert doctor._run(source)()
 
 
 def test_failed_program_is_a_finding_with_its_last_line() -> None:
@@ -27,24 +21,19 @@ def test_crash_is_a_finding() -> None:
     assert finding.detail
 
 
-def test_no_engine_is_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/absent.sock")
-    with pytest.raises(doctor.Missing, match=r"absent\.sock"):
-        doctor._run(doctor._DOCKER)()
-
-
-def test_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = tmp_path / "some-tool"
-    tool.write_text("#!/bin/sh\necho version 7\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    assert shutil.which("some-tool")
-    assert doctor._tool("absent-tool", "some-tool").endswith("some-tool, version 7")
-    with pytest.raises(doctor.Missing, match="absent-tool"):
-        doctor._tool("absent-tool")
-    tool.write_text("#!/bin/sh\nexit 3\n")
+def test_browsers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAYTWIN_CHROMIUM", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    monkeypatch.setattr(doctor, "BROWSERS", ("absent-browser", "some-browser"))
+    with pytest.raises(doctor.Missing, match="absent-browser"):
+        doctor._chromium()
+    browser = tmp_path / "some-browser"
+    browser.write_text("#!/bin/sh\necho version 7\n")
+    browser.chmod(0o755)
+    assert doctor._chromium().endswith("some-browser, version 7")
+    browser.write_text("#!/bin/sh\nexit 3\n")
     with pytest.raises(doctor.Missing, match="does not start"):
-        doctor._tool("some-tool")
+        doctor._chromium()
 
 
 def test_healthy_needs_both_backends_and_nothing_else() -> None:

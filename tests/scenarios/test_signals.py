@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import raytwin as ray
-from raytwin.scenarios.cli.cli_signals import Terminated, sigterm_raises
+from raytwin.scenarios.cli.commands.line import Terminated, sigterm_raises
 
 
 @pytest.fixture(autouse=True)

@@ -9,15 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raytwin.scenarios.cli.commands.arguments import (
+from raytwin.scenarios.cli.commands.line import (
     RESULTS,
     Out,
     Seed,
+    app,
+    escaped,
+    open_console,
     parse_names,
     parse_nodes,
     parse_settings,
+    plain,
+    typed,
+    writable,
 )
-from raytwin.scenarios.cli.commands.line import app, escaped, open_console, plain, typed, writable
 from raytwin.scenarios.core.scenario import BACKENDS, UsageError
 
 if TYPE_CHECKING:

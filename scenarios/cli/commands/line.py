@@ -1,4 +1,4 @@
-"""What all commands share: the application, its exit codes, and how it says things.
+"""What all commands share: the application, its exit codes, options, and how it says things.
 
 Exit codes: 0 all is well; 1 it ran, and a check failed or a scenario broke;
 2 the user asked for something that cannot be, and one line says what can;
@@ -7,21 +7,68 @@ Exit codes: 0 all is well; 1 it ran, and a check failed or a scenario broke;
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from raytwin.scenarios.cli.cli_signals import TERMINATED, Terminated, sigterm_raises
-from raytwin.scenarios.core.scenario import UsageError
+from raytwin.runtime.api.options.checks import INTEGER_MAX
+from raytwin.scenarios.core.scenario import UsageError, did_you_mean, parse_number
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+TERMINATED = 128 + signal.SIGTERM
+"""The exit code of a command that was terminated, as shells have it."""
+NODES_MAX = 100_000
+RESULTS = Path("results")
+
+Seed = Annotated[
+    int,
+    typer.Option("--seed", min=0, max=INTEGER_MAX, metavar="S", help="Seed of all randomness."),
+]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where results are written.")]
+
 # typer brings its own copy of click or uses the installed one: either way this is its base
 _ClickError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was sent SIGTERM: what cleans up after Ctrl-C cleans up after it, too."""
+
+
+@contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Have the first SIGTERM raise `Terminated` in the main thread; later ones are ignored.
+
+    `timeout` sends two: the second must not interrupt the cleaning up. Nothing changes on
+    another thread than the main one, or where SIGTERM already means something else.
+    """
+    on_main = threading.current_thread() is threading.main_thread()
+    if not on_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    raised = False
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        nonlocal raised
+        if not raised:
+            # The handler stays: a simulation compares it to tell the driver's from a worker's.
+            raised = True
+            raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class OneLine(TyperGroup):
@@ -123,3 +170,44 @@ def escaped(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
+
+
+# -- lists and settings ---------------------------------------------------------------
+
+
+def parse_nodes(text: str | None) -> tuple[int, ...] | None:
+    """Return the sizes in ``10`` or ``1,2,4``. Raises UsageError."""
+    if text is None:
+        return None
+    sizes = [parse_number(part.strip(), int) for part in text.split(",")]
+    for part, size in zip(text.split(","), sizes, strict=True):
+        if size is None or not 1 <= size <= NODES_MAX:
+            raise UsageError(
+                f"--nodes {part.strip()!r} is no cluster size: give a whole number from 1 to "
+                f"{NODES_MAX}, or several with commas between, as in --nodes 1,2,4"
+            )
+    return tuple(dict.fromkeys(sizes))
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, str]:
+    """Return ``key=value`` pairs as a dict. Raises UsageError."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise UsageError(
+                f"--set {text!r} is no setting: give name=value, as in --set tasks=1000"
+            )
+        pairs[key.strip()] = value
+    return pairs
+
+
+def parse_names(text: str | None, known: Sequence[str], what: str) -> list[str] | None:
+    """Return the names in a list with commas. Raises UsageError for an unknown one."""
+    if text is None:
+        return None
+    names = [part.strip() for part in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no {what} {name!r}: {did_you_mean(name, known)}")
+    return list(dict.fromkeys(names))

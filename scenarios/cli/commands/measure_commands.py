@@ -12,8 +12,16 @@ from typing import Annotated, Any
 
 import typer
 
-from raytwin.scenarios.cli.commands.arguments import RESULTS, parse_names
-from raytwin.scenarios.cli.commands.line import app, escaped, open_console, plain, say, writable
+from raytwin.scenarios.cli.commands.line import (
+    RESULTS,
+    app,
+    escaped,
+    open_console,
+    parse_names,
+    plain,
+    say,
+    writable,
+)
 from raytwin.scenarios.core.scenario import UsageError
 
 PEERS = ("ray", "dask")

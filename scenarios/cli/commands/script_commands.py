@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,9 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from raytwin.runtime.api.options.checks import INTEGER_MAX
-from raytwin.scenarios.cli.cli_signals import leave_sigterm_alone
-from raytwin.scenarios.cli.commands.arguments import NODES_MAX
-from raytwin.scenarios.cli.commands.line import app, escaped, open_console
+from raytwin.scenarios.cli.commands.line import NODES_MAX, app, escaped, open_console
 from raytwin.scenarios.core.scenario import BACKENDS, UsageError, did_you_mean
 
 
@@ -44,7 +43,8 @@ def execute(
     from raytwin.scenarios.cli import clusters
     from raytwin.scenarios.cli.execute import execute as run_script
 
-    leave_sigterm_alone()
+    if callable(signal.getsignal(signal.SIGTERM)):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as in a script that runs by itself
     if backend is not None and backend not in BACKENDS:
         raise UsageError(f"no backend {backend!r}: {did_you_mean(backend, BACKENDS)}")
     given = {"backend": backend, "nodes": nodes, "cpus_per_node": cpus_per_node, "seed": seed}
