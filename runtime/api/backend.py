@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from raytwin.runtime.api.options.actor_options import ActorOptions
     from raytwin.runtime.api.options.task_options import TaskOptions
     from raytwin.runtime.api.refs import ObjectRef, ObjectRefArray
-    from raytwin.runtime.api.streams import ObjectRefGenerator, Place
+    from raytwin.runtime.api.streams import ObjectRefGenerator
 
 
 class Definition(Protocol):
@@ -118,12 +118,15 @@ class Backend(Protocol):
 
     def wait(
         self,
-        refs: Sequence[ObjectRef],
+        waitables: Sequence[ObjectRef | ObjectRefGenerator],
         num_returns: int,
         timeout_s: float | None,
         fetch_local: bool,
-    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
-        """Return (ready, not ready), both in the order given."""  # fmt: skip
+    ) -> tuple[list[Any], list[Any]]:
+        """Return (ready, not ready), both in the order given.
+
+        A stream is ready when its next item is, or its end.
+        """  # fmt: skip
 
     def wait_again(
         self,
@@ -132,7 +135,7 @@ class Backend(Protocol):
         timeout_s: float | None,
         fetch_local: bool,
     ) -> tuple[list[ObjectRef], list[ObjectRef]] | None:
-        """As `wait`, for a list that it has returned, with more behind it perhaps.
+        """As `wait`, for the list of references that it returned last.
 
         None for any other list, which may be anything: it has not been checked.
         """  # fmt: skip
@@ -158,15 +161,6 @@ class Backend(Protocol):
     ) -> list[ObjectRef] | ObjectRefGenerator:
         """Submit a call of an actor; return a reference per return value, or its stream."""
 
-    def wait_mixed(
-        self,
-        waitables: Sequence[ObjectRef | ObjectRefGenerator],
-        num_returns: int,
-        timeout_s: float | None,
-        fetch_local: bool,
-    ) -> tuple[list[Any], list[Any]]:
-        """As `wait`; a stream is ready when its next item is, or its end."""
-
     def find_actor(self, name: str, namespace: str) -> tuple[bytes, ObjectRef, bytes] | None:
         """Return (ID, reference, handle's description) of a named actor, or None."""
 
@@ -184,9 +178,6 @@ class Backend(Protocol):
 
     def next_item(self, array: bytes, index: int, timeout_s: float | None) -> ObjectRef | None:
         """Wait for an item of a stream; None: it has ended. Raises GetTimeoutError."""
-
-    def take_item(self, array: bytes, place: Place) -> ObjectRef | None:
-        """Wait for the next item of a stream and take it; None: it has ended."""
 
     def item_future(self, array: bytes, index: int) -> Future[ObjectRef | None]:
         """Return a future of what `next_item` returns."""

@@ -71,10 +71,7 @@ def wait(
                 return again
     if isinstance(ray_waitables, ObjectRef):
         raise TypeError("wait takes a list of ObjectRefs, not a single one")
-    streams = _has_streams(ray_waitables)
-    checked: list[Any] = (
-        list(ray_waitables) if streams else _checked(ray_waitables, "wait", TypeError)
-    )
+    checked = _checked(ray_waitables, "wait", TypeError)
     if timeout is not None and timeout < 0:
         raise ValueError(f"a timeout is not negative, but {timeout}")
     if not checked:
@@ -83,10 +80,8 @@ def wait(
         raise ValueError("wait needs ObjectRefs that differ")
     if not 1 <= num_returns <= len(checked):
         raise ValueError(f"num_returns is 1 to {len(checked)}, not {num_returns}")
-    if streams:
-        refs = [w for w in checked if isinstance(w, ObjectRef)]
-        return _backend_of(refs).wait_mixed(checked, num_returns, timeout, fetch_local)
-    return _backend_of(checked).wait(checked, num_returns, timeout, fetch_local)
+    refs = [w for w in checked if isinstance(w, ObjectRef)]
+    return _backend_of(refs).wait(checked, num_returns, timeout, fetch_local)
 
 
 def cancel(
@@ -108,26 +103,15 @@ def cancel(
     _backend_of([ref]).cancel(ref, bool(force), bool(recursive))
 
 
-def _has_streams(waitables: Any) -> bool:
-    """Whether there are streams among references; there may be nothing else."""
-    if not isinstance(waitables, (list, tuple)):
-        return False
-    kinds = (ObjectRef, ObjectRefGenerator)
-    return any(isinstance(w, ObjectRefGenerator) for w in waitables) and all(
-        isinstance(w, kinds) for w in waitables
-    )
-
-
-def _checked(refs: Any, what: str, error: type[Exception]) -> list[ObjectRef]:
+def _checked(refs: Any, what: str, error: type[Exception]) -> list[Any]:
+    """Return the references, and for `wait` also the streams, of a list of nothing else."""
     if not isinstance(refs, (list, ObjectRefArray)):
         raise error(f"{what} takes an ObjectRef or a list of them, not {type(refs).__name__}")
-    if set(map(type, refs)) <= _JUST_REFS:
-        return list(refs)
-    for ref in refs:
-        if not isinstance(ref, ObjectRef) and (
-            what == "get" or type(ref) is not ObjectRefGenerator
-        ):
-            raise TypeError(f"{what} takes ObjectRefs, not {type(ref).__name__}")
+    kinds = ObjectRef if what == "get" else (ObjectRef, ObjectRefGenerator)
+    if not set(map(type, refs)) <= _JUST_REFS:
+        for ref in refs:
+            if not isinstance(ref, kinds):
+                raise TypeError(f"{what} takes ObjectRefs, not {type(ref).__name__}")
     return list(refs)
 
 

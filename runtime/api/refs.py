@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from types import GenericAlias
 from typing import Any, Protocol, overload
 
-from raytwin.runtime.api.awaiting import as_asyncio, wait_for
 from raytwin.runtime.api.ids import JobID, TaskID
 from raytwin.runtime.api.modules import not_there, says_what_is_missing
 from raytwin.runtime.control.core.ids import TASK_BYTES, object_id
@@ -88,11 +87,13 @@ class ObjectRef(metaclass=_Kind):
         return made
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return wait_for(self.future())
+        return self.as_future().__await__()
 
     def as_future(self) -> Any:
         """Return an asyncio future of the value; an event loop runs."""
-        return as_asyncio(self.future())
+        import asyncio  # most processes have no event loop, and do without these 3 MB
+
+        return asyncio.wrap_future(self.future())
 
     def task_id(self) -> TaskID:
         """Return the ID of the task that makes the object."""

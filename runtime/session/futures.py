@@ -2,10 +2,9 @@
 
 In real time one thread per session waits for all pending futures: `FutureDesk`. In virtual time
 nothing happens while no code waits, so a `LazyFuture` runs the simulation when the program asks
-for its result, adds a callback, or waits for it by `concurrent.futures`. An event loop in a
-simulated driver therefore awaits references in the order in which it reaches them: virtual time
-passes meanwhile, while the loop's own timers are in real time. A future of a stream's next item
-works in the same ways.
+for its result or adds a callback. An event loop in a simulated driver therefore awaits
+references in the order in which it reaches them: virtual time passes meanwhile, while the loop's
+own timers are in real time. A future of a stream's next item works in the same ways.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures._base import _AsCompletedWaiter
 from contextlib import nullcontext, suppress
 from typing import Any, Protocol
 
@@ -23,9 +21,7 @@ from raytwin.runtime.control.client.owned_arrays import Waiter
 from raytwin.runtime.control.core.ids import object_id
 from raytwin.runtime.control.core.stream_ids import item_id
 from raytwin.runtime.session.session_references import SessionReferences
-from raytwin.runtime.session.stream_items import StreamItems
-from raytwin.runtime.session.values import Values
-from raytwin.runtime.session.waiting import Waits
+from raytwin.runtime.session.values import StreamItems, Values, Waits
 
 
 class SessionParts(Protocol):
@@ -249,18 +245,21 @@ class FutureDesk:
 
 
 class LazyFuture(Future[Any]):
-    """A future in virtual time: to ask for its result lets time pass."""
+    """A future in virtual time: to ask for its result lets time pass.
+
+    Time passes while code waits and at no other moment, so a future that is given a call-back,
+    or to `concurrent.futures.wait` or `as_completed`, is waited for there and then.
+    """
 
     def __init__(self, session: SessionParts, ref: ObjectRef) -> None:
         super().__init__()
         self._session = session
         self._ref = ref
         # `concurrent.futures.wait` and `as_completed` add their waiters to this list.
-        self._waiters = _Waiters(self)
+        self._waiters = _SettlingList(self)
 
     def done(self) -> bool:
-        self.look(0.0)
-        return super().done()
+        return super().done() or self._settles_within(0.0)
 
     def result(self, timeout: float | None = None) -> Any:
         self._get(timeout)
@@ -273,25 +272,28 @@ class LazyFuture(Future[Any]):
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         import asyncio
 
-        if not super().done():
-            # Without a loop the program itself waits here, and may give up its CPU.
-            self.settle(keeps_cpu=asyncio._get_running_loop() is not None)
+        # Without a loop the program itself waits here, and may give up its CPU.
+        self.settle(keeps_cpu=asyncio._get_running_loop() is not None)
         super().add_done_callback(fn)
 
-    def look(self, timeout_s: float | None) -> bool:
-        """Wait for `timeout_s` at most; return whether the future is settled."""
-        return bool(settle_first([self], timeout_s)) or super().done()
-
     def _get(self, timeout_s: float | None) -> None:
-        if super().done():
-            return
-        if timeout_s is not None and not self.look(timeout_s):
-            raise TimeoutError
-        if not super().done():
+        if timeout_s is None:
             self.settle()
+        elif not super().done() and not self._settles_within(timeout_s):
+            raise TimeoutError
+
+    def _settles_within(self, timeout_s: float) -> bool:
+        waits = self._session.waits
+        with suppress(RaySystemError), waits.keeping_cpu():
+            if not waits.wait([self._ref], 1, timeout_s, True)[0]:
+                return False
+        self.settle()
+        return True
 
     def settle(self, keeps_cpu: bool = True) -> None:
         """Wait for the value, however long that takes."""
+        if super().done():
+            return
         with self._session.references.world:
             pass  # a thread that may not wait gets the error here, the future stays pending
 
@@ -300,6 +302,18 @@ class LazyFuture(Future[Any]):
                 return self._session.values.get([self._ref], None)[0]
 
         settle(self, value)
+
+
+class _SettlingList(list[Any]):
+    """The waiters of a lazy future, which settles when it is given one."""
+
+    def __init__(self, future: LazyFuture) -> None:
+        super().__init__()
+        self._future = future
+
+    def append(self, waiter: Any) -> None:
+        super().append(waiter)
+        self._future.settle()
 
 
 def item_waited_for(session: SessionParts, array: bytes, index: int) -> Future[ObjectRef | None]:
@@ -312,75 +326,6 @@ def item_waited_for(session: SessionParts, array: bytes, index: int) -> Future[O
     future: Future[ObjectRef | None] = Future()
     settle(future, item)
     return future
-
-
-def settle_first(futures: list[LazyFuture], timeout_s: float | None) -> bool:
-    """Let time pass until one of the futures has a value; settle all that have one.
-
-    Return whether there was any.
-    """
-    pending = [future for future in futures if not Future.done(future)]
-    if not pending:
-        return False
-    session = pending[0]._session
-    refs = list(dict.fromkeys(future._ref for future in pending))
-    try:
-        with session.waits.keeping_cpu():
-            ready = set(session.waits.wait(refs, 1, timeout_s, True)[0])
-        if ready and len(refs) > 1:
-            # Others may be ready by now, too.
-            ready.update(session.waits.wait(refs, len(refs), 0.0, True)[0])
-    except RaySystemError as error:
-        for future in pending:
-            future.set_exception(error)
-        return True
-    for future in pending:
-        if future._ref in ready:
-            future.settle()
-    return bool(ready)
-
-
-class _Waiters(list[Any]):
-    """The waiters of a lazy future; it replaces each one's event by a `_RunningEvent`."""
-
-    def __init__(self, future: LazyFuture) -> None:
-        super().__init__()
-        self._future = future
-
-    def append(self, waiter: Any) -> None:
-        if not isinstance(waiter.event, _RunningEvent):
-            waiter.event = _RunningEvent(isinstance(waiter, _AsCompletedWaiter))
-        waiter.event.futures.append(self._future)
-        super().append(waiter)
-
-
-class _RunningEvent(threading.Event):
-    """Set by one or several futures; to wait for it runs the simulation."""
-
-    def __init__(self, raises: bool) -> None:
-        super().__init__()
-        self.futures: list[LazyFuture] = []
-        self._raises = raises
-        """At the time-out: `as_completed` would ask the machine's clock, and wait again."""
-        self._until_s: float | None = None
-
-    def wait(self, timeout: float | None = None) -> bool:
-        # They were in a set, whose order differs from one run to the next.
-        self.futures.sort(key=lambda future: future._ref.binary())
-        world = self.futures[0]._session.references.world
-        if timeout is not None and self._until_s is None:
-            # In whole milliseconds: a part of it may have passed in real time.
-            self._until_s = world.now() + round(timeout, 3)
-        while not self.is_set():
-            self.futures = [future for future in self.futures if not Future.done(future)]
-            if not self.futures:
-                return super().wait(timeout)  # for what other futures are among them
-            left_s = None if self._until_s is None else max(0.0, self._until_s - world.now())
-            if not settle_first(self.futures, left_s):
-                if self._raises:
-                    raise TimeoutError(f"{len(self.futures)} futures unfinished")
-                return False
-        return True
 
 
 def settle(future: Future[Any], get: Callable[[], Any]) -> None:

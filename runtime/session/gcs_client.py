@@ -20,7 +20,7 @@ from raytwin.runtime.control.messages import (
 )
 from raytwin.runtime.session.session_references import SessionReferences
 from raytwin.runtime.session.task_context import TaskContext
-from raytwin.runtime.session.waiting import Waits
+from raytwin.runtime.session.values import Waits
 
 
 class GcsClient:

@@ -18,11 +18,9 @@ from raytwin.runtime.session.futures import FutureDesk
 from raytwin.runtime.session.gcs_client import GcsClient
 from raytwin.runtime.session.session_actors import SessionActors
 from raytwin.runtime.session.session_references import SessionReferences
-from raytwin.runtime.session.stream_items import StreamItems
 from raytwin.runtime.session.task_context import TaskContext
 from raytwin.runtime.session.task_submitter import TaskSubmitter
-from raytwin.runtime.session.values import Values
-from raytwin.runtime.session.waiting import Waits
+from raytwin.runtime.session.values import StreamItems, Values, Waits
 from raytwin.runtime.session.world import World
 
 
@@ -65,9 +63,7 @@ class Session(ClusterContext):
         self.put = values.put
         self.wait = waits.wait
         self.wait_again = waits.wait_again
-        self.wait_mixed = waits.wait_mixed
         self.next_item = streams.next_item
-        self.take_item = streams.take_item
         self.create_actor = actors.create_actor
         self.call_actor = actors.call_actor
         self.find_actor = actors.find_actor

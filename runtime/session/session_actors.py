@@ -28,7 +28,7 @@ from raytwin.runtime.session.session_references import SessionReferences, arrays
 from raytwin.runtime.session.task_context import TaskContext, current_call
 from raytwin.runtime.session.task_specs import retry_on, specify
 from raytwin.runtime.session.task_submitter import TaskSubmitter, with_inside
-from raytwin.runtime.session.waiting import Waits
+from raytwin.runtime.session.values import Waits
 
 
 class SessionActors:

@@ -46,7 +46,7 @@ class SessionReferences:
         self.on_drop: Callable[[], None] | None = None
         """Called at each drop, at any moment and on any thread."""
         self.wait_group: WaitGroup | None = None
-        """What the program waited for last, and is left."""
+        """The references that the last `wait` returned as not ready."""
 
     def ref_added(self, oid: bytes) -> None:
         with self.world:

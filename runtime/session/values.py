@@ -1,13 +1,20 @@
-"""`put` and `get`: values into the object store and out of it, and the errors of failed tasks.
+"""`put`, `get` and `wait`: values into the object store and out of it, and errors of failed tasks.
 
 A small value rides in messages, in the serialized list of its range's results. A large one is
 written into the node's store in three steps: allocate, write, seal (`Client.put`). A reader
 sees a large value where it is, and unpins it when no view of it is left.
+
+The thread that runs a task gives up the task's CPU while it waits in `get` or `wait`, and
+takes it back before it goes on. A wait of any other thread keeps the CPU, which the task
+uses meanwhile; so does a wait that stands for another thread's in virtual time
+(`keeping_cpu`), and the runtime's own wait for room in the store or for a reply (`block`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 from raytwin.runtime.api.exceptions import (
@@ -18,13 +25,16 @@ from raytwin.runtime.api.exceptions import (
 )
 from raytwin.runtime.api.failures import exception_of
 from raytwin.runtime.api.refs import ObjectRef, ObjectRefArray
+from raytwin.runtime.api.streams import ObjectRefGenerator
 from raytwin.runtime.control.client.owned_arrays import Entry, Waiter
 from raytwin.runtime.control.core.ids import object_id
+from raytwin.runtime.control.core.stream_ids import item_id
 from raytwin.runtime.control.messages import OK, USER_ERROR, ObjectValue, RangeResult
 from raytwin.runtime.control.messages.errors import unpack
+from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.session.session_references import GONE, SessionReferences
 from raytwin.runtime.session.task_context import TaskContext
-from raytwin.runtime.session.waiting import Waits
+from raytwin.runtime.session.wait_group import KEPT_MIN, WaitGroup
 from raytwin.runtime.session.world import Serialized
 
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
@@ -32,6 +42,224 @@ _ITEM_BYTES = 4
 """The serialized size of an item of a container, at least: that of a number."""
 _FOREIGN_MAX = 3
 """Errors of other objects, after which a `get` of many leaves telling them apart to the client."""
+
+
+class Waits:
+    """Lets time pass until a value, an item of a stream or a reply is there."""
+
+    def __init__(self, references: SessionReferences) -> None:
+        self.world = references.world
+        self.client = references.client
+        self._references = references
+        self._keeps_cpu = False
+
+    def wait(
+        self,
+        waitables: Sequence[ObjectRef | ObjectRefGenerator],
+        num_returns: int,
+        timeout_s: float | None,
+        fetch_local: bool,
+    ) -> tuple[list[Any], list[Any]]:
+        refs = [w for w in waitables if isinstance(w, ObjectRef)]
+        self._references.check_open(refs)
+        client = self.client
+        if len(refs) == len(waitables) >= KEPT_MIN:
+            with self.world:
+                self._references.keep_group(None)
+                group = WaitGroup(client, refs, fetch_local)
+            return self._wait_in(group, num_returns, timeout_s)
+        here = client.waits.value if fetch_local else client.waits.made
+
+        def is_ready(waitable: ObjectRef | ObjectRefGenerator) -> bool:
+            if isinstance(waitable, ObjectRef):
+                return bool(here(waitable.binary()))
+            array, index = waitable.position()
+            entry = client.entries[array]
+            return entry.result is not None or client.waits.made(item_id(array, index))
+
+        def ready_now() -> list[int]:
+            ready = (position for position, w in enumerate(waitables) if is_ready(w))
+            return list(islice(ready, num_returns))
+
+        with self.world:
+            self._references.collect()
+            self.world.charge("wait", 1)
+            client.buffer.flush()
+            ready = ready_now()
+            waiter = None
+            if len(ready) < num_returns:
+                # Without time to wait, too: what is not here is fetched for the next call.
+                oids = [ref.binary() for ref in refs]
+                waiter = client.waits.watch(oids, fetch_local)
+                awaited = client.pins.begin_get(oids)
+        if waiter is not None:
+            try:
+                if timeout_s != 0:
+                    self.until(lambda: len(ready_now()) == num_returns, timeout_s)
+            finally:
+                with self.world:
+                    client.waits.unwatch(oids, waiter)
+                    ready = ready_now()
+                    client.pins.end_get(awaited)
+        chosen = set(ready)
+        return (
+            [waitables[position] for position in ready],
+            [w for position, w in enumerate(waitables) if position not in chosen],
+        )
+
+    def wait_again(
+        self,
+        refs: list[ObjectRef],
+        num_returns: int,
+        timeout_s: float | None,
+        fetch_local: bool,
+    ) -> tuple[list[ObjectRef], list[ObjectRef]] | None:
+        references = self._references
+        group = references.wait_group
+        if group is None or references.closed:
+            return None
+        with self.world:
+            # Another thread may have been quicker.
+            if references.wait_group is not group or not group.accepts(refs, fetch_local):
+                return None
+            if not 1 <= num_returns <= len(group):
+                return None
+            references.wait_group = None
+        return self._wait_in(group, num_returns, timeout_s)
+
+    def _wait_in(
+        self, group: WaitGroup, num_returns: int, timeout_s: float | None
+    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
+        """Wait for references of a group that no other thread uses, and keep the group."""
+        world = self.world
+        with world:
+            self._references.collect()
+            world.charge("wait", 1)
+            if group.ready() >= num_returns:
+                found = group.take(num_returns)
+                self._references.keep_group(group)
+                return found
+            self.client.buffer.flush()
+        done = False
+        try:
+            if timeout_s != 0:
+                self.until(lambda: group.ready() >= num_returns, timeout_s)
+            done = True
+        finally:
+            with world:
+                group.ready()
+                if done:
+                    found = group.take(num_returns)
+                    self._references.keep_group(group)
+                else:
+                    group.dissolve()
+        return found
+
+    # -- giving up the CPU -----------------------------------------------------
+
+    @contextmanager
+    def keeping_cpu(self) -> Iterator[None]:
+        """Let the running task keep its CPU while it waits in this context."""
+        before, self._keeps_cpu = self._keeps_cpu, True
+        try:
+            yield
+        finally:
+            self._keeps_cpu = before
+
+    def until(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait as user code does: the running task gives up its CPU meanwhile.
+
+        Return whether the condition came true. Raises RaySystemError if the cluster is gone,
+        KeyboardInterrupt if the calling task was cancelled.
+        """
+        world = self.world
+        executor = world.executor
+        if executor is None or executor.running is None or not world.on_task_thread():
+            return world.block(ready, timeout_s)
+        with world:
+            if ready():
+                return True
+            # A signal's handler may wait within a wait.
+            if not self._keeps_cpu and not executor.suspended:
+                executor.block()
+        try:
+            done = world.block(lambda: ready() or executor.interrupt, timeout_s)
+        finally:
+            self._take_cpu_back(executor)
+        self.interrupt_here()
+        return done
+
+    def _take_cpu_back(self, executor: Executor) -> None:
+        """Return once the node has given the CPU back."""
+        with self.world:
+            if not executor.suspended:
+                return
+            resumes = executor.resumes
+            executor.unblock()
+        self.world.block(lambda: executor.resumes != resumes, None)
+
+    def interrupt_here(self) -> None:
+        """Raise KeyboardInterrupt if the calling task was cancelled; a safe place for it."""
+        executor = self.world.executor
+        if executor is not None and executor.interrupt and self.world.on_task_thread():
+            executor.interrupt = False
+            raise KeyboardInterrupt
+
+    def block(self, waiter: Waiter, timeout_s: float | None) -> bool:
+        """Wait for the runtime itself: the task keeps its CPU."""
+        if not waiter.missing:
+            return True
+        return self.world.block(lambda: not waiter.missing, timeout_s)
+
+
+class StreamItems:
+    """Waits for the items of the streams that this process owns."""
+
+    def __init__(self, references: SessionReferences, waits: Waits) -> None:
+        self.world = references.world
+        self.client = references.client
+        self._references = references
+        self._waits = waits
+
+    def next_item(self, array: bytes, index: int, timeout_s: float | None) -> ObjectRef | None:
+        """Wait for item `index` and return its reference; None: the stream has ended before it.
+
+        Raises GetTimeoutError.
+        """
+        self._references.check_open()
+        client = self.client
+        oid = item_id(array, index)
+        with self.world:
+            self._references.collect()
+            client.buffer.flush()
+            entry = client.entries[array]
+        assert entry.items is not None
+
+        def ready() -> bool:
+            return entry.result is not None or client.waits.made(oid)
+
+        if not ready() and not self._waits.until(ready, timeout_s):
+            raise GetTimeoutError(f"item {index} was not there after {timeout_s} s")
+        ref = self.item_of(entry, index)
+        if ref is not None and ref.binary() == oid and not client.waits.made(oid):
+            self._waits.until(lambda: client.waits.made(oid), timeout_s)
+        return ref
+
+    def item_of(self, entry: Entry, index: int) -> ObjectRef | None:
+        """Return item `index` of a stream that has yielded it, or has ended; None: the end."""
+        oid = item_id(entry.array, index)
+        if self.client.waits.made(oid):
+            return ObjectRef(oid, self._references)
+        assert entry.result is not None and entry.items is not None
+        if entry.result.status != OK:
+            # The system failed: the end of the stream says so, once.
+            if index != len(entry.items):
+                return None
+            return ObjectRef(object_id(entry.array, 0, 0), self._references)
+        if index >= self.world.deserialize(entry.result.payload)[0]:
+            return None
+        # It ran again, and the item is on its way from the first run.
+        return ObjectRef(oid, self._references)
 
 
 class Values:

@@ -13,7 +13,6 @@ import pytest
 
 import raytwin as ray
 from raytwin.runtime.api.current import current
-from raytwin.runtime.api.streams import Place
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -193,42 +192,6 @@ def test_each_item_goes_to_one_coroutine() -> None:
         assert sorted(item for items in each for item in items) == list(range(12))
 
 
-class Asked:
-    """How often a session was asked for items of streams."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, *names: str) -> None:
-        self.times = 0
-        session = current()
-        for name in names:
-            patch.setattr(session, name, self._counting(getattr(session, name)))
-
-    def _counting(self, ask: Any) -> Any:
-        def counting(*args: Any) -> Any:
-            self.times += 1
-            return ask(*args)
-
-        return counting
-
-
-def test_coroutines_wait_for_an_item_one_at_a_time(
-    backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each waited for each item: 40 times as often."""
-    asked = Asked(monkeypatch, "item_future")
-    taken = asyncio.run(shared(count.remote(50, 0.002), 40))
-    assert sorted(item for items in taken for item in items) == list(range(50))
-    assert asked.times <= 50 + 1, "the items and the end"
-
-
-def test_threads_wait_for_different_items(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All waited for the next one, and all but one in vain."""
-    only_real(backend)
-    asked = Asked(monkeypatch, "next_item", "take_item")
-    taken = threads_read(count.remote(50, 0.002), 40)
-    assert sorted(taken) == list(range(50))
-    assert asked.times <= 2 * (50 + 40), "the items, and for each thread the end"
-
-
 def threads_read(stream: Any, readers: int) -> list[int]:
     """Return what so many threads have taken of a stream."""
     taken: list[int] = []
@@ -244,9 +207,7 @@ def threads_read(stream: Any, readers: int) -> list[int]:
     return taken
 
 
-def test_what_was_taken_by_who_was_interrupted_is_the_next_ones(
-    backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wait_that_was_interrupted_takes_no_item(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = count.remote(4, 0.2)
 
     def interrupted(ready: Any, timeout_s: float | None) -> bool:
@@ -259,17 +220,6 @@ def test_what_was_taken_by_who_was_interrupted_is_the_next_ones(
         with pytest.raises(KeyboardInterrupt):
             next(stream)
     assert [ray.get(ref, timeout=LIMIT_S) for ref in stream] == [0, 1, 2, 3]
-
-
-def test_a_place_in_a_stream() -> None:
-    place = Place()
-    assert [place.take(i) for i in (0, 1, 1, 2)] == [True, True, False, True]
-    for index in (1, 0):
-        place.give_back(index)
-    assert place.index == 0
-    assert not place.take(3), "those before it come first"
-    assert [place.take(i) for i in (0, 1, 1, 3)] == [True, True, False, True]
-    assert place.index == 4
 
 
 def test_coroutines_of_a_loop_that_stands_still_hold_up_no_others(backend: str) -> None:

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from raytwin.runtime.control.client.client import Client
-from raytwin.runtime.control.client.owned_arrays import Waiter
 from raytwin.runtime.control.client.send_buffer import (
     UNHURRIED_BYTES_MAX,
     UNHURRIED_MAX,
@@ -316,25 +315,6 @@ def test_a_pin_stays_while_the_object_is_waited_for_with_others() -> None:
     client.pins.drop_view(ref)
     client.buffer.flush()
     assert ctx.take(Unpin) == [Unpin([ref])]
-
-
-def test_what_was_to_be_fetched_is_ready_for_who_does_not_need_it_here() -> None:
-    ctx, client = made()
-    large, pending, borrowed = submit(client, 1), submit(client, 2), oid(9)
-    client.references.add_ref(borrowed)
-    waiter = Waiter()
-    oids = [large, pending, borrowed]
-    assert client.waits.watch_more(oids, waiter) == []
-    tell(client, result(1, node=3, size=500, offset=1))
-    assert ctx.take(WantObjects, NODE) and waiter.missing == 3
-    waiter.fetch = False
-    assert client.waits.unfetched(oids, waiter) == [large]
-    assert waiter.missing == 2
-    # It comes after all: nobody is told twice.
-    client.handle(NODE, ObjectsReady([ObjectValue(large, OK, b"", 0, 64, 500)]))
-    assert waiter.missing == 2
-    tell(client, result(2, node=3, size=500, offset=1))
-    assert waiter.missing == 1
 
 
 def test_a_borrowed_object_is_asked_of_the_node_and_let_go() -> None:

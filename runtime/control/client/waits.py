@@ -87,17 +87,6 @@ class Waits:
             self._ctx.send(self._node, WantObjects(wants))
         return ready
 
-    def unfetched(self, oids: Iterable[bytes], waiter: Waiter) -> list[bytes]:
-        """Return the objects that exist but were still being fetched for a waiter; end its wait."""
-        found = []
-        for oid in self._waiters.keys() & oids:
-            waiting = self._waiters[oid]
-            if waiter in waiting and self.made(oid):
-                self._waiters[oid] = [w for w in waiting if w is not waiter]
-                waiter.missing -= 1
-                found.append(oid)
-        return found
-
     def unwatch(self, oids: Iterable[bytes], waiter: Waiter) -> None:
         """Remove a waiter that has given up."""
         for oid in oids:
