@@ -86,7 +86,7 @@ class OperableCluster(SimCluster):
         """Set the latency of the link from one node to another; None: the profile's."""
         self._check(source)
         self._check(destination)
-        self.network.set_link(source, destination, latency_s)
+        self.network.set_latency(source, destination, latency_s)
 
     # -- workers ---------------------------------------------------------------
 

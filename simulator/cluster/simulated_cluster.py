@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import random
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -152,7 +151,6 @@ class SimCluster:
             self.profile.bandwidth,
             self.profile.loopback_latency_s,
             self.profile.loopback_bandwidth,
-            random.Random(f"{config.seed}/network"),
         )
         self._start_head()
         for number, resources in enumerate(nodes):

@@ -28,7 +28,7 @@ from raytwin.runtime.control.messages import (
     WorkerDied,
 )
 from raytwin.simulator.cluster.cluster_port import ClusterPort
-from raytwin.simulator.machine.fair_sharing import Transfer
+from raytwin.simulator.machine.network import Transfer
 from raytwin.simulator.machine.simulated_process import SimProcess
 
 
@@ -42,14 +42,12 @@ class ClusterOfStores(ClusterPort, Protocol):
 class _Fetching:
     """An object that is being fetched."""
 
-    __slots__ = ("fetch", "offset", "transfers", "under_way")
+    __slots__ = ("fetch", "offset", "transfer")
 
     def __init__(self, fetch: Fetch, offset: int) -> None:
         self.fetch = fetch
         self.offset = offset
-        self.transfers: list[Transfer] = []
-        self.under_way = 0
-        """How many transfers have not arrived yet."""
+        self.transfer: Transfer | None = None
 
 
 class SimStore:
@@ -160,13 +158,8 @@ class SimStore:
         cluster = self.cluster
         config = cluster.config
         started_s = cluster.env.now
-        streams = config.fetch_streams if fetch.size >= config.stripe_bytes_min else 1
-        left = streams
-        arrived_all = True
 
         def begin() -> None:
-            if self._current.get(node) is not current:
-                return
             peer = cluster.stores.get(node)
             if peer is not None:
                 peer.read_for_sending(fetch.object, send)
@@ -174,22 +167,16 @@ class SimStore:
                 send()
 
         def send() -> None:
-            if self._current.get(node) is not current:
-                return
-            for stream in range(streams):
-                part = fetch.size // streams + (stream < fetch.size % streams)
+            if self._current.get(node) is current:
+                streams = config.fetch_streams if fetch.size >= config.stripe_bytes_min else 1
                 cluster.working += 1
-                current.under_way += 1
-                current.transfers.append(cluster.network.transfer(node, self.node, part, landed))
+                current.transfer = cluster.network.transfer(
+                    node, self.node, fetch.size, landed, streams
+                )
 
         def landed(arrived: bool) -> None:
-            nonlocal left, arrived_all
             cluster.working -= 1
-            current.under_way -= 1
-            left -= 1
-            arrived_all = arrived_all and arrived
-            if not left:
-                done(arrived_all)
+            done(arrived)
 
         def done(arrived: bool) -> None:
             if self._current.get(node) is not current or self._gone:
@@ -199,7 +186,6 @@ class SimStore:
             payload = peer.value_of(fetch.object) if peer is not None else None
             elapsed_s = cluster.env.now - started_s
             if arrived and payload is not None:
-                self.values[offset] = payload
                 self._land(fetch.object, offset, payload)
                 self._tell(Fetched(fetch.object, offset, fetch.size, elapsed_s, "", node))
             else:
@@ -209,7 +195,7 @@ class SimStore:
             self._next(node)
 
         if node not in cluster.stores:
-            cluster.env.timeout(0).callbacks.append(lambda _: done(False))
+            cluster.env.after(0, lambda: done(False))
             return
         # The request goes there before the bytes come back.
         cluster.network.send(self.node, node, 60, begin)
@@ -219,9 +205,9 @@ class SimStore:
         waiting = self._queues.pop(node, deque())
         current = self._current.pop(node, None)
         if current is not None:
-            for transfer in current.transfers:
-                transfer.cancel()
-            self.cluster.working -= current.under_way
+            if current.transfer is not None:
+                self.cluster.network.cancel(current.transfer)
+                self.cluster.working -= 1
             waiting.appendleft((current.fetch, current.offset))
         for fetch, offset in waiting:
             if offset >= 0:

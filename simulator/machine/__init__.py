@@ -26,8 +26,7 @@ Modules, the lower first:
 - `clock`: virtual time, SimPy's event queue.
 - `costs`: the CPU time and the bytes of each message and call, from a profile.
 - `host`: a machine's cores, shared in time slices.
-- `fair_sharing`: the rates of transfers that share links and network cards.
-- `network`: links between nodes, with latency, bandwidth, pauses and cuts.
+- `network`: frames and transfers between nodes, with latency and shared bandwidth.
 - `role_counts`: turns, messages and frames so far, by role.
 - `simulated_process`: a single-threaded server of components, the `Context` of simulated time.
 """

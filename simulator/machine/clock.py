@@ -7,10 +7,37 @@ events and of `run`, which this package does not use.
 
 from __future__ import annotations
 
-from heapq import heappop
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
 
 import simpy
 from simpy.core import EmptySchedule
+from simpy.events import NORMAL, Event
+
+
+class Call(Event):
+    """An event that calls a function when it is due."""
+
+    __slots__ = ("call", "callbacks")
+
+    _ok = True
+    _value = None
+
+    def __init__(
+        self, call: Callable[[], object], callbacks: list[Callable[[Any], None]] | None = None
+    ) -> None:
+        """`callbacks`: those to use instead of the one that makes the call."""
+        # SimPy's own constructor is skipped: it allocates a list per event.
+        self.call = call
+        self.callbacks = callbacks or _MAKE_CALL
+
+
+def _make_call(event: Call) -> None:
+    event.call()
+
+
+_MAKE_CALL: list[Callable[[Any], None]] = [_make_call]
 
 
 class Clock(simpy.Environment):
@@ -27,3 +54,11 @@ class Clock(simpy.Environment):
         callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
         for callback in callbacks:
             callback(event)
+
+    def after(self, delay_s: float, call: Callable[[], object]) -> None:
+        """Call a function after a delay, from an event of its own."""
+        self.schedule(Call(call), NORMAL, delay_s)
+
+    def schedule_at(self, event: Event, when_s: float) -> None:
+        """Make an event due at a time; `schedule` with a delay would round that."""
+        heappush(self._queue, (when_s, NORMAL, next(self._eid), event))

@@ -53,7 +53,7 @@ def test_a_small_value_beside_a_large_one_outlives_their_node_for_tasks_elsewher
     maker = Maker.options(scheduling_strategy=on(1)).remote()
     ray.get(maker.two.remote())
     for part in parts_of_the_gcs(session):
-        session.cluster.network.set_link(1, part, 2.0)
+        session.cluster.network.set_latency(1, part, 2.0)
     large, small = maker.two.remote()
     assert ray.get(small) == 7
     session.cluster.kill_node(1)

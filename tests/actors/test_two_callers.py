@@ -66,7 +66,7 @@ def test_the_one_that_lives_has_its_answer_though_the_other_asked_last(
         cluster.pause_node(2)
         for node in (1, 2):
             # The actor's node hears as late that the caller's is dead as that one does.
-            cluster.network.set_link(HEAD, node, 6.0)
+            cluster.network.set_latency(HEAD, node, 6.0)
         ray.sleep(2.0)
         cluster.resume_node(2)
         assert ray.get(ran, timeout=WAIT_S) == [1] * (4 if stream else 1)

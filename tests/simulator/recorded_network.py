@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
-from simpy import Environment
-
+from raytwin.simulator.machine.clock import Call, Clock
 from raytwin.simulator.machine.network import Network
 
 LATENCY_S = 0.001
@@ -16,36 +14,24 @@ LOOPBACK_LATENCY_S = 0.0001
 LOOPBACK_BANDWIDTH = 1e7
 
 
-def make(
-    hosts: list[int], jitter_s: float = 0.0, latency_s: float = LATENCY_S, seed: int = 1
-) -> tuple[Environment, Network]:
+def make(hosts: list[int], latency_s: float = LATENCY_S) -> tuple[Clock, Network]:
     """Return a network whose node n is on `hosts[n]`."""
-    env = Environment()
-    network = Network(
-        env,
-        latency_s,
-        BANDWIDTH,
-        LOOPBACK_LATENCY_S,
-        LOOPBACK_BANDWIDTH,
-        random.Random(seed),
-        jitter_s,
-    )
+    env = Clock()
+    network = Network(env, latency_s, BANDWIDTH, LOOPBACK_LATENCY_S, LOOPBACK_BANDWIDTH)
     for node, host in enumerate(hosts):
         network.add_node(node, host)
     return env, network
 
 
-def at(env: Environment, when: float, call: Callable[[], Any]) -> None:
+def at(env: Clock, when: float, call: Callable[[], Any]) -> None:
     """Have `call()` called at time `when`."""
-    event = env.timeout(when - env.now)
-    assert event.callbacks is not None
-    event.callbacks.append(lambda _: call())
+    env.schedule_at(Call(call), when)
 
 
 class Log:
     """What came, and when, in order."""
 
-    def __init__(self, env: Environment) -> None:
+    def __init__(self, env: Clock) -> None:
         self.env = env
         self.entries: list[tuple[Any, Any]] = []
 

@@ -10,14 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raytwin.simulator.machine.fair_sharing import Transfer
-from raytwin.simulator.machine.network import Network
+from raytwin.simulator.machine.network import Network, Transfer
 from tests.simulator.recorded_network import BANDWIDTH, LATENCY_S, LOOPBACK_BANDWIDTH, Log, at, make
 
 
-def fair_rates(
-    hosts: list[int], caps: dict[tuple[int, int], float], pairs: list[tuple[int, int]]
-) -> list[float]:
+def even_rates(hosts: list[int], pairs: list[tuple[int, int]]) -> list[float]:
     """Return max-min fair rates by brute force: raise all rates that can grow, by the same step."""
     limits: list[tuple[set[int], float]] = []
     for host in set(hosts):
@@ -25,8 +22,6 @@ def fair_rates(
         into = {i for i, (s, d) in enumerate(pairs) if hosts[d] == host != hosts[s]}
         inside = {i for i, (s, d) in enumerate(pairs) if hosts[s] == host == hosts[d]}
         limits += [(out, BANDWIDTH), (into, BANDWIDTH), (inside, LOOPBACK_BANDWIDTH)]
-    for link, cap in caps.items():
-        limits.append(({i for i, pair in enumerate(pairs) if pair == link}, cap))
     rates = [0.0] * len(pairs)
     growing = set(range(len(pairs)))
     while growing:
@@ -44,7 +39,7 @@ def fair_rates(
 
 
 class Scene:
-    """A random set of nodes, caps, transfers and faults; no two things happen at once."""
+    """A random set of nodes, transfers and pauses; no two things happen at once."""
 
     def __init__(self, seed: int) -> None:
         rng = random.Random(seed)
@@ -54,23 +49,18 @@ class Scene:
         def pair() -> tuple[int, int]:
             return rng.choice(nodes), rng.choice(nodes)
 
-        self.caps = {
-            pair(): rng.choice((0.01, 0.3, 0.7, 3.0)) * BANDWIDTH for _ in range(rng.randrange(6))
-        }
         self.transfers = [
             (rng.uniform(0, 1), pair(), rng.randint(1, 10**6)) for _ in range(rng.randint(1, 30))
         ]
-        self.cuts = [
-            (rng.uniform(0, 1), link, rng.uniform(1, 3))
-            for link in {pair() for _ in range(rng.randrange(3))}
+        self.pauses = [
+            (rng.uniform(0, 1), node, rng.uniform(1, 3))
+            for node in rng.sample(nodes, rng.randrange(2))
         ]
 
     def play(self, latency_s: float = 0.0) -> tuple[list[tuple[Any, Any]], Network]:
         env, network = make(self.hosts, latency_s=latency_s)
         network.loopback_latency_s = latency_s
         log = Log(env)
-        for link, cap in self.caps.items():
-            network.set_link(*link, bandwidth=cap)
         for number, (when, link, nbytes) in enumerate(self.transfers):
             at(
                 env,
@@ -79,27 +69,27 @@ class Scene:
                     s, d, b, log.result(n)
                 ),
             )
-        for when, link, healed in self.cuts:
-            at(env, when, lambda s=link[0], d=link[1]: network.cut(s, d))  # type: ignore[misc]
-            at(env, healed, lambda s=link[0], d=link[1]: network.heal(s, d))  # type: ignore[misc]
+        for when, node, resumed in self.pauses:
+            at(env, when, lambda n=node: network.pause_node(n))  # type: ignore[misc]
+            at(env, resumed, lambda n=node: network.resume_node(n))  # type: ignore[misc]
         env.run()
         return log.entries, network
 
     def naive_ends(self) -> dict[int, float]:
         """Return when each transfer ends, all rates being recomputed whenever anything happens."""
         changes = {when for when, _, _ in self.transfers}
-        changes |= {time for when, _, healed in self.cuts for time in (when, healed)}
+        changes |= {time for when, _, resumed in self.pauses for time in (when, resumed)}
         left = {number: float(nbytes) for number, (_, _, nbytes) in enumerate(self.transfers)}
         ends: dict[int, float] = {}
         now = 0.0
         while left:
-            cut = {link for when, link, healed in self.cuts if when <= now < healed}
+            paused = {node for when, node, resumed in self.pauses if when <= now < resumed}
             live = [
                 number
                 for number in left
-                if self.transfers[number][0] <= now and self.transfers[number][1] not in cut
+                if self.transfers[number][0] <= now and not paused & set(self.transfers[number][1])
             ]
-            rates = fair_rates(self.hosts, self.caps, [self.transfers[n][1] for n in live])
+            rates = even_rates(self.hosts, [self.transfers[n][1] for n in live])
             step = min((left[n] / rate for n, rate in zip(live, rates, strict=True)), default=inf)
             change = min((time for time in changes if time > now), default=inf)
             until = min(now + step, change)
@@ -117,20 +107,18 @@ class Scene:
 def test_rates_are_max_min_fair(seed: int) -> None:
     scene = Scene(seed)
     env, network = make(scene.hosts)
-    for link, cap in scene.caps.items():
-        network.set_link(*link, bandwidth=cap)
     live: list[Transfer] = []
 
     def check() -> None:
         pairs = [(t.src, t.dst) for t in live]
-        assert [t.rate for t in live] == pytest.approx(fair_rates(scene.hosts, scene.caps, pairs))
+        assert [t.rate for t in live] == pytest.approx(even_rates(scene.hosts, pairs))
 
     for _, link, _ in scene.transfers:
         live.append(network.transfer(*link, 10**12, lambda ok: None))
     env.run(until=1.0)
     check()
     while live:
-        live.pop(seed % len(live)).cancel()
+        network.cancel(live.pop(seed % len(live)))
         env.run(until=env.now + 1.0)
         check()
 
