@@ -81,7 +81,6 @@ DEATHS = {
     DeathCause.NO_OWNER: "{0.name} has ended: no handle of it is left, or its owner has died",
     DeathCause.OWNERS_NODE_DIED: "{0.name} has ended: its owner's node died",
     DeathCause.JOB_ENDED: "{0.name} has ended: its job has",
-    DeathCause.UNSENDABLE: "{0.name} died: it could not be rebuilt any more",
     DeathCause.NOT_REBUILT: "{0.name} cannot be rebuilt: an input of a call is an error",
     DeathCause.STRAYED: (
         "{0.name} cannot be rebuilt: {0.detail} raised when it was repeated, which it had not"
@@ -221,7 +220,7 @@ def _others_group(failure: errors.GroupOfOtherJob, oid: bytes) -> RayError:
 
 
 def _unsendable(failure: errors.Unsendable, oid: bytes) -> RayError:
-    return RaySystemError(f"a {failure.kind} could not be sent: {failure.detail}")
+    return RaySystemError(f"{failure.task} could not be sent: {failure.detail}")
 
 
 _MAKERS: dict[type, Callable[[Any, bytes], RayError]] = {

@@ -24,13 +24,10 @@ from raytwin.runtime.control.core.call_batches import (
     split,
 )
 from raytwin.runtime.control.core.config import Config
-from raytwin.runtime.control.core.oversized_messages import results_of as errors_of
-from raytwin.runtime.control.core.oversized_messages import too_long
 from raytwin.runtime.control.gcs.actor_table import ALIVE, DEAD, PENDING
 from raytwin.runtime.control.messages import (
     NOT_BEGUN,
     OK,
-    SYSTEM_ERROR,
     ActorCalls,
     ActorChanged,
     Assignment,
@@ -112,15 +109,6 @@ def test_results_one_by_one_say_where_their_value_is() -> None:
         (array(5), 0, b""), (array(6), 1, b""), (array(7), 2, b""),
     ]  # fmt: skip
     assert answers(5).calls == b""
-
-
-def test_a_message_that_is_too_long_ends_each_call() -> None:
-    told = too_long(NODE, SubmitTasks([run(1, 2), call(3)]), "long")
-    assert told is not None
-    ended = errors_of(told, 0)
-    assert [(one.array, one.status) for one in ended] == [
-        (array(n), SYSTEM_ERROR) for n in (1, 2, 3)
-    ]
 
 
 # -- the client -----------------------------------------------------------------

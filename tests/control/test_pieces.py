@@ -7,12 +7,11 @@ import pytest
 from raytwin.runtime.control.actors import call_replies, call_submitter
 from raytwin.runtime.control.client.client import Client
 from raytwin.runtime.control.client.owned_arrays import Entry
-from raytwin.runtime.control.core import batching, oversized_messages
+from raytwin.runtime.control.core import batching
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.gcs import actor_table
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.messages import (
-    SYSTEM_ERROR,
     ActorCalls,
     ActorChanged,
     ActorLineage,
@@ -20,17 +19,14 @@ from raytwin.runtime.control.messages import (
     FetchLineage,
     Frame,
     LogCalls,
-    RunTasks,
     SaveActor,
-    SubmitTasks,
     TaskResults,
-    TooLong,
+    TasksUnsent,
 )
-from raytwin.runtime.control.messages.errors import DeathCause, Unsendable, unpack
-from raytwin.runtime.control.node.node_manager import NodeManager
+from raytwin.runtime.control.messages.errors import Unsendable, unpack
 from raytwin.runtime.control.replication import client
 from raytwin.runtime.control.replication.state_machine import decode_frames
-from tests.control.alone import Alone, array, result, spec
+from tests.control.alone import Alone, spec
 from tests.control.test_actor_table import ACTOR, call, creation
 
 SMALL = 4 * batching.ITEM_BYTES
@@ -97,69 +93,11 @@ def test_a_long_turn_is_several_requests_to_a_chain(monkeypatch: pytest.MonkeyPa
     assert found == [(frame.destination, one) for frame in frames for one in frame.messages]
 
 
-def test_who_sent_what_does_not_travel_learns_what_it_was_about() -> None:
-    tasks = [spec(1), spec(2)]
-    told = oversized_messages.too_long("node:1", ActorCalls(ACTOR, 0, tasks[:1], tasks[1:]), "why")
-    assert told == TooLong("node:1", "ActorCalls", "why", tasks)
-    results = oversized_messages.results_of(told, 0)
-    assert [result.array for result in results] == [array(1), array(2)]
-    assert all(unpack(each.payload) == Unsendable("ActorCalls", "why") for each in results)
-    logged = oversized_messages.too_long("gcs", LogCalls(ACTOR, 3, 0, []), "why")
-    assert logged is not None and (logged.actor, logged.incarnation) == (ACTOR, 3)
-    assert oversized_messages.too_long("worker:0.1", RunTasks([]), "why") is not None
-    assert oversized_messages.too_long("gcs", CreateActors([]), "why") is None
-
-
-def alone() -> tuple[NodeManager, Alone]:
-    ctx = Alone()
-    node = NodeManager(ctx, 0, {"CPU": 2.0}, Config())
-    node.start("127.0.0.1", 1)
-    return node, ctx
-
-
-def test_calls_that_do_not_travel_end_with_the_error() -> None:
-    node, ctx = alone()
-    task = call(10).task
-    node.handle("driver:0.0", SubmitTasks([task]))
-    node.end_turn()
-    node.handle("gcs", ActorChanged(ACTOR, actor_table.ALIVE, 1, 0))
-    node.end_turn()
-    (calls,) = ctx.take(ActorCalls, "node:1")
-    told = oversized_messages.too_long("node:1", calls, "why")
-    assert told is not None
-    node.handle("node:0", told)
-    node.end_turn()
-    (answer,) = ctx.take(TaskResults, "driver:0.0")
-    assert isinstance(unpack(answer.results[0].payload), Unsendable)
-
-
-def test_results_that_do_not_travel_are_replaced_by_errors() -> None:
-    node, ctx = alone()
-    told = oversized_messages.too_long("node:1", TaskResults("driver:1.0", [result(5)]), "why")
-    assert told is not None
-    node.handle("node:0", told)
-    (answer,) = ctx.take(TaskResults, "node:1")
-    assert answer.owner == "driver:1.0"
-    assert (answer.results[0].array, answer.results[0].status) == (array(5), SYSTEM_ERROR)
-
-
-def test_a_lineage_that_does_not_travel_is_the_actors_end() -> None:
-    ctx = Alone()
-    gcs = Gcs(ctx, Config())
-    gcs.handle("node:0", CreateActors([creation()]))
-    told = oversized_messages.too_long("node:0", ActorLineage(ACTOR, 0, 0, b"", [], []), "why")
-    assert told is not None
-    gcs.handle("gcs", told)
-    assert gcs.actors.dead[ACTOR].reason.cause is DeathCause.UNSENDABLE
-
-
 def test_what_a_client_cannot_send_ends_with_the_error() -> None:
     ctx = Alone()
     client = Client(ctx, "driver:0.0", 0, Config())
     submitted = spec(7)
     client.entries[submitted.array] = Entry(submitted.array, 1, 1, 1, refs=1)
-    told = oversized_messages.too_long("node:0", SubmitTasks([submitted]), "why")
-    assert told is not None
-    client.handle("driver:0.0", told)
+    client.handle("driver:0.0", TasksUnsent([submitted], "why"))
     found = client.entries[submitted.array].result
     assert found is not None and isinstance(unpack(found.payload), Unsendable)

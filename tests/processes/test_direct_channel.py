@@ -16,7 +16,6 @@ from raytwin.runtime.control.messages import (
     DirectCall,
     DirectClosed,
     DirectOpen,
-    Release,
     TaskResults,
 )
 from raytwin.runtime.processes.client.direct_channel import (
@@ -68,7 +67,6 @@ def test_packets_of_several_workers_stay_apart() -> None:
     [
         b"\0",
         b"no frame at all",
-        wire.encode(WORKER, ME, [Release([])]),
         wire.encode(WORKER, "driver:0.1", [TaskResults(ME, [])]),
         wire.encode(WORKER, ME, [TaskResults(ME, [result(1)])])[:-1] + b"\xc1",
     ],
@@ -124,7 +122,6 @@ def test_a_worker_that_offers_is_reached_and_by_that_driver_alone() -> None:
     "data",
     [
         b"\0",
-        wire.encode(ME, WORKER, [Release([])]),
         wire.encode(ME, "worker:0.2", [DirectCall(spec(1))]),
     ],
 )

@@ -1,12 +1,11 @@
 """A message that cannot travel, mostly as it is longer than any may be.
 
-Its sender goes on, and what it was about fails.
+A client's tasks fail alone; any other message ends its connection.
 """
 
 from __future__ import annotations
 
 import socket
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,56 +30,76 @@ class Component:
         """It sends from outside."""
 
 
-def test_the_sender_is_told_and_the_rest_leaves(
+class Sink:
+    """A connection that notes what it carries."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.data = b""
+
+    def send(self, data: bytes) -> None:
+        self.data += data
+
+    def close(self, reason: str) -> None:
+        self.closed = True
+
+    @property
+    def messages(self) -> list[Any]:
+        return [one for frame in wire.FrameReader().feed(self.data) for one in frame.messages]
+
+
+def process_with(*peers: str) -> tuple[ComponentProcess, Component, dict[str, Any]]:
+    process, sender = ComponentProcess(0), Component()
+    process.add("driver:0.0", sender)
+    sinks: dict[str, Any] = {peer: Sink() for peer in peers}
+    process.routes.update(sinks)
+    return process, sender, sinks
+
+
+def test_tasks_that_are_too_long_fail_and_the_rest_leaves(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(wire, "MESSAGE_BYTES_MAX", 5_000)
-    process, node, sent = ComponentProcess(0), Component(), []
-    process.add("node:0", node)
-    process.routes["node:1"] = SimpleNamespace(  # type: ignore[assignment]
-        frame_bytes_max=1_000, closed=False, send=sent.append
-    )
+    monkeypatch.setattr(wire, "FRAME_BYTES_MAX", 5_000)
+    process, client, sinks = process_with("node:0")
     long = spec(2)
     long.args = bytes(9_000)
-    calls = [m.ActorCalls(b"actor", 0, [task], []) for task in (spec(1), long, spec(3))]
-    unanswerable = m.Event("kind", "x" * 9_000)
-    for message in (*calls, unanswerable):
-        process.contexts["node:0"].send("node:1", message)
+    sent = [m.SubmitTasks([task]) for task in (spec(1), long, spec(3))]
+    for message in sent:
+        process.contexts["driver:0.0"].send("node:0", message)
     process.run_turns()
-    frames = wire.FrameReader(1_000).feed(b"".join(sent))
-    assert [one for frame in frames for one in frame.messages] == [calls[0], calls[2]]
-    (told,) = node.got
-    assert (told.to, told.kind, told.tasks) == ("node:1", "ActorCalls", [long])
-    lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 2 and "node:0 cannot send ActorCalls to node:1" in lines[0]
+    assert sinks["node:0"].messages == [sent[0], sent[2]] and not sinks["node:0"].closed
+    (unsent,) = client.got
+    assert unsent.tasks == [long] and "at most 5,000" in unsent.reason
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "driver:0.0 cannot send SubmitTasks to node:0" in line
 
 
 @pytest.mark.parametrize("wrong", [complex(1), 2**70, "\ud800"])
 def test_what_cannot_be_encoded_fails_alone(wrong: Any) -> None:
     """As with the TypeError, the OverflowError and the UnicodeEncodeError of the encoder."""
-    process, node = ComponentProcess(0), Component()
-    process.add("node:0", node)
-    sent: dict[str, list[bytes]] = {}
-    for peer in ("node:1", "node:2", "node:3"):
-        process.routes[peer] = SimpleNamespace(  # type: ignore[assignment]
-            frame_bytes_max=1_000, closed=False, send=sent.setdefault(peer, []).append
-        )
+    process, client, sinks = process_with("node:1", "node:2", "node:3")
     bad = spec(2)
     bad.name = wrong
-    context = process.contexts["node:0"]
+    context = process.contexts["driver:0.0"]
     context.send("node:1", m.SubmitTasks([spec(1)]))
     for tasks in ([spec(3)], [bad], [spec(4)]):
         context.send("node:2", m.SubmitTasks(tasks))
     context.send("node:3", m.SubmitTasks([spec(5)]))
     process.run_turns()
-    came = {
-        peer: [one.tasks for f in wire.FrameReader().feed(b"".join(data)) for one in f.messages]
-        for peer, data in sent.items()
-    }
+    came = {peer: [one.tasks for one in sink.messages] for peer, sink in sinks.items()}
     assert came == {"node:1": [[spec(1)]], "node:2": [[spec(3)], [spec(4)]], "node:3": [[spec(5)]]}
-    (told,) = node.got
-    assert (told.to, told.kind, told.tasks) == ("node:2", "SubmitTasks", [bad])
-    assert "cannot be encoded" in told.reason
+    (unsent,) = client.got
+    assert unsent.tasks == [bad] and "cannot be encoded" in unsent.reason
+
+
+def test_any_other_message_that_is_too_long_ends_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wire, "FRAME_BYTES_MAX", 5_000)
+    process, _, sinks = process_with("node:0")
+    process.contexts["driver:0.0"].send("node:0", m.Event("kind", "x" * 9_000))
+    process.run_turns()
+    assert sinks["node:0"].closed and not sinks["node:0"].data
 
 
 def test_calls_that_wait_for_an_actor_may_be_many(local: Any) -> None:  # noqa: F811

@@ -161,33 +161,6 @@ def test_an_oversized_frame(target: Target, port: str, length: int) -> None:
     target.works()
 
 
-INFO = m.NodeInfo(9, "127.0.0.1", 1, {"CPU": 1.0})
-STRANGE = [
-    m.Blocked(), m.TasksDone([], []), m.StartWorker("worker:0.1"), m.Free(b"x" * 18, 0),
-    m.WorkerDied("worker:0.1", ""), m.NodeUnreachable(0, ""), m.NodeChanged(INFO),
-    m.Allocate(b"x" * 18, 10, "driver:0.0"), m.SubmitTasks([]), m.Registered(1, [INFO]),
-    m.LoadChanged(0, m.Load(0, 0.0, 0.0, 0, {})), m.Exit(), m.AssignTasks([]), m.FreeObjects([]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("message", STRANGE, ids=lambda message: type(message).__name__)
-@pytest.mark.parametrize(
-    ("port", "destination"),
-    [("head", "gcs"), ("head", "global"), ("head", "node:0"), ("node:0", "node:0"),
-     ("node:0", "store:0"), ("node:0", "pool:0"), ("node:1", "gcs"), ("node:1", "")],
-)  # fmt: skip
-def test_a_message_that_is_not_for_its_receiver(
-    target: Target, port: str, destination: str, message: Any
-) -> None:
-    before = target.lines()
-    sock = target.proven(port)
-    sock.sendall(wire.encode("node:7", destination, [message]))
-    is_closed(sock)
-    assert target.lines() == before + 1
-    assert type(message).__name__ in target.log.read_text().splitlines()[-1]
-    target.works()
-
-
 @pytest.mark.parametrize("port", ["head", "node:0"])
 @pytest.mark.parametrize(
     "source", ["", "gcs", "global", "driver:0.0", "worker:0.1", "node:", "node:x", "node:-1",

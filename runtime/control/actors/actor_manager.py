@@ -69,7 +69,6 @@ from raytwin.runtime.control.messages.errors import (
     ActorDeath,
     DeathCause,
     Failure,
-    Unsendable,
     brief,
     unpack,
 )
@@ -301,12 +300,6 @@ class ActorManager:
                 self.replies.send_records(actor)
 
     # -- actors that end ---------------------------------------------------------
-
-    def end(self, actor: bytes, incarnation: int, why: Unsendable) -> None:
-        """End an actor for good: it cannot go on, nor be reconstructed."""
-        ended = self._current(actor, incarnation)
-        if ended is not None:
-            self._end_for_good(ended, ActorDeath(DeathCause.UNSENDABLE, root=why))
 
     def _end_for_good(self, actor: ActorRecord, why: ActorDeath) -> None:
         self._ctx.send("gcs", ActorFailed(actor.id, actor.incarnation, why, True))

@@ -19,7 +19,7 @@ out, to its node        SubmitTasks, PutObjects, Release, Unpin (batched by `Sen
 out, to a worker        DirectCall
 in                      TaskResults, ObjectsReady, ObjectAllocated, QueryReply, KvReply,
                         TaskFound, ActorFound, GroupCreated, RefUpdates, BorrowersGone,
-                        GiveBack, DirectOpen, DirectClosed, TooLong
+                        GiveBack, DirectOpen, DirectClosed, TasksUnsent
 ======================= ==================================================================
 
 Promises

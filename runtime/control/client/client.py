@@ -30,9 +30,10 @@ from raytwin.runtime.control.client.send_buffer import SendBuffer
 from raytwin.runtime.control.client.submitter import Submitter
 from raytwin.runtime.control.client.waits import Waits
 from raytwin.runtime.control.core.addresses import node_of
+from raytwin.runtime.control.core.call_batches import singles
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.core.oversized_messages import results_of
+from raytwin.runtime.control.core.failed_values import failed_result
 from raytwin.runtime.control.messages import (
     ActorFound,
     BorrowersGone,
@@ -47,8 +48,9 @@ from raytwin.runtime.control.messages import (
     RefUpdates,
     TaskFound,
     TaskResults,
-    TooLong,
+    TasksUnsent,
 )
+from raytwin.runtime.control.messages.errors import Unsendable
 
 
 class Client:
@@ -102,8 +104,11 @@ class Client:
             self.buffer.direct.closed(message.worker)
         elif isinstance(message, GiveBack):
             self.references.give_back()
-        elif isinstance(message, TooLong):
-            results = results_of(message, node_of(self.address))
+        elif isinstance(message, TasksUnsent):
+            results = [
+                failed_result(task, Unsendable(task.name, message.reason), node_of(self.address))
+                for task in singles(message.tasks)
+            ]
             self.handle(self.node, TaskResults(self.address, results))
         else:
             raise TypeError(f"a client was sent {type(message).__name__}")

@@ -21,7 +21,6 @@ direct_calls        calls from a driver straight to an actor's worker
 child_tasks         what one task has submitted, to cancel it with the task
 worker_record       a worker as its node sees it
 failed_values       errors of the system in place of values
-oversized_messages  what fails with a message that is too long
 batching            cutting long lists into messages of bounded length
 handlers            how a component's parts declare the messages that they take
 range_set           a set of integers as ranges

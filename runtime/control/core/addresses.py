@@ -43,6 +43,29 @@ def is_gcs(address: Address) -> bool:
     return address.partition(".")[0] == "gcs"
 
 
+def is_node(address: Address) -> bool:
+    """Whether an address is a node's, well-formed.
+
+    >>> is_node("node:12"), is_node("node:"), is_node("gcs")
+    (True, False, False)
+    """
+    return address.startswith("node:") and _is_number(address[5:])
+
+
+def is_replica(address: Address) -> bool:
+    """Whether an address is a GCS replica's, well-formed.
+
+    >>> is_replica("replica:0.2"), is_replica("node:0")
+    (True, False)
+    """
+    return address.startswith("replica:0.") and _is_number(address[10:])
+
+
+def _is_number(text: str) -> bool:
+    """Whether this is how a number of at most nine digits is written."""
+    return text.isascii() and text.isdigit() and len(text) < 10 and str(int(text)) == text
+
+
 @lru_cache(maxsize=65_536)
 def node_of(address: Address) -> int:
     """Return the number of the node that `address` lives on.

@@ -39,7 +39,6 @@ from raytwin.runtime.control.core.batching import cut, record_bytes
 from raytwin.runtime.control.core.bounded_map import BoundedMap
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.core.ids import job_id, job_number, job_of, same_job
-from raytwin.runtime.control.core.oversized_messages import unsendable
 from raytwin.runtime.control.gcs.actor_reply_history import ActorReplyHistory
 from raytwin.runtime.control.gcs.event_log import Log
 from raytwin.runtime.control.gcs.job_table import JobTable
@@ -64,7 +63,6 @@ from raytwin.runtime.control.messages import (
     SaveActor,
     StopActor,
     TaskSpec,
-    TooLong,
     WatchActors,
 )
 from raytwin.runtime.control.messages.errors import (
@@ -377,14 +375,6 @@ class ActorTable:
     def remakes(self, call: bytes) -> bool:
         """Whether any actor is being rebuilt that makes that call again for it."""
         return any(self.replays(actor, call) for actor in self.rows)
-
-    def on_too_long(self, source: str, message: TooLong) -> None:
-        """What it is rebuilt from does not travel; see `too_long`."""
-        row = self._current(message.actor, message.incarnation)
-        if row is not None:
-            self._stop(row)
-            death = ActorDeath(DeathCause.UNSENDABLE, root=unsendable(message))
-            self._fail(row, death, True)
 
     # -- lineage ---------------------------------------------------------------
 

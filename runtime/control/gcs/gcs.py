@@ -76,7 +76,6 @@ from raytwin.runtime.control.messages import (
     RowLoaded,
     SaveActor,
     TaskUpdates,
-    TooLong,
     WatchActors,
 )
 
@@ -141,7 +140,6 @@ class Gcs:
             CallsReceived: self.actors.on_received,
             SaveActor: self.actors.on_save,
             FetchLineage: self.actors.on_fetch_lineage,
-            TooLong: self.actors.on_too_long,
             KvPut: self.kv.on_put,
             KvGet: self.kv.on_get,
             KvDelete: self.kv.on_delete,

@@ -51,7 +51,7 @@ node    -> pool      StartWorker, StopWorker, KillWorker
 pool    -> node      WorkerDied
 node    -> links     NodeChanged
 world   -> gcs       NodeUnreachable
-world   -> any       TooLong (see `too_long`)
+world   -> client    TasksUnsent
 client  -> node      KvPut, KvGet, KvDelete, FindTask (and on to the gcs, which
                      answers KvReply, TaskFound)
 gcs     -> storage   StoreRows, LoadRow, and RowLoaded back

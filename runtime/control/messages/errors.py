@@ -125,8 +125,6 @@ class DeathCause(IntEnum):
     """No handle of it is left, or its owner has died."""
     OWNERS_NODE_DIED = 10
     JOB_ENDED = 11
-    UNSENDABLE = 12
-    """What it is to be rebuilt from could not be sent: ``root``."""
     NOT_REBUILT = 13
     """An input of a call that was to be replayed failed: ``root``; None: with a task's error."""
     STRAYED = 14
@@ -218,9 +216,9 @@ class GroupOfOtherJob(Struct, array_like=True, frozen=True, tag=11, gc=False):
 
 
 class Unsendable(Struct, array_like=True, frozen=True, tag=12, gc=False):
-    """A message of this kind could not be sent; see `too_long`."""
+    """A client's task is too long for a message."""
 
-    kind: str
+    task: str
     detail: str
 
 

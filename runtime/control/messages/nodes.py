@@ -6,8 +6,6 @@ from typing import Any, Union
 
 from msgspec import Struct
 
-from raytwin.runtime.control.messages.common import RangeResult, TaskSpec
-
 
 class NodeInfo(Struct, array_like=True):
     """A row of the node table.
@@ -134,24 +132,7 @@ class Event(Struct, array_like=True, tag=41):
     """How many it stands for, tasks for instance."""
 
 
-class TooLong(Struct, array_like=True, tag=175):
-    """From the world to whoever sent it: this message was longer than any may be.
-
-    It has not left and never will. ``tasks`` were in it; ``actor``: whose lineage was;
-    ``results``, for ``owner``: errors in place of those that were.
-    """
-
-    to: str
-    kind: str
-    reason: str
-    tasks: list[TaskSpec]
-    actor: bytes = b""
-    incarnation: int = 0
-    results: list[RangeResult] = []
-    owner: str = ""
-
-
 ClusterMessage = Union[
     RegisterNode, Registered, NodeChanged, NodeUnreachable, Heartbeat, LoadChanged, StartWorker,
-    StopWorker, KillWorker, WorkerDied, Query, QueryReply, Event, TooLong,
+    StopWorker, KillWorker, WorkerDied, Query, QueryReply, Event,
 ]  # fmt: skip

@@ -21,6 +21,13 @@ class SubmitTasks(Struct, array_like=True, tag=1):
     """The task that has submitted them, all of them."""
 
 
+class TasksUnsent(Struct, array_like=True, tag=175):
+    """From the world to a client: these tasks are too long for a message, and have not left."""
+
+    tasks: list[TaskSpec]
+    reason: str
+
+
 class ExportFunction(Struct, array_like=True, tag=2):
     """Put a function into the GCS's function table."""
 
@@ -213,8 +220,8 @@ class ForwardResults(Struct, array_like=True, tag=47):
 
 
 TaskMessage = Union[
-    SubmitTasks, ExportFunction, FetchFunction, FunctionBlob, Blocked, Unblocked, Resume,
-    TasksDone, TakenBack, TaskResults, WorkerReady, RunTasks, TakeBack, Exit, StreamItems,
+    SubmitTasks, TasksUnsent, ExportFunction, FetchFunction, FunctionBlob, Blocked, Unblocked,
+    Resume, TasksDone, TakenBack, TaskResults, WorkerReady, RunTasks, TakeBack, Exit, StreamItems,
     CancelTask, TaskUpdates, PlaceTasks, AssignTasks, ResultsMissing, ClaimTasks, TasksClaimed,
     ForwardResults, MoveTasks, TasksMoved,
 ]  # fmt: skip

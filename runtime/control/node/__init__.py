@@ -34,7 +34,6 @@ part                  takes
 `Heartbeats`          Registered
 `MembershipChanges`   NodeChanged
 `WorkerFailure`       WorkerDied
-`Undelivered`         TooLong
 `NodeManager` itself  KillActor, ForwardResults, CreateGroup, RemoveGroup, KvPut, KvGet,
                       KvDelete, FindTask, GroupCreated, ActorFound, TaskFound, KvReply
 ===================== =============================================================
@@ -50,5 +49,4 @@ more, and comes back as another incarnation.
 | `membership_changes` | tells the parts that another node has come or died |
 | `worker_failure` | the end of a worker: frees, cancels, retries what it had |
 | `jobs` | the drivers of this node, their jobs, and what a job may not touch |
-| `undelivered` | ends what was too large to be sent |
 """

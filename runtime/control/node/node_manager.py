@@ -74,7 +74,6 @@ from raytwin.runtime.control.messages.errors import Failure, pack
 from raytwin.runtime.control.node.heartbeats import Heartbeats
 from raytwin.runtime.control.node.jobs import NodeJobs
 from raytwin.runtime.control.node.membership_changes import MembershipChanges
-from raytwin.runtime.control.node.undelivered import Undelivered
 from raytwin.runtime.control.node.worker_failure import WorkerFailure
 from raytwin.runtime.control.objects.gcs_write_log import GcsWriteLog
 from raytwin.runtime.control.objects.object_directory import ObjectDirectory
@@ -206,9 +205,6 @@ class NodeManager:
             ctx, node, incarnation, config, self.members, self.pool, self.objects,
             self.dispatcher, self.assignments, self.actors, self.starvation,
         )  # fmt: skip
-        self.undelivered = Undelivered(
-            ctx, node, self.dispatcher, self.worker_failure, self.actors, self.results
-        )
         self.messages = handlers_of(
             self,
             self.jobs,
@@ -231,7 +227,6 @@ class NodeManager:
             self.heartbeats,
             self.membership_changes,
             self.worker_failure,
-            self.undelivered,
         )
         """The handler of every message type that a node takes."""
 

@@ -19,16 +19,10 @@ from collections.abc import Callable
 
 from raytwin.runtime.control.core.direct_calls import OPEN_MAX
 from raytwin.runtime.control.messages import DirectClosed, DirectOpen, Frame
-from raytwin.runtime.processes.net.admission import (
-    DRIVER_TO_WORKER,
-    WORKER_TO_DRIVER,
-    Kinds,
-    foreign,
-)
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import log
 from raytwin.runtime.processes.net.reactor import READ
-from raytwin.runtime.processes.net.wire import FRAME_BYTES_MAX, FrameReader, WireError
+from raytwin.runtime.processes.net.wire import FrameReader, WireError
 from raytwin.runtime.store.scratch import scratch
 
 _PACKET_BYTES_MAX = 1 << 16
@@ -47,8 +41,6 @@ def channel_pair() -> tuple[socket.socket, socket.socket]:
 
 class _Sender:
     """The writing end of a channel; a `FrameSink`."""
-
-    frame_bytes_max = FRAME_BYTES_MAX
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -70,15 +62,12 @@ class _Sender:
 
 
 class _Receiver:
-    """The reading end of a channel: takes some kinds of messages, for one component."""
+    """The reading end of a channel: takes messages for one component."""
 
-    def __init__(
-        self, process: ComponentProcess, address: str, sock: socket.socket, kinds: Kinds
-    ) -> None:
+    def __init__(self, process: ComponentProcess, address: str, sock: socket.socket) -> None:
         self._process = process
         self._address = address
         self._sock = sock
-        self._kinds = kinds
         self._closed = False
         process.reactor.add(sock.fileno(), READ, self._on_ready)
 
@@ -102,10 +91,8 @@ class _Receiver:
         if not frames:
             raise WireError("less than a frame")
         for frame in frames:
-            mine = frame.destination == self._address
-            wrong = foreign(frame, self._kinds if mine else None)
-            if wrong:
-                raise WireError(wrong)
+            if frame.destination != self._address:
+                raise WireError(f"a frame for {frame.destination}")
             for message in frame.messages:
                 self._process.deliver(frame.source, self._address, message)
 
@@ -159,7 +146,7 @@ class _ChannelFromDriver(_Receiver):
     def __init__(
         self, process: ComponentProcess, address: str, sock: socket.socket, driver: str
     ) -> None:
-        super().__init__(process, address, sock, DRIVER_TO_WORKER)
+        super().__init__(process, address, sock)
         self._driver = driver
 
     def _take(self, frames: list[Frame], fds: list[int]) -> None:
@@ -191,7 +178,7 @@ class ChannelFromWorkers(_Receiver):
     """A driver's reading end: takes results of its tasks and calls, and channels to workers."""
 
     def __init__(self, process: ComponentProcess, address: str, sock: socket.socket) -> None:
-        super().__init__(process, address, sock, WORKER_TO_DRIVER)
+        super().__init__(process, address, sock)
         self._back: dict[str, _ChannelToWorker] = {}
 
     def _receive(self) -> tuple[int, list[int]]:

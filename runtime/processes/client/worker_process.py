@@ -20,7 +20,6 @@ from raytwin.runtime.control.messages import (
     Resume,
     RunTasks,
     TakeBack,
-    TooLong,
 )
 from raytwin.runtime.control.worker.executor import Executor
 from raytwin.runtime.execution.task_execution import TaskRunner
@@ -51,9 +50,6 @@ class _Both:
     def handle(self, source: str, message: object) -> None:
         if isinstance(message, _FOR_EXECUTOR):
             self._executor.handle(source, message)
-        elif isinstance(message, TooLong) and not message.tasks:
-            # Results that cannot travel. The node retries or fails the tasks of a dead worker.
-            os._exit(1)
         else:
             self._client.handle(source, message)
 

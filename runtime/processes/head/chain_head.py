@@ -15,7 +15,14 @@ from typing import Any
 
 import msgspec
 
-from raytwin.runtime.control.core.addresses import chain_of, is_relay, master_of, node_of, relay_of
+from raytwin.runtime.control.core.addresses import (
+    chain_of,
+    is_node,
+    is_replica,
+    master_of,
+    node_of,
+    relay_of,
+)
 from raytwin.runtime.control.core.context import Context
 from raytwin.runtime.control.gcs.sharding.relay import make_relays
 from raytwin.runtime.control.messages import (
@@ -32,14 +39,6 @@ from raytwin.runtime.control.messages import (
 from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.replication.master import LAUNCHER, Master
 from raytwin.runtime.processes.net import wire
-from raytwin.runtime.processes.net.admission import (
-    CLIENT_TO_MASTER,
-    REPLICA_TO_MASTER,
-    foreign,
-    is_master,
-    is_node,
-    is_replica,
-)
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import AcceptedConnection, Connection, Listener
 from raytwin.runtime.processes.net.links import Links
@@ -105,15 +104,6 @@ class ChainHead:
         launcher = Launcher(self.process, settings, address, spawner)
         self.process.add(LAUNCHER, launcher, journaled=False)
 
-    def take(self, connection: Connection, frame: Frame) -> str:
-        """Return why a frame of a node or replica is not admitted; empty if it is."""
-        if is_node(frame.source):
-            return foreign(frame, CLIENT_TO_MASTER if is_master(frame.destination) else None)
-        to = frame.destination
-        relayed = is_relay(to) and to in self.process.components
-        mine = relayed or to == master_of(chain_of(frame.source))
-        return foreign(frame, REPLICA_TO_MASTER if mine else None)
-
     def run(self) -> None:
         """Run until the head is killed, or no replica has the GCS's state any more."""
         process = self.process
@@ -134,11 +124,8 @@ class ChainHead:
         if not is_node(source) and not is_replica(source):
             connection.refuse(f"{source} is neither a node nor a replica")
             return
-        wrong = self.take(connection, frame)
         if connection.bound and connection.peer != source:
-            wrong = f"{connection.peer} speaks as {source}"
-        if wrong:
-            connection.refuse(wrong)
+            connection.refuse(f"{connection.peer} speaks as {source}")
             return
         if not connection.bound:
             if is_node(source):

@@ -14,18 +14,11 @@ from typing import Any
 from raytwin.runtime.control.assembly import make_machine
 from raytwin.runtime.control.core.addresses import STORAGE
 from raytwin.runtime.control.core.context import Context
-from raytwin.runtime.control.messages import Frame, ReplicaInfo, ReplicasFound, StartReplica
+from raytwin.runtime.control.messages import ReplicaInfo, ReplicasFound, StartReplica
 from raytwin.runtime.control.replication.master import LAUNCHER, Master
 from raytwin.runtime.control.replication.replica import MASTER, Replica
 from raytwin.runtime.processes.head.chain_head import ChainHead
 from raytwin.runtime.processes.head.gcs_storage import GcsStorage
-from raytwin.runtime.processes.net.admission import (
-    CLIENT_TO_REPLICA,
-    foreign,
-    foreign_request,
-    is_replica,
-)
-from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.processes.net.process_settings import HeadSettings
 
 
@@ -47,14 +40,6 @@ class DurableHead(ChainHead):
     ) -> None:
         spawner.close()
         self.process.add(LAUNCHER, _InProcessLauncher(self, settings), journaled=False)
-
-    def take(self, connection: Connection, frame: Frame) -> str:
-        if not is_replica(frame.destination):
-            return super().take(connection, frame)
-        wrong = foreign(frame, CLIENT_TO_REPLICA)
-        for message in () if wrong else frame.messages:
-            wrong = wrong or foreign_request(frame.source, message)
-        return wrong
 
 
 class _InProcessLauncher:

@@ -6,11 +6,10 @@ import socket
 
 import msgspec
 
-from raytwin.runtime.control.core.addresses import node_of
+from raytwin.runtime.control.core.addresses import is_node, node_of
 from raytwin.runtime.control.gcs.gcs import Gcs
 from raytwin.runtime.control.messages import Frame, NodeUnreachable
 from raytwin.runtime.control.scheduling.global_scheduler import GlobalScheduler
-from raytwin.runtime.processes.net.admission import NODE_TO_HEAD, foreign, is_node
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import AcceptedConnection, Connection, Listener
 from raytwin.runtime.processes.net.links import Links
@@ -51,13 +50,11 @@ class Head:
         )
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
-        wrong = foreign(frame, NODE_TO_HEAD.get(frame.destination))
         if not is_node(frame.source):
-            wrong = f"{frame.source} is not a node"
-        elif connection.bound and connection.peer != frame.source:
-            wrong = f"{connection.peer} speaks as {frame.source}"
-        if wrong:
-            connection.refuse(wrong)
+            connection.refuse(f"{frame.source} is not a node")
+            return
+        if connection.bound and connection.peer != frame.source:
+            connection.refuse(f"{connection.peer} speaks as {frame.source}")
             return
         if not connection.bound:
             if not self._links.bind(connection, frame.source):

@@ -14,19 +14,10 @@ import socket
 import msgspec
 
 from raytwin.runtime.control.assembly import make_machine
-from raytwin.runtime.control.core.addresses import STORAGE, chain_of, relay_of
+from raytwin.runtime.control.core.addresses import STORAGE, chain_of, is_node, is_replica, relay_of
 from raytwin.runtime.control.messages import Frame, ReplicaInfo, ReplicaLost
 from raytwin.runtime.control.replication.position import State
 from raytwin.runtime.control.replication.replica import Replica
-from raytwin.runtime.processes.net.admission import (
-    CLIENT_TO_REPLICA,
-    MASTER_TO_REPLICA,
-    REPLICA_TO_REPLICA,
-    foreign,
-    foreign_request,
-    is_node,
-    is_replica,
-)
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import (
     AcceptedConnection,
@@ -76,14 +67,13 @@ class ReplicaProcess:
         self.process.add(self.name, self.replica)
         self.process.find_route = self._dial
         relays = map(relay_of, range(config.chains)) if config.chains > 1 else ()
-        self._in_head = frozenset({self.replica.master, *relays})
         # `report` introduces this replica to a new head.
         HeadLink(
             self.process,
             settings.head,
             self._token,
-            self._in_head,
-            self._on_head_frame,
+            {self.replica.master, *relays},
+            self.process.receive,
             self.replica.report,
         )
         self.replica.start()
@@ -98,33 +88,13 @@ class ReplicaProcess:
                 log.warning("leaving: the chain goes on without this replica")
                 process.stop("fenced")
 
-    def _on_head_frame(self, connection: Connection, frame: Frame) -> None:
-        if frame.source not in self._in_head:
-            connection.refuse(f"the head speaks as {frame.source}")
-        else:
-            self._take(connection, frame)
-
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
-        if not is_node(frame.source) and not is_replica(frame.source):
-            connection.refuse(f"{frame.source} is neither a node nor a replica")
-        elif connection.bound and connection.peer != frame.source:
-            connection.refuse(f"{connection.peer} speaks as {frame.source}")
-        else:
-            self._take(connection, frame)
-
-    def _take(self, connection: Connection, frame: Frame) -> None:
-        """Take a frame if it is admitted; else refuse its connection."""
         source = frame.source
-        if source in self._in_head:
-            kinds = MASTER_TO_REPLICA
-        else:
-            kinds = CLIENT_TO_REPLICA if is_node(source) else REPLICA_TO_REPLICA
-        wrong = foreign(frame, kinds if frame.destination == self.name else None)
-        for message in () if wrong else frame.messages:
-            if type(message) in CLIENT_TO_REPLICA:
-                wrong = wrong or foreign_request(source, message)
-        if wrong:
-            connection.refuse(wrong)
+        if not is_node(source) and not is_replica(source):
+            connection.refuse(f"{source} is neither a node nor a replica")
+            return
+        if connection.bound and connection.peer != source:
+            connection.refuse(f"{connection.peer} speaks as {source}")
             return
         if not connection.bound:
             connection.bound = True

@@ -1,4 +1,4 @@
-"""The parts that all processes share: event loop, frames, connections, admission of messages.
+"""The parts that all processes share: event loop, frames, connections.
 
 A `component_process` runs components in turns: it reads what has arrived, gives each component
 that was addressed one turn, and then sends what the turns produced, one frame per sender and
@@ -9,8 +9,7 @@ bytes not sent yet, the incomplete frame received, and the incarnation of the no
 
 A TCP connection opens by a mutual proof of the cluster's token (`auth`); Unix socket pairs are
 handed over as descriptors and are open at once. The first frame on a connection names its peer;
-`links` refuses peers whose incarnation is over, and `admission` every message that the sender's
-role may not send.
+`links` refuses peers whose incarnation is over. Whoever knows the token is trusted.
 
 Promises:
 
@@ -28,7 +27,6 @@ Modules, the lower first:
 - `packets`: requests to the zygote, with descriptors.
 - `component_process`: components, turns, routes, the journal.
 - `links`: connections of nodes by incarnation.
-- `admission`: the messages that each role may send to each other role.
 - `process_settings`: what a process receives when it starts.
 - `head_link`: a node's or replica's connection with the head, dialed again when that returns.
 - `join_handshake`: what node 0 sends to a driver that joins.

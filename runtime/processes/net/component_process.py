@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from raytwin.runtime.control.core.context import Component
-from raytwin.runtime.control.core.oversized_messages import too_long
-from raytwin.runtime.control.messages import Frame
+from raytwin.runtime.control.messages import Frame, SubmitTasks, TasksUnsent
 from raytwin.runtime.journal import Journal
 from raytwin.runtime.processes.net import wire
 from raytwin.runtime.processes.net.connection import Connection
@@ -34,9 +33,10 @@ class FrameSink(Protocol):
     """Takes the frames to one address: a connection, or a direct channel."""
 
     closed: bool
-    frame_bytes_max: int
 
     def send(self, data: bytes) -> None: ...
+
+    def close(self, reason: str) -> None: ...
 
 
 class ComponentContext:
@@ -177,34 +177,29 @@ class ComponentProcess:
         )
         if connection is None or connection.closed:
             connection = self.find_route(destination)
-        if connection is not None:
-            limits = connection.frame_bytes_max, wire.MESSAGE_BYTES_MAX
-            try:
-                data = wire.encode_whole(source, destination, messages, limits[0])
-                if data:
-                    connection.send(data)
-                    return
-                frames = wire.encode_all(source, destination, messages, *limits)
-            except wire.WireError:
-                frames = self._encode_each(source, destination, messages, *limits)
-            for frame in frames:
-                connection.send(frame)
+        if connection is None:
+            return
+        try:
+            data = wire.encode(source, destination, messages)
+        except wire.WireError as error:
+            if len(messages) > 1:
+                for message in messages:
+                    self._send(source, destination, [message])
+            else:
+                self._fail(source, destination, messages[0], connection, str(error))
+        else:
+            connection.send(data)
 
-    def _encode_each(
-        self, source: str, destination: str, messages: list[Any], *limits: int
-    ) -> list[bytes]:
-        """Encode messages one by one; the sender of one that cannot travel receives `TooLong`."""
-        frames: list[bytes] = []
-        for message in messages:
-            try:
-                frames += wire.encode_all(source, destination, [message], *limits)
-            except wire.WireError as error:
-                kind = type(message).__name__
-                log.error("%s cannot send %s to %s: %s", source, kind, destination, error)
-                answer = too_long(destination, message, str(error))
-                if answer is not None:
-                    self.deliver(source, source, answer)
-        return frames
+    def _fail(
+        self, source: str, destination: str, message: Any, connection: FrameSink, reason: str
+    ) -> None:
+        """A message is too long to travel: a client's tasks fail, any other ends the connection."""
+        kind = type(message).__name__
+        log.error("%s cannot send %s to %s: %s", source, kind, destination, reason)
+        if isinstance(message, SubmitTasks):
+            self.deliver(source, source, TasksUnsent(message.tasks, reason))
+        else:
+            connection.close(f"cannot send {kind}: {reason}")
 
     # -- running ---------------------------------------------------------------
 

@@ -19,12 +19,7 @@ from collections.abc import Callable
 from raytwin.runtime.control.messages import Frame
 from raytwin.runtime.processes.net import auth
 from raytwin.runtime.processes.net.reactor import HANG_UP, READ, WRITE, Reactor, RealTimer
-from raytwin.runtime.processes.net.wire import (
-    FRAME_BYTES_MAX,
-    LOCAL_FRAME_BYTES_MAX,
-    FrameReader,
-    WireError,
-)
+from raytwin.runtime.processes.net.wire import FrameReader, WireError
 from raytwin.runtime.store.scratch import scratch
 
 log = logging.getLogger("raytwin")
@@ -63,10 +58,7 @@ class Connection:
         self._fd = sock.fileno()
         self._on_frame = on_frame
         self._on_close = on_close
-        trusted = sock.family == socket.AF_UNIX
-        self.frame_bytes_max = LOCAL_FRAME_BYTES_MAX if trusted else FRAME_BYTES_MAX
-        """The longest frame that this connection carries, either way."""
-        self._reader = FrameReader(self.frame_bytes_max)
+        self._reader = FrameReader()
         self._unsent: list[bytes | memoryview] = []
         self._unsent_bytes = 0
         self._moved_s = 0.0

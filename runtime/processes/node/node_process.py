@@ -7,24 +7,12 @@ import socket
 import msgspec
 
 from raytwin.runtime.control.assembly import make_node
-from raytwin.runtime.control.core.addresses import chain_of, master_of
+from raytwin.runtime.control.core.addresses import chain_of, is_node, master_of
 from raytwin.runtime.control.core.context import Component, Context
 from raytwin.runtime.control.messages import Frame, NodeChanged, NodeInfo, ReplicaLost
 from raytwin.runtime.control.node.node_manager import NodeManager
 from raytwin.runtime.control.replication.client import ChainClient
 from raytwin.runtime.control.replication.replica import MASTER
-from raytwin.runtime.processes.net.admission import (
-    DRIVER_TO_NODE,
-    HEAD_TO_NODE,
-    MASTER_TO_CLIENT,
-    NODE_TO_NODE,
-    REPLICA_TO_CLIENT,
-    Kinds,
-    foreign,
-    is_master,
-    is_node,
-    is_replica,
-)
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import (
     AcceptedConnection,
@@ -91,7 +79,7 @@ class Node:
             settings.head,
             self._token,
             ("gcs", "global", *map(master_of, range(settings.config.chains))),
-            self._on_head_frame,
+            self.process.receive,
             self._introduce,
             returns=settings.config.chained,
             mine=settings.incarnation,
@@ -131,15 +119,7 @@ class Node:
 
     def _on_client_frame(self, connection: Connection, frame: Frame) -> None:
         frame.source = connection.peer
-        self._take(connection, frame, DRIVER_TO_NODE)
-
-    def _take(self, connection: Connection, frame: Frame, kinds: Kinds | None) -> None:
-        """Pass a frame of these kinds to the node manager; refuse the connection for others."""
-        wrong = foreign(frame, kinds if frame.destination == self.address else None)
-        if wrong:
-            connection.refuse(wrong)
-        else:
-            self.process.receive(connection, frame)
+        self.process.receive(connection, frame)
 
     def _on_driver_lost(self, connection: Connection, reason: str) -> None:
         self.process.stop("the driver is gone")
@@ -148,12 +128,6 @@ class Node:
         """Introduce this node to the masters of the GCS's chains, if there are any."""
         for chained in self._chains:
             chained.start()
-
-    def _on_head_frame(self, connection: Connection, frame: Frame) -> None:
-        kinds = MASTER_TO_CLIENT if is_master(frame.source) else HEAD_TO_NODE.get(frame.source)
-        if self._in_head and is_replica(frame.source):
-            kinds = REPLICA_TO_CLIENT  # the replica runs in the head's process
-        self._take(connection, frame, kinds)
 
     # -- replicas of the GCS ---------------------------------------------------
 
@@ -180,7 +154,7 @@ class Node:
         if frame.source != connection.peer:
             connection.refuse(f"{connection.peer} speaks as {frame.source}")
         else:
-            self._take(connection, frame, REPLICA_TO_CLIENT)
+            self.process.receive(connection, frame)
 
     def _on_replica_lost(self, connection: Connection, reason: str) -> None:
         if self.process.routes.get(connection.peer) is connection:
@@ -208,13 +182,10 @@ class Node:
             connection.refuse(f"{connection.peer} speaks as {frame.source}")
             return
         if not connection.bound:
-            if foreign(frame, NODE_TO_NODE if frame.destination == self.address else None):
-                self._take(connection, frame, NODE_TO_NODE)  # refuses it
-                return
             if not self._links.bind(connection, frame.source):
                 return
             self.process.routes.setdefault(frame.source, connection)
-        self._take(connection, frame, NODE_TO_NODE)
+        self.process.receive(connection, frame)
 
     def _on_peer_lost(self, connection: Connection, reason: str) -> None:
         self._links.discard(connection)

@@ -14,7 +14,6 @@ import msgspec
 
 from raytwin.runtime.control.core.config import Config
 from raytwin.runtime.control.messages import Frame, KillWorker, StartWorker, StopWorker, WorkerDied
-from raytwin.runtime.processes.net.admission import WORKER_TO_NODE, foreign
 from raytwin.runtime.processes.net.component_process import ComponentProcess
 from raytwin.runtime.processes.net.connection import Connection
 from raytwin.runtime.processes.net.packets import PacketQueue, receive_packet
@@ -76,12 +75,7 @@ class WorkerProcesses:
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
         # The connection identifies the worker, whatever source the frame claims.
         frame.source = connection.peer
-        to_scheduler = frame.destination == f"node:{self._node}"
-        wrong = foreign(frame, WORKER_TO_NODE if to_scheduler else None)
-        if wrong:
-            connection.refuse(wrong)
-        else:
-            self._process.receive(connection, frame)
+        self._process.receive(connection, frame)
 
     def _on_close(self, connection: Connection, reason: str) -> None:
         if self._process.routes.get(connection.peer) is connection:
