@@ -299,7 +299,7 @@ def test_rule_can_be_broken(rule: Rule, module: str, code: str) -> None:
         ),
         (figure_numbers, "raytwin.simulator.machine.costs", '"""Fitted to figure 8b."""'),
         (figure_numbers, "raytwin.scenarios.figures.fig8b", "NAME = 'fig8b'"),
-        (named_backends, "raytwin.runtime.api.util.pool", "if current().one_thread: pass"),
+        (named_backends, "raytwin.runtime.api.util.pool", "if current().address: pass"),
         (named_backends, "raytwin.chaos.injectors", "if current().name == 'sim': pass"),
         (compared_prose, "raytwin.runtime.control.gcs.gcs", "address.startswith('node:')"),
         (compared_prose, "raytwin.runtime.api.failures", "text == 'its owner has died'"),

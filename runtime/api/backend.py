@@ -59,10 +59,6 @@ class Backend(Protocol):
     """What `api` needs of whoever runs the program."""
 
     name: str
-    one_thread: bool
-    """Programs have no second thread: what waits lets the others go on. A future that is
-    given a call-back is waited for there and then."""
-
     node: int
     """The calling code's."""
     address: str

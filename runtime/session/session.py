@@ -32,7 +32,6 @@ class Session(ClusterContext):
         self.world = world
         self.client = world.client
         self.name = world.name
-        self.one_thread = world.one_thread
         self.address = world.client.address
         self.node = node_of(world.client.address)
         self.namespace = ""

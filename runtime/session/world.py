@@ -33,8 +33,6 @@ class World(Protocol):
     """
 
     name: str
-    one_thread: bool
-    """See `Backend.one_thread`."""
     client: Client
     executor: Executor | None
     """None in a driver."""

@@ -72,7 +72,6 @@ class SimWorld:
     """`backend.World` for a simulated driver or worker."""
 
     name = "sim"
-    one_thread = True
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ def register_ray() -> None:
             self, nesting_level: int | None = None, inner_max_num_threads: int | None = None,
             ray_remote_args: dict[str, Any] | None = None,
         ) -> None:  # fmt: skip
-            """``ray_remote_args`` are options of the pool's tasks. TypeError for anything else."""
+            """``ray_remote_args`` are options of the pool's actors. TypeError for anything else."""
             super().__init__(
                 nesting_level=nesting_level, inner_max_num_threads=inner_max_num_threads
             )

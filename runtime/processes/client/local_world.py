@@ -69,7 +69,6 @@ class LocalWorld:
     """`backend.World` for a driver or worker process."""
 
     name = "local"
-    one_thread = False
 
     def __init__(
         self,
