@@ -66,8 +66,10 @@ def test_an_untimed_function_gets_one_task_a_worker_a_timed_one_more() -> None:
     [(_, start, count, _)] = node.given(W1)
     # 5 ms of 0.1 ms each.
     assert (start, count) == (1, 50)
-    node.done(W1, (1, 1, 25))
-    assert sum(row[2] for row in node.given(W1)) == 25
+    node.done(W1, (1, 1, 24))
+    assert not node.given(W1)  # more than half of that is left
+    node.done(W1, (1, 25, 2))
+    assert sum(row[2] for row in node.given(W1)) == 26
 
 
 def beating() -> Node:

@@ -1,9 +1,9 @@
 """Worker leases: which of a node's workers runs which of its ready ranges.
 
 A leased worker holds the resources of one demand, and ranges of that demand worth
-``ahead_s``. Where tasks of several jobs wait, the next lease goes to the job that holds
-the fewest here. Workers beyond those that a node starts with come when a demand fits and
-none is idle (`WorkerPool`).
+``ahead_s``; it gets more when half of that is done. Where tasks of several jobs wait, the next
+lease goes to the job that holds the fewest here. Workers beyond those that a node starts with
+come when a demand fits and none is idle (`WorkerPool`).
 
 A range behind a task that takes far longer than its function's mean is taken back, for another
 worker or another node, and a worker with such a task gets nothing more. A watch looks twice
@@ -122,7 +122,8 @@ class WorkerLeases:
                 for worker in self.workers.values():
                     leased = worker.state is State.LEASED and not (worker.actor or worker.is_killed)
                     if (worker.job, worker.demand) == lane and leased:
-                        if worker.ahead_s < self._config.ahead_s and worker.news_s > quiet_since_s:
+                        is_low = worker.ahead_s < self._config.ahead_s / 2
+                        if is_low and worker.news_s > quiet_since_s:
                             self._give(worker)
                         if not ready.has(lane):
                             break
@@ -176,8 +177,10 @@ class WorkerLeases:
         share = -(-ready.count(lane) // max(1, min(workers, self._resources.slots(demand))))
         head = ready.peek(lane)
         each_s = self.means.get(head.function, 0.0) if head is not None else 0.0
-        # Below `split_s` a fair share costs more than it gains.
-        least = int(config.split_s / each_s) if each_s else 1
+        # Below `split_s` a fair share costs more than it gains. A worker that has work gains
+        # nothing now: it gets the half that it lacks in one piece.
+        least_s = config.ahead_s / 2 if worker.assigned else config.split_s
+        least = int(least_s / each_s) if each_s else 1
         room = min(max(share, least), config.ahead_tasks_max)
         batch: list[Assignment] = []
         while room > 0:
